@@ -1,4 +1,5 @@
-"""Puts the commit that a package is built from into it, as `polynya/commit.txt`, for `polynya --version`."""
+"""Puts the commit that a package is built from into it, as `polynya/commit.txt`, for `polynya
+--version`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ PLACES = {"wheel": "polynya/commit.txt", "sdist": "src/polynya/commit.txt"}
 
 
 class CommitHook(BuildHookInterface):  # type: ignore[type-arg]
-    """`BUILD_COMMIT`, where there is no git; else the checkout's. A wheel that is built from an sdist finds the file already there."""
+    """`BUILD_COMMIT`, where there is no git; else the checkout's. A wheel that is built from an
+    sdist finds the file already there."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         commit = os.environ.get("BUILD_COMMIT", "").strip() or self._checked_out()

@@ -1,7 +1,9 @@
-"""A node whose log time passes faster than the wall's: `python -m bench._fast_node FLAGS…` is its supervisor; `BENCH_SPEED` says how much faster.
+"""A node whose log time passes faster than the wall's: `python -m bench._fast_node FLAGS…` is its
+supervisor; `BENCH_SPEED` says how much faster.
 
-Log time is what everything that lives, expires and is collected goes by. Timers stay as they are, but the collector's, which would look once in
-half a day of such time, and that of the copies of states which it waits for.
+Log time is what everything that lives, expires and is collected goes by. Timers stay as they are,
+but the collector's, which would look once in half a day of such time, and that of the copies of
+states which it waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ COLLECT_MS = 1000
 
 
 class FastClock(LogClock):
-    """Begins, as the product's, at the wall's time or behind what the log holds, whichever is later."""
+    """Begins, as the product's, at the wall's time or behind what the log holds, whichever is
+    later."""
 
     __slots__ = ("_began", "_floor_ms", "_speed")
 

@@ -1,9 +1,12 @@
-"""The least that three nodes in Python can do and be told by `ursula-bench` and `wrk` as a cluster: what `bench.clusters --servers floor` starts.
+"""The least that three nodes in Python can do and be told by `ursula-bench` and `wrk` as a cluster:
+what `bench.clusters --servers floor` starts.
 
-One node takes appends and sends them to two others, which write and fsync them; it answers when two of the three have. No elections, limits, index,
-packs, recovery or errors. What is above its figures is what those cost; nothing that does more can be below them.
+One node takes appends and sends them to two others, which write and fsync them; it answers when two
+of the three have. No elections, limits, index, packs, recovery or errors. What is above its figures
+is what those cost; nothing that does more can be below them.
 
-`python -m bench._floor PORT JOURNAL [PORT OF A FOLLOWER]...`; a follower: `python -m bench._floor PORT JOURNAL follower`.
+`python -m bench._floor PORT JOURNAL [PORT OF A FOLLOWER]...`; a follower: `python -m bench._floor
+PORT JOURNAL follower`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from google_crc32c import value as crc32c
 PUT = b"HTTP/1.1 201 Created\r\nStream-Next-Offset: 0\r\nContent-Length: 0\r\n\r\n"
 OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 ANSWER = (
-    b"HTTP/1.1 200 OK\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n"
+    b"HTTP/1.1 200 OK\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: "
+    b"%d\r\n"
     b"X-Content-Type-Options: nosniff\r\nContent-Length: 0\r\n\r\n"
 )
 RECORD, TURN, DONE = struct.Struct("<IIQQH"), struct.Struct("<QI"), struct.Struct("<Q")
@@ -47,7 +51,8 @@ class Stream:
 
 
 class Disk:
-    """A file, written and synced by a thread; one write at a time, what comes meanwhile goes with the next."""
+    """A file, written and synced by a thread; one write at a time, what comes meanwhile goes with
+    the next."""
 
     def __init__(self, path: str) -> None:
         self.busy = False
@@ -122,9 +127,18 @@ class Leader(Node):
             for transport, answer in self._waiting.pop(self._answered):
                 transport.write(answer)
 
-    def append(self, transport: asyncio.WriteTransport, name: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
+    def append(
+        self,
+        transport: asyncio.WriteTransport,
+        name: bytes,
+        headers: dict[bytes, bytes],
+        body: bytes,
+    ) -> None:
         stream, producer = self.streams[name], headers.get(b"producer-id")
-        epoch, sequence = int(headers.get(b"producer-epoch", b"0")), int(headers.get(b"producer-seq", b"0"))
+        epoch, sequence = (
+            int(headers.get(b"producer-epoch", b"0")),
+            int(headers.get(b"producer-seq", b"0")),
+        )
         if producer is not None:
             last = stream.producers.get(producer)
             if last is not None and last[0] == epoch and sequence <= last[1]:
@@ -132,7 +146,9 @@ class Leader(Node):
                 return
             stream.producers[producer] = epoch, sequence
         stream.add(body)
-        self.frames.append(RECORD.pack(len(body), crc32c(body), stream.count, stream.size, len(name)) + name + body)
+        self.frames.append(
+            RECORD.pack(len(body), crc32c(body), stream.count, stream.size, len(name)) + name + body
+        )
         self.answers.append((transport, ANSWER % (stream.count, stream.size, epoch, sequence)))
         self.kick()
 

@@ -1,4 +1,5 @@
-"""A cluster of three on this machine, for the benchmarks: its start and end, and what its processes have used."""
+"""A cluster of three on this machine, for the benchmarks: its start and end, and what its processes
+have used."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class ThreeNodes:
 
     def memory(self) -> float:
         """MiB of all nodes: each process's own pages and its part of those that it shares."""
-        return sum(process.memory_full_info().pss for node in self.nodes for process in node) / 2**20
+        return (
+            sum(process.memory_full_info().pss for node in self.nodes for process in node) / 2**20
+        )
 
     def close(self) -> None:
         self._end()
@@ -56,39 +59,74 @@ class ThreeNodes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 class Cluster(ThreeNodes):
-    """`polynya cluster dev --cores 1` in a folder of its own, started by the command `tracer` if there is one."""
+    """`polynya cluster dev --cores 1` in a folder of its own, started by the command `tracer` if
+    there is one."""
 
-    def __init__(self, *flags: str, directory: str | None = None, tracer: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *flags: str, directory: str | None = None, tracer: Sequence[str] = ()
+    ) -> None:
         super().__init__("bench-cluster-", directory)
         self._tracer = tracer
-        command = [*tracer, sys.executable, "-m", "polynya", "cluster", "dev", "--cores", "1", "--listen", f"127.0.0.1:{self.port}", *flags]
+        command = [
+            *tracer,
+            sys.executable,
+            "-m",
+            "polynya",
+            "cluster",
+            "dev",
+            "--cores",
+            "1",
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            *flags,
+        ]
         self._process = subprocess.Popen(
-            [*command, "--data", str(self.folder / "data")], stdout=self._log, stderr=self._log, start_new_session=True
+            [*command, "--data", str(self.folder / "data")],
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
         )
         try:
             self._wait()
         except BaseException:
             self.close()
             raise
-        supervisors = [_pid((self.folder / "data" / f"node-{number}" / "node.pid").read_text()) for number in (1, 2, 3)]
-        self.nodes = [[psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] for pid in supervisors]
+        supervisors = [
+            _pid((self.folder / "data" / f"node-{number}" / "node.pid").read_text())
+            for number in (1, 2, 3)
+        ]
+        self.nodes = [
+            [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+            for pid in supervisors
+        ]
 
     def metric(self, name: str) -> float:
         """The sum over all nodes and labels."""
         total = 0.0
         for url in self.urls:
             text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
-            total += sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)", text, re.MULTILINE))
+            total += sum(
+                float(value)
+                for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)", text, re.MULTILINE)
+            )
         return total
 
     def _end(self) -> None:
         if self._process.poll() is None:
-            for process in [*psutil.Process(self._process.pid).children()[: len(self._tracer)], self._process]:
+            for process in [
+                *psutil.Process(self._process.pid).children()[: len(self._tracer)],
+                self._process,
+            ]:
                 process.send_signal(signal.SIGINT)
             try:
                 self._process.wait(60)
@@ -123,11 +161,16 @@ lease = "10s"
 
 
 class Ursula(ThreeNodes):
-    """Three nodes of Ursula 0.11.5 that fsync (`cargo install ursula --locked` with RUSTC_BOOTSTRAP=1; found in PATH)."""
+    """Three nodes of Ursula 0.11.5 that fsync (`cargo install ursula --locked` with
+    RUSTC_BOOTSTRAP=1; found in PATH)."""
 
     def __init__(self, directory: str | None = None) -> None:
         super().__init__("bench-ursula-", directory)
-        peers = "".join(f'[[raft.peers]]\nnode_id = {node}\nurl = "http://127.0.0.1:{self.port + 10 * node - 10}"\n' for node in (1, 2, 3))
+        peers = "".join(
+            f"[[raft.peers]]\nnode_id = {node}\nurl = "
+            f'"http://127.0.0.1:{self.port + 10 * node - 10}"\n'
+            for node in (1, 2, 3)
+        )
         self._processes = []
         for node in (1, 2, 3):
             port = self.port + 10 * node - 10
@@ -135,7 +178,11 @@ class Ursula(ThreeNodes):
             config.write_text(URSULA.format(port=port, admin=port + 1, node=node) + peers)
             command = ["ursula", "server", "--config", str(config)]
             environment = {**os.environ, "RUST_LOG": "warn", "TOKIO_WORKER_THREADS": "2"}
-            self._processes.append(subprocess.Popen(command, cwd=self.folder, stdout=self._log, stderr=self._log, env=environment))
+            self._processes.append(
+                subprocess.Popen(
+                    command, cwd=self.folder, stdout=self._log, stderr=self._log, env=environment
+                )
+            )
         self.nodes = [[psutil.Process(process.pid)] for process in self._processes]
         self._wait()
 
@@ -153,7 +200,9 @@ class Ursula(ThreeNodes):
                     urllib.request.urlopen(f"{url}/__ursula/ready", timeout=2).close()
                     break
                 except OSError:
-                    if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
+                    if time.monotonic() > deadline or any(
+                        process.poll() is not None for process in self._processes
+                    ):
                         said = (self.folder / "log").read_bytes().decode(errors="replace")[-2000:]
                         self.close()
                         sys.exit(f"Ursula did not come up:\n{said}")
@@ -169,10 +218,19 @@ class Floor(ThreeNodes):
         self._start(self.port + 10, "follower")
         self._start(self.port + 20, "follower")
         self._start(self.port, str(self.port + 10), str(self.port + 20))
-        self.nodes = [[psutil.Process(process.pid)] for process in (self._processes[2], *self._processes[:2])]
+        self.nodes = [
+            [psutil.Process(process.pid)] for process in (self._processes[2], *self._processes[:2])
+        ]
 
     def _start(self, port: int, *others: str) -> None:
-        command = [sys.executable, "-m", "bench._floor", str(port), str(self.folder / f"journal-{port}"), *others]
+        command = [
+            sys.executable,
+            "-m",
+            "bench._floor",
+            str(port),
+            str(self.folder / f"journal-{port}"),
+            *others,
+        ]
         process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         self._processes.append(process)
         os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
@@ -201,7 +259,10 @@ def cpu_of(nodes: list[list[psutil.Process]]) -> list[float]:
 
 def machine() -> str:
     """What the numbers were taken on."""
-    return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f} before"
+    return (
+        f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, "
+        f"load {os.getloadavg()[0]:.1f} before"
+    )
 
 
 def _pid(text: str) -> int:

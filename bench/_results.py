@@ -1,7 +1,9 @@
-"""Results of benchmarks as files: `--save` writes `bench/results/NAME.json`, and `python -m bench.report` makes the page of them.
+"""Results of benchmarks as files: `--save` writes `bench/results/NAME.json`, and `python -m
+bench.report` makes the page of them.
 
-A file has the benchmark's name, the commit and the date, the machine, the command, the number of rounds, and for each server and each figure the
-median, the smallest and the largest value of all rounds.
+A file has the benchmark's name, the commit and the date, the machine, the command, the number of
+rounds, and for each server and each figure the median, the smallest and the largest value of all
+rounds.
 """
 
 from __future__ import annotations
@@ -27,21 +29,27 @@ Figures = dict[str, list[float]]
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--save", action="store_true", help="write bench/results/NAME.json, of which `python -m bench.report` makes the page"
+        "--save",
+        action="store_true",
+        help="write bench/results/NAME.json, of which `python -m bench.report` makes the page",
     )
 
 
 def summary(runs: Runs) -> dict[str, Figures]:
     """Median, smallest and largest value of each figure, by server."""
     return {
-        name: {key: [_short(of([run[key] for run in found])) for of in (statistics.median, min, max)] for key in found[0]}
+        name: {
+            key: [_short(of([run[key] for run in found])) for of in (statistics.median, min, max)]
+            for key in found[0]
+        }
         for name, found in runs.items()
         if found
     }
 
 
 def save(name: str, runs: Runs, *, more: Mapping[str, Mapping[str, float]] | None = None) -> None:
-    """Write the result of one benchmark. `more` adds figures that were measured once: figure to server to value."""
+    """Write the result of one benchmark. `more` adds figures that were measured once: figure to
+    server to value."""
     figures = summary(runs)
     for key, values in (more or {}).items():
         for server, value in values.items():
@@ -51,7 +59,13 @@ def save(name: str, runs: Runs, *, more: Mapping[str, Mapping[str, float]] | Non
         "commit": _commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": _machine(),
-        "command": " ".join(["python -m", f"bench.{Path(sys.argv[0]).stem}", *(each for each in sys.argv[1:] if each != "--save")]),
+        "command": " ".join(
+            [
+                "python -m",
+                f"bench.{Path(sys.argv[0]).stem}",
+                *(each for each in sys.argv[1:] if each != "--save"),
+            ]
+        ),
         "rounds": max(map(len, runs.values())),
         "figures": figures,
     }
@@ -71,10 +85,16 @@ def _short(value: float) -> float:
 
 def _commit() -> str:
     command = ["git", "-C", str(FOLDER.parent), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return (
+        subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        or "unknown"
+    )
 
 
 def _machine() -> str:
     gib = round(psutil.virtual_memory().total / 2**30)
     python = platform.python_version()
-    return f"{psutil.cpu_count()} cores, {gib} GiB, {platform.system()} {platform.release()}, Python {python}; the load generator shares the cores"
+    return (
+        f"{psutil.cpu_count()} cores, {gib} GiB, {platform.system()} {platform.release()}, Python "
+        f"{python}; the load generator shares the cores"
+    )

@@ -1,4 +1,5 @@
-"""For benchmarks that compare some servers, or ways to ask one: runs of all in turn, and what they gave as a table."""
+"""For benchmarks that compare some servers, or ways to ask one: runs of all in turn, and what they
+gave as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Runs = dict[str, list[Figures]]
 
 
 def in_turn(names: Sequence[str], rounds: int, run: Callable[[str], Figures]) -> Runs:
-    """Every other round backwards: what a run leaves to the next one, it leaves to each of them. The figures of each run go to stderr."""
+    """Every other round backwards: what a run leaves to the next one, it leaves to each of them.
+    The figures of each run go to stderr."""
     runs: Runs = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 == 0 else names[::-1]:
@@ -22,12 +24,24 @@ def in_turn(names: Sequence[str], rounds: int, run: Callable[[str], Figures]) ->
 
 
 def table(head: str, runs: Runs, more: Mapping[str, Mapping[str, float]] | None = None) -> str:
-    """Markdown: of each figure the median, the smallest and the largest. `more`: columns with one number for each name."""
+    """Markdown: of each figure the median, the smallest and the largest. `more`: columns with one
+    number for each name."""
     keys = list(next(iter(runs.values()))[0])
-    columns = {key: {name: _spread([run[key] for run in found]) for name, found in runs.items()} for key in keys}
-    columns |= {key: {name: f"{value:.3f}" for name, value in values.items()} for key, values in (more or {}).items()}
-    rows = [f"| {name} | " + " | ".join(column.get(name, "") for column in columns.values()) + " |" for name in runs]
-    return "\n".join([f"| {head} | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1), *rows])
+    columns = {
+        key: {name: _spread([run[key] for run in found]) for name, found in runs.items()}
+        for key in keys
+    }
+    columns |= {
+        key: {name: f"{value:.3f}" for name, value in values.items()}
+        for key, values in (more or {}).items()
+    }
+    rows = [
+        f"| {name} | " + " | ".join(column.get(name, "") for column in columns.values()) + " |"
+        for name in runs
+    ]
+    return "\n".join(
+        [f"| {head} | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1), *rows]
+    )
 
 
 def _spread(values: list[float]) -> str:

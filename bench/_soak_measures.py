@@ -1,4 +1,5 @@
-"""What the soak measures, and what it makes of it: the node at one moment, and what has grown between moments."""
+"""What the soak measures, and what it makes of it: the node at one moment, and what has grown
+between moments."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         return self.resident - self.cache
 
 
-BOUNDS = {  # what may not grow: (how it is called, how much it may rise beside 15 %, because it goes up and down by as much)
+# what may not grow: (how it is called, how much it may rise beside 15 %, because it goes up and
+# down by as much)
+BOUNDS = {
     "memory": ("memory", 32 * MIB),
     "files": ("open files", 16),
     "journal": ("the journal", 192 * MIB),  # a segment and what snapshots wait for
@@ -51,7 +54,8 @@ RISE = 1.15
 
 
 def judge(samples: Sequence[Sample]) -> list[str]:
-    """What has grown in the second part of the run: the largest values of its last half against those of its first."""
+    """What has grown in the second part of the run: the largest values of its last half against
+    those of its first."""
     steady = [sample for sample in samples if sample.seconds >= FIRST_PART * samples[-1].seconds]
     first, last = steady[: len(steady) // 2], steady[len(steady) // 2 :]
     found = []
@@ -80,9 +84,8 @@ def metric(text: str, name: str) -> int:
 
 
 HEADING = (
-    "| day | appends/s | RSS MiB | files open | journal MiB | objects and snapshots MiB | objects | streams | slices | hot MiB |\n"
-    + "|---" * 10
-    + "|"
+    "| day | appends/s | RSS MiB | files open | journal MiB | objects and snapshots MiB | objects "
+    "| streams | slices | hot MiB |\n" + "|---" * 10 + "|"
 )
 
 
@@ -90,6 +93,7 @@ def row(before: Sample, now: Sample) -> str:
     rate = (now.appends - before.appends) / max(now.seconds - before.seconds, 0.001)
     day = now.seconds * SPEED / 86400
     return (
-        f"| {day:.1f} | {rate:,.0f} | {now.resident / MIB:.0f} | {now.files} | {now.journal / MIB:.0f} | {now.disk / MIB:.0f} "
+        f"| {day:.1f} | {rate:,.0f} | {now.resident / MIB:.0f} | {now.files} | "
+        f"{now.journal / MIB:.0f} | {now.disk / MIB:.0f} "
         f"| {now.objects} | {now.streams} | {now.slices:,} | {now.hot / MIB:.1f} |"
     )

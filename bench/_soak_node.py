@@ -1,4 +1,5 @@
-"""The node that the soak is at: `_fast_node` as a process, started, stopped and killed on one port."""
+"""The node that the soak is at: `_fast_node` as a process, started, stopped and killed on one
+port."""
 
 from __future__ import annotations
 
@@ -32,11 +33,23 @@ class Node:
         self._process: subprocess.Popen[bytes]
 
     def start(self) -> None:
-        flags = {"--listen": f"127.0.0.1:{self._port}", "--data": str(self.data), "--cores": "1", "--cold-flush-bytes": "2MiB"}
-        command = [sys.executable, "-m", "bench._fast_node", *(word for pair in flags.items() for word in pair)]
+        flags = {
+            "--listen": f"127.0.0.1:{self._port}",
+            "--data": str(self.data),
+            "--cores": "1",
+            "--cold-flush-bytes": "2MiB",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "bench._fast_node",
+            *(word for pair in flags.items() for word in pair),
+        ]
         with (self._folder / "log").open("ab") as log:
             variables = {**os.environ, "BENCH_SPEED": str(SPEED)}
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=Path(__file__).parent.parent)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=variables, cwd=Path(__file__).parent.parent
+            )
         self.starts += 1
 
     def stop(self, *, kill: bool) -> None:
@@ -60,8 +73,8 @@ class Node:
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours: the admin port is the next one. Below those that Linux gives to connections, which would take one of them
-    while the node is away."""
+    """The first of two neighbours: the admin port is the next one. Below those that Linux gives to
+    connections, which would take one of them while the node is away."""
     for _ in range(100):
         port = random.SystemRandom().randrange(10_000, 32_000)
         with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""What a replicated append costs below HTTP: three cores in one process, messages as bytes, real journals. `python -m bench.cluster [--appends N]`."""
+"""What a replicated append costs below HTTP: three cores in one process, messages as bytes, real
+journals. `python -m bench.cluster [--appends N]`."""
 
 from __future__ import annotations
 
@@ -45,13 +46,20 @@ async def start(folder: Path) -> dict[int, CoreRuntime]:
     engines: dict[int, CoreRuntime] = {}
     for node in VOTERS:
         membership = Membership(node, VOTERS)
-        storage = open_storage(folder / f"node-{node}", core=0, cores=1, groups=GROUPS, membership=membership)
+        storage = open_storage(
+            folder / f"node-{node}", core=0, cores=1, groups=GROUPS, membership=membership
+        )
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 40)
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
         cluster = ClusterSettings(membership, Wire(engines), GROUPS)
-        engines[node] = CoreRuntime(storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster)
+        engines[node] = CoreRuntime(
+            storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster
+        )
         engines[node].local.memory.bytes_max = 1 << 40
-    while any(leader_of(engines, group) is not engines[membership.first_of(group)] for group in range(GROUPS + 1)):
+    while any(
+        leader_of(engines, group) is not engines[membership.first_of(group)]
+        for group in range(GROUPS + 1)
+    ):
         await asyncio.sleep(0.05)  # until each is where it will stay
     for group in range(GROUPS + 1):  # as nodes do that know each other
         leader = leader_of(engines, group)
@@ -61,7 +69,14 @@ async def start(folder: Path) -> dict[int, CoreRuntime]:
 
 
 def leader_of(engines: dict[int, CoreRuntime], group: int) -> CoreRuntime | None:
-    return next((engine for engine in engines.values() if engine.replicated is not None and engine.replicated.is_leader(group)), None)
+    return next(
+        (
+            engine
+            for engine in engines.values()
+            if engine.replicated is not None and engine.replicated.is_leader(group)
+        ),
+        None,
+    )
 
 
 async def whole(folder: Path, count: int, in_flight: int) -> None:
@@ -72,7 +87,10 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
         leader = leader_of(engines, engines[1].service.group_of(name))
         assert leader is not None
         leaders[name] = leader.service
-        await leader.core.call(leader.service.group_of(name), Create(name, 1, "application/octet-stream", Encoding.BYTES))
+        await leader.core.call(
+            leader.service.group_of(name),
+            Create(name, 1, "application/octet-stream", Encoding.BYTES),
+        )
 
     def propose(number: int, done: Done) -> None:
         command = append_of(number, 0)
@@ -82,7 +100,8 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
     elapsed, cpu = await closed_loop(count, in_flight, propose)
     turns = sum(engine.core.counters.turns for engine in engines.values()) - turns
     print(
-        f"  {in_flight:4d} in flight        {cpu / count * 1e6:6.2f} us of CPU on three nodes, {count / elapsed:8.0f} appends/s, "
+        f"  {in_flight:4d} in flight        {cpu / count * 1e6:6.2f} us of CPU on three nodes, "
+        f"{count / elapsed:8.0f} appends/s, "
         f"{3 * count / turns:6.1f} applied a turn"
     )
     for engine in engines.values():
@@ -93,14 +112,22 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, help="where the journals go; a temporary folder by default")
+    parser.add_argument(
+        "--folder", type=Path, help="where the journals go; a temporary folder by default"
+    )
     parser.add_argument("--appends", type=int, default=50_000)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
         for in_flight in (500, 64, 1):
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(whole(folder, options.appends if in_flight > 1 else options.appends // 50, in_flight))
+                runner.run(
+                    whole(
+                        folder,
+                        options.appends if in_flight > 1 else options.appends // 50,
+                        in_flight,
+                    )
+                )
     finally:
         shutil.rmtree(folder)
 

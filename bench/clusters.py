@@ -1,7 +1,9 @@
-"""Clusters of three that fsync, side by side: appends through one node, with `ursula-bench` as the client. `python -m bench.clusters [--rounds N]`.
+"""Clusters of three that fsync, side by side: appends through one node, with `ursula-bench` as the
+client. `python -m bench.clusters [--rounds N]`.
 
-Every run has fresh servers: the client's producers begin anew each time, and a second run on the same streams would be all repeats. The CPU is that
-of all nodes. Numbers of all runs as JSON on the last line.
+Every run has fresh servers: the client's producers begin anew each time, and a second run on the
+same streams would be all repeats. The CPU is that of all nodes. Numbers of all runs as JSON on the
+last line.
 """
 
 from __future__ import annotations
@@ -27,10 +29,21 @@ def run_once(server: str, arguments: argparse.Namespace) -> Figures:
     """One fresh cluster, one load, its figures."""
     with _started(server, arguments.directory) as cluster:
         style = "ursula" if server == "ursula" else "durable"
-        command = ["ursula-bench", "multi-stream", "--target", cluster.urls[0], "--api-style", style, "--streams", str(arguments.streams)]
+        command = [
+            "ursula-bench",
+            "multi-stream",
+            "--target",
+            cluster.urls[0],
+            "--api-style",
+            style,
+            "--streams",
+            str(arguments.streams),
+        ]
         command += ["--duration-secs", str(arguments.seconds), "--payload-bytes", "256"]
         before = sum(cluster.cpu())
-        output = subprocess.run(command, env={**os.environ, "RUST_LOG": "off"}, capture_output=True, check=True).stdout
+        output = subprocess.run(
+            command, env={**os.environ, "RUST_LOG": "off"}, capture_output=True, check=True
+        ).stdout
         used = sum(cluster.cpu()) - before
         result = json.loads(re.sub(rb"^[^{]*", b"", output))
         return {
@@ -44,8 +57,14 @@ def run_once(server: str, arguments: argparse.Namespace) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--servers", default="polynya,ursula", help="of these, and floor: three nodes in Python that do the least")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--servers",
+        default="polynya,ursula",
+        help="of these, and floor: three nodes in Python that do the least",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--streams", type=int, default=500)
@@ -53,7 +72,9 @@ def main() -> None:
     _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
-    runs = in_turn(arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments))
+    runs = in_turn(
+        arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments)
+    )
     print(table("server", runs))
     print(json.dumps(runs))
     if arguments.save:

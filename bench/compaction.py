@@ -1,10 +1,13 @@
-"""Compaction: MB/s of the pipeline on Spark, beside a program that does the same work with pyarrow and processes alone.
+"""Compaction: MB/s of the pipeline on Spark, beside a program that does the same work with pyarrow
+and processes alone.
 
     PYTHONPATH=src python bench/compaction.py [--mb 1024] [--repeat 3] [--cores 2] [--raw]
 
-Both read the same packs from the same folder and write Parquet of the same columns with the same settings, fsynced. The pyarrow program
-knows the schema beforehand, takes newline-joined records as they are, writes no field ids, and commits nowhere. The job is measured with its
-sampling and both commits, on a warm session; the runs are interleaved. Only the median and the range are told, and the raw numbers as JSON.
+Both read the same packs from the same folder and write Parquet of the same columns with the same
+settings, fsynced. The pyarrow program knows the schema beforehand, takes newline-joined records as
+they are, writes no field ids, and commits nowhere. The job is measured with its sampling and both
+commits, on a warm session; the runs are interleaved. Only the median and the range are told, and
+the raw numbers as JSON.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ def make_packs(folder: str, megabytes: int) -> list[Range]:
     """Skewed streams of JSON records of about 1 KB, in packs of 32 MB."""
     blobs = LocalBlobs(folder)
     rng = random.Random(7)
-    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=12)) for _ in range(4096)]
+    words = [
+        "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=12)) for _ in range(4096)
+    ]
     tails = [[0, 0] for _ in range(STREAMS)]
     ranges: list[Range] = []
     while sum(part.length for part in ranges) < megabytes * 1_000_000:
@@ -66,23 +71,52 @@ def make_packs(folder: str, megabytes: int) -> list[Range]:
     return ranges
 
 
-def _add_slice(builder: PackBuilder, rng: random.Random, words: list[str], key: str, stream: int, tail: list[int]) -> Range:
+def _add_slice(
+    builder: PackBuilder,
+    rng: random.Random,
+    words: list[str],
+    key: str,
+    stream: int,
+    tail: list[int],
+) -> Range:
     batches, size, first = [], 0, list(tail)
     while size < SLICE_BYTES - BATCH_RECORDS * RECORD_BYTES:
         records = [_record(rng, words, tail[0] + number) for number in range(BATCH_RECORDS)]
         payload = b"".join(record + b"," for record in records)
         lengths = np.array([len(record) + 1 for record in records], np.uint32).tobytes()
         batches.append(
-            HotBatch(tail[0], tail[1], len(records), payload, lengths, google_crc32c.value(payload), 1_700_000_000_000 + tail[0], 0, 1, 0)
+            HotBatch(
+                tail[0],
+                tail[1],
+                len(records),
+                payload,
+                lengths,
+                google_crc32c.value(payload),
+                1_700_000_000_000 + tail[0],
+                0,
+                1,
+                0,
+            )
         )
         tail[0] += len(records)
         tail[1] += len(payload)
         size += len(payload)
     entry = builder.add(stream + 1, 1, build_slice(Encoding.JSON, first[0], first[1], batches))
     return Range(
-        f"bench/{stream}", stream + 1, 1, "application/json", Encoding.JSON, first[0], first[1], entry.records, entry.length, key,
-        entry.offset, entry.stored, entry.crc,
-    )  # fmt: skip
+        f"bench/{stream}",
+        stream + 1,
+        1,
+        "application/json",
+        Encoding.JSON,
+        first[0],
+        first[1],
+        entry.records,
+        entry.length,
+        key,
+        entry.offset,
+        entry.stored,
+        entry.crc,
+    )
 
 
 def _record(rng: random.Random, words: list[str], number: int) -> bytes:
@@ -116,7 +150,16 @@ class OneJob:
         return JobPlan(self.table, 1, secrets.token_hex(16), self._store, self._ranges)
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
-        return TableRef("b", name, "", self.table.location, 1, request.iceberg, request.iceberg_dlq, request.result)
+        return TableRef(
+            "b",
+            name,
+            "",
+            self.table.location,
+            1,
+            request.iceberg,
+            request.iceberg_dlq,
+            request.result,
+        )
 
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
         return self.table
@@ -125,7 +168,9 @@ class OneJob:
 def run_spark(runner: Any, folder: str, ranges: list[Range]) -> JobOutcome:
     """The product's pipeline: samples, tasks on Spark, Iceberg and Delta."""
     coordinator = OneJob(folder, ranges)
-    return run_job(coordinator.plan("bench"), coordinator, runner, LocalBlobs(folder), lambda step, told: None)
+    return run_job(
+        coordinator.plan("bench"), coordinator, runner, LocalBlobs(folder), lambda step, told: None
+    )
 
 
 JSON_SCHEMA = pa.schema(
@@ -147,11 +192,21 @@ def pyarrow_task(folder: str, name: str, ranges: Sequence[Range]) -> int:
     """The same work with the least of ceremony: one process's share of the ranges to one file."""
     pa.set_cpu_count(1)
     path = f"{folder}/baseline/{name}.parquet"
-    schema = pa.schema(list(BASE_TYPES.items()) + [f if f.name != "at" else pa.field("at", pa.timestamp("us", "UTC")) for f in JSON_SCHEMA])
+    schema = pa.schema(
+        list(BASE_TYPES.items())
+        + [f if f.name != "at" else pa.field("at", pa.timestamp("us", "UTC")) for f in JSON_SCHEMA]
+    )
     written = 0
     with open(path, "wb", buffering=1 << 20) as file:
         dictionary = ["stream", "incarnation", "append_time", "timestamp", "batch", "kind", "ok"]
-        writer = pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, use_dictionary=dictionary, store_schema=False)
+        writer = pq.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=dictionary,
+            store_schema=False,
+        )
         for at in range(0, len(ranges), 4):
             table = _pyarrow_block(folder, ranges[at : at + 4], schema)
             writer.write_table(table)
@@ -163,7 +218,11 @@ def pyarrow_task(folder: str, name: str, ranges: Sequence[Range]) -> int:
 
 
 def _pyarrow_block(folder: str, ranges: Sequence[Range], schema: pa.Schema) -> pa.Table:
-    payloads, lengths, columns = [], [], {name: [] for name in ("offset", "batch", "time", "uid", "stream")}  # type: dict[str, list[Any]]
+    payloads, lengths, columns = (
+        [],
+        [],
+        {name: [] for name in ("offset", "batch", "time", "uid", "stream")},
+    )  # type: dict[str, list[Any]]
     for part in ranges:
         with open(f"{folder}/{part.pack}", "rb", buffering=0) as pack:
             found = parse_slice(os.pread(pack.fileno(), part.stored, part.offset), part.crc)
@@ -171,21 +230,33 @@ def _pyarrow_block(folder: str, ranges: Sequence[Range], schema: pa.Schema) -> p
         lengths.append(np.frombuffer(found.record_lengths, np.uint32))
         per_batch = np.frombuffer(found.batch_records, np.uint32)
         columns["offset"].append(np.arange(part.record, part.record + part.records))
-        columns["batch"].append(np.repeat(part.record + np.cumsum(per_batch) - per_batch, per_batch))
-        columns["time"].append(np.repeat(np.frombuffer(found.append_times_ms, np.int64) * 1000, per_batch))
+        columns["batch"].append(
+            np.repeat(part.record + np.cumsum(per_batch) - per_batch, per_batch)
+        )
+        columns["time"].append(
+            np.repeat(np.frombuffer(found.append_times_ms, np.int64) * 1000, per_batch)
+        )
         columns["uid"].append(np.full(part.records, part.uid))
         columns["stream"].append(np.full(part.records, len(columns["stream"])))
     data = np.concatenate(payloads)
     ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
     offsets = np.concatenate((np.zeros(1, np.int64), ends)).astype(np.int32)
-    value = pc.binary_slice(pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)]), 0, -1)
+    value = pc.binary_slice(
+        pa.Array.from_buffers(
+            pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        ),
+        0,
+        -1,
+    )
     value.cast(pa.string())
     text = data.copy()
     text[ends - 1] = 10
     typed = pajson.read_json(
         pa.BufferReader(text),
         read_options=pajson.ReadOptions(use_threads=False, block_size=len(text) + 1),
-        parse_options=pajson.ParseOptions(explicit_schema=JSON_SCHEMA, unexpected_field_behavior="ignore"),
+        parse_options=pajson.ParseOptions(
+            explicit_schema=JSON_SCHEMA, unexpected_field_behavior="ignore"
+        ),
     )
     found_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     names = pa.array([part.stream for part in ranges])
@@ -202,7 +273,10 @@ def _pyarrow_block(folder: str, ranges: Sequence[Range], schema: pa.Schema) -> p
         pa.nulls(len(ends), BASE_TYPES["headers"]),
         value,
     ]
-    fields = [typed[field.name] if field.name != "at" else typed["at"].cast(pa.timestamp("us", "UTC")) for field in JSON_SCHEMA]
+    fields = [
+        typed[field.name] if field.name != "at" else typed["at"].cast(pa.timestamp("us", "UTC"))
+        for field in JSON_SCHEMA
+    ]
     return pa.Table.from_arrays([*base, *fields], schema=schema)
 
 
@@ -242,7 +316,11 @@ def main() -> None:
         ranges = make_packs(folder, options.mb)
         size = sum(part.length for part in ranges) / 1e6
         records = sum(part.records for part in ranges)
-        print(f"{size:,.0f} MB of JSON, {records:,} records, {len(ranges)} slices, {options.cores} cores", flush=True)
+        print(
+            f"{size:,.0f} MB of JSON, {records:,} records, {len(ranges)} slices, {options.cores} "
+            "cores",
+            flush=True,
+        )
         few = ranges[: max(4, len(ranges) // 8)]
         run_spark(runner, folder, few)
         run_pyarrow(pool, folder, few, options.cores)
@@ -263,11 +341,26 @@ def main() -> None:
         for name, found in rates.items():
             spent = statistics.median(cpu[name])
             print(
-                f"{name:8} {statistics.median(found):6.0f} MB/s   ({min(found):.0f} to {max(found):.0f}, {len(found)} runs), {spent:.1f} s of CPU"
+                f"{name:8} {statistics.median(found):6.0f} MB/s   ({min(found):.0f} to "
+                f"{max(found):.0f}, {len(found)} runs), {spent:.1f} s of CPU"
             )
-        print(f"ratio    {statistics.median(rates['spark']) / statistics.median(rates['pyarrow']):6.2f}   (goal: 0.80)")
+        print(
+            "ratio    "
+            f"{statistics.median(rates['spark']) / statistics.median(rates['pyarrow']):6.2f}   "
+            "(goal: 0.80)"
+        )
         if options.raw:
-            print(json.dumps({"mb": size, "records": records, "cores": options.cores, "mb_per_s": rates, "cpu_s": cpu}))
+            print(
+                json.dumps(
+                    {
+                        "mb": size,
+                        "records": records,
+                        "cores": options.cores,
+                        "mb_per_s": rates,
+                        "cpu_s": cpu,
+                    }
+                )
+            )
     finally:
         pool.terminate()
         runner.close()

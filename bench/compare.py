@@ -1,11 +1,16 @@
-"""Compare this server with peers in one interleaved run: fresh data each, medians, server CPU per append, RSS.
+"""Compare this server with peers in one interleaved run: fresh data each, medians, server CPU per
+append, RSS.
 
-    python -m bench.compare multi-stream --seconds 10 --rounds 3 --servers polynya,rust-wal,node-memory
+    python -m bench.compare multi-stream --seconds 10 --rounds 3 --servers
+    polynya,rust-wal,node-memory
     python -m bench.compare fan-out --subscribers 1000 --rounds 3 --servers polynya,rust-wal
-    python -m bench.compare catch-up --rounds 3 --servers polynya,rust-wal      (4 streams x 8 MiB of 256 KiB appends, 16 connections of wrk)
+    python -m bench.compare catch-up --rounds 3 --servers polynya,rust-wal
 
-Needs `ursula-bench` (cargo install ursula-bench --version 0.11.5), and for the peers `durable-streams-server`
-(cargo install durable-streams --version 0.1.5) and Node with the npm package @durable-streams/server 0.3.7 in $BENCH_NODE_FOLDER.
+`catch-up` reads 4 streams of 8 MiB in 256 KiB appends over 16 connections of wrk.
+
+Needs `ursula-bench` (cargo install ursula-bench --version 0.11.5), and for the peers
+`durable-streams-server` (cargo install durable-streams --version 0.1.5) and Node with the npm
+package @durable-streams/server 0.3.7 in $BENCH_NODE_FOLDER.
 """
 
 from __future__ import annotations
@@ -53,10 +58,29 @@ def command(server: str, port: int, data: Path) -> tuple[list[str], dict[str, st
     """The command line and environment of a server under test."""
     if server.startswith("polynya"):
         cores = server.partition("-")[2] or "1"
-        return [sys.executable, "-m", "polynya", "serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), "--cores", cores], {}
+        return [
+            sys.executable,
+            "-m",
+            "polynya",
+            "serve",
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--data",
+            str(data),
+            "--cores",
+            cores,
+        ], {}
     if server.startswith("rust-"):
         mode = server.partition("-")[2]
-        return ["durable-streams-server", "--port", str(port), "--data-dir", str(data), "--durability", mode], {"RUST_LOG": "warn"}
+        return [
+            "durable-streams-server",
+            "--port",
+            str(port),
+            "--data-dir",
+            str(data),
+            "--durability",
+            mode,
+        ], {"RUST_LOG": "warn"}
     if server == "node-memory":
         folder = Path(os.environ["BENCH_NODE_FOLDER"])
         (folder / "serve.mjs").write_text(NODE_SERVER)
@@ -70,7 +94,9 @@ def wait_ready(port: int, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None:
             sys.exit(f"the server ended with {process.returncode}")
         try:
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/stream/ready-probe", method="PUT", data=b"")
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/v1/stream/ready-probe", method="PUT", data=b""
+            )
             urllib.request.urlopen(request, timeout=1).close()
             return
         except OSError:
@@ -108,10 +134,14 @@ def prepare(port: int) -> None:
     for number in range(CATCH_UP_STREAMS):
         url = f"http://127.0.0.1:{port}/v1/stream/replay-{number}"
         headers = {"Content-Type": "application/octet-stream"}
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT", data=b"", headers=headers), timeout=5).close()
+        urllib.request.urlopen(
+            urllib.request.Request(url, method="PUT", data=b"", headers=headers), timeout=5
+        ).close()
         for _ in range(32):
             body = os.urandom(256 * 1024)
-            urllib.request.urlopen(urllib.request.Request(url, method="POST", data=body, headers=headers), timeout=5).close()
+            urllib.request.urlopen(
+                urllib.request.Request(url, method="POST", data=body, headers=headers), timeout=5
+            ).close()
 
 
 def run_once(server: str, arguments: argparse.Namespace) -> Figures:
@@ -128,11 +158,18 @@ def run_once(server: str, arguments: argparse.Namespace) -> Figures:
         if arguments.workload == "catch-up":
             prepare(port)
         before, _ = usage(process)
-        output = subprocess.run(load(arguments, port), env={**os.environ, "RUST_LOG": "off"}, capture_output=True, check=True).stdout
+        output = subprocess.run(
+            load(arguments, port),
+            env={**os.environ, "RUST_LOG": "off"},
+            capture_output=True,
+            check=True,
+        ).stdout
         after, rss = usage(process)
         if arguments.workload == "catch-up":
             return wrk_figures(output.decode(), after - before, rss)
-        return figures(arguments.workload, json.loads(re.sub(rb"^[^{]*", b"", output)), after - before, rss)
+        return figures(
+            arguments.workload, json.loads(re.sub(rb"^[^{]*", b"", output)), after - before, rss
+        )
     finally:
         stop(process)
         log.close()
@@ -143,12 +180,40 @@ def load(arguments: argparse.Namespace, port: int) -> list[str]:
     if arguments.workload == "catch-up":
         script = Path(tempfile.gettempdir()) / "catch-up.lua"
         script.write_text(CATCH_UP_LUA)
-        return ["wrk", "-t1", "-c16", f"-d{arguments.seconds}s", "-s", str(script), f"http://127.0.0.1:{port}"]
-    base = ["ursula-bench", arguments.workload, "--target", f"http://127.0.0.1:{port}", "--api-style", "durable"]
-    base += ["--duration-secs", str(arguments.seconds), "--request-timeout-secs", str(arguments.seconds + 60)]
+        return [
+            "wrk",
+            "-t1",
+            "-c16",
+            f"-d{arguments.seconds}s",
+            "-s",
+            str(script),
+            f"http://127.0.0.1:{port}",
+        ]
+    base = [
+        "ursula-bench",
+        arguments.workload,
+        "--target",
+        f"http://127.0.0.1:{port}",
+        "--api-style",
+        "durable",
+    ]
+    base += [
+        "--duration-secs",
+        str(arguments.seconds),
+        "--request-timeout-secs",
+        str(arguments.seconds + 60),
+    ]
     if arguments.workload == "multi-stream":
         return [*base, "--streams", str(arguments.streams), "--payload-bytes", "256"]
-    return [*base, "--subscribers", str(arguments.subscribers), "--writer-rate", "50", "--payload-bytes", "256"]
+    return [
+        *base,
+        "--subscribers",
+        str(arguments.subscribers),
+        "--writer-rate",
+        "50",
+        "--payload-bytes",
+        "256",
+    ]
 
 
 def figures(workload: str, result: dict[str, object], cpu: float, rss: float) -> Figures:
@@ -183,21 +248,32 @@ def wrk_figures(output: str, cpu: float, rss: float) -> Figures:
     rate, unit = re.search(r"Transfer/sec:\s+([0-9.]+)([KMG]B)", output).groups()  # type: ignore[union-attr]
     mib = float(rate) * {"KB": 1 / 1024, "MB": 1, "GB": 1024}[unit]
     errors = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
-    return {"mib_per_second": mib, "cpu_s": cpu, "errors": float(errors[1]) if errors else 0.0, "rss_mib": rss}
+    return {
+        "mib_per_second": mib,
+        "cpu_s": cpu,
+        "errors": float(errors[1]) if errors else 0.0,
+        "rss_mib": rss,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("workload", choices=["multi-stream", "fan-out", "catch-up"])
     parser.add_argument("--servers", default="polynya,rust-wal")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--subscribers", type=int, default=1000)
-    parser.add_argument("--directory", default=None, help="where the servers keep their data (a real disk)")
+    parser.add_argument(
+        "--directory", default=None, help="where the servers keep their data (a real disk)"
+    )
     _results.add_option(parser)
     arguments = parser.parse_args()
-    runs = in_turn(arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments))
+    runs = in_turn(
+        arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments)
+    )
     print(table("server", runs))
     if arguments.save:
         _results.save("compare_" + arguments.workload.replace("-", "_"), runs)

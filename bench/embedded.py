@@ -3,7 +3,8 @@
 `python -m bench.embedded [--folder F] [--seconds S] [--bytes B] [--rounds R] [--no-walrus]`
 
 Each thread appends to its own topic. The two sides take turns within a round, on the same disk; the
-table has the median of the rounds. `bench/walrus` is the program for walrus-rust 0.2.0 from crates.io.
+table has the median of the rounds. `bench/walrus` is the program for walrus-rust 0.2.0 from
+crates.io.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ CASES = [  # schedule, threads, records at once
 Found = dict[str, float]
 
 
-def ours(folder: Path, schedule: str, threads: int, batch: int, *, seconds: float, size: int) -> Found:
+def ours(
+    folder: Path, schedule: str, threads: int, batch: int, *, seconds: float, size: int
+) -> Found:
     """Append for some seconds, then read everything once."""
     sync: Schedule = Every(int(schedule)) if schedule.isdigit() else schedule  # type: ignore[assignment]
     record = os.urandom(size)
@@ -85,7 +88,16 @@ def build(target: Path) -> Path | None:
     return target / "release" / "walrus-appends"
 
 
-def theirs(program: Path, folder: Path, schedule: str, threads: int, batch: int, *, seconds: float, size: int) -> Found:
+def theirs(
+    program: Path,
+    folder: Path,
+    schedule: str,
+    threads: int,
+    batch: int,
+    *,
+    seconds: float,
+    size: int,
+) -> Found:
     """The same with walrus-rust."""
     arguments = [schedule, threads, max(1, int(seconds)), size, batch]
     command = [str(program), str(folder), *map(str, arguments)]
@@ -106,8 +118,12 @@ def median(rounds: list[Found]) -> Found:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("."), help="where the disk to measure is")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("."), help="where the disk to measure is"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="of each case, whole seconds")
     parser.add_argument("--bytes", type=int, default=1000, dest="size", help="of a record")
     parser.add_argument("--rounds", type=int, default=3)
@@ -115,7 +131,10 @@ def main() -> None:
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="embedded-bench-", dir=options.folder.absolute()))
     program = None if options.no_walrus else build(CRATE.parents[1] / ".build" / "walrus")
-    print(f"{'':<8} {'sync':>6} {'threads':>7} {'batch':>6} {'appends/s':>12} {'p50 us':>10} {'p99 us':>10} {'reads/s':>12}")
+    print(
+        f"{'':<8} {'sync':>6} {'threads':>7} {'batch':>6} {'appends/s':>12} {'p50 us':>10} "
+        f"{'p99 us':>10} {'reads/s':>12}"
+    )
     try:
         for case in CASES:
             sides: dict[str, list[Found]] = {"polynya": [], "walrus": []}
@@ -124,9 +143,15 @@ def main() -> None:
                     folder = root / name
                     folder.mkdir()
                     if name == "polynya":
-                        found.append(ours(folder, *case, seconds=options.seconds, size=options.size))
+                        found.append(
+                            ours(folder, *case, seconds=options.seconds, size=options.size)
+                        )
                     elif program is not None:
-                        found.append(theirs(program, folder, *case, seconds=options.seconds, size=options.size))
+                        found.append(
+                            theirs(
+                                program, folder, *case, seconds=options.seconds, size=options.size
+                            )
+                        )
                     shutil.rmtree(folder)
             medians = {name: median(found) for name, found in sides.items() if found}
             for name, found in medians.items():

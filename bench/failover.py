@@ -1,9 +1,12 @@
-"""What writers see when a node of three fails, stands still, goes silent or is slow, and when it comes back. `python -m bench.failover [FAULT …]`.
+"""What writers see when a node of three fails, stands still, goes silent or is slow, and when it
+comes back. `python -m bench.failover [FAULT …]`.
 
-Sixty writers, each with a stream of its own and one append under way at a time, due at a fixed rate; a third of them by each node. Latency counts from
-the moment at which an append was due to its acknowledgement, all tries included: what was refused, or lost with a node, is sent again by the same
-idempotent producer, by another node if the one does not answer. Each fault begins with all well, lasts `--seconds`, and is mended; then as long
-again is looked at while the node comes back. Nodes live in network namespaces (root, `ip`, `iptables`, `tc`), else what needs them is left out.
+Sixty writers, each with a stream of its own and one append under way at a time, due at a fixed
+rate; a third of them by each node. Latency counts from the moment at which an append was due to its
+acknowledgement, all tries included: what was refused, or lost with a node, is sent again by the
+same idempotent producer, by another node if the one does not answer. Each fault begins with all
+well, lasts `--seconds`, and is mended; then as long again is looked at while the node comes back.
+Nodes live in network namespaces (root, `ip`, `iptables`, `tc`), else what needs them is left out.
 """
 
 from __future__ import annotations
@@ -50,25 +53,56 @@ class Three:
     def start(self) -> None:
         self.network.start()
         ca = self.folder / "ca"
-        command = [sys.executable, "-m", "polynya", "cluster", "ca", str(ca), *(f"--node={number}" for number in FIRST)]
+        command = [
+            sys.executable,
+            "-m",
+            "polynya",
+            "cluster",
+            "ca",
+            str(ca),
+            *(f"--node={number}" for number in FIRST),
+        ]
         subprocess.run(command, check=True, capture_output=True, env={"PYTHONPATH": str(SOURCE)})
         cluster = secrets.token_hex(16)
         for number in FIRST:
-            orders = shim.Orders(self.folder / f"node-{number}.orders") if self.library is not None else None
-            variables = orders.variables(self.library) if orders is not None and self.library is not None else {}
-            node = Node(number, Folder(self.folder / f"node-{number}"), self.network.inside(number), variables, orders)
+            orders = (
+                shim.Orders(self.folder / f"node-{number}.orders")
+                if self.library is not None
+                else None
+            )
+            variables = (
+                orders.variables(self.library)
+                if orders is not None and self.library is not None
+                else {}
+            )
+            node = Node(
+                number,
+                Folder(self.folder / f"node-{number}"),
+                self.network.inside(number),
+                variables,
+                orders,
+            )
             node.config.write_text("\n".join([*self._settings(number, cluster, ca), ""]))
             self.nodes[number] = node
             node.start()
 
     def _settings(self, number: int, cluster: str, ca: Path) -> Iterable[str]:
         yield 'listen = "{}:{}"'.format(*self.network.http(number))
-        yield f'data = "{self.folder}/node-{number}/data"\ncores = 1\ngroups = {self.groups}\nunsafe_no_auth = true'
-        yield f'[cold]\nroot = "{self.folder}/objects"\n[cluster]\nid = "{cluster}"\nnode = {number}\nca = "{ca}/ca.crt"'
+        yield (
+            f'data = "{self.folder}/node-{number}/data"\ncores = 1\ngroups = {self.groups}\n'
+            "unsafe_no_auth = true"
+        )
+        yield (
+            f'[cold]\nroot = "{self.folder}/objects"\n[cluster]\nid = "{cluster}"\nnode = '
+            f'{number}\nca = "{ca}/ca.crt"'
+        )
         yield f'cert = "{ca}/node-{number}.crt"\nkey = "{ca}/node-{number}.key"'
         for other in FIRST:
             peer, http = self.network.peer(other), self.network.http(other)
-            yield f'[[cluster.nodes]]\nid = {other}\npeer = "{peer[0]}:{peer[1]}"\nhttp = "http://{http[0]}:{http[1]}"'
+            yield (
+                f'[[cluster.nodes]]\nid = {other}\npeer = "{peer[0]}:{peer[1]}"\nhttp = '
+                f'"http://{http[0]}:{http[1]}"'
+            )
 
     async def look(self, path: str, number: int = 1) -> dict[str, object] | None:
         try:
@@ -81,13 +115,17 @@ class Three:
         """Until every node says so, and each group is led by the node that is to lead it."""
         deadline = time.monotonic() + WELL_SECONDS
         while time.monotonic() < deadline:
-            if all([await self.look("/v1/cluster/health", number) for number in FIRST]) and self._home(await self.look("/v1/cluster")):
+            if all(
+                [await self.look("/v1/cluster/health", number) for number in FIRST]
+            ) and self._home(await self.look("/v1/cluster")):
                 return
             await asyncio.sleep(0.5)
         raise SystemExit(f"the cluster does not become well: {await self.look('/v1/cluster')}")
 
     def _home(self, view: dict[str, object] | None) -> bool:
-        return view is not None and all(group["leader"] == group["first"] for group in view["groups"])  # type: ignore[attr-defined]
+        return view is not None and all(
+            group["leader"] == group["first"] for group in view["groups"]
+        )  # type: ignore[attr-defined]
 
     async def close(self) -> None:
         for node in self.nodes.values():
@@ -97,9 +135,16 @@ class Three:
 
     def shape(self, number: int, *what: str) -> None:
         """`tc qdisc add dev eth0 root …` of a node's interface; nothing: as it was."""
-        subprocess.run([*self.network.inside(number), "tc", "qdisc", "del", "dev", "eth0", "root"], capture_output=True, check=False)
+        subprocess.run(
+            [*self.network.inside(number), "tc", "qdisc", "del", "dev", "eth0", "root"],
+            capture_output=True,
+            check=False,
+        )
         if what:
-            subprocess.run([*self.network.inside(number), "tc", "qdisc", "add", "dev", "eth0", "root", *what], check=True)
+            subprocess.run(
+                [*self.network.inside(number), "tc", "qdisc", "add", "dev", "eth0", "root", *what],
+                check=True,
+            )
 
     def silence(self, number: int, *, over: bool = False) -> None:
         """Packets from and to the node vanish, also its clients'."""
@@ -181,7 +226,20 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "slow-disk": ("each fsync 200 ms longer", slow_disk),
     "stuck-disk": ("each fsync 5 s longer", stuck_disk),
 }
-NETEM = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]  # not in every kernel
+# not in every kernel
+NETEM = [
+    "unshare",
+    "--net",
+    "tc",
+    "qdisc",
+    "add",
+    "dev",
+    "lo",
+    "root",
+    "netem",
+    "delay",
+    "1ms",
+]
 NEEDS_NETWORK, NEEDS_SHIM = ("silence", "far"), ("slow-disk", "stuck-disk")
 
 
@@ -189,7 +247,12 @@ class Writer:
     """One stream, one append at a time; `done` has (due, acknowledged) in seconds."""
 
     def __init__(self, three: Three, number: int, rate: float) -> None:
-        self.name, self.node, self._three, self._step = f"failover/{number}", FIRST[number % len(FIRST)], three, 1 / rate
+        self.name, self.node, self._three, self._step = (
+            f"failover/{number}",
+            FIRST[number % len(FIRST)],
+            three,
+            1 / rate,
+        )
         self.group = group_of(self.name, three.groups)
         self.done: list[tuple[float, float]] = []
         self.refused: list[tuple[float, int]] = []  # when, and the status; 0: no answer
@@ -208,7 +271,12 @@ class Writer:
             connection.close()
 
     async def _append(self, sequence: int, body: bytes) -> None:
-        headers = {"content_type": "text/plain", "producer_id": "p", "producer_epoch": "0", "producer_seq": str(sequence)}
+        headers = {
+            "content_type": "text/plain",
+            "producer_id": "p",
+            "producer_epoch": "0",
+            "producer_seq": str(sequence),
+        }
         while True:
             status = await self._try("POST", body, headers)
             if status in (200, 201, 204):
@@ -224,9 +292,15 @@ class Writer:
     async def _try(self, method: str, body: bytes, headers: dict[str, str]) -> int:
         connection = self._connections.get(self._at)
         if connection is None:
-            connection = self._connections[self._at] = Connection(*self._three.network.http(self._at))
+            connection = self._connections[self._at] = Connection(
+                *self._three.network.http(self._at)
+            )
         try:
-            return (await connection.ask(method, f"/v1/stream/{self.name}", body, seconds=ANSWER_SECONDS, **headers)).status
+            return (
+                await connection.ask(
+                    method, f"/v1/stream/{self.name}", body, seconds=ANSWER_SECONDS, **headers
+                )
+            ).status
         except (Lost, Unsent):
             connection.close()
             del self._connections[self._at]
@@ -260,19 +334,45 @@ async def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, ob
         rows = []
         for phase, begin, end in zip(("before", "during", "after"), ends, ends[1:], strict=False):
             for kind, chosen in {
-                "groups of the node": [each for each in writers if leaders[each.group] == lost and each.node != lost],
-                "other groups": [each for each in writers if leaders[each.group] != lost and each.node != lost],
+                "groups of the node": [
+                    each for each in writers if leaders[each.group] == lost and each.node != lost
+                ],
+                "other groups": [
+                    each for each in writers if leaders[each.group] != lost and each.node != lost
+                ],
                 "through the node": [each for each in writers if each.node == lost],
             }.items():
-                taken = [(done - due) * 1000 for each in chosen for due, done in each.done if begin <= done < end]
-                refused = [status for each in chosen for at, status in each.refused if begin <= at < end]
-                rows.append({"fault": name, "phase": phase, "writers": kind, "appends": len(taken), "refused": len(refused)})
-                rows[-1] |= {key: round(percentile(taken, part), 1) for key, part in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0))}
+                taken = [
+                    (done - due) * 1000
+                    for each in chosen
+                    for due, done in each.done
+                    if begin <= done < end
+                ]
+                refused = [
+                    status for each in chosen for at, status in each.refused if begin <= at < end
+                ]
+                rows.append(
+                    {
+                        "fault": name,
+                        "phase": phase,
+                        "writers": kind,
+                        "appends": len(taken),
+                        "refused": len(refused),
+                    }
+                )
+                rows[-1] |= {
+                    key: round(percentile(taken, part), 1)
+                    for key, part in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0))
+                }
         if arguments.logs:
             shutil.copytree(
                 folder,
                 Path(arguments.logs) / name,
-                ignore=lambda at, names: [each for each in names if not each.endswith(".log") and not each.startswith("node")],
+                ignore=lambda at, names: [
+                    each
+                    for each in names
+                    if not each.endswith(".log") and not each.startswith("node")
+                ],
             )
         return rows
     finally:
@@ -280,20 +380,31 @@ async def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, ob
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}; all by default")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}; all by default"
+    )
     parser.add_argument("--writers", type=int, default=60)
     parser.add_argument("--rate", type=float, default=10, help="appends a second of each writer")
     parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=10, help="before, during and after the fault, each")
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="before, during and after the fault, each"
+    )
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
     parser.add_argument("--logs", help="keep the nodes' logs there")
     arguments = parser.parse_args()
     print(machine())
     found = []
-    print("| fault | phase | writers | appends | tried again | p50 ms | p99 ms | worst ms |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| fault | phase | writers | appends | tried again | p50 ms | p99 ms | worst ms |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
     for name in arguments.faults or FAULTS:
-        if (name in NEEDS_NETWORK and network.why_not()) or (name in NEEDS_SHIM and shutil.which("cc") is None):
+        if (name in NEEDS_NETWORK and network.why_not()) or (
+            name in NEEDS_SHIM and shutil.which("cc") is None
+        ):
             continue
         if name == "far" and subprocess.run(NETEM, capture_output=True, check=False).returncode:
             continue

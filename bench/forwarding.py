@@ -1,7 +1,9 @@
-"""What an append costs that another node leads, beside all else: from the asking service to the leader's and back, no sockets. `python -m bench.forwarding`.
+"""What an append costs that another node leads, beside all else: from the asking service to the
+leader's and back, no sockets. `python -m bench.forwarding`.
 
-Frames and checksums are real. By how many appends one pass of the loop has for one group; microseconds of CPU an append on both nodes together, best of
-many passes: one by one as a node of protocol 1 gets them, and together.
+Frames and checksums are real. By how many appends one pass of the loop has for one group;
+microseconds of CPU an append on both nodes together, best of many passes: one by one as a node of
+protocol 1 gets them, and together.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ class World:
     def protocol(self, core: int) -> int:
         return self._protocol
 
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+    def call_nowait(
+        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
+    ) -> None:
         self.peer.call_nowait(kind, body, done)
 
     def _propose(self, group: int, append: Any, done: Any) -> None:
@@ -139,7 +143,9 @@ async def cost(protocol: int, count: int) -> float:
 def main() -> None:
     print("| appends of a pass and group | one by one, us | together, us |\n|---|---|---|")
     for count in (1, 2, 4, 8, 16, 32):
-        print(f"| {count} | {asyncio.run(cost(1, count)):.2f} | {asyncio.run(cost(2, count)):.2f} |")
+        print(
+            f"| {count} | {asyncio.run(cost(1, count)):.2f} | {asyncio.run(cost(2, count)):.2f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""What an append costs in the HTTP front alone: bytes in to proposal, and reply to bytes out. No socket, no journal, no machine.
+"""What an append costs in the HTTP front alone: bytes in to proposal, and reply to bytes out. No
+socket, no journal, no machine.
 
     python -m bench.front [--requests 200000]
 
-The request is what `ursula-bench multi-stream --api-style durable` sends (reqwest's headers, a producer, 256 bytes), 500 streams, each on its own connection.
+The request is what `ursula-bench multi-stream --api-style durable` sends (reqwest's headers, a
+producer, 256 bytes), 500 streams, each on its own connection.
 """
 
 from __future__ import annotations
@@ -57,11 +59,16 @@ class _Service:
 
 
 def _requests(content_type: str, body: bytes, token: str) -> list[bytes]:
-    lines = "POST /v1/stream/s{:08d} HTTP/1.1\r\ncontent-type: {}\r\nproducer-id: bench-{}\r\nproducer-epoch: 0\r\nproducer-seq: {}\r\n"
+    lines = (
+        "POST /v1/stream/s{:08d} HTTP/1.1\r\ncontent-type: {}\r\nproducer-id: bench-{}\r\n"
+        "producer-epoch: 0\r\nproducer-seq: {}\r\n"
+    )
     proof = f"authorization: Bearer {token}\r\n" if token else ""
     rest = f"{proof}accept: */*\r\nhost: 127.0.0.1:4437\r\ncontent-length: {len(body)}\r\n\r\n"
     return [
-        (lines.format(stream, content_type, stream, sequence) + rest).encode() + body for sequence in range(4) for stream in range(STREAMS)
+        (lines.format(stream, content_type, stream, sequence) + rest).encode() + body
+        for sequence in range(4)
+        for stream in range(STREAMS)
     ]
 
 
@@ -72,7 +79,8 @@ def _protected(folder: str, limits: Limits) -> tuple[Protection, str]:
 
 
 def measure(content_type: str, body: bytes, requests: int, limits: Limits | None = None) -> float:
-    """Microseconds of CPU per append: the median of the rounds. With `limits`, each needs a token, of which all connections have one."""
+    """Microseconds of CPU per append: the median of the rounds. With `limits`, each needs a token,
+    of which all connections have one."""
     with tempfile.TemporaryDirectory() as folder:
         protection, token = _protected(folder, limits) if limits is not None else (None, "")
     front = HttpFront(_Service(), protection=protection)  # type: ignore[arg-type]
@@ -97,8 +105,12 @@ def main(requests: int = 200_000) -> dict[str, float]:
     payload = b'{"id":123,"name":"' + b"x" * 220 + b'","v":1.5}'
     return {
         "binary_us": round(measure("application/octet-stream", b"x" * 256, requests), 2),
-        "binary_with_token_us": round(measure("application/octet-stream", b"x" * 256, requests, Limits()), 2),
-        "binary_with_limits_us": round(measure("application/octet-stream", b"x" * 256, requests, _AMPLE), 2),
+        "binary_with_token_us": round(
+            measure("application/octet-stream", b"x" * 256, requests, Limits()), 2
+        ),
+        "binary_with_limits_us": round(
+            measure("application/octet-stream", b"x" * 256, requests, _AMPLE), 2
+        ),
         "json_us": round(measure("application/json", payload, requests), 2),
     }
 

@@ -1,4 +1,5 @@
-"""Many idle streams: memory of each, time of a snapshot, and a restart until the first answer. `python -m bench.idle_streams [--streams N]`."""
+"""Many idle streams: memory of each, time of a snapshot, and a restart until the first answer.
+`python -m bench.idle_streams [--streams N]`."""
 
 from __future__ import annotations
 
@@ -45,14 +46,22 @@ def rss() -> int:
 def open_engine(folder: Path) -> CoreRuntime:
     storage = open_quickly(folder / "core-0", core=0, cores=1, groups=GROUPS)
     shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
-    return CoreRuntime(storage, shape, now_ms=LogClock(storage.log_ms).now_ms, transport=None, fatal=lambda error: None)
+    return CoreRuntime(
+        storage,
+        shape,
+        now_ms=LogClock(storage.log_ms).now_ms,
+        transport=None,
+        fatal=lambda error: None,
+    )
 
 
 async def propose_all(engine: CoreRuntime, commands: list[Any]) -> None:
     for begin in range(0, len(commands), IN_FLIGHT):
         futures = []
         for command in commands[begin : begin + IN_FLIGHT]:
-            future: asyncio.Future[Reply | BaseException] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[Reply | BaseException] = (
+                asyncio.get_running_loop().create_future()
+            )
             engine.service.propose(command.name, command, future.set_result)
             futures.append(future)
         for future in futures:
@@ -73,14 +82,23 @@ async def fill(folder: Path, streams: int) -> None:
         print(f"  {what:<42}{(rss() - before) / streams:7.0f} B of RSS a stream", flush=True)
 
     now_ms = engine.service.now_ms()
-    creates = (Create(name_of(number), now_ms, "application/json", Encoding.JSON) for number in range(streams))
+    creates = (
+        Create(name_of(number), now_ms, "application/json", Encoding.JSON)
+        for number in range(streams)
+    )
     for _ in range(0, streams, 10_000):
         await propose_all(engine, list(islice(creates, 10_000)))
     told("created")
     batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
     for begin in range(0, streams, 10_000):
         numbers = range(begin, min(begin + 10_000, streams))
-        await propose_all(engine, [Append(name_of(n), now_ms, "application/json", batch, Producer(f"writer-{n}", 0, 0)) for n in numbers])
+        await propose_all(
+            engine,
+            [
+                Append(name_of(n), now_ms, "application/json", batch, Producer(f"writer-{n}", 0, 0))
+                for n in numbers
+            ],
+        )
     told("with one record from a producer, hot")
     await snapshots(engine, "first snapshots, records hot")
     await engine.core.drain()
@@ -97,7 +115,9 @@ async def fill(folder: Path, streams: int) -> None:
     await returned(engine, streams)
     for _ in range(3):
         numbers = range(0, streams, 100)
-        await propose_all(engine, [Append(name_of(n), now_ms, "application/json", batch) for n in numbers])
+        await propose_all(
+            engine, [Append(name_of(n), now_ms, "application/json", batch) for n in numbers]
+        )
         await snapshots(engine, "snapshots, 1 % of the streams changed")
     await engine.core.drain()
     engine.close()
@@ -106,7 +126,9 @@ async def fill(folder: Path, streams: int) -> None:
 
 async def evicted(engine: CoreRuntime, store: ObjectStore, told: Callable[[str], None]) -> None:
     """All streams leave the memory."""
-    evictor = Evictor(engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set())
+    evictor = Evictor(
+        engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set()
+    )
     await asyncio.sleep(0.01)
     begin, cpu = perf_counter(), process_time()
     gone = await evictor.evict_due()
@@ -121,10 +143,14 @@ async def returned(engine: CoreRuntime, streams: int) -> None:
     batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
     now_ms, numbers = engine.service.now_ms(), range(0, streams, 100)
     begin, cpu = perf_counter(), process_time()
-    await propose_all(engine, [Append(name_of(n), now_ms, "application/json", batch) for n in numbers])
+    await propose_all(
+        engine, [Append(name_of(n), now_ms, "application/json", batch) for n in numbers]
+    )
     elapsed, cpu = perf_counter() - begin, process_time() - cpu
     print(
-        f"  1 % written to again: {elapsed / len(numbers) * 1e6:.0f} us and {cpu / len(numbers) * 1e6:.0f} us of CPU a stream", flush=True
+        f"  1 % written to again: {elapsed / len(numbers) * 1e6:.0f} us and "
+        f"{cpu / len(numbers) * 1e6:.0f} us of CPU a stream",
+        flush=True,
     )
 
 
@@ -144,7 +170,8 @@ async def snapshots(engine: CoreRuntime, what: str) -> None:
     await work
     elapsed = perf_counter() - begin
     print(
-        f"  {what}: {elapsed:.2f} s, {(engine.snapshotter.bytes - written) / 1e6:.2f} MB; the loop stands still for at most"
+        f"  {what}: {elapsed:.2f} s, {(engine.snapshotter.bytes - written) / 1e6:.2f} MB; the "
+        "loop stands still for at most"
         f" {max(passes) * 1e3:.1f} ms of CPU",
         flush=True,
     )
@@ -162,8 +189,22 @@ async def answer(folder: Path, streams: int) -> None:
 
 def restart(folder: Path, streams: int, what: str) -> None:
     begin = perf_counter()
-    subprocess.run([sys.executable, "-m", "bench.idle_streams", "--answer", str(folder), "--streams", str(streams)], check=True)
-    print(f"  restart to the first answer, {what}: {perf_counter() - begin:.2f} s, imports included", flush=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "bench.idle_streams",
+            "--answer",
+            str(folder),
+            "--streams",
+            str(streams),
+        ],
+        check=True,
+    )
+    print(
+        f"  restart to the first answer, {what}: {perf_counter() - begin:.2f} s, imports included",
+        flush=True,
+    )
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

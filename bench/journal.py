@@ -1,4 +1,5 @@
-"""What the journal costs: staging a frame, writing and syncing a turn, replaying. `python bench/journal.py [--folder F] [--seconds S]`."""
+"""What the journal costs: staging a frame, writing and syncing a turn, replaying. `python
+bench/journal.py [--folder F] [--seconds S]`."""
 
 import argparse
 import shutil
@@ -30,7 +31,8 @@ def stage_cost(folder: Path, payload_bytes: int) -> float:
 
 
 def turns(folder: Path, *, payload_bytes: int, frames: int, seconds: float) -> dict[str, float]:
-    """A closed loop: stage the next turn while a thread writes and syncs the last one, as a core does."""
+    """A closed loop: stage the next turn while a thread writes and syncs the last one, as a core
+    does."""
     journal = Journal.open(folder, journal_id=1)
     payload, times, count, written = bytes(payload_bytes), [], 0, 0
     begin = perf_counter()
@@ -68,7 +70,8 @@ def turns(folder: Path, *, payload_bytes: int, frames: int, seconds: float) -> d
 
 
 def replay(folder: Path, payload_bytes: int) -> tuple[float, float, int]:
-    """Seconds of `open` and of `entries` over two full segments of small entries, and how many there were."""
+    """Seconds of `open` and of `entries` over two full segments of small entries, and how many
+    there were."""
     journal = Journal.open(folder, journal_id=1)
     for index in range(2 * 60 * MIB // (payload_bytes + 32) // 1000):
         for _ in range(1000):
@@ -89,18 +92,34 @@ def replay(folder: Path, payload_bytes: int) -> tuple[float, float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("."), help="where the disk to measure is")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("."), help="where the disk to measure is"
+    )
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="journal-bench-", dir=options.folder))
     try:
         for payload_bytes in (100, 350, 4096):
-            print(f"stage {payload_bytes:5} B: {stage_cost(root / f's{payload_bytes}', payload_bytes):.2f} us a frame")
+            print(
+                f"stage {payload_bytes:5} B: "
+                f"{stage_cost(root / f's{payload_bytes}', payload_bytes):.2f} us a frame"
+            )
         for payload_bytes, frames in ((350, 1), (350, 40), (350, 500), (65_536, 8), (4 * MIB, 2)):
-            found = turns(root / f"t{payload_bytes}-{frames}", payload_bytes=payload_bytes, frames=frames, seconds=options.seconds)
-            print(f"turns of {frames:3} x {payload_bytes:7} B: " + ", ".join(f"{name} {value:,.0f}" for name, value in found.items()))
+            found = turns(
+                root / f"t{payload_bytes}-{frames}",
+                payload_bytes=payload_bytes,
+                frames=frames,
+                seconds=options.seconds,
+            )
+            print(
+                f"turns of {frames:3} x {payload_bytes:7} B: "
+                + ", ".join(f"{name} {value:,.0f}" for name, value in found.items())
+            )
         opening, replaying, count = replay(root / "r", 350)
-        print(f"replay: open {opening:.2f} s, {count:,} entries in {replaying:.2f} s: {replaying / count * 1e6:.2f} us an entry")
+        print(
+            f"replay: open {opening:.2f} s, {count:,} entries in {replaying:.2f} s: "
+            f"{replaying / count * 1e6:.2f} us an entry"
+        )
     finally:
         shutil.rmtree(root)
 

@@ -1,4 +1,5 @@
-"""Appends at full speed against a real server for minutes: do memory, descriptors, the journal or the index grow? `python -m bench.memory [--minutes M]`."""
+"""Appends at full speed against a real server for minutes: do memory, descriptors, the journal or
+the index grow? `python -m bench.memory [--minutes M]`."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ class Writer(asyncio.Protocol):
         self._rest = b""
         body = b"x" * load.record_bytes
         self._head = (
-            f" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -78,15 +81,34 @@ class Writer(asyncio.Protocol):
 
     def _send(self, count: int) -> None:
         streams = self._load.streams
-        self.transport.write(b"".join(b"POST /v1/stream/bench/s%d%b" % ((self._next + at) % streams, self._head) for at in range(count)))
+        self.transport.write(
+            b"".join(
+                b"POST /v1/stream/bench/s%d%b" % ((self._next + at) % streams, self._head)
+                for at in range(count)
+            )
+        )
         self._next += count
 
 
 @contextmanager
 def server(data: Path, *flags: str) -> Iterator[tuple[str, str]]:
     """A node of one core; its public and its admin address."""
-    command = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(data), "--cores", "1", *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "polynya",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        str(data),
+        "--cores",
+        "1",
+        *flags,
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             said = ""
@@ -103,19 +125,26 @@ def server(data: Path, *flags: str) -> Iterator[tuple[str, str]]:
             process.communicate()
 
 
-async def fill(load: Load, public: str, admin: str, data: Path, *, seconds: float, every: float) -> list[Sample]:
+async def fill(
+    load: Load, public: str, admin: str, data: Path, *, seconds: float, every: float
+) -> list[Sample]:
     """Append for so long; a sample every so often, printed as it is taken."""
     samples: list[Sample] = []
     loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(timeout=60) as client:
         for number in range(load.streams):
-            answer = await client.put(f"{public}/v1/stream/bench/s{number}", headers={"Content-Type": "application/octet-stream"})
+            answer = await client.put(
+                f"{public}/v1/stream/bench/s{number}",
+                headers={"Content-Type": "application/octet-stream"},
+            )
             answer.raise_for_status()
         url = httpx.URL(public)
         writers = []
         for number in range(load.connections):
             first = number * load.streams // load.connections
-            _, writer = await loop.create_connection(lambda first=first: Writer(load, first), url.host, url.port)
+            _, writer = await loop.create_connection(
+                lambda first=first: Writer(load, first), url.host, url.port
+            )
             writers.append(writer)
         began = monotonic()
         print(HEADING, flush=True)
@@ -129,7 +158,10 @@ async def fill(load: Load, public: str, admin: str, data: Path, *, seconds: floa
     return samples
 
 
-HEADING = "| minute | appends/s | RSS MiB | hot MiB | fds | journal MiB | slices in the indexes | packs known | objects | written again | longest stall ms |"
+HEADING = (
+    "| minute | appends/s | RSS MiB | hot MiB | fds | journal MiB | slices in the indexes | packs "
+    "known | objects | written again | longest stall ms |"
+)
 
 
 def _sample(text: str, writers: list[Writer], data: Path, seconds: float) -> Sample:
@@ -150,7 +182,9 @@ def _sample(text: str, writers: list[Writer], data: Path, seconds: float) -> Sam
         flushed=int(metric("polynya_flush_bytes_total")),
         merged=int(metric("polynya_merge_bytes_total")),
         packs=int(metric("polynya_packs")),
-        objects=sum(path.is_file() and "copies" not in path.parts for path in (data / "objects").rglob("*")),
+        objects=sum(
+            path.is_file() and "copies" not in path.parts for path in (data / "objects").rglob("*")
+        ),
         loop_lag_max=metric("polynya_loop_lag_max_seconds"),
     )
 
@@ -179,13 +213,20 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two rows")
     parser.add_argument("--streams", type=int, default=500)
-    parser.add_argument("--folder", type=Path, help="where data goes; a temporary folder by default")
+    parser.add_argument(
+        "--folder", type=Path, help="where data goes; a temporary folder by default"
+    )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
-        with server(folder) as (public, admin), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with (
+            server(folder) as (public, admin),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
             load = Load(streams=options.streams)
-            runner.run(fill(load, public, admin, folder, seconds=options.minutes * 60, every=options.every))
+            runner.run(
+                fill(load, public, admin, folder, seconds=options.minutes * 60, every=options.every)
+            )
     finally:
         shutil.rmtree(folder)
 

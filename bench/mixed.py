@@ -1,8 +1,10 @@
-"""Everything at once on three nodes: writers at a fixed rate, readers that catch up, subscribers that follow. `python -m bench.mixed [--seconds N]`.
+"""Everything at once on three nodes: writers at a fixed rate, readers that catch up, subscribers
+that follow. `python -m bench.mixed [--seconds N]`.
 
-Open loop: a writer sends when its time has come, answered or not, and latency counts from that time. Writer N appends to its own stream;
-subscribers follow the writers' streams by server-sent events; readers read streams of 4 MiB from their start, page by page, again and again,
-with a pause after each. All are spread over the three nodes. Numbers as JSON on the last line.
+Open loop: a writer sends when its time has come, answered or not, and latency counts from that
+time. Writer N appends to its own stream; subscribers follow the writers' streams by server-sent
+events; readers read streams of 4 MiB from their start, page by page, again and again, with a pause
+after each. All are spread over the three nodes. Numbers as JSON on the last line.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ class Writer(asyncio.Protocol):
     """One connection, appends pipelined on it."""
 
     def __init__(self, name: str, payload_bytes: int) -> None:
-        self._head = f"POST /v1/stream/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: {payload_bytes}\r\n\r\n".encode()
+        self._head = (
+            f"POST /v1/stream/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+            f"Content-Length: {payload_bytes}\r\n\r\n"
+        ).encode()
         self._filling = b"x" * (payload_bytes - 20)
         self._starts: deque[int] = deque()
         self._rest = b""
@@ -70,7 +75,9 @@ class Subscriber(asyncio.Protocol):
     """Follows one stream, and sees how old the records are that come."""
 
     def __init__(self, name: str) -> None:
-        self._request = f"GET /v1/stream/{name}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        self._request = (
+            f"GET /v1/stream/{name}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         self._rest = b""
         self.latencies_ms: list[float] = []
 
@@ -92,7 +99,9 @@ async def read_on(host: tuple[str, int], name: str, pause: float, read: list[int
     reader, writer = await asyncio.open_connection(*host)
     offset = "-1"
     while True:
-        writer.write(f"GET /v1/stream/{name}?offset={offset} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        writer.write(
+            f"GET /v1/stream/{name}?offset={offset} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = re.search(r"content-length: (\d+)", head)
         size = int(length[1]) if length else 0
@@ -104,8 +113,12 @@ async def read_on(host: tuple[str, int], name: str, pause: float, read: list[int
             await asyncio.sleep(pause)
 
 
-def put(url: str, name: str, body: bytes = b"", kind: str = "text/plain", method: str = "PUT") -> None:
-    request = urllib.request.Request(f"{url}/v1/stream/{name}", method=method, data=body, headers={"Content-Type": kind})
+def put(
+    url: str, name: str, body: bytes = b"", kind: str = "text/plain", method: str = "PUT"
+) -> None:
+    request = urllib.request.Request(
+        f"{url}/v1/stream/{name}", method=method, data=body, headers={"Content-Type": kind}
+    )
     urllib.request.urlopen(request, timeout=30).close()
 
 
@@ -115,21 +128,35 @@ def prepare(cluster: Cluster, arguments: argparse.Namespace) -> None:
     for number in range(arguments.readers):
         put(cluster.urls[0], f"mixed/r{number}", kind="application/octet-stream")
         for _ in range(READ_MIB * 4):
-            put(cluster.urls[0], f"mixed/r{number}", b"y" * (256 * 1024), "application/octet-stream", "POST")
+            put(
+                cluster.urls[0],
+                f"mixed/r{number}",
+                b"y" * (256 * 1024),
+                "application/octet-stream",
+                "POST",
+            )
 
 
 async def load(cluster: Cluster, arguments: argparse.Namespace) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     hosts = [("127.0.0.1", cluster.port + 10 * number) for number in range(3)]
     writers = [Writer(f"mixed/w{number}", arguments.payload) for number in range(arguments.writers)]
-    subscribers = [Subscriber(f"mixed/w{number % arguments.writers}") for number in range(arguments.subscribers)]
+    subscribers = [
+        Subscriber(f"mixed/w{number % arguments.writers}")
+        for number in range(arguments.subscribers)
+    ]
     for number, protocol in enumerate([*subscribers, *writers]):
         await loop.create_connection(lambda protocol=protocol: protocol, *hosts[number % 3])  # type: ignore[misc]
     read = [0]
-    tasks = [loop.create_task(read_on(hosts[number % 3], f"mixed/r{number}", arguments.pause, read)) for number in range(arguments.readers)]
+    tasks = [
+        loop.create_task(read_on(hosts[number % 3], f"mixed/r{number}", arguments.pause, read))
+        for number in range(arguments.readers)
+    ]
     await asyncio.sleep(1)
     cpu, begin = sum(cluster.cpu()), time.monotonic()
-    await asyncio.gather(*(write_on(writer, number, arguments) for number, writer in enumerate(writers)))
+    await asyncio.gather(
+        *(write_on(writer, number, arguments) for number, writer in enumerate(writers))
+    )
     elapsed = time.monotonic() - begin
     used = sum(cluster.cpu()) - cpu
     await asyncio.sleep(2)
@@ -151,15 +178,21 @@ async def write_on(writer: Writer, number: int, arguments: argparse.Namespace) -
         due += step
 
 
-def figures(writers: list[Writer], subscribers: list[Subscriber], whole: tuple[float, float, float]) -> dict[str, float]:
+def figures(
+    writers: list[Writer], subscribers: list[Subscriber], whole: tuple[float, float, float]
+) -> dict[str, float]:
     elapsed, used, read_mib = whole
     written = [value for writer in writers for value in writer.latencies_ms]
     seen = [value for subscriber in subscribers for value in subscriber.latencies_ms]
-    wanted = sum(len(writers[number % len(writers)].latencies_ms) for number in range(len(subscribers)))
+    wanted = sum(
+        len(writers[number % len(writers)].latencies_ms) for number in range(len(subscribers))
+    )
     return {
         "writes_per_second": round(len(written) / elapsed, 1),
         "writes_failed": sum(writer.failed for writer in writers),
-        "writes_unanswered": sum(writer.sent for writer in writers) - len(written) - sum(writer.failed for writer in writers),
+        "writes_unanswered": sum(writer.sent for writer in writers)
+        - len(written)
+        - sum(writer.failed for writer in writers),
         "write_p50_ms": round(percentile(written, 0.5), 2),
         "write_p99_ms": round(percentile(written, 0.99), 2),
         "delivery_p50_ms": round(percentile(seen, 0.5), 2),
@@ -171,11 +204,18 @@ def figures(writers: list[Writer], subscribers: list[Subscriber], whole: tuple[f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--writers", type=int, default=50)
     parser.add_argument("--rate", type=int, default=60, help="appends a second of each writer")
     parser.add_argument("--readers", type=int, default=4)
-    parser.add_argument("--pause", type=float, default=0.5, help="seconds of a reader between two times that it reads all")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.5,
+        help="seconds of a reader between two times that it reads all",
+    )
     parser.add_argument("--subscribers", type=int, default=100)
     parser.add_argument("--payload", type=int, default=256)
     parser.add_argument("--seconds", type=int, default=15)
@@ -190,7 +230,12 @@ def main() -> None:
             prepare(cluster, arguments)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runs.append(runner.run(load(cluster, arguments)))
-    print("| | " + " | ".join(f"run {number + 1}" for number in range(len(runs))) + " |\n|---|" + "---|" * len(runs))
+    print(
+        "| | "
+        + " | ".join(f"run {number + 1}" for number in range(len(runs)))
+        + " |\n|---|"
+        + "---|" * len(runs)
+    )
     for key in runs[0]:
         print(f"| {key} | " + " | ".join(f"{run[key]:,}" for run in runs) + " |")
     print(json.dumps(runs))

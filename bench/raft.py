@@ -1,4 +1,5 @@
-"""What agreement costs: an append in the leader and in a follower of three voters, by batch size, and a thousand groups that sleep."""
+"""What agreement costs: an append in the leader and in a follower of three voters, by batch size,
+and a thousand groups that sleep."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Member:
 
     def __init__(self, node: int, group: int = 1) -> None:
         self.ready: list[Raft] = []
-        self.raft = Raft(Identity(group, node, node * 7919 + group), BIRTH, SETTINGS, now_ms=0, ready=self.ready)
+        self.raft = Raft(
+            Identity(group, node, node * 7919 + group), BIRTH, SETTINGS, now_ms=0, ready=self.ready
+        )
         self.seconds = 0.0
         self.codec_seconds = 0.0
 
@@ -62,7 +65,8 @@ class Member:
 
 
 class Group:
-    """Three members whose messages arrive at the next turn, and whose writes are synced at its end."""
+    """Three members whose messages arrive at the next turn, and whose writes are synced at its
+    end."""
 
     def __init__(self) -> None:
         self.members = {node: Member(node) for node in (1, 2, 3)}
@@ -90,7 +94,9 @@ class Group:
         for message in messages:
             begin = thread_time()
             if type(message) is Append:
-                block = blocks.get(id(message.entries)) or blocks.setdefault(id(message.entries), encode_block(message.entries))
+                block = blocks.get(id(message.entries)) or blocks.setdefault(
+                    id(message.entries), encode_block(message.entries)
+                )
                 data = encode_message(message, block)
             else:
                 data = encode_message(message)
@@ -129,11 +135,15 @@ def append_cost(batch: int, count: int) -> None:
             group.frames / total,
         )
         best = min(best or found, found)
-    print(f"  {batch:5} {best[0]:12.2f} {best[1]:12.2f} {best[2]:18.2f} {best[3]:18.2f} {best[4]:14.3f}")
+    print(
+        f"  {batch:5} {best[0]:12.2f} {best[1]:12.2f} {best[2]:18.2f} {best[3]:18.2f} "
+        f"{best[4]:14.3f}"
+    )
 
 
 def sleep_cost(groups: int) -> None:
-    """All members of many groups in one process, from birth through election to sleep, then ten seconds of nothing."""
+    """All members of many groups in one process, from birth through election to sleep, then ten
+    seconds of nothing."""
     members = {(group, node): Member(node, group) for group in range(groups) for node in (1, 2, 3)}
     now_ms = 1000
     for group in range(groups):
@@ -148,12 +158,16 @@ def sleep_cost(groups: int) -> None:
     begin, spent = process_time(), process_time() - busy
     due = sum(member.raft.deadline_ms < now_ms + 10_000 for member in members.values())
     print(
-        f"  {groups} groups of three: {beats} messages until all slept ({spent:.1f} s of CPU); then {due} deadlines in the next ten seconds"
+        f"  {groups} groups of three: {beats} messages until all slept ({spent:.1f} s of CPU); "
+        f"then {due} deadlines in the next ten seconds"
     )
     group = members[0, 1].raft
     group.propose([Entry(PAYLOAD)], now_ms + 10_000)
     settle(members, now_ms + 10_000)
-    print(f"  and one that wakes commits in {(process_time() - begin) * 1e3:.1f} ms of CPU, commit {group.commit}")
+    print(
+        f"  and one that wakes commits in {(process_time() - begin) * 1e3:.1f} ms of CPU, commit "
+        f"{group.commit}"
+    )
 
 
 def settle(members: dict[tuple[int, int], Member], now_ms: int) -> int:
@@ -181,7 +195,10 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=1000)
     options = parser.parse_args()
     print("three voters, payloads of 300 bytes; microseconds of CPU per entry, best of three")
-    print(f"  {'batch':>5} {'leader':>12} {'a follower':>12} {'codec, leader':>18} {'codec, follower':>18} {'messages/entry':>14}")
+    print(
+        f"  {'batch':>5} {'leader':>12} {'a follower':>12} {'codec, leader':>18} "
+        f"{'codec, follower':>18} {'messages/entry':>14}"
+    )
     for batch in (1, 8, 32, 128, 512):
         append_cost(batch, options.appends)
     sleep_cost(options.groups)

@@ -1,4 +1,5 @@
-"""Make docs/benchmarks.md and its three charts from bench/results/*.json: `python -m bench.report`."""
+"""Make docs/benchmarks.md and its three charts from bench/results/*.json: `python -m
+bench.report`."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ FIGURES: dict[str, tuple[str, str]] = {  # figure: (column, format)
 
 
 class Scenario(NamedTuple):
-    """One section of the page. `goal` is what was aimed at; the reader sees from the table whether it is reached."""
+    """One section of the page. `goal` is what was aimed at; the reader sees from the table whether
+    it is reached."""
 
     name: str
     title: str
@@ -67,42 +69,64 @@ SCENARIOS = (
     Scenario(
         "compare_multi_stream",
         "Appends to one node",
-        "500 streams, 500 connections, 256 B, closed loop, idempotent producers, `ursula-bench` as the client. All but Node answer after fdatasync.",
+        "500 streams, 500 connections, 256 B, closed loop, idempotent producers, `ursula-bench` "
+        "as the client. All but Node answer after fdatasync.",
         "1.5 times the Rust server's rate at 0.6 of its CPU; not reached (1.13, 0.85)",
     ),
     Scenario(
         "clusters",
         "Appends to a cluster of three",
-        "The same load through one of three nodes, all on the same two cores. An append is answered after a majority has fsynced it.",
-        "3 times Ursula's rate, a quarter of its CPU, p99 under 60 ms; only the p99 is reached (2.08, 0.38, 47 ms)",
+        "The same load through one of three nodes, all on the same two cores. An append is "
+        "answered after a majority has fsynced it.",
+        "3 times Ursula's rate, a quarter of its CPU, p99 under 60 ms; only the p99 is reached "
+        "(2.08, 0.38, 47 ms)",
     ),
-    Scenario("wrk", "Appends to a cluster of three, by `wrk`", "500 connections, 256 B, no producers.", "35,000 per second; not reached"),
     Scenario(
-        "nats", "Beside NATS JetStream", "64 Python clients, 1 KiB, one message in flight each. Compare CPU and fsyncs; the clients differ."
+        "wrk",
+        "Appends to a cluster of three, by `wrk`",
+        "500 connections, 256 B, no producers.",
+        "35,000 per second; not reached",
+    ),
+    Scenario(
+        "nats",
+        "Beside NATS JetStream",
+        "64 Python clients, 1 KiB, one message in flight each. Compare CPU and fsyncs; the "
+        "clients differ.",
     ),
     Scenario(
         "failover",
         "A node fails",
-        "60 writers, 10 appends a second each, over three nodes. Latency from the moment an append was due, for its worst and its 99th percentile.",
+        "60 writers, 10 appends a second each, over three nodes. Latency from the moment an "
+        "append was due, for its worst and its 99th percentile.",
         "under 2 s for the failed node's groups, unnoticed by the others; reached",
     ),
     Scenario(
         "mixed",
         "Everything at once",
-        "Three nodes, 50 writers at 60 appends a second each, 100 SSE subscribers, four readers of 4 MiB.",
+        "Three nodes, 50 writers at 60 appends a second each, 100 SSE subscribers, four readers "
+        "of 4 MiB.",
         "write p99 under 30 ms at 3,000 writes a second; reached",
     ),
-    Scenario("compare_fan_out", "Live readers", "One stream, 1,000 SSE readers, 50 events a second for 8 s."),
     Scenario(
-        "compare_catch_up", "Catch-up reads", "4 streams of 8 MiB, 16 connections of `wrk`; Polynya reads packs through its block cache."
+        "compare_fan_out",
+        "Live readers",
+        "One stream, 1,000 SSE readers, 50 events a second for 8 s.",
+    ),
+    Scenario(
+        "compare_catch_up",
+        "Catch-up reads",
+        "4 streams of 8 MiB, 16 connections of `wrk`; Polynya reads packs through its block cache.",
     ),
     Scenario(
         "idle_streams",
         "Memory of idle streams",
-        "100,000 streams in 16 groups of one core; an evicted one takes 271 B. 1,000 idle groups on three nodes: 1.0 % of a core, 52 MiB (`bench.idle`).",
+        "100,000 streams in 16 groups of one core; an evicted one takes 271 B. 1,000 idle groups "
+        "on three nodes: 1.0 % of a core, 52 MiB (`bench.idle`).",
     ),
     Scenario(
-        "compaction", "Streams into tables", "512 MB of JSON records of 1 KB from packs to Parquet, Iceberg and Delta commits included."
+        "compaction",
+        "Streams into tables",
+        "512 MB of JSON records of 1 KB from packs to Parquet, Iceberg and Delta commits included.",
     ),
 )
 
@@ -113,14 +137,18 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def section(scenario: Scenario) -> str:
-    """A heading, a sentence, a table of medians and ranges, ratios to the first row, and where it comes from."""
+    """A heading, a sentence, a table of medians and ranges, ratios to the first row, and where it
+    comes from."""
     result = load(scenario.name)
     figures: dict[str, Figures] = result["figures"]
     keys = [key for key in FIGURES if any(key in row for row in figures.values())]
     rounds = f"{result['rounds']} rounds" if result["rounds"] > 1 else "one round"
     source = f"(`{result['command']}`, {rounds}, {result['date']}, commit {result['commit']})"
     lines = [f"## {scenario.title}", f"{scenario.text} {source}", ""]
-    lines += [f"| | {' | '.join(FIGURES[key][0] for key in keys)} |", "|" + "---|" * (len(keys) + 1)]
+    lines += [
+        f"| | {' | '.join(FIGURES[key][0] for key in keys)} |",
+        "|" + "---|" * (len(keys) + 1),
+    ]
     for name, row in figures.items():
         cells = [spread(row[key], FIGURES[key][1]) if key in row else "" for key in keys]
         lines.append(f"| {NAMES.get(name, name)} | {' | '.join(cells)} |")
@@ -135,8 +163,21 @@ def ratios(figures: dict[str, Figures]) -> Iterator[str]:
     ours = figures.get("polynya")
     for name, row in figures.items():
         if ours is not None and name not in ("polynya", "floor"):
-            compared = [key for key in ("per_second", "mib_per_second", "mb_per_second", "p99_ms", "cpu_us_each", "cpu_s") if key in row]
-            shares = ", ".join(f"{FIGURES[key][0]} {ours[key][0] / row[key][0]:.2f}" for key in compared)
+            compared = [
+                key
+                for key in (
+                    "per_second",
+                    "mib_per_second",
+                    "mb_per_second",
+                    "p99_ms",
+                    "cpu_us_each",
+                    "cpu_s",
+                )
+                if key in row
+            ]
+            shares = ", ".join(
+                f"{FIGURES[key][0]} {ours[key][0] / row[key][0]:.2f}" for key in compared
+            )
             yield f"Polynya / {SHORT[name]}: {shares}."
 
 
@@ -159,22 +200,27 @@ servers for each round, medians with the smallest and the largest value. fsync i
 
 
 def chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
-    """Horizontal bars as SVG, in the colours of the reader's theme. `bars`: (label, value, text at the bar); the first one stands out."""
+    """Horizontal bars as SVG, in the colours of the reader's theme. `bars`: (label, value, text at
+    the bar); the first one stands out."""
     widest = max(value for _, value, _ in bars)
     rows = []
     for number, (label, value, text) in enumerate(bars):
         top, width = 40 + 44 * number, 250 * value / widest
         kind = "ours" if number == 0 else "peer"
         rows.append(f'<text class="label" x="10" y="{top + 12}">{label}</text>')
-        rows.append(f'<rect class="{kind}" x="10" y="{top + 18}" width="{width:.0f}" height="14" rx="2"/>')
+        rows.append(
+            f'<rect class="{kind}" x="10" y="{top + 18}" width="{width:.0f}" height="14" rx="2"/>'
+        )
         rows.append(f'<text class="value" x="{width + 16:.0f}" y="{top + 30}">{text}</text>')
     height = 52 + 44 * len(bars)
     style = (
-        "text{font:13px system-ui,sans-serif;fill:#1f2933}.title{font-weight:600}.label{fill:#52606d}.ours{fill:#0b7285}.peer{fill:#9fb3c8}"
+        "text{font:13px "
+        "system-ui,sans-serif;fill:#1f2933}.title{font-weight:600}.label{fill:#52606d}.ours{fill:#0b7285}.peer{fill:#9fb3c8}"
         "@media(prefers-color-scheme:dark){text{fill:#e4e7eb}.label{fill:#9aa5b1}.ours{fill:#3bc9db}.peer{fill:#52606d}}"
     )
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 {height}" width="360" height="{height}" role="img" aria-label="{title}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 {height}" width="360" '
+        f'height="{height}" role="img" aria-label="{title}">',
         f"<style>{style}</style>",
         f'<text class="title" x="10" y="22">{title}</text>',
         *rows,
@@ -183,9 +229,13 @@ def chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
     ])  # fmt: skip
 
 
-def bars(scenario: str, figure: str, form: Callable[[float], str], servers: Sequence[str]) -> list[tuple[str, float, str]]:
+def bars(
+    scenario: str, figure: str, form: Callable[[float], str], servers: Sequence[str]
+) -> list[tuple[str, float, str]]:
     figures: dict[str, Any] = load(scenario)["figures"]
-    return [(SHORT[name], figures[name][figure][0], form(figures[name][figure][0])) for name in servers]
+    return [
+        (SHORT[name], figures[name][figure][0], form(figures[name][figure][0])) for name in servers
+    ]
 
 
 def charts() -> dict[str, str]:
@@ -193,12 +243,17 @@ def charts() -> dict[str, str]:
     one, three = ("polynya", "rust-wal", "node-memory"), ("polynya", "ursula")
     return {
         "bench-one-node.svg": chart(
-            "Appends/s, one node, fsynced", bars("compare_multi_stream", "per_second", lambda value: f"{value:,.0f}", one)
+            "Appends/s, one node, fsynced",
+            bars("compare_multi_stream", "per_second", lambda value: f"{value:,.0f}", one),
         ),
         "bench-three-nodes.svg": chart(
-            "Appends/s, three nodes, majority fsynced", bars("clusters", "per_second", lambda value: f"{value:,.0f}", three)
+            "Appends/s, three nodes, majority fsynced",
+            bars("clusters", "per_second", lambda value: f"{value:,.0f}", three),
         ),
-        "bench-cpu.svg": chart("CPU of three nodes for an append", bars("clusters", "cpu_us_each", lambda value: f"{value:.0f} us", three)),
+        "bench-cpu.svg": chart(
+            "CPU of three nodes for an append",
+            bars("clusters", "cpu_us_each", lambda value: f"{value:.0f} us", three),
+        ),
     }
 
 

@@ -1,8 +1,11 @@
-"""A month in ten minutes: log time passes 4,320 times as fast, everything is born and goes, and nothing may grow. `python -m bench.soak [--minutes M]`.
+"""A month in ten minutes: log time passes 4,320 times as fast, everything is born and goes, and
+nothing may grow. `python -m bench.soak [--minutes M]`.
 
-A real node (`_fast_node`) is written to through its HTTP port, killed and restarted in the first part of the run. Writers repeat what was
-not answered, readers follow over restarts; every record of every stream is checked before the stream is deleted. In the second part memory,
-descriptors, journal, objects and what the node counts are compared with each other: what has grown fails the run.
+A real node (`_fast_node`) is written to through its HTTP port, killed and restarted in the first
+part of the run. Writers repeat what was not answered, readers follow over restarts; every record of
+every stream is checked before the stream is deleted. In the second part memory, descriptors,
+journal, objects and what the node counts are compared with each other: what has grown fails the
+run.
 """
 
 from __future__ import annotations
@@ -31,14 +34,17 @@ from bench._soak_node import SPEED, Failed, Node
 TTL_SECONDS = 6 * 3600  # of log time: five seconds of ours
 GENERATIONS = 12  # lives that a flow has in a run
 LIFE_SECONDS_MIN = 20.0  # long enough for slices to be merged
-RIVERS = 8  # of the flows: these live as long as the run, and are trimmed, one half by their retention, the other by hand
+# of the flows: these live as long as the run, and are trimmed, one half by their retention, the
+# other by hand
+RIVERS = 8
 TRIM_SECONDS = 1.0
 KEEP_BYTES = 32 << 10
 RESTARTS = 2  # in the first part, and two more for every five minutes; each other one is a kill
 SAMPLES = 60
 ROWS = 15
 EVENT_BYTES_MAX = 4 * MIB
-PATIENCE_SECONDS = 120.0  # what is asked for again and again works within this, or the run has failed
+# what is asked for again and again works within this, or the run has failed
+PATIENCE_SECONDS = 120.0
 TEXT = "text/plain"
 
 
@@ -58,11 +64,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return max(LIFE_SECONDS_MIN, self.seconds / GENERATIONS)
 
 
-# --- what is written -----------------------------------------------------------------------------------------------------------
+# --- what is written ------------------------------------------------------------------------------
 
 
 class Flow:
-    """A stream that gets numbers, one a record; when its life is over, one under another name goes on."""
+    """A stream that gets numbers, one a record; when its life is over, one under another name goes
+    on."""
 
     def __init__(self, slot: int, record_bytes: int) -> None:
         self.slot = slot
@@ -70,7 +77,8 @@ class Flow:
         self.acknowledged = 0
         self.total = 0  # acknowledged in all lives
         self._sure = True  # nothing is on its way
-        self.retired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()  # names that nobody writes to any more, with their lengths
+        # names that nobody writes to any more, with their lengths
+        self.retired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._successor = False
         self._rest = b"." * (record_bytes - 12)
 
@@ -104,7 +112,8 @@ class Flow:
         self._sure = False
         body = b"%012d" % self.acknowledged + self._rest
         return (
-            f"POST /v1/stream/{self.name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\nProducer-Id: soak\r\nProducer-Epoch: 0\r\n"
+            f"POST /v1/stream/{self.name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\n"
+            "Producer-Id: soak\r\nProducer-Epoch: 0\r\n"
             f"Producer-Seq: {self.acknowledged}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode() + body
 
@@ -118,17 +127,24 @@ class Flow:
 
 
 def check_numbers(data: bytes, end: str, record_bytes: int, what: str) -> tuple[int, int]:
-    """The first record of `data`, and the one behind its last: whole records, each with its number in it. `end` is the offset behind them."""
+    """The first record of `data`, and the one behind its last: whole records, each with its number
+    in it. `end` is the offset behind them."""
     count, odd = divmod(len(data), record_bytes)
     behind = int(end.partition("_")[0])
-    numbers = [int(data[at : at + 12]) for at in range(0, len(data), record_bytes)] if not odd else []
+    numbers = (
+        [int(data[at : at + 12]) for at in range(0, len(data), record_bytes)] if not odd else []
+    )
     if odd or numbers != list(range(behind - count, behind)):
-        raise Failed(f"{what}: {len(data)} bytes up to {end} are {numbers[:3]} … {numbers[-3:]}, {odd} bytes over")
+        raise Failed(
+            f"{what}: {len(data)} bytes up to {end} are {numbers[:3]} … {numbers[-3:]}, {odd} "
+            "bytes over"
+        )
     return behind - count, behind
 
 
 async def write(node: Node, flows: Sequence[Flow], pause: float, stop: asyncio.Event) -> None:
-    """One append to each flow at a time, all on their way together; what was not answered is repeated."""
+    """One append to each flow at a time, all on their way together; what was not answered is
+    repeated."""
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
     while not (stop.is_set() and all(flow.sure for flow in flows)):
@@ -164,11 +180,12 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head[9:12]), await reader.readexactly(int(length[1])) if length else b""
 
 
-# --- what is read --------------------------------------------------------------------------------------------------------------
+# --- what is read ---------------------------------------------------------------------------------
 
 
 class Tail:
-    """Follows a flow from life to life, as a browser's EventSource: by the id of the last event. `records` were checked."""
+    """Follows a flow from life to life, as a browser's EventSource: by the id of the last event.
+    `records` were checked."""
 
     def __init__(self, node: Node, flow: Flow, record_bytes: int) -> None:
         self.records = self.resumed = 0
@@ -185,7 +202,9 @@ class Tail:
             with contextlib.suppress(OSError, EOFError):
                 reader, writer = await _connect(self._node)
                 try:
-                    asked = f"GET /v1/stream/{name}?offset=-1&live=sse HTTP/1.0\r\n" + (f"Last-Event-ID: {last}\r\n" if last else "")
+                    asked = f"GET /v1/stream/{name}?offset=-1&live=sse HTTP/1.0\r\n" + (
+                        f"Last-Event-ID: {last}\r\n" if last else ""
+                    )
                     writer.write(f"{asked}\r\n".encode())
                     status = int((await reader.readuntil(b"\r\n\r\n"))[9:12])
                     if status in (404, 410):
@@ -195,7 +214,12 @@ class Tail:
                         while True:
                             event = await reader.readuntil(b"\n\n")
                             if found := re.match(rb"id:(.*)\nevent: data\ndata:(.*)\n\n", event):
-                                first, behind = check_numbers(found[2], found[1].decode(), self._record_bytes, f"tail of {name}")
+                                first, behind = check_numbers(
+                                    found[2],
+                                    found[1].decode(),
+                                    self._record_bytes,
+                                    f"tail of {name}",
+                                )
                                 if last and first != int(last.partition("_")[0]):
                                     raise Failed(f"tail of {name}: {first} comes after {last}")
                                 last = found[1].decode()
@@ -206,7 +230,8 @@ class Tail:
 
 
 async def read_all(web: httpx.AsyncClient, flow: Flow, name: str, load: Load, length: int) -> int:
-    """How many records a stream holds; all of them are checked, and there must be none missing of the `length` that were acknowledged."""
+    """How many records a stream holds; all of them are checked, and there must be none missing of
+    the `length` that were acknowledged."""
     count, expected, offset = 0, 0, "-1"
     while True:
         page = await ask(web, "GET", f"/v1/stream/{name}?offset={offset}", good=(200,))
@@ -223,9 +248,16 @@ async def read_all(web: httpx.AsyncClient, flow: Flow, name: str, load: Load, le
 
 
 async def ask(
-    web: httpx.AsyncClient, method: str, path: str, *, good: tuple[int, ...], body: bytes = b"", **headers: str
+    web: httpx.AsyncClient,
+    method: str,
+    path: str,
+    *,
+    good: tuple[int, ...],
+    body: bytes = b"",
+    **headers: str,
 ) -> httpx.Response:
-    """A request that may be repeated, until there is an answer that is not "later"; it must be one of `good`."""
+    """A request that may be repeated, until there is an answer that is not "later"; it must be one
+    of `good`."""
     deadline = monotonic() + PATIENCE_SECONDS
     spelled = {name.replace("_", "-"): value for name, value in headers.items()}
     while True:
@@ -240,16 +272,24 @@ async def ask(
         await asyncio.sleep(0.05)
 
 
-# --- what is born and goes -----------------------------------------------------------------------------------------------------
+# --- what is born and goes ------------------------------------------------------------------------
 
 
 async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asyncio.Event) -> int:
-    """Ends the lives of a flow in time: what is left behind is read as a whole, and deleted. Returns how many records were checked."""
+    """Ends the lives of a flow in time: what is left behind is read as a whole, and deleted.
+    Returns how many records were checked."""
     checked = 0
-    life = load.life_seconds * (flow.slot + 1) / load.flows  # the first ones end one after the other, and so do all others
+    # the first ones end one after the other, and so do all others
+    life = load.life_seconds * (flow.slot + 1) / load.flows
     while not await over(stop, life):
         life = load.life_seconds
-        await ask(web, "PUT", f"/v1/stream/soak/flow-{flow.slot}-{flow.generation + 1}", good=(200, 201), content_type=TEXT)
+        await ask(
+            web,
+            "PUT",
+            f"/v1/stream/soak/flow-{flow.slot}-{flow.generation + 1}",
+            good=(200, 201),
+            content_type=TEXT,
+        )
         if stop.is_set():  # nobody writes any more
             break
         flow.end_life()
@@ -264,7 +304,9 @@ async def trim(web: httpx.AsyncClient, flow: Flow, stop: asyncio.Event) -> int:
     gone = 0
     while not await over(stop, TRIM_SECONDS):
         body = b'{"keep_bytes": %d}' % KEEP_BYTES
-        trimmed = await ask(web, "POST", f"/v1/stream/{flow.name}/retention", good=(200,), body=body)
+        trimmed = await ask(
+            web, "POST", f"/v1/stream/{flow.name}/retention", good=(200,), body=body
+        )
         gone += trimmed.json()["records"]
     return gone
 
@@ -277,8 +319,11 @@ async def over(stop: asyncio.Event, seconds: float) -> bool:
     return stop.is_set()
 
 
-async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, stop: asyncio.Event) -> int:
-    """Streams that live six hours, some of them forks, some closed at once; that they go is looked at. Returns how many have gone."""
+async def invite_guests(
+    web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, stop: asyncio.Event
+) -> int:
+    """Streams that live six hours, some of them forks, some closed at once; that they go is looked
+    at. Returns how many have gone."""
     dice = random.Random(load.seed)
     gone = 0
     waiting: list[tuple[float, str]] = []
@@ -295,11 +340,25 @@ async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Loa
             good = (200, 201, 404, 409, 410)
         elif kind == "closed":
             more["stream_closed"] = "true"
-        made = await ask(web, "PUT", name, good=good, body=b"" if kind == "fork" else b"hello", **more)
+        made = await ask(
+            web, "PUT", name, good=good, body=b"" if kind == "fork" else b"hello", **more
+        )
         if kind == "producer":
             for sequence in range(3):
-                tuple_ = {"producer_id": "guest", "producer_epoch": "0", "producer_seq": str(sequence)}
-                await ask(web, "POST", name, good=(200, 204, 404), body=b"x" * 100, content_type=TEXT, **tuple_)
+                tuple_ = {
+                    "producer_id": "guest",
+                    "producer_epoch": "0",
+                    "producer_seq": str(sequence),
+                }
+                await ask(
+                    web,
+                    "POST",
+                    name,
+                    good=(200, 204, 404),
+                    body=b"x" * 100,
+                    content_type=TEXT,
+                    **tuple_,
+                )
         if made.is_success:
             waiting.append((began + 3 * TTL_SECONDS / SPEED, name))
         while waiting and waiting[0][0] < began:
@@ -310,7 +369,9 @@ async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Loa
     return gone
 
 
-async def restart_now_and_then(node: Node, web: httpx.AsyncClient, load: Load, outcome: Outcome) -> None:
+async def restart_now_and_then(
+    node: Node, web: httpx.AsyncClient, load: Load, outcome: Outcome
+) -> None:
     """Kills and stops, spread over the first part."""
     restarts = RESTARTS + 2 * int(load.seconds // 300)
     for number in range(restarts):
@@ -340,7 +401,7 @@ async def wait_until_counted(web: httpx.AsyncClient, outcome: Outcome, seconds: 
         await asyncio.sleep(0.5)
 
 
-# --- the run -------------------------------------------------------------------------------------------------------------------
+# --- the run --------------------------------------------------------------------------------------
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -353,36 +414,62 @@ class Outcome(msgspec.Struct, kw_only=True):
     resumed: int = 0  # connections of tails that went on where another had ended
     expired: int = 0  # streams
     trimmed: int = 0  # records, by hand
-    counters: dict[str, int] = msgspec.field(default_factory=dict)  # of the node, over all its starts
+    # of the node, over all its starts
+    counters: dict[str, int] = msgspec.field(default_factory=dict)
 
     def problems(self) -> list[str]:
-        """What grew, and what did not happen that should have: a soak that soaks nothing passes nothing."""
-        missing = [name for name in ("checked", "tailed", "resumed", "expired", "trimmed") if not getattr(self, name)]
+        """What grew, and what did not happen that should have: a soak that soaks nothing passes
+        nothing."""
+        missing = [
+            name
+            for name in ("checked", "tailed", "resumed", "expired", "trimmed")
+            if not getattr(self, name)
+        ]
         missing += [name for name, count in self.counters.items() if not count]
         return judge(self.samples) + [f"nothing was counted as {name}" for name in missing]
 
 
 COUNTERS = (
-    "polynya_flush_packs_total", "polynya_merge_packs_total", "polynya_collect_deleted_total", "polynya_snapshots_total", "polynya_trims_total",
-)  # fmt: skip
+    "polynya_flush_packs_total",
+    "polynya_merge_packs_total",
+    "polynya_collect_deleted_total",
+    "polynya_snapshots_total",
+    "polynya_trims_total",
+)
 
 
 async def soak(folder: Path, load: Load) -> Outcome:
     """Raises Failed when the node did something wrong."""
     node, outcome, stop = Node(folder), Outcome(), asyncio.Event()
     flows = [Flow(slot, load.record_bytes) for slot in range(load.flows)]
-    tails = [Tail(node, flow, load.record_bytes) for flow in flows[RIVERS - load.tails // 2 :][: load.tails]]
+    tails = [
+        Tail(node, flow, load.record_bytes)
+        for flow in flows[RIVERS - load.tails // 2 :][: load.tails]
+    ]
     node.start()
     try:
         limits = httpx.Limits(max_connections=load.flows + 8)
         async with httpx.AsyncClient(base_url=node.url, timeout=30, limits=limits) as web:
             await ask(web, "GET", "/readyz", good=(200,))
             for flow in flows:
-                kept: dict[str, Any] = {"stream_retention_age": str(TTL_SECONDS)} if flow.is_river and flow.slot % 2 else {}
-                await ask(web, "PUT", f"/v1/stream/{flow.name}", good=(200, 201), content_type=TEXT, **kept)
+                kept: dict[str, Any] = (
+                    {"stream_retention_age": str(TTL_SECONDS)}
+                    if flow.is_river and flow.slot % 2
+                    else {}
+                )
+                await ask(
+                    web,
+                    "PUT",
+                    f"/v1/stream/{flow.name}",
+                    good=(200, 201),
+                    content_type=TEXT,
+                    **kept,
+                )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(write(node, flows, load.flows / load.appends_per_second, stop))
-                lives = [tasks.create_task(keep_life(web, flow, load, stop)) for flow in flows[RIVERS:]]
+                lives = [
+                    tasks.create_task(keep_life(web, flow, load, stop)) for flow in flows[RIVERS:]
+                ]
                 trims = [tasks.create_task(trim(web, flow, stop)) for flow in flows[:RIVERS:2]]
                 guests = tasks.create_task(invite_guests(web, flows, load, stop))
                 following = [tasks.create_task(tail.run(stop)) for tail in tails]
@@ -399,7 +486,9 @@ async def soak(folder: Path, load: Load) -> Outcome:
             await count(web, outcome)
             for flow in flows:
                 outcome.checked += await read_all(web, flow, flow.name, load, flow.acknowledged)
-        outcome.tailed, outcome.resumed = (sum(getattr(tail, name) for tail in tails) for name in ("records", "resumed"))
+        outcome.tailed, outcome.resumed = (
+            sum(getattr(tail, name) for tail in tails) for name in ("records", "resumed")
+        )
     finally:
         node.stop(kill=True)
     return outcome
@@ -425,7 +514,9 @@ async def sample(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], bega
     )
 
 
-async def watch(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, outcome: Outcome) -> None:
+async def watch(
+    node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, outcome: Outcome
+) -> None:
     """Take samples, and print some of them."""
     began = monotonic()
     print(HEADING, flush=True)
@@ -442,10 +533,15 @@ async def watch(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load:
 
 def report(outcome: Outcome) -> None:
     print(
-        f"\n{outcome.samples[-1].appends:,} appends; {outcome.checked:,} records read back, {outcome.tailed:,} followed, {outcome.resumed} resumptions; "
-        f"{outcome.expired:,} streams seen to expire, {outcome.trimmed:,} records trimmed by hand; {len(outcome.starts)} restarts, answering after "
+        f"\n{outcome.samples[-1].appends:,} appends; {outcome.checked:,} records read back, "
+        f"{outcome.tailed:,} followed, {outcome.resumed} resumptions; "
+        f"{outcome.expired:,} streams seen to expire, {outcome.trimmed:,} records trimmed by "
+        f"hand; {len(outcome.starts)} restarts, answering after "
         f"{', '.join(f'{seconds:.1f}' for seconds in outcome.starts)} s; "
-        + ", ".join(f"{name.removeprefix('polynya_').removesuffix('_total')} {count:,}" for name, count in outcome.counters.items())
+        + ", ".join(
+            f"{name.removeprefix('polynya_').removesuffix('_total')} {count:,}"
+            for name, count in outcome.counters.items()
+        )
     )
 
 
@@ -453,7 +549,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=int, default=3000, help="appends per second")
-    parser.add_argument("--folder", type=Path, help="where data goes; a temporary folder by default")
+    parser.add_argument(
+        "--folder", type=Path, help="where data goes; a temporary folder by default"
+    )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     load = Load(seconds=options.minutes * 60, appends_per_second=options.rate)
@@ -461,7 +559,9 @@ def main() -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             outcome = runner.run(soak(folder, load))
     except (Failed, ExceptionGroup) as failure:
-        wrong, other = failure.split(Failed) if isinstance(failure, ExceptionGroup) else (failure, None)
+        wrong, other = (
+            failure.split(Failed) if isinstance(failure, ExceptionGroup) else (failure, None)
+        )
         if other is not None:
             raise
         for each in wrong.exceptions if isinstance(wrong, ExceptionGroup) else (wrong,):

@@ -1,7 +1,9 @@
-"""Trace one append and one read through a node: rooms, files and calls. `python -m bench.trace [--calls]`.
+"""Trace one append and one read through a node: rooms, files and calls. `python -m bench.trace
+[--calls]`.
 
-Counts the Python calls of this package between the arrival of the request's bytes and the answer, on the core's loop thread. A *first* append is
-parsed in full; a *learned* one has the same head as the append before it on its connection. Calls of comprehensions are left out.
+Counts the Python calls of this package between the arrival of the request's bytes and the answer,
+on the core's loop thread. A *first* append is parsed in full; a *learned* one has the same head as
+the append before it on its connection. Calls of comprehensions are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ from polynya.front.http.server import HttpFront
 from polynya.service.assembly import CoreRuntime, Shape
 
 PACKAGE = str(Path(polynya.__file__).parent) + "/"
-HEAD = "{} /v1/stream/traced HTTP/1.1\r\nhost: 127.0.0.1:4437\r\ncontent-type: application/octet-stream\r\ncontent-length: {}\r\n{}\r\n"
+HEAD = (
+    "{} /v1/stream/traced HTTP/1.1\r\nhost: 127.0.0.1:4437\r\ncontent-type: "
+    "application/octet-stream\r\ncontent-length: {}\r\n{}\r\n"
+)
 
 
 class Wire(asyncio.Transport):
@@ -61,7 +66,11 @@ class Trace:
 
     def _note(self, frame: FrameType, event: str, argument: object) -> None:
         code: CodeType = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<"):
+        if (
+            event == "call"
+            and code.co_filename.startswith(PACKAGE)
+            and not code.co_name.startswith("<")
+        ):
             self.calls.append(f"{code.co_filename[len(PACKAGE) :]}:{code.co_qualname}")
 
     def summary(self) -> str:
@@ -103,10 +112,15 @@ def _requests() -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", action="store_true", help="print each call, too")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         for name, trace in runner.run(traced(Path(folder))):
             print(f"{name:15} {trace.summary()}")
             if options.calls:

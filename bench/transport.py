@@ -1,8 +1,10 @@
-"""Messages between two cores: microseconds per round trip, and calls per second when many are under way.
+"""Messages between two cores: microseconds per round trip, and calls per second when many are under
+way.
 
     python bench/transport.py [--seconds 2]
 
-Two processes on uvloop; each line is one run: body bytes, calls under way, calls/s, us of wall and of this side's CPU per call.
+Two processes on uvloop; each line is one run: body bytes, calls under way, calls/s, us of wall and
+of this side's CPU per call.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ async def answer(directory: str) -> None:
     await asyncio.Event().wait()
 
 
-async def measure(transport: Transport, body: bytes, under_way: int, seconds: float) -> tuple[float, float, float]:
-    """Calls/s, wall us and CPU us per call: `under_way` calls at a time, each answered one followed by the next."""
+async def measure(
+    transport: Transport, body: bytes, under_way: int, seconds: float
+) -> tuple[float, float, float]:
+    """Calls/s, wall us and CPU us per call: `under_way` calls at a time, each answered one followed
+    by the next."""
     loop = asyncio.get_running_loop()
     finished = loop.create_future()
     end = time.perf_counter() + seconds
@@ -60,7 +65,14 @@ async def measure(transport: Transport, body: bytes, under_way: int, seconds: fl
 
 async def ask(directory: str, seconds: float) -> None:
     print(f"{'body':>8} {'under way':>10} {'calls/s':>10} {'us/call':>9} {'CPU us':>8}")
-    for size, under_way in ((256, 1), (256, 16), (256, 500), (256, 5000), (16384, 100), (1 << 20, 4)):
+    for size, under_way in (
+        (256, 1),
+        (256, 16),
+        (256, 500),
+        (256, 5000),
+        (16384, 100),
+        (1 << 20, 4),
+    ):
         transport = Transport(0, 2, directory)
         await transport.start()
         await transport.wait_connected()
@@ -70,7 +82,9 @@ async def ask(directory: str, seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

@@ -1,8 +1,11 @@
-"""Appends of 256 B to 500 streams of three nodes, with `wrk` as the client. `python -m bench.wrk [--through one,three,owners] [--rounds N]`.
+"""Appends of 256 B to 500 streams of three nodes, with `wrk` as the client. `python -m bench.wrk
+[--through one,three,owners] [--rounds N]`.
 
-`wrk` costs less than other clients, and leaves more of the cores to the nodes. `one`: all through one node, which leads a third of the streams; `three`: each
-stream by any of the three, at random; `owners`: each by the node that leads it, as clients do that follow `Stream-Owner`. Closed loop, one append under way on
-each of 500 connections, no producers. Every run has a fresh cluster. Numbers of all runs as JSON on the last line.
+`wrk` costs less than other clients, and leaves more of the cores to the nodes. `one`: all through
+one node, which leads a third of the streams; `three`: each stream by any of the three, at random;
+`owners`: each by the node that leads it, as clients do that follow `Stream-Owner`. Closed loop, one
+append under way on each of 500 connections, no producers. Every run has a fresh cluster. Numbers of
+all runs as JSON on the last line.
 """
 
 from __future__ import annotations
@@ -47,9 +50,14 @@ def script(cluster: Cluster, through: str, names: list[str]) -> str:
     ports = [cluster.port + 10 * number for number in range(3)][: 1 if through == "one" else 3]
     lists = [names]
     if through == "owners":
-        view = json.loads(urllib.request.urlopen(f"{cluster.urls[0]}/v1/cluster", timeout=10).read())
+        view = json.loads(
+            urllib.request.urlopen(f"{cluster.urls[0]}/v1/cluster", timeout=10).read()
+        )
         leaders = {group["group"]: group["leader"] for group in view["groups"]}
-        lists = [[name for name in names if leaders[group_of(name, len(leaders) - 1)] == number] for number in (1, 2, 3)]
+        lists = [
+            [name for name in names if leaders[group_of(name, len(leaders) - 1)] == number]
+            for number in (1, 2, 3)
+        ]
     texts = ["{" + ", ".join(f'"{name}"' for name in listed) + "}" for listed in lists]
     return LUA % {"places": ", ".join(f'"{port}"' for port in ports), "streams": ", ".join(texts)}
 
@@ -62,10 +70,21 @@ def run_once(through: str, arguments: argparse.Namespace) -> Figures:
         file = Path(cluster.folder) / "post.lua"
         file.write_text(script(cluster, through, names))
         threads = 1 if through == "one" else 3
-        command = ["wrk", f"-t{threads}", f"-c{arguments.connections}", f"-d{arguments.seconds}s", "--latency", "--timeout", "10s"]
+        command = [
+            "wrk",
+            f"-t{threads}",
+            f"-c{arguments.connections}",
+            f"-d{arguments.seconds}s",
+            "--latency",
+            "--timeout",
+            "10s",
+        ]
         before = sum(cluster.cpu())
         child = subprocess.run(
-            ["bash", "-c", 'time "$@"', "bash", *command, "-s", str(file), cluster.urls[0]], capture_output=True, check=True, text=True
+            ["bash", "-c", 'time "$@"', "bash", *command, "-s", str(file), cluster.urls[0]],
+            capture_output=True,
+            check=True,
+            text=True,
         )
         return figures(child.stdout, child.stderr, sum(cluster.cpu()) - before)
 
@@ -75,17 +94,23 @@ def figures(output: str, times: str, used: float) -> Figures:
     requests = re.search(r"(\d+) requests in", output)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
-    broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", output)
+    broken = re.search(
+        r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", output
+    )
     assert requests is not None and rate is not None
     count = max(int(requests[1]), 1)
-    own = sum(60 * float(minutes) + float(seconds) for minutes, seconds in re.findall(r"(?:user|sys)\s+(\d+)m([\d.]+)s", times))
+    own = sum(
+        60 * float(minutes) + float(seconds)
+        for minutes, seconds in re.findall(r"(?:user|sys)\s+(\d+)m([\d.]+)s", times)
+    )
     return {
         "per_second": float(rate[1]),
         "p50_ms": _ms(output, "50%"),
         "p99_ms": _ms(output, "99%"),
         "cpu_us_each": used * 1e6 / count,
         "wrk_cpu_us_each": own * 1e6 / count,
-        "refused": float(refused[1] if refused else 0) + sum(map(int, broken.groups() if broken else ())),
+        "refused": float(refused[1] if refused else 0)
+        + sum(map(int, broken.groups() if broken else ())),
     }
 
 
@@ -96,7 +121,9 @@ def _ms(output: str, part: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--through", default="one,three,owners")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8)
@@ -106,7 +133,9 @@ def main() -> None:
     _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
-    runs = in_turn(arguments.through.split(","), arguments.rounds, lambda way: run_once(way, arguments))
+    runs = in_turn(
+        arguments.through.split(","), arguments.rounds, lambda way: run_once(way, arguments)
+    )
     print(table("through", runs))
     print(json.dumps(runs))
     if arguments.save:

@@ -1,4 +1,5 @@
-"""The clients: writers that never repeat, producers that repeat until they are answered, readers, and tails that go from node to node."""
+"""The clients: writers that never repeat, producers that repeat until they are answered, readers,
+and tails that go from node to node."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from chaos.history import FAIL, OK, Append, History, Piece, Read, Tail
 from chaos.wire import Answer, Connection, Lost, Unsent
 
 ASK_SECONDS = 12.0  # longer than a node lets a request wait for a leader
-HASTY_SECONDS = 0.7  # some producers go to another node then: the same may be under way by two, and how long nobody answers is seen
-SILENCE_SECONDS = 10.0  # of a tail: nodes say that they are there more often when there is nothing else
+# some producers go to another node then: the same may be under way by two, and how long nobody
+# answers is seen
+HASTY_SECONDS = 0.7
+# of a tail: nodes say that they are there more often when there is nothing else
+SILENCE_SECONDS = 10.0
 BACK_SECONDS = 3000  # records that a reader goes back at most
 PAUSE_SECONDS = 0.05  # before something is tried again
 JSON = "application/json"
@@ -50,15 +54,20 @@ class _Lines(dict[int, Connection]):
 
 
 class Clients:
-    """All of them, and what they were told. `now` is the clock of the history; `addresses`: where each node serves now, by its number."""
+    """All of them, and what they were told. `now` is the clock of the history; `addresses`: where
+    each node serves now, by its number."""
 
-    def __init__(self, addresses: dict[int, Address], streams: list[str], seed: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self, addresses: dict[int, Address], streams: list[str], seed: int, now: Callable[[], float]
+    ) -> None:
         self.history = History()
         self.addresses, self.streams, self.seed, self.now = addresses, streams, seed, now
         self.hasty = set(streams[::2])  # streams with a producer that soon asks another node
         self.wrong: list[str] = []
         self.last_ok = dict.fromkeys(streams, now())  # when an append to each was acknowledged
-        self.pauses: list[tuple[float, str]] = []  # how long no append to a stream was acknowledged, where that was long
+        self.pauses: list[
+            tuple[float, str]
+        ] = []  # how long no append to a stream was acknowledged, where that was long
         self._stopping = asyncio.Event()
         self._tails_stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,7 +80,9 @@ class Clients:
         for stream in self.streams:
             for _ in range(100):
                 try:
-                    answer = await connection.ask("PUT", f"/v1/stream/{stream}", seconds=ASK_SECONDS, Content_Type=JSON)
+                    answer = await connection.ask(
+                        "PUT", f"/v1/stream/{stream}", seconds=ASK_SECONDS, Content_Type=JSON
+                    )
                 except (Lost, Unsent):
                     await asyncio.sleep(PAUSE_SECONDS)
                     continue
@@ -83,7 +94,8 @@ class Clients:
         connection.close()
 
     def start(self, *, pause: float) -> None:
-        """Two writers and a producer for each stream, two readers and a tail by each way for all; `pause` between two appends of one."""
+        """Two writers and a producer for each stream, two readers and a tail by each way for all;
+        `pause` between two appends of one."""
         for number, stream in enumerate(self.streams):
             self._spawn(self._write(f"w{number}a", stream, pause))
             self._spawn(self._write(f"w{number}b", stream, pause))
@@ -103,7 +115,9 @@ class Clients:
     async def finish(self, final: dict[str, list[str]], seconds: float) -> None:
         """Once the tails have everything, or the time is over."""
         deadline = self.now() + seconds
-        while self.now() < deadline and not all(_reached(tail) >= len(final.get(tail.stream, ())) for tail in self.history.tails):
+        while self.now() < deadline and not all(
+            _reached(tail) >= len(final.get(tail.stream, ())) for tail in self.history.tails
+        ):
             await asyncio.sleep(0.1)
         self._tails_stopping.set()
         for task in self._tail_tasks:
@@ -121,10 +135,19 @@ class Clients:
         """Without an acknowledged append to some stream."""
         return max((seconds for seconds, _ in self.pauses), default=0.0)
 
-    # --- writing -----------------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
-    def _append(self, stream: str, writer: str, number: int, count: int, *, produced: bool = False) -> Append:
-        append = Append(stream, writer, number, [f"{writer}.{number}.{part}" for part in range(count)], self.now(), produced=produced)
+    def _append(
+        self, stream: str, writer: str, number: int, count: int, *, produced: bool = False
+    ) -> Append:
+        append = Append(
+            stream,
+            writer,
+            number,
+            [f"{writer}.{number}.{part}" for part in range(count)],
+            self.now(),
+            produced=produced,
+        )
         self.history.appends.append(append)
         return append
 
@@ -139,7 +162,11 @@ class Clients:
             append = self._append(stream, writer, number, draw.choice((1, 1, 3)))
             try:
                 answer = await connections[node].ask(
-                    "POST", f"/v1/stream/{stream}", json.dumps(append.records).encode(), seconds=ASK_SECONDS, Content_Type=JSON
+                    "POST",
+                    f"/v1/stream/{stream}",
+                    json.dumps(append.records).encode(),
+                    seconds=ASK_SECONDS,
+                    Content_Type=JSON,
                 )
             except Unsent:
                 append.outcome, append.ended, append.by = FAIL, self.now(), node
@@ -177,19 +204,27 @@ class Clients:
         self._known[append.stream] = max(self._known[append.stream], end or 0)
 
     async def _produce(self, writer: str, stream: str, pause: float) -> None:
-        """Each batch until it is answered, by one node after the other; in haste where the stream is one of `hasty`."""
+        """Each batch until it is answered, by one node after the other; in haste where the stream
+        is one of `hasty`."""
         draw = Random(f"{writer} {self.seed}")
         connections, patience = _Lines(self), HASTY_SECONDS if stream in self.hasty else ASK_SECONDS
         for number in itertools.count():
             if self._stopping.is_set():
                 break
             append = self._append(stream, writer, number, draw.choice((1, 2)), produced=True)
-            named = {"Producer_Id": writer, "Producer_Epoch": "0", "Producer_Seq": str(number), "Content_Type": JSON}
+            named = {
+                "Producer_Id": writer,
+                "Producer_Epoch": "0",
+                "Producer_Seq": str(number),
+                "Content_Type": JSON,
+            }
             while not self._stopping.is_set():
                 append.by = connections.any(draw, but=append.by if stream in self.hasty else 0)
                 try:
                     body = json.dumps(append.records).encode()
-                    answer = await connections[append.by].ask("POST", f"/v1/stream/{stream}", body, seconds=patience, **named)
+                    answer = await connections[append.by].ask(
+                        "POST", f"/v1/stream/{stream}", body, seconds=patience, **named
+                    )
                 except (Lost, Unsent):
                     await asyncio.sleep(PAUSE_SECONDS)
                     continue
@@ -199,7 +234,7 @@ class Clients:
             await asyncio.sleep(draw.expovariate(1 / pause))
         connections.close()
 
-    # --- reading -----------------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self, number: int) -> None:
         """From a place that was seen to the end of some stream, by any node."""
@@ -212,9 +247,13 @@ class Clients:
             whole = draw.random() < 0.3
             try:
                 if whole:
-                    answer = await connections[node].ask("HEAD", f"/v1/stream/{stream}", seconds=ASK_SECONDS)
+                    answer = await connections[node].ask(
+                        "HEAD", f"/v1/stream/{stream}", seconds=ASK_SECONDS
+                    )
                 else:
-                    answer = await connections[node].ask("GET", f"/v1/stream/{stream}?offset={offset(begin)}", seconds=ASK_SECONDS)
+                    answer = await connections[node].ask(
+                        "GET", f"/v1/stream/{stream}?offset={offset(begin)}", seconds=ASK_SECONDS
+                    )
             except (Lost, Unsent):
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
@@ -222,7 +261,9 @@ class Clients:
             await asyncio.sleep(draw.expovariate(1 / 0.05))
         connections.close()
 
-    def _heard(self, node: int, stream: str, began: float, begin: int | None, answer: Answer) -> None:
+    def _heard(
+        self, node: int, stream: str, began: float, begin: int | None, answer: Answer
+    ) -> None:
         """An answer to a GET from `begin` on, or to a HEAD."""
         if answer.status == 503:
             return
@@ -231,16 +272,22 @@ class Clients:
             return
         end = _place(answer)
         if end is None:
-            self.wrong.append(f"{stream}: node {node} answers a read without saying where it ends: {answer}")
+            self.wrong.append(
+                f"{stream}: node {node} answers a read without saying where it ends: {answer}"
+            )
             return
         records = json.loads(answer.body) if begin is not None else []
         if begin is not None and begin + len(records) != end:
-            self.wrong.append(f"{stream}: node {node} gives {len(records)} records from {begin} on and says {end}")
+            self.wrong.append(
+                f"{stream}: node {node} gives {len(records)} records from {begin} on and says {end}"
+            )
         up_to_date = begin is None or answer.headers.get("stream-up-to-date") == "true"
-        self.history.reads.append(Read(stream, node, began, self.now(), end - len(records), records, up_to_date))
+        self.history.reads.append(
+            Read(stream, node, began, self.now(), end - len(records), records, up_to_date)
+        )
         self._known[stream] = max(self._known[stream], end)
 
-    # --- following ---------------------------------------------------------------------------------------------------------------
+    # --- following --------------------------------------------------------------------------------
 
     async def _follow(self, tail: Tail) -> None:
         """For ever; after each connection on another node."""
@@ -258,11 +305,14 @@ class Clients:
             finally:
                 connection.close()
             await asyncio.sleep(PAUSE_SECONDS)
-            node = draw.choice([each for each in self.addresses if each != node])  # one that is there now
+            # one that is there now
+            node = draw.choice([each for each in self.addresses if each != node])
 
     async def _events(self, tail: Tail, node: int, connection: Connection) -> None:
         began, begin = self.now(), _reached(tail)
-        stream = connection.stream(f"/v1/stream/{tail.stream}?offset={offset(begin)}&live=sse", seconds=SILENCE_SECONDS)
+        stream = connection.stream(
+            f"/v1/stream/{tail.stream}?offset={offset(begin)}&live=sse", seconds=SILENCE_SECONDS
+        )
         text, records, is_first = "", list[str](), True
         async for piece in stream:
             if isinstance(piece, Answer):
@@ -280,9 +330,20 @@ class Clients:
                     told = json.loads(data)
                     if told.get("upToDate") and is_first:  # the opening is linearizable
                         is_first = False
-                        self.history.reads.append(Read(tail.stream, node, began, self.now(), begin, [], whole=False))
-                        self.history.reads[-1] = Read(tail.stream, node, began, self.now(), _number(told["streamNextOffset"]), [])
-                    tail.pieces.append(Piece(node, begin, records, _number(told["streamNextOffset"])))
+                        self.history.reads.append(
+                            Read(tail.stream, node, began, self.now(), begin, [], whole=False)
+                        )
+                        self.history.reads[-1] = Read(
+                            tail.stream,
+                            node,
+                            began,
+                            self.now(),
+                            _number(told["streamNextOffset"]),
+                            [],
+                        )
+                    tail.pieces.append(
+                        Piece(node, begin, records, _number(told["streamNextOffset"]))
+                    )
                     begin, records = _number(told["streamNextOffset"]), []
 
     async def _polls(self, tail: Tail, node: int, connection: Connection) -> None:
@@ -296,13 +357,17 @@ class Clients:
                 self._refused(tail, node, begin, answer)
                 return
             end = _place(answer)
-            tail.pieces.append(Piece(node, begin, json.loads(answer.body), -1 if end is None else end))
+            tail.pieces.append(
+                Piece(node, begin, json.loads(answer.body), -1 if end is None else end)
+            )
 
     def _refused(self, tail: Tail, node: int, begin: int, answer: Answer) -> None:
         if answer.status != 503:
-            self.wrong.append(f"{tail.stream}: node {node} answers tail {tail.name} from {begin} on with {answer}")
+            self.wrong.append(
+                f"{tail.stream}: node {node} answers tail {tail.name} from {begin} on with {answer}"
+            )
 
-    # --- tasks -------------------------------------------------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(self._watched(work)))
@@ -324,15 +389,19 @@ def _number(token: str) -> int:
 
 
 async def read_all(connection: Connection, stream: str, *, local: bool = False) -> list[str]:
-    """From the first to the last record, or to the last that the node has by itself (`local`); the connection is closed then. Raises
-    Lost, Unsent, Later, Wrong."""
+    """From the first to the last record, or to the last that the node has by itself (`local`); the
+    connection is closed then. Raises Lost, Unsent, Later, Wrong."""
     records: list[str] = []
     try:
         while True:
-            target = f"/v1/stream/{stream}?offset={offset(len(records))}" + "&consistency=local" * local
+            target = (
+                f"/v1/stream/{stream}?offset={offset(len(records))}" + "&consistency=local" * local
+            )
             answer = await connection.ask("GET", target, seconds=60.0)
             if answer.status != 200:
-                raise (Later if answer.status == 503 else Wrong)(f"{connection} answers {answer} for {target}")
+                raise (Later if answer.status == 503 else Wrong)(
+                    f"{connection} answers {answer} for {target}"
+                )
             more = json.loads(answer.body)
             records += more
             if not more if local else answer.headers.get("stream-up-to-date") == "true":

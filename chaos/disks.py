@@ -1,4 +1,5 @@
-"""Disks of the nodes: a file system of its own in a file, whose power can be cut and which can be full; and bits that flip in a node's journal."""
+"""Disks of the nodes: a file system of its own in a file, whose power can be cut and which can be
+full; and bits that flip in a node's journal."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Disk:
         self._mount()
 
     def cut_power(self) -> None:
-        """From now on nothing reaches the disk, and what was not synced is lost. Then the processes must be killed, and `restore` called."""
+        """From now on nothing reaches the disk, and what was not synced is lost. Then the processes
+        must be killed, and `restore` called."""
         folder = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
@@ -55,7 +57,8 @@ class Disk:
             os.close(folder)
 
     def restore(self) -> None:
-        """Power is back: what the disk has. Nobody may use it meanwhile; processes that are just ending are waited for."""
+        """Power is back: what the disk has. Nobody may use it meanwhile; processes that are just
+        ending are waited for."""
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
@@ -67,7 +70,10 @@ class Disk:
                 time.sleep(0.05)
         while _run("losetup", "-j", str(self.image)):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.image} is still mounted in another mount namespace, whose disk has no power either")
+                raise RuntimeError(
+                    f"{self.image} is still mounted in another mount namespace, whose disk has no "
+                    "power either"
+                )
             time.sleep(0.05)
         self._mount()
 
@@ -91,7 +97,9 @@ def why_not(folder: Path) -> str:
     """What a file system of its own lacks here; empty when it works."""
     if os.geteuid():
         return "mounting a file system needs root"
-    missing = [tool for tool in ("mkfs.ext4", "mount", "umount", "losetup") if shutil.which(tool) is None]
+    missing = [
+        tool for tool in ("mkfs.ext4", "mount", "umount", "losetup") if shutil.which(tool) is None
+    ]
     if missing:
         return f"not installed: {', '.join(missing)}"
     probe = folder / "probe"
@@ -101,7 +109,11 @@ def why_not(folder: Path) -> str:
         disk.restore()
         disk.close()
     except (subprocess.CalledProcessError, OSError) as fault:
-        said = fault.stderr.decode().strip() if isinstance(fault, subprocess.CalledProcessError) else str(fault)
+        said = (
+            fault.stderr.decode().strip()
+            if isinstance(fault, subprocess.CalledProcessError)
+            else str(fault)
+        )
         return f"an ext4 in a file cannot be mounted or shut down here: {said}"
     finally:
         unmount(probe)
@@ -129,7 +141,8 @@ def frames_of(segment: Path) -> list[tuple[int, int]]:
 
 
 def flip_in_the_middle(journal: Path, draw: Random) -> str:
-    """One bit of a frame that was acknowledged long ago; what was done. Empty when there is none."""
+    """One bit of a frame that was acknowledged long ago; what was done. Empty when there is
+    none."""
     segments = sorted(journal.glob("*.journal"))
     choices = [(segment, frame) for segment in segments for frame in frames_of(segment)[:-40]]
     if not choices:

@@ -1,7 +1,8 @@
-"""The evidence page: runs simulation, mutations, chaos and soak for a while, and writes what they found to docs/reliability.md.
+"""The evidence page: runs simulation, mutations, chaos and soak for a while, and writes what they
+found to docs/reliability.md.
 
-`python -m chaos.evidence --seconds 600`, or `make evidence DURATION=600`. The numbers are kept in docs/reliability.json;
-`--write` makes the page of them again.
+`python -m chaos.evidence --seconds 600`, or `make evidence DURATION=600`. The numbers are kept in
+docs/reliability.json; `--write` makes the page of them again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from chaos.run import Outcome
 from chaos.totals import Simulation
 
 ROOT = Path(__file__).parent.parent
-RESULTS, PAGE, APPENDIX = (ROOT / "docs" / name for name in ("reliability.json", "reliability.md", "reliability-appendix.md"))
+RESULTS, PAGE, APPENDIX = (
+    ROOT / "docs" / name
+    for name in ("reliability.json", "reliability.md", "reliability-appendix.md")
+)
 SHARES = {"sim": 0.35, "chaos": 0.4, "soak": 0.25}  # of the time; the mutations take what they take
 SIM_STEP = 20  # seeds of one call
 CHAOS_SECONDS = 240.0  # of one run, at most
@@ -32,7 +36,10 @@ CHAOS_SECONDS = 240.0  # of one run, at most
 
 def machine() -> str:
     """This one, in words."""
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return (
+        f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python "
+        f"{platform.python_version()}"
+    )
 
 
 class Work:
@@ -45,9 +52,13 @@ class Work:
         """What it reported. Raises RuntimeError when it did not get so far."""
         report = self._folder / "report.json"
         report.unlink(missing_ok=True)
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))
+        }
         print(f"+ {' '.join(command)}", flush=True)
-        subprocess.run([sys.executable, *command, f"--report={report}"], cwd=ROOT, env=environment, check=False)
+        subprocess.run(
+            [sys.executable, *command, f"--report={report}"], cwd=ROOT, env=environment, check=False
+        )
         if not report.exists():
             raise RuntimeError(f"{command} ended without a report")
         return report.read_bytes()
@@ -58,15 +69,17 @@ def simulate(work: Work, seed: int, seconds: float) -> Simulation:
     found = Simulation(first_seed=seed)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        raw = work.run("-m", "sim.run", f"--seed={seed + found.seeds}", f"--seeds={SIM_STEP}", "--quiet")
+        raw = work.run(
+            "-m", "sim.run", f"--seed={seed + found.seeds}", f"--seeds={SIM_STEP}", "--quiet"
+        )
         found.take(msgspec.json.decode(raw, type=Simulation))
         found.seeds += SIM_STEP
     return found
 
 
 def disturb(work: Work, seed: int, seconds: float) -> list[Chaos]:
-    """Runs with one core a node and with two, against a folder and an S3 server; the last one without namespaces. In all of them groups move, and all
-    disks are lost in the end."""
+    """Runs with one core a node and with two, against a folder and an S3 server; the last one
+    without namespaces. In all of them groups move, and all disks are lost in the end."""
     runs: list[Chaos] = []
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 or not runs:
@@ -90,13 +103,30 @@ def write_pages(results: Results) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.evidence", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--seconds", type=float, default=7200.0, help="for simulation, chaos and soak together (default: two hours)")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.evidence", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=7200.0,
+        help="for simulation, chaos and soak together (default: two hours)",
+    )
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000) * 1000)
-    parser.add_argument("--no-mutants", action="store_true", help="keep what is known of the mutations: trying them takes some minutes")
-    parser.add_argument("--write", action="store_true", help="run nothing: make the page of the numbers that there are")
+    parser.add_argument(
+        "--no-mutants",
+        action="store_true",
+        help="keep what is known of the mutations: trying them takes some minutes",
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="run nothing: make the page of the numbers that there are",
+    )
     options = parser.parse_args()
-    results = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else Results()
+    results = (
+        msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else Results()
+    )
     if not options.write:
         results = _run(options, results)
         RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
@@ -118,10 +148,14 @@ def _run(options: argparse.Namespace, before: Results) -> Results:
         results.simulation = simulate(work, options.seed, options.seconds * SHARES["sim"])
         results.chaos = disturb(work, options.seed, options.seconds * SHARES["chaos"])
         soak = max(30.0, options.seconds * SHARES["soak"])
-        results.soak = _chaos(work, "--soak", f"--seed={options.seed}", f"--seconds={soak:.0f}", "--cores=2")
+        results.soak = _chaos(
+            work, "--soak", f"--seed={options.seed}", f"--seconds={soak:.0f}", "--cores=2"
+        )
         if not options.no_mutants:
             results.mutants_date = results.date
-            results.mutants = msgspec.json.decode(work.run("-m", "sim.all_mutants"), type=list[Mutant])
+            results.mutants = msgspec.json.decode(
+                work.run("-m", "sim.all_mutants"), type=list[Mutant]
+            )
     return results
 
 

@@ -1,4 +1,5 @@
-"""The faults: each is inflicted on a cluster that serves, and mended after a while. What it needs is named; where that is missing it is skipped."""
+"""The faults: each is inflicted on a cluster that serves, and mended after a while. What it needs
+is named; where that is missing it is skipped."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from chaos.disks import Disk, flip_in_the_middle, tear_the_tail
 from chaos.nodes import EXIT_CORRUPT, EXIT_STORAGE, Cluster, Node
 
 Mend = Callable[[], Awaitable[None]]
-Inflicted = tuple[str, Mend | None]  # what was done, and what undoes it beside starting what is down, healing the network and the disks
+# what was done, and what undoes it beside starting what is down, healing the network and the disks
+Inflicted = tuple[str, Mend | None]
 
 
 class Failed(Exception):
@@ -26,8 +28,9 @@ class Failed(Exception):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at least and at most. `dies`: it is the end of one node,
-    for the others, and nothing else: what that one led goes on soon."""
+    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at
+    least and at most. `dies`: it is the end of one node, for the others, and nothing else: what
+    that one led goes on soon."""
 
     name: str
     inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]
@@ -41,10 +44,15 @@ FAULTS: list[Fault] = []
 
 def fault(
     name: str, *needs: str, seconds: tuple[float, float] = (1.0, 4.0), dies: bool = False
-) -> Callable[[Callable[[Cluster, Random], Awaitable[Inflicted]]], Callable[[Cluster, Random], Awaitable[Inflicted]]]:
+) -> Callable[
+    [Callable[[Cluster, Random], Awaitable[Inflicted]]],
+    Callable[[Cluster, Random], Awaitable[Inflicted]],
+]:
     """Puts it on the list."""
 
-    def put(inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]) -> Callable[[Cluster, Random], Awaitable[Inflicted]]:
+    def put(
+        inflict: Callable[[Cluster, Random], Awaitable[Inflicted]],
+    ) -> Callable[[Cluster, Random], Awaitable[Inflicted]]:
         FAULTS.append(Fault(name, inflict, needs, seconds, dies))
         return inflict
 
@@ -52,8 +60,10 @@ def fault(
 
 
 async def _one(cluster: Cluster, draw: Random) -> Node:
-    """Mostly one of those that what is going on is about, else half of the time the node that leads the most."""
-    able = [number for number in cluster.numbers if cluster.nodes[number].cores()]  # one may be just coming, or going
+    """Mostly one of those that what is going on is about, else half of the time the node that leads
+    the most."""
+    # one may be just coming, or going
+    able = [number for number in cluster.numbers if cluster.nodes[number].cores()]
     aims = [number for number in cluster.aims if number in able]
     if aims and draw.random() < 0.7:
         return cluster.nodes[draw.choice(aims)]
@@ -65,10 +75,12 @@ def _some(cluster: Cluster, draw: Random, count: int) -> list[int]:
     """Nodes, mostly with two of those that what is going on is about."""
     aims = [number for number in dict.fromkeys(cluster.aims) if number in cluster.nodes]
     chosen = draw.sample(aims, 2) if len(aims) > 1 and draw.random() < 0.7 else []
-    return chosen + draw.sample([number for number in cluster.numbers if number not in chosen], count - len(chosen))
+    return chosen + draw.sample(
+        [number for number in cluster.numbers if number not in chosen], count - len(chosen)
+    )
 
 
-# --- processes -------------------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 @fault("kill a core", seconds=(0.5, 2.0), dies=True)
@@ -197,10 +209,13 @@ async def share_out(cluster: Cluster, draw: Random) -> Inflicted:
         node.start()
         await asyncio.sleep(draw.uniform(0.3, 2.0))
         await node.kill()
-    return f"node {node.number}, {count} instead of {before}, killed {kills} times as it starts", None
+    return (
+        f"node {node.number}, {count} instead of {before}, killed {kills} times as it starts",
+        None,
+    )
 
 
-# --- the network -----------------------------------------------------------------------------------------------------------------
+# --- the network ----------------------------------------------------------------------------------
 
 
 def _both(one: int, others: list[int]) -> list[tuple[int, int]]:
@@ -210,7 +225,10 @@ def _both(one: int, others: list[int]) -> list[tuple[int, int]]:
 @fault("cut a node off", seconds=(2.0, 8.0), dies=True)
 async def isolate(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
-    cluster.network.cut(cluster.wires, _both(node.number, [other for other in cluster.numbers if other != node.number]))
+    cluster.network.cut(
+        cluster.wires,
+        _both(node.number, [other for other in cluster.numbers if other != node.number]),
+    )
     return f"node {node.number} from the others, not from clients", None
 
 
@@ -224,7 +242,9 @@ async def one_way(cluster: Cluster, draw: Random) -> Inflicted:
 @fault("mute a node", seconds=(2.0, 6.0))
 async def mute(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
-    cluster.network.cut(cluster.wires, [(node.number, other) for other in cluster.numbers if other != node.number])
+    cluster.network.cut(
+        cluster.wires, [(node.number, other) for other in cluster.numbers if other != node.number]
+    )
     return f"node {node.number} hears the others and is not heard", None
 
 
@@ -245,7 +265,9 @@ async def cut_all(cluster: Cluster, draw: Random) -> Inflicted:
 async def flap(cluster: Cluster, draw: Random) -> Inflicted:
     for _ in range(draw.randint(3, 6)):
         node = draw.choice(cluster.numbers)
-        cluster.network.cut(cluster.wires, _both(node, [other for other in cluster.numbers if other != node]))
+        cluster.network.cut(
+            cluster.wires, _both(node, [other for other in cluster.numbers if other != node])
+        )
         await asyncio.sleep(draw.uniform(0.2, 1.5))
         cluster.network.heal()
         cluster.wires.heal()
@@ -267,7 +289,11 @@ async def delay(cluster: Cluster, draw: Random) -> Inflicted:
     pairs = draw.sample(cluster.wires.pairs, draw.randint(1, len(cluster.wires.pairs)))
     for pair in pairs:
         cluster.wires.delay(pair, low, high)
-    return f"{low * 1000:.0f} to {high * 1000:.0f} ms on {len(pairs)} of {len(cluster.wires.pairs)} ways", None
+    return (
+        f"{low * 1000:.0f} to {high * 1000:.0f} ms on {len(pairs)} of {len(cluster.wires.pairs)} "
+        "ways",
+        None,
+    )
 
 
 @fault("silence", "namespaces", seconds=(2.0, 6.0), dies=True)
@@ -281,7 +307,9 @@ async def silence(cluster: Cluster, draw: Random) -> Inflicted:
 async def narrow(cluster: Cluster, draw: Random) -> Inflicted:
     rate = draw.choice((20_000, 100_000, 500_000))
     node = await _one(cluster, draw)
-    pairs = draw.choice((cluster.wires.pairs, [pair for pair in cluster.wires.pairs if node.number in pair]))
+    pairs = draw.choice(
+        (cluster.wires.pairs, [pair for pair in cluster.wires.pairs if node.number in pair])
+    )
     for pair in pairs:
         cluster.wires.narrow(pair, rate)
     return f"{rate:,} bytes a second on {len(pairs)} of {len(cluster.wires.pairs)} ways", None
@@ -297,7 +325,7 @@ async def reset(cluster: Cluster, draw: Random) -> Inflicted:
     return f"{broken} of them", None
 
 
-# --- clocks ----------------------------------------------------------------------------------------------------------------------
+# --- clocks ---------------------------------------------------------------------------------------
 
 
 @fault("the wall's clock jumps", "shim", seconds=(1.0, 3.0))
@@ -329,15 +357,19 @@ async def suspend(cluster: Cluster, draw: Random) -> Inflicted:
     seconds = draw.choice((1, 5, 600))
     assert node.orders is not None
     orders = node.orders
-    orders.give(boot_ms=orders.clock("boot_ms") + seconds * 1000, real_ms=orders.clock("real_ms") + seconds * 1000)
+    orders.give(
+        boot_ms=orders.clock("boot_ms") + seconds * 1000,
+        real_ms=orders.clock("real_ms") + seconds * 1000,
+    )
     return f"node {node.number}, for {seconds} s", None
 
 
-# --- disks -----------------------------------------------------------------------------------------------------------------------
+# --- disks ----------------------------------------------------------------------------------------
 
 
 async def _ends_by(cluster: Cluster, draw: Random, what: str) -> Inflicted:
-    """A node's disk fails after a while; the node must end by itself, and say so by its exit code."""
+    """A node's disk fails after a while; the node must end by itself, and say so by its exit
+    code."""
     node = await _one(cluster, draw)
     assert node.orders is not None
     node.orders.give(**{f"{what}_error": errno.EIO, f"{what}_after": draw.randrange(20)})
@@ -431,7 +463,8 @@ async def power_goes_in_a_write(cluster: Cluster, draw: Random) -> Inflicted:
 
 
 async def _dies(node: Node, draw: Random) -> str:
-    """A process of it, at some write or fsync of a journal or snapshot: before it, when half is written, or before anybody hears that it is done."""
+    """A process of it, at some write or fsync of a journal or snapshot: before it, when half is
+    written, or before anybody hears that it is done."""
     assert node.orders is not None
     at, after = draw.randrange(3), draw.randrange(60)
     node.orders.give(die_at=at + 1, die_after=after)
@@ -471,8 +504,13 @@ async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
         return f"not yet: the journal of node {node.number} is too short", None
     node.start()
     found = await node.ended(30.0)
-    if found != EXIT_CORRUPT or not {"is damaged at offset", "move the data folder away"} <= _said(node):
-        raise Failed(f"node {node.number} ended with {found} instead of {EXIT_CORRUPT} on {what}:\n{node.said()[-2000:]}")
+    if found != EXIT_CORRUPT or not {"is damaged at offset", "move the data folder away"} <= _said(
+        node
+    ):
+        raise Failed(
+            f"node {node.number} ended with {found} instead of {EXIT_CORRUPT} on {what}:\n"
+            f"{node.said()[-2000:]}"
+        )
     if draw.random() < 0.5:
         node.wipe()
     else:
@@ -482,7 +520,11 @@ async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
 
 def _said(node: Node) -> set[str]:
     """Of what an operator has to be told."""
-    return {words for words in ("is damaged at offset", "move the data folder away") if words in node.said()}
+    return {
+        words
+        for words in ("is damaged at offset", "move the data folder away")
+        if words in node.said()
+    }
 
 
 def _journal(node: Node, draw: Random) -> Path:

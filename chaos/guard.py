@@ -1,4 +1,5 @@
-"""Cleans up after a run: at its end, and by a process of its own that notices when the run was killed. `python -m chaos.guard NAME FOLDER`."""
+"""Cleans up after a run: at its end, and by a process of its own that notices when the run was
+killed. `python -m chaos.guard NAME FOLDER`."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ class Guard:
     def __init__(self, name: str, folder: Path) -> None:
         command = [sys.executable, "-m", "chaos.guard", name, str(folder)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, cwd=Path(__file__).parent.parent
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=Path(__file__).parent.parent,
         )
 
     def finish(self, *, keep: bool) -> None:
@@ -59,7 +64,11 @@ def _kill_those_in(folder: Path) -> None:
 
 
 def _pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()] if os.path.isdir("/proc") else []
+    return (
+        [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        if os.path.isdir("/proc")
+        else []
+    )
 
 
 def _command(pid: int) -> bytes:

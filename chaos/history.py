@@ -1,7 +1,8 @@
 """What clients of a cluster did and were told, and whether one log explains all of it.
 
-The full read at the end gives every append its place; all else follows from places, in O(n log n). Every record is unique: `WRITER.NUMBER.PART`.
-Times are of one monotonic clock, in seconds; places are record numbers, which offsets carry.
+The full read at the end gives every append its place; all else follows from places, in O(n log n).
+Every record is unique: `WRITER.NUMBER.PART`. Times are of one monotonic clock, in seconds; places
+are record numbers, which offsets carry.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ PAGE_RECORDS = 10_000  # a piece of so many may be a page, which ends where it i
 
 
 class Append(msgspec.Struct):
-    """One append of whole records, or all tries of a producer until it was acknowledged. `end` is the place behind it, if the answer told."""
+    """One append of whole records, or all tries of a producer until it was acknowledged. `end` is
+    the place behind it, if the answer told."""
 
     stream: str
     writer: str
@@ -31,7 +33,8 @@ class Append(msgspec.Struct):
 
 
 class Read(msgspec.Struct):
-    """Records from the place `begin` on, as one node answered. `whole`: the answer said that nothing follows, so it is linearizable."""
+    """Records from the place `begin` on, as one node answered. `whole`: the answer said that
+    nothing follows, so it is linearizable."""
 
     stream: str
     node: int
@@ -74,8 +77,13 @@ class History(msgspec.Struct):
 
 
 def check(history: History, final: dict[str, list[str]]) -> list[str]:
-    """What is not true, each with its kind before a colon; empty when all is. `final`: what each stream holds in the end."""
-    return [f"{stream}: {wrong}" for stream in sorted(final) for wrong in _check_stream(history, stream, final[stream])]
+    """What is not true, each with its kind before a colon; empty when all is. `final`: what each
+    stream holds in the end."""
+    return [
+        f"{stream}: {wrong}"
+        for stream in sorted(final)
+        for wrong in _check_stream(history, stream, final[stream])
+    ]
 
 
 def differences(found: list[str], records: list[str]) -> list[str]:
@@ -83,11 +91,17 @@ def differences(found: list[str], records: list[str]) -> list[str]:
     if found == records:
         return []
     at = next(
-        (place for place, (one, other) in enumerate(zip(found, records, strict=False)) if one != other), min(len(found), len(records))
+        (
+            place
+            for place, (one, other) in enumerate(zip(found, records, strict=False))
+            if one != other
+        ),
+        min(len(found), len(records)),
     )
     kind = "lost" if len(found) < len(records) else "restored"
     return [
-        f"{kind}: {len(found)} records are there again of {len(records)}; from {at} on {_shown(found[at:])} where {_shown(records[at:])} was"
+        f"{kind}: {len(found)} records are there again of {len(records)}; from {at} on "
+        f"{_shown(found[at:])} where {_shown(records[at:])} was"
     ]
 
 
@@ -102,7 +116,10 @@ def _check_stream(history: History, stream: str, final: list[str]) -> Iterator[s
     reads = [read for read in history.reads if read.stream == stream]
     for read in reads:
         if read.records != final[read.begin : read.end]:
-            yield f"read: node {read.node} gave {_shown(read.records)} from {read.begin} on, where {_shown(final[read.begin : read.end])} is"
+            yield (
+                f"read: node {read.node} gave {_shown(read.records)} from {read.begin} on, where "
+                f"{_shown(final[read.begin : read.end])} is"
+            )
     yield from _check_order(appends, reads, places, len(final))
     tails = [tail for tail in history.tails if tail.stream == stream]
     for tail in tails:
@@ -132,11 +149,17 @@ def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
             yield f"lost: {append.records[0]} was acknowledged by node {append.by} and is not there"
         return
     if append.outcome == FAIL:
-        yield f"refused: {append.records[0]} was refused by node {append.by} and is there, at {found[0]}"
+        yield (
+            f"refused: {append.records[0]} was refused by node {append.by} and is there, at "
+            f"{found[0]}"
+        )
     if len(found) < len(append.records) or found != list(range(found[0], found[0] + len(found))):
         yield f"torn: the records of {append.records[0]} are at {found}"
     elif append.end is not None and append.end != found[-1] + 1:
-        yield f"offset: {append.records[0]} ends at {found[-1] + 1}, and node {append.by} said {append.end}"
+        yield (
+            f"offset: {append.records[0]} ends at {found[-1] + 1}, and node {append.by} said "
+            f"{append.end}"
+        )
 
 
 def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[str]:
@@ -146,7 +169,11 @@ def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[
         if append.produced:
             producers.setdefault(append.writer, []).append(append)
     for writer, mine in producers.items():
-        there = [append for append in sorted(mine, key=lambda each: each.number) if append.records[0] in places]
+        there = [
+            append
+            for append in sorted(mine, key=lambda each: each.number)
+            if append.records[0] in places
+        ]
         if [append.number for append in there] != list(range(len(there))):
             yield f"gap: of {writer} there are {_shown([str(append.number) for append in there])}"
         at = [places[append.records[0]] for append in there]
@@ -154,10 +181,16 @@ def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[
             yield f"order: what {writer} produced is not in its order"
 
 
-def _check_order(appends: list[Append], reads: list[Read], places: dict[str, int], length: int) -> Iterator[str]:
-    """Linearizable: nothing that began later is placed, or sees, before what had ended; and nobody sees what had not begun."""
-    begun = [-math.inf] * (length + 1)  # at each place: when the latest of all appends up to it began
-    operations: list[tuple[float, float, int, int, str]] = []  # began, ended, sees at least, is seen as, name
+def _check_order(
+    appends: list[Append], reads: list[Read], places: dict[str, int], length: int
+) -> Iterator[str]:
+    """Linearizable: nothing that began later is placed, or sees, before what had ended; and nobody
+    sees what had not begun."""
+    # at each place: when the latest of all appends up to it began
+    begun = [-math.inf] * (length + 1)
+    operations: list[
+        tuple[float, float, int, int, str]
+    ] = []  # began, ended, sees at least, is seen as, name
     for append in appends:
         if append.records[0] not in places:
             continue
@@ -165,7 +198,13 @@ def _check_order(appends: list[Append], reads: list[Read], places: dict[str, int
         end = min(first + len(append.records), length)
         begun[end] = max(begun[end], append.began)
         operations.append(
-            (append.began, append.ended if append.outcome == OK else math.inf, first, end, f"the append of {append.records[0]}")
+            (
+                append.began,
+                append.ended if append.outcome == OK else math.inf,
+                first,
+                end,
+                f"the append of {append.records[0]}",
+            )
         )
     for place in range(1, length + 1):
         begun[place] = max(begun[place], begun[place - 1])
@@ -178,7 +217,9 @@ def _check_order(appends: list[Append], reads: list[Read], places: dict[str, int
 
 
 def _sweep(operations: Sequence[tuple[float, float, int, int, str]]) -> Iterator[str]:
-    ends = sorted((ended, version, name) for _, ended, _, version, name in operations if ended < math.inf)
+    ends = sorted(
+        (ended, version, name) for _, ended, _, version, name in operations if ended < math.inf
+    )
     floor, by, passed = 0, "", 0
     for began, _, sees, _, name in sorted(operations):
         while passed < len(ends) and ends[passed][0] < began:
@@ -190,34 +231,51 @@ def _sweep(operations: Sequence[tuple[float, float, int, int, str]]) -> Iterator
 
 
 def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
-    """Ordered, unique, without a gap, resumed where it was, told its place, and in the end complete."""
+    """Ordered, unique, without a gap, resumed where it was, told its place, and in the end
+    complete."""
     place = 0
     for piece in tail.pieces:
         if piece.begin != place:
-            yield f"resume: tail {tail.name} asked node {piece.node} from {piece.begin} on, and had got as far as {place}"
+            yield (
+                f"resume: tail {tail.name} asked node {piece.node} from {piece.begin} on, and had "
+                f"got as far as {place}"
+            )
         place = piece.begin + len(piece.records)
         if piece.records != final[piece.begin : place]:
             yield (
-                f"tail: node {piece.node} sent {tail.name} {_shown(piece.records)} from {piece.begin} on, where "
+                f"tail: node {piece.node} sent {tail.name} {_shown(piece.records)} from "
+                f"{piece.begin} on, where "
                 f"{_shown(final[piece.begin : place])} is"
             )
         if piece.told != place:
-            yield f"bookmark: node {piece.node} told tail {tail.name} to go on at {piece.told}, and it had got as far as {place}"
+            yield (
+                f"bookmark: node {piece.node} told tail {tail.name} to go on at {piece.told}, and "
+                f"it had got as far as {place}"
+            )
             place = piece.told
     if place < len(final):
         yield f"unseen: tail {tail.name} got {place} of {len(final)} records"
 
 
-def _check_halves(appends: list[Append], reads: list[Read], tails: list[Tail], places: dict[str, int]) -> Iterator[str]:
-    """The records of one append are seen together: who is told that this is all, and who is handed what is new, is not in between."""
-    ends = {0, *(places[append.records[-1]] + 1 for append in appends if append.records[-1] in places)}
+def _check_halves(
+    appends: list[Append], reads: list[Read], tails: list[Tail], places: dict[str, int]
+) -> Iterator[str]:
+    """The records of one append are seen together: who is told that this is all, and who is handed
+    what is new, is not in between."""
+    ends = {
+        0,
+        *(places[append.records[-1]] + 1 for append in appends if append.records[-1] in places),
+    }
     for read in reads:
         if read.whole and read.end not in ends:
             yield f"half: a read on node {read.node} ended at {read.end}, inside an append"
     for tail in tails:
         for piece in tail.pieces:
             if piece.told not in ends and len(piece.records) < PAGE_RECORDS:
-                yield f"half: node {piece.node} told tail {tail.name} to go on at {piece.told}, inside an append"
+                yield (
+                    f"half: node {piece.node} told tail {tail.name} to go on at {piece.told}, "
+                    "inside an append"
+                )
 
 
 def _shown(records: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""What the nodes use while a long run goes on, and whether it grows: memory, descriptors, and what lies on their disks."""
+"""What the nodes use while a long run goes on, and whether it grows: memory, descriptors, and what
+lies on their disks."""
 
 from __future__ import annotations
 
@@ -10,13 +11,20 @@ import msgspec
 import psutil
 
 MIB = 1 << 20
-SLACK = {"rss": 64 * MIB, "fds": 40, "journal": 256 * MIB, "snapshots": 32 * MIB}  # what may differ by chance
+# what may differ by chance
+SLACK = {
+    "rss": 64 * MIB,
+    "fds": 40,
+    "journal": 256 * MIB,
+    "snapshots": 32 * MIB,
+}
 GROWTH_MAX = 1.25
 SAMPLES_MIN = 8
 
 
 class Sample(msgspec.Struct):
-    """Of one node, when all was well. Bytes, but for the descriptors; `objects`: of all nodes together, which grow with what is written."""
+    """Of one node, when all was well. Bytes, but for the descriptors; `objects`: of all nodes
+    together, which grow with what is written."""
 
     at: float
     node: int
@@ -27,7 +35,9 @@ class Sample(msgspec.Struct):
     objects: int
 
 
-def measure(at: float, node: int, processes: Sequence[psutil.Process], data: Path, objects: Path) -> Sample:
+def measure(
+    at: float, node: int, processes: Sequence[psutil.Process], data: Path, objects: Path
+) -> Sample:
     rss = fds = 0
     for process in processes:
         with suppress(psutil.Error):
@@ -45,7 +55,8 @@ def measure(at: float, node: int, processes: Sequence[psutil.Process], data: Pat
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What is more in the last quarter than in the second, by more than chance; nothing can be said of a few samples."""
+    """What is more in the last quarter than in the second, by more than chance; nothing can be said
+    of a few samples."""
     found = []
     for node in sorted({sample.node for sample in samples}):
         mine = [sample for sample in samples if sample.node == node]
@@ -54,7 +65,9 @@ def grown(samples: Sequence[Sample]) -> list[str]:
         quarter = len(mine) // 4
         before, after = mine[quarter : 2 * quarter], mine[-quarter:]
         for name, slack in SLACK.items():
-            first, last = (max(getattr(sample, name) for sample in some) for some in (before, after))
+            first, last = (
+                max(getattr(sample, name) for sample in some) for some in (before, after)
+            )
             if last > first * GROWTH_MAX + slack:
                 found.append(f"growth: {name} of node {node} was {first:,} and is {last:,}")
     return found

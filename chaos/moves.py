@@ -1,4 +1,5 @@
-"""What operators do while all goes wrong: nodes come and go, groups move, leaderships change; and each comes to an end once all is well again."""
+"""What operators do while all goes wrong: nodes come and go, groups move, leaderships change; and
+each comes to an end once all is well again."""
 
 from __future__ import annotations
 
@@ -47,28 +48,44 @@ def possible(cluster: Cluster) -> list[str]:
     """The names of those that can be asked for now."""
     staying = len(cluster.nodes) - len(cluster.leaving)
     full = staying >= MEMBERS_MAX or cluster.last >= NUMBERS_MAX
-    return [each.name for each in ACTS if staying >= each.members and not (full and each.name == "a node joins")]
+    return [
+        each.name
+        for each in ACTS
+        if staying >= each.members and not (full and each.name == "a node joins")
+    ]
 
 
 async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random) -> str:
-    """By any node that is up; why it was refused, empty when it was not, `UNKNOWN …` when nobody knows. Raises Failed for an answer that says none
-    of that."""
+    """By any node that is up; why it was refused, empty when it was not, `UNKNOWN …` when nobody
+    knows. Raises Failed for an answer that says none of that."""
     deadline = asyncio.get_running_loop().time() + ASK_SECONDS
     said = "nobody could be asked"
     while asyncio.get_running_loop().time() < deadline:
-        able = [number for number in cluster.numbers if cluster.nodes[number].is_alive and number not in cluster.leaving]
+        able = [
+            number
+            for number in cluster.numbers
+            if cluster.nodes[number].is_alive and number not in cluster.leaving
+        ]
         if able:
             number, asked = draw.choice(able), json.dumps(body).encode()
             place, dial = cluster.network.admin(number), partial(cluster.network.dial, number)
             try:
                 answer = await ask_once(
-                    place, "POST", f"/v1/cluster/{path}", asked, seconds=10.0, dial=dial, Content_Type="application/json"
+                    place,
+                    "POST",
+                    f"/v1/cluster/{path}",
+                    asked,
+                    seconds=10.0,
+                    dial=dial,
+                    Content_Type="application/json",
                 )
             except (Lost, Unsent) as lost:
                 said = repr(lost)
             else:
                 if answer.status in (200, 201, 409):
-                    return "" if answer.status != 409 else json.loads(answer.body)["error"]["message"]
+                    return (
+                        "" if answer.status != 409 else json.loads(answer.body)["error"]["message"]
+                    )
                 if answer.status != 503:
                     raise Failed(f"{path} with {body} is answered with {answer}")
                 said = str(answer.body)
@@ -88,9 +105,11 @@ async def _placed(cluster: Cluster, draw: Random, most: int = GROUPS) -> tuple[i
     return group, view["groups"][group]["voters"], view["groups"][group]["leader"]
 
 
-async def _insist(cluster: Cluster, path: str, body: dict[str, Any], draw: Random, end: Callable[[bool], None]) -> str:
-    """For what must be known before the cluster can be called well: what has no certain answer now is asked for again once all is healed. `end` is
-    told whether it was taken."""
+async def _insist(
+    cluster: Cluster, path: str, body: dict[str, Any], draw: Random, end: Callable[[bool], None]
+) -> str:
+    """For what must be known before the cluster can be called well: what has no certain answer now
+    is asked for again once all is healed. `end` is told whether it was taken."""
     refused = await order(cluster, path, body, draw)
     if refused.startswith(UNKNOWN):
         cluster.unsure.append((path, body, end))
@@ -116,7 +135,12 @@ async def ask_again(cluster: Cluster, draw: Random) -> str:
 async def _add(cluster: Cluster, draw: Random, replaces: int) -> tuple[int, str]:
     """The number of a new node, and why it was not taken."""
     node = await cluster.join()
-    body = {"id": node.number, "peer": cluster.peer_of(node.number), "http": cluster.http_of(node.number), "replaces": replaces}
+    body = {
+        "id": node.number,
+        "peer": cluster.peer_of(node.number),
+        "http": cluster.http_of(node.number),
+        "replaces": replaces,
+    }
 
     def end(taken: bool) -> None:
         if not taken:
@@ -138,12 +162,19 @@ async def join(cluster: Cluster, draw: Random) -> Asked:
 @act("a replica moves", members=4)
 async def move(cluster: Cluster, draw: Random) -> Asked:
     group, voters, _ = await _placed(cluster, draw)
-    others = [number for number in cluster.numbers if number not in voters and number not in cluster.leaving]
+    others = [
+        number
+        for number in cluster.numbers
+        if number not in voters and number not in cluster.leaving
+    ]
     if not others or not voters:
         return f"group {group} is everywhere", []
     source, target = draw.choice(voters), draw.choice(others)
     refused = await order(cluster, f"groups/{group}/move", {"from": source, "to": target}, draw)
-    return _told(f"group {group} goes from node {source} to node {target}", refused), [source, target]
+    return _told(f"group {group} goes from node {source} to node {target}", refused), [
+        source,
+        target,
+    ]
 
 
 @act("all that a node has moves", members=4)
@@ -171,7 +202,10 @@ async def drain(cluster: Cluster, draw: Random) -> Asked:
 @act("all is spread anew")
 async def rebalance(cluster: Cluster, draw: Random) -> Asked:
     refused = await order(cluster, "rebalance", {}, draw)
-    return _told("replicas and leads are spread anew", refused), [await cluster.controller(), draw.choice(cluster.numbers)]
+    return _told("replicas and leads are spread anew", refused), [
+        await cluster.controller(),
+        draw.choice(cluster.numbers),
+    ]
 
 
 @act("a node is removed", members=4)
@@ -193,11 +227,15 @@ async def replace(cluster: Cluster, draw: Random) -> Asked:
     old = draw.choice(cluster.numbers)
     await cluster.nodes[old].kill()
     number, refused = await _add(cluster, draw, old)
-    return _told(f"node {old} is lost, and node {number} takes its place", refused), [number, await cluster.controller()]
+    return _told(f"node {old} is lost, and node {number} takes its place", refused), [
+        number,
+        await cluster.controller(),
+    ]
 
 
 async def settle(cluster: Cluster, draw: Random) -> str:
-    """After an episode: nodes that were to be empty, or to lead nothing, are as the others again. What stands in the way, if anything does."""
+    """After an episode: nodes that were to be empty, or to lead nothing, are as the others again.
+    What stands in the way, if anything does."""
     view = await cluster.look()
     for node in [] if view is None else view["nodes"]:
         if node["state"] not in ("active", "leaving"):

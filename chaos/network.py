@@ -1,6 +1,8 @@
-"""Where the nodes live: each in a network namespace of its own, with packets dropped by iptables; or on loopback, where only the proxies can cut.
+"""Where the nodes live: each in a network namespace of its own, with packets dropped by iptables;
+or on loopback, where only the proxies can cut.
 
-A node is known to all others by its door, an address of a proxy (`chaos/proxy.py`), and by nothing else: what it says of itself is the door, too.
+A node is known to all others by its door, an address of a proxy (`chaos/proxy.py`), and by nothing
+else: what it says of itself is the door, too.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from chaos.proxy import Place, Wires
 
 HTTP_PORT, PEER_PORT = 4437, 4439
 CLONE_NEWNET = 0x40000000
-BRIDGE = (
-    "02:00:00:00:00:fe"  # else it takes the least of its ports', and one more node makes all others lose it until they ask for it again
-)
+# else it takes the least of its ports', and one more node makes all others lose it until they ask
+# for it again
+BRIDGE = "02:00:00:00:00:fe"
 
 
 class Loopback:
@@ -90,8 +92,8 @@ class Loopback:
 
 
 class Namespaces:
-    """A bridge in this namespace, a namespace for each node. Needs root, `ip` and `iptables`. Node N is NET.0.N, its door NET.1.N, and what comes to B
-    for A comes from NET.(10 + A).B."""
+    """A bridge in this namespace, a namespace for each node. Needs root, `ip` and `iptables`. Node
+    N is NET.0.N, its door NET.1.N, and what comes to B for A comes from NET.(10 + A).B."""
 
     kind = "namespaces"
     loses = True
@@ -107,7 +109,8 @@ class Namespaces:
         return "127.0.0.1", HTTP_PORT + 1
 
     def dial(self, node: int) -> socket.socket:
-        """A socket for `admin`, which is the loopback of the node's namespace. A thread enters it, and ends there."""
+        """A socket for `admin`, which is the loopback of the node's namespace. A thread enters it,
+        and ends there."""
 
         def enter() -> socket.socket:
             with open(f"/run/netns/{self.space(node)}", "rb") as space:
@@ -151,9 +154,25 @@ class Namespaces:
         for place in (self.door(node), *map(self.source, pairs)):
             _run("ip", "addr", "add", f"{place[0]}/16", "dev", bridge)
         _run("ip", "netns", "add", space)
-        _run("ip", "link", "add", f"{bridge}v{node}", "type", "veth", "peer", "name", "eth0", "netns", space)
+        _run(
+            "ip",
+            "link",
+            "add",
+            f"{bridge}v{node}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            space,
+        )
         _run("ip", "link", "set", f"{bridge}v{node}", "master", bridge, "up")
-        for command in (f"addr add {self._net}.0.{node}/16 dev eth0", "link set eth0 up", "link set lo up"):
+        for command in (
+            f"addr add {self._net}.0.{node}/16 dev eth0",
+            "link set eth0 up",
+            "link set lo up",
+        ):
             _run("ip", "-n", space, *command.split())
         self.nodes.append(node)
 
@@ -174,7 +193,8 @@ class Namespaces:
             self._filter(sender, [self.door(to)[0], self.source((to, sender))[0]], *chance)
 
     def silence(self, node: int) -> None:
-        """No packet leaves or reaches it, of clients neither: as when the power is off, nobody is told."""
+        """No packet leaves or reaches it, of clients neither: as when the power is off, nobody is
+        told."""
         for chain in ("INPUT", "OUTPUT"):
             _run(
                 "ip",
@@ -200,7 +220,20 @@ class Namespaces:
 
     def _filter(self, node: int, addresses: list[str], *match: str) -> None:
         for address in addresses:
-            _run("ip", "netns", "exec", self.space(node), "iptables", "-A", "OUTPUT", "-d", address, *match, "-j", "DROP")
+            _run(
+                "ip",
+                "netns",
+                "exec",
+                self.space(node),
+                "iptables",
+                "-A",
+                "OUTPUT",
+                "-d",
+                address,
+                *match,
+                "-j",
+                "DROP",
+            )
 
 
 def why_not() -> str:
@@ -214,7 +247,11 @@ def why_not() -> str:
     try:
         probe.start()
     except (subprocess.CalledProcessError, OSError) as fault:
-        said = fault.stderr.decode().strip() if isinstance(fault, subprocess.CalledProcessError) else str(fault)
+        said = (
+            fault.stderr.decode().strip()
+            if isinstance(fault, subprocess.CalledProcessError)
+            else str(fault)
+        )
         return f"network namespaces do not work here: {said}"
     finally:
         probe.close()
@@ -225,7 +262,9 @@ def remove(name: str) -> None:
     """All that a network of this name has made. Nothing there is no error."""
     if shutil.which("ip") is None:
         return
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=False
+    ).stdout
     for space in (line.split()[0] for line in listed.splitlines() if line.strip()):
         if space.startswith(f"{name}n"):
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)

@@ -1,4 +1,5 @@
-"""Real nodes: `polynya serve` with settings files of a cluster, each where its network and its disk are; killed, paused and started again."""
+"""Real nodes: `polynya serve` with settings files of a cluster, each where its network and its disk
+are; killed, paused and started again."""
 
 from __future__ import annotations
 
@@ -43,7 +44,14 @@ SMALL = {  # so that packs, merges, collections and snapshots happen within a mi
 class Node:
     """One of them: its disk, its files, and its processes while it lives."""
 
-    def __init__(self, number: int, disk: Disk | Folder, inside: list[str], variables: dict[str, str], orders: Orders | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        disk: Disk | Folder,
+        inside: list[str],
+        variables: dict[str, str],
+        orders: Orders | None,
+    ) -> None:
         self.number, self.disk, self.orders = number, disk, orders
         self.log = disk.path.parent / f"node-{number}.log"
         self.config = disk.path.parent / f"node-{number}.toml"
@@ -60,8 +68,18 @@ class Node:
         """In the thread that stays: the kernel kills it when that ends."""
         assert not self.is_alive
         serve = [sys.executable, "-m", "polynya", "serve", "--config", str(self.config)]
-        command = [*self._inside, sys.executable, "-P", "-m", "polynya.config.core_start", str(os.getpid()), *serve]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
+        command = [
+            *self._inside,
+            sys.executable,
+            "-P",
+            "-m",
+            "polynya.config.core_start",
+            str(os.getpid()),
+            *serve,
+        ]
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")
+        }
         environment = kept | {"PYTHONPATH": str(self.source)} | self._variables
         with self.log.open("ab") as log:
             log.write(f"--- start {self.starts}\n".encode())
@@ -142,7 +160,8 @@ class Node:
         self.config.write_text(CORES.sub(f"cores = {count}", self.config.read_text()))
 
     def wipe(self) -> None:
-        """The machine is a new one, whose clock is right: without data, a node is not let in by an object store that its clock is too far from."""
+        """The machine is a new one, whose clock is right: without data, a node is not let in by an
+        object store that its clock is too far from."""
         shutil.rmtree(self.data)
         if self.orders is not None:
             self.orders.give(real_ms=0)
@@ -169,14 +188,22 @@ def _is_there(process: psutil.Process) -> bool:
 
 
 class Cluster:
-    """Those that belong to it, their network and their wires. `disk_at` makes the disk of a node at a path.
+    """Those that belong to it, their network and their wires. `disk_at` makes the disk of a node at
+    a path.
 
-    `aims`: whom what is going on is about; faults meet these rather than others. `leaving`: who ends by itself once it was removed, and how
+    `aims`: whom what is going on is about; faults meet these rather than others. `leaving`: who
+      ends by itself once it was removed, and how
     often it had been started when that was asked for.
     """
 
     def __init__(
-        self, folder: Path, network: Loopback | Namespaces, wires: Wires, disk_at: Callable[[Path], Disk | Folder], *, cores: int = 1
+        self,
+        folder: Path,
+        network: Loopback | Namespaces,
+        wires: Wires,
+        disk_at: Callable[[Path], Disk | Folder],
+        *,
+        cores: int = 1,
     ) -> None:
         self.folder, self.network, self.wires, self.cores = folder, network, wires, cores
         self.nodes: dict[int, Node] = {}
@@ -198,8 +225,11 @@ class Cluster:
     def numbers(self) -> list[int]:
         return sorted(self.nodes)
 
-    async def prepare(self, library: Path | None, open_store: Callable[[], Awaitable[list[str]]]) -> None:
-        """Everything of the first ones but their processes. `open_store` gives the settings of an object store; none: a folder."""
+    async def prepare(
+        self, library: Path | None, open_store: Callable[[], Awaitable[list[str]]]
+    ) -> None:
+        """Everything of the first ones but their processes. `open_store` gives the settings of an
+        object store; none: a folder."""
         self._library = library
         self.network.start()
         self.cold = await open_store() or self.cold
@@ -233,7 +263,9 @@ class Cluster:
                 answer = await ask_once(self.network.http(number), "GET", "/metrics", seconds=5.0)
             except (Lost, Unsent):
                 return -1
-            found = re.findall(r"^polynya_hot_bytes(?:{[^}]*})? ([0-9.e+]+)$", answer.body.decode(), re.MULTILINE)
+            found = re.findall(
+                r"^polynya_hot_bytes(?:{[^}]*})? ([0-9.e+]+)$", answer.body.decode(), re.MULTILINE
+            )
             if not found:
                 return -1
             total += int(sum(map(float, found)))
@@ -250,7 +282,9 @@ class Cluster:
         """A command of the product, and what it says."""
         environment = os.environ | {"PYTHONPATH": str(SOURCE)}
         command = [sys.executable, "-m", "polynya", *words]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, env=environment, check=False)
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, env=environment, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr}")
         return done.stdout
@@ -262,14 +296,18 @@ class Cluster:
     def sender(self, place: Place) -> int:
         """The node that a connection comes from, for the wires; 0: none."""
         number = self.network.sender(place)
-        return number or next((node.number for node in self.nodes.values() if has_port(node.processes(), place[1])), 0)
+        return number or next(
+            (node.number for node in self.nodes.values() if has_port(node.processes(), place[1])), 0
+        )
 
     def source(self, pair: Pair) -> Place:
         return self.network.source(pair)
 
     async def _lay_out(self, number: int, peers: list[int], *, joins: bool) -> Node:
         """A disk is made beside the loop: what passes between the nodes passes there."""
-        orders = Orders(self.folder / f"node-{number}.orders") if self._library is not None else None
+        orders = (
+            Orders(self.folder / f"node-{number}.orders") if self._library is not None else None
+        )
         variables = {f"POLYNYA_{name}": value for name, value in SMALL.items()}
         if orders is not None and self._library is not None:
             variables |= orders.variables(self._library)
@@ -289,11 +327,27 @@ class Cluster:
             f"cores = {self.cores}",
         ]
         lines += [f"groups = {GROUPS}", "unsafe_no_auth = true", "[cold]", *self.cold]
-        lines += ["[cluster]", f'id = "{self._id}"', f"node = {number}", f'ca = "{certificates}/ca.crt"']
-        lines += [f'cert = "{certificates}/node-{number}.crt"', f'key = "{certificates}/node-{number}.key"']
-        lines += ['listen = "{}:{}"'.format(*self.network.peer(number)), *(["join = true"] if joins else [])]
+        lines += [
+            "[cluster]",
+            f'id = "{self._id}"',
+            f"node = {number}",
+            f'ca = "{certificates}/ca.crt"',
+        ]
+        lines += [
+            f'cert = "{certificates}/node-{number}.crt"',
+            f'key = "{certificates}/node-{number}.key"',
+        ]
+        lines += [
+            'listen = "{}:{}"'.format(*self.network.peer(number)),
+            *(["join = true"] if joins else []),
+        ]
         for other in peers:
-            lines += ["[[cluster.nodes]]", f"id = {other}", f'peer = "{self.peer_of(other)}"', f'http = "{self.http_of(other)}"']
+            lines += [
+                "[[cluster.nodes]]",
+                f"id = {other}",
+                f'peer = "{self.peer_of(other)}"',
+                f'http = "{self.http_of(other)}"',
+            ]
             lines += ['role = "reader"'] if other in self.readers else []
         return "\n".join([*lines, ""])
 
@@ -313,8 +367,13 @@ class Cluster:
         return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def look(self) -> dict[str, Any] | None:
-        """What the first node says that says something. All are asked at once: nodes that stand still would else do so for as long as they are waited for."""
-        asked = [asyncio.create_task(self.view(number)) for number in self.numbers if self.nodes[number].is_alive]
+        """What the first node says that says something. All are asked at once: nodes that stand
+        still would else do so for as long as they are waited for."""
+        asked = [
+            asyncio.create_task(self.view(number))
+            for number in self.numbers
+            if self.nodes[number].is_alive
+        ]
         try:
             for said in asyncio.as_completed(asked):
                 view = await said
@@ -327,7 +386,8 @@ class Cluster:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def unwell(self) -> str:
-        """What is wrong, as all nodes say; empty when nothing is, no replica is behind, nothing moves, and the wires carry everything."""
+        """What is wrong, as all nodes say; empty when nothing is, no replica is behind, nothing
+        moves, and the wires carry everything."""
         staying = set(self.nodes) - set(self.leaving)
         for number in sorted(staying):
             view = await self.view(number)
@@ -336,7 +396,9 @@ class Cluster:
             trouble = "; ".join(view["problems"]) or _unfinished(view, staying)
             if trouble:
                 return f"node {number} says: {trouble}"
-        missing = {(one, other) for one in staying for other in staying - {one}} - self.wires.carried()
+        missing = {
+            (one, other) for one in staying for other in staying - {one}
+        } - self.wires.carried()
         return f"no connection through the wires: {sorted(missing)}" if missing else ""
 
     async def leader_most(self) -> int:
@@ -354,13 +416,23 @@ class Cluster:
         return leader if leader in self.nodes else self.numbers[0]
 
     def odd_lines(self) -> list[str]:
-        """Of the logs: what should not be said whatever fails. A disk that fails is told with where it was noticed."""
+        """Of the logs: what should not be said whatever fails. A disk that fails is told with where
+        it was noticed."""
         odd, explained = (
             re.compile(r"Traceback \(most recent call last\)|AssertionError"),
             re.compile(r"OSError: \[Errno (5|28)\]|CorruptData"),
         )
-        lines = ((node.number, line) for node in self.all if node.starts for line in node.log.read_text(errors="replace").splitlines())
-        return [f"log: node {number}: {line}" for number, line in lines if odd.search(line) and not explained.search(line)]
+        lines = (
+            (node.number, line)
+            for node in self.all
+            if node.starts
+            for line in node.log.read_text(errors="replace").splitlines()
+        )
+        return [
+            f"log: node {number}: {line}"
+            for number, line in lines
+            if odd.search(line) and not explained.search(line)
+        ]
 
     async def close(self) -> None:
         for node in self.all:
@@ -378,9 +450,16 @@ def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
         return "it is being balanced"
     for group in view["groups"]:
         replicas = {int(number) for number in group["behind"]}
-        voters, goal = group.get("voters", []), group.get("goal", group.get("voters", []))  # releases before placement tell neither
+        # releases before placement tell neither
+        voters, goal = (
+            group.get("voters", []),
+            group.get("goal", group.get("voters", [])),
+        )
         if goal != voters or not set(voters) <= replicas:
-            return f"group {group['group']} is on {sorted(replicas)}, has the voters {voters} and is to have {goal}"
+            return (
+                f"group {group['group']} is on {sorted(replicas)}, has the voters {voters} and is "
+                f"to have {goal}"
+            )
         if max(group["behind"].values(), default=0) > LAG_MAX:
             return f"replicas are behind in group {group['group']}"
     return ""

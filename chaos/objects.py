@@ -1,5 +1,6 @@
-"""An object store that fails: a real S3 server (SeaweedFS, as the tests have it), and before it a proxy that refuses, is late, breaks connections
-after what was asked for has been done, or is not there."""
+"""An object store that fails: a real S3 server (SeaweedFS, as the tests have it), and before it a
+proxy that refuses, is late, breaks connections after what was asked for has been done, or is not
+there."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ from chaos.proxy import Place, reset_at_close
 
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>later</Message></Error>"
 BUSY = (
-    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(_SLOW_DOWN)
-    + _SLOW_DOWN
+    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n"
+    b"Connection: close\r\n\r\n" % len(_SLOW_DOWN) + _SLOW_DOWN
 )
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of requests. `late`: seconds before each is passed on. `gone`: "" or how it is not there."""
+    """Shares of requests. `late`: seconds before each is passed on. `gone`: "" or how it is not
+    there."""
 
     name: str = "fair"
     refused: float = 0.0  # with 503, and not done
@@ -42,7 +44,13 @@ WEATHERS = (
     Weather(name="the store is slow", late=(0.2, 2.5)),
     Weather(name="the store is away", gone="refuses"),
     Weather(name="the store is silent", gone="is silent"),
-    Weather(name="the store does a bit of everything", refused=0.2, untold=0.2, torn=0.1, late=(0.0, 0.5)),
+    Weather(
+        name="the store does a bit of everything",
+        refused=0.2,
+        untold=0.2,
+        torn=0.1,
+        late=(0.0, 0.5),
+    ),
 )
 
 
@@ -104,7 +112,10 @@ class Store:
                 far.transport.abort()
 
     async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, far: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         """One request, and its answer."""
         request = await _message(reader)
@@ -139,7 +150,8 @@ class Store:
 
 
 async def _message(reader: asyncio.StreamReader, to: bytes = b"") -> bytes:
-    """A whole request, or the answer to a request with the method `to`. Raises EOFError, ValueError."""
+    """A whole request, or the answer to a request with the method `to`. Raises EOFError,
+    ValueError."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = dict(_field(line) for line in head.split(b"\r\n")[1:] if line)
     status = int(head.split(b" ", 2)[1]) if to else 0

@@ -81,7 +81,11 @@ class Results(msgspec.Struct, kw_only=True):
     def wrong(self) -> bool:
         runs = [*self.chaos, *([self.soak] if self.soak is not None else [])]
         failed = self.simulation is not None and self.simulation.failed
-        return bool(failed) or any(run.wrong for run in runs) or any(not mutant.by for mutant in self.mutants)
+        return (
+            bool(failed)
+            or any(run.wrong for run in runs)
+            or any(not mutant.by for mutant in self.mutants)
+        )
 
 
 HERE = Path(__file__).parent
@@ -117,17 +121,35 @@ def _totals(results: Results) -> str:
     rows = []
     if (told := results.simulation) is not None:
         failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "0 failed"
-        rows.append(f"| simulation | {told.seeds:,} seeds, {told.simulated_hours:.1f} simulated hours | {told.acknowledged:,} | {failed} |")
+        rows.append(
+            f"| simulation | {told.seeds:,} seeds, {told.simulated_hours:.1f} simulated hours | "
+            f"{told.acknowledged:,} | {failed} |"
+        )
     for run in [*results.chaos, *([results.soak] if results.soak is not None else [])]:
         name = "soak" if run is results.soak else f"chaos, {run.network}"
-        lost = f", {run.recovered:,} records recovered after the loss of all disks" if run.recovered else ""
+        lost = (
+            f", {run.recovered:,} records recovered after the loss of all disks"
+            if run.recovered
+            else ""
+        )
         wrong = "; ".join(each.splitlines()[0] for each in run.wrong) or "nothing wrong"
-        rows.append(f"| {name} | {run.episodes} episodes in {run.seconds:.0f} s{lost} | {run.acknowledged:,} | {wrong} |")
+        rows.append(
+            f"| {name} | {run.episodes} episodes in {run.seconds:.0f} s{lost} | "
+            f"{run.acknowledged:,} | {wrong} |"
+        )
     if results.mutants:
         caught = sum(bool(mutant.by) for mutant in results.mutants)
-        rows.append(f"| mutations ({results.mutants_date}) | {len(results.mutants)} planted defects | | {caught} caught |")
+        rows.append(
+            f"| mutations ({results.mutants_date}) | {len(results.mutants)} planted defects | | "
+            f"{caught} caught |"
+        )
     head = f"## Last run\n\n{results.date}, {results.machine}, `{results.command}`.\n\n"
-    return head + "| method | amount | appends acknowledged | result |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    return (
+        head
+        + "| method | amount | appends acknowledged | result |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
 
 
 def _results(results: Results) -> list[str]:
@@ -137,7 +159,9 @@ def _results(results: Results) -> list[str]:
     if results.simulation is not None:
         parts.append(_simulation(results.simulation))
     if results.chaos or results.soak:
-        parts.append(_chaos([*results.chaos, *([results.soak] if results.soak else [])], results.soak))
+        parts.append(
+            _chaos([*results.chaos, *([results.soak] if results.soak else [])], results.soak)
+        )
     if results.mutants:
         parts.append(_mutants(results.mutants, results.mutants_date))
     return parts
@@ -147,9 +171,12 @@ def _simulation(told: Simulation) -> str:
     failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "none failed"
     rows = "\n".join(f"| {name} | {count:,} |" for name, count in told.faults.items() if count)
     return (
-        f"### Simulation\n\n{told.seeds:,} seeds from {told.first_seed} on, {failed}: {told.events:,} events, {told.messages:,} messages, "
-        f"{told.simulated_hours:.1f} simulated hours in {told.seconds / 60:.0f} minutes; {told.acknowledged:,} appends acknowledged, "
-        f"{told.unknown:,} with an unknown outcome, {told.reads:,} reads of whole streams, {told.tailed:,} records by tails, {told.terms:,} terms.\n\n"
+        f"### Simulation\n\n{told.seeds:,} seeds from {told.first_seed} on, {failed}: "
+        f"{told.events:,} events, {told.messages:,} messages, "
+        f"{told.simulated_hours:.1f} simulated hours in {told.seconds / 60:.0f} minutes; "
+        f"{told.acknowledged:,} appends acknowledged, "
+        f"{told.unknown:,} with an unknown outcome, {told.reads:,} reads of whole streams, "
+        f"{told.tailed:,} records by tails, {told.terms:,} terms.\n\n"
         f"| what happened | times |\n|---|---|\n{rows}\n"
     )
 
@@ -157,15 +184,18 @@ def _simulation(told: Simulation) -> str:
 def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
     lines = [
         "### Chaos\n",
-        "| run | episodes | acknowledged | refused | unknown | reads | by tails | longest time without an append to some stream "
+        "| run | episodes | acknowledged | refused | unknown | reads | by tails | longest time "
+        "without an append to some stream "
         "| slowest recovery | wrong |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for run in runs:
         name = "soak" if run is soak else run.network
         lines.append(
-            f"| `{run.command}` ({name}, {run.seconds:.0f} s) | {run.episodes} | {run.acknowledged:,} | {run.refused:,} | {run.unknown:,} | {run.reads:,} | "
-            f"{run.tailed:,} | {run.longest_pause:.1f} s | {run.slowest_recovery:.1f} s | {len(run.wrong) or 'nothing'} |"
+            f"| `{run.command}` ({name}, {run.seconds:.0f} s) | {run.episodes} | "
+            f"{run.acknowledged:,} | {run.refused:,} | {run.unknown:,} | {run.reads:,} | "
+            f"{run.tailed:,} | {run.longest_pause:.1f} s | {run.slowest_recovery:.1f} s | "
+            f"{len(run.wrong) or 'nothing'} |"
         )
     wrong = [each for run in runs for each in run.wrong]
     if wrong:
@@ -173,34 +203,55 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
     faults: Counter[str] = Counter()
     for run in runs:
         faults += Counter(run.faults)
-    lines += ["", "| fault | episodes |", "|---|---|", *(f"| {name} | {count} |" for name, count in faults.most_common())]
+    lines += [
+        "",
+        "| fault | episodes |",
+        "|---|---|",
+        *(f"| {name} | {count} |" for name, count in faults.most_common()),
+    ]
     acts, recovered = sum(run.acts for run in runs), sum(run.recovered for run in runs)
     if acts:
         lines += [
             "",
-            f"In {acts} of the episodes nodes joined, were drained, emptied, replaced or removed, or groups moved, beside the fault.",
+            f"In {acts} of the episodes nodes joined, were drained, emptied, replaced or removed, "
+            "or groups moved, beside the fault.",
         ]
     store: Counter[str] = Counter()
     for run in runs:
         store += Counter(run.store)
     if store:
-        lines += ["", "Requests to the S3 server: " + ", ".join(f"{what} {count:,}" for what, count in store.most_common()) + "."]
+        lines += [
+            "",
+            "Requests to the S3 server: "
+            + ", ".join(f"{what} {count:,}" for what, count in store.most_common())
+            + ".",
+        ]
     if recovered:
-        lines += ["", f"After the loss of all disks in the end {recovered:,} records were there again, out of the object store alone: all."]
+        lines += [
+            "",
+            f"After the loss of all disks in the end {recovered:,} records were there again, out "
+            "of the object store alone: all.",
+        ]
     skipped = {f"{name}: {why}" for run in runs for name, why in run.skipped.items()}
     lines += ["", "Left out: " + ("; ".join(sorted(skipped)) if skipped else "nothing.")]
     if soak is not None and soak.memory:
         lines += [
             "",
-            f"In the soak memory, descriptors, journals and snapshots of the nodes did not grow ({soak.memory} MiB of memory in the end).",
+            "In the soak memory, descriptors, journals and snapshots of the nodes did not grow "
+            f"({soak.memory} MiB of memory in the end).",
         ]
     return "\n".join(lines) + "\n"
 
 
 def _mutants(mutants: list[Mutant], date: str) -> str:
     caught = sum(bool(mutant.by) for mutant in mutants)
-    rows = "\n".join(f"| {mutant.list} | {mutant.name} | {_short(mutant.by)} |" for mutant in mutants)
-    return f"### Mutations\n\n{date}, by `make mutants`: {caught} of {len(mutants)} are caught.\n\n| list | defect | caught by |\n|---|---|---|\n{rows}\n"
+    rows = "\n".join(
+        f"| {mutant.list} | {mutant.name} | {_short(mutant.by)} |" for mutant in mutants
+    )
+    return (
+        f"### Mutations\n\n{date}, by `make mutants`: {caught} of {len(mutants)} are caught.\n\n| "
+        f"list | defect | caught by |\n|---|---|---|\n{rows}\n"
+    )
 
 
 def _short(by: str) -> str:
@@ -210,4 +261,7 @@ def _short(by: str) -> str:
 
 def _found() -> list[str]:
     rows = "\n".join(f"| {found.what} | {found.by} | {found.test} |" for found in FOUND)
-    return [f"## Defects found before the first release\n\n| defect | found by | test |\n|---|---|---|\n{rows}\n"]
+    return [
+        "## Defects found before the first release\n\n| defect | found by | test |\n"
+        f"|---|---|---|\n{rows}\n"
+    ]

@@ -1,4 +1,5 @@
-"""The wires between the nodes: a proxy before each, which knows who connects, and delays, holds up or breaks what passes from one to another."""
+"""The wires between the nodes: a proxy before each, which knows who connects, and delays, holds up
+or breaks what passes from one to another."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class Network(Protocol):
 
 
 class Way(msgspec.Struct):
-    """What happens to bytes from one node to another. Delays in seconds, drawn for each chunk; they never overtake. `rate`: of bytes a second; 0: as
-    many as there are."""
+    """What happens to bytes from one node to another. Delays in seconds, drawn for each chunk; they
+    never overtake. `rate`: of bytes a second; 0: as many as there are."""
 
     delay: tuple[float, float] = (0.0, 0.0)
     rate: float = 0.0
@@ -34,8 +35,8 @@ class Way(msgspec.Struct):
 
 
 class Wires:
-    """Each node has a door, which is all that others know of it. A connection that node A makes to the door of node B has two ways, of the pair (A, B)
-    and of the pair (B, A)."""
+    """Each node has a door, which is all that others know of it. A connection that node A makes to
+    the door of node B has two ways, of the pair (A, B) and of the pair (B, A)."""
 
     def __init__(self, seed: int) -> None:
         self.ways: dict[Pair, Way] = {}
@@ -58,7 +59,9 @@ class Wires:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             sender = network.sender(writer.get_extra_info("peername")[:2])
             if (sender, node) in self.ways:
-                await self._serve((sender, node), (network.source((sender, node))[0], to), reader, writer)
+                await self._serve(
+                    (sender, node), (network.source((sender, node))[0], to), reader, writer
+                )
             else:  # it is gone already, or nobody's
                 reset_at_close(writer)
 
@@ -77,7 +80,8 @@ class Wires:
         self.ways[pair].rate = rate
 
     def hold(self, pair: Pair) -> None:
-        """Nothing passes from one to the other, and nothing is lost: what a network that drops everything looks like above TCP."""
+        """Nothing passes from one to the other, and nothing is lost: what a network that drops
+        everything looks like above TCP."""
         self.ways[pair].open.clear()
 
     def reset(self, pair: Pair) -> int:
@@ -99,7 +103,13 @@ class Wires:
             reset_at_close(writer)
         await asyncio.sleep(0)
 
-    async def _serve(self, pair: Pair, onward: tuple[str, Place], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self,
+        pair: Pair,
+        onward: tuple[str, Place],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         source, to = onward
         self._open.add((pair, writer))
         far: asyncio.StreamWriter | None = None
@@ -110,7 +120,11 @@ class Wires:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._pump(self.ways[pair], reader, far))
                 tasks.create_task(self._pump(self.ways[pair[1], pair[0]], far_reader, writer))
-        except (OSError, ExceptionGroup, asyncio.CancelledError):  # at the end of a run; asyncio would report a cancelled one as a defect
+        except (
+            OSError,
+            ExceptionGroup,
+            asyncio.CancelledError,
+        ):  # at the end of a run; asyncio would report a cancelled one as a defect
             pass
         finally:
             for each in (writer, far):
@@ -118,8 +132,11 @@ class Wires:
                     self._open.discard((pair, each))
                     reset_at_close(each)
 
-    async def _pump(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """In order; raises ConnectionResetError at the end of either side, so that the other way ends, too."""
+    async def _pump(
+        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """In order; raises ConnectionResetError at the end of either side, so that the other way
+        ends, too."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(256)
 
@@ -140,7 +157,8 @@ class Wires:
 
 
 async def trickle(way: Way, writer: asyncio.StreamWriter, data: bytes) -> None:
-    """At the way's rate, in pieces of a hundredth of a second, or as large as a packet; as it is from now on when that changes."""
+    """At the way's rate, in pieces of a hundredth of a second, or as large as a packet; as it is
+    from now on when that changes."""
     while data:
         length = max(PACKET_BYTES, int(way.rate / 100)) if way.rate else len(data)
         piece, data = data[:length], data[length:]

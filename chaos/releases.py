@@ -1,4 +1,5 @@
-"""Releases of the product beside each other: the source of any git revision in a folder of its own, and the command line of each."""
+"""Releases of the product beside each other: the source of any git revision in a folder of its own,
+and the command line of each."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """`source`: what PYTHONPATH names. `level`: of the logs, the newest that it knows. `protocols`: between nodes, from the oldest to the newest."""
+    """`source`: what PYTHONPATH names. `level`: of the logs, the newest that it knows. `protocols`:
+    between nodes, from the oldest to the newest."""
 
     name: str
     source: Path
@@ -42,7 +44,9 @@ class Release(msgspec.Struct, frozen=True):
 
     def environment(self) -> dict[str, str]:
         """Of its processes: no settings from outside."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")
+        }
         return kept | {"PYTHONPATH": str(self.source)}
 
     async def knows(self, *words: str) -> bool:
@@ -56,9 +60,13 @@ def here() -> Release:
 
 
 def of_revision(revision: str, folder: Path) -> Release:
-    """That of a git revision of this checkout, laid out under `folder`. Raises SystemExit with what git says."""
+    """That of a git revision of this checkout, laid out under `folder`. Raises SystemExit with what
+    git says."""
     done = subprocess.run(
-        ["git", "-C", str(SOURCE.parent), "archive", revision, "src"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+        ["git", "-C", str(SOURCE.parent), "archive", revision, "src"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"git cannot give {revision}: {done.stderr.decode().strip()}")
@@ -69,15 +77,29 @@ def of_revision(revision: str, folder: Path) -> Release:
 
 @contextlib.asynccontextmanager
 async def by_itself(release: Release, data: Path) -> AsyncIterator[tuple[str, int]]:
-    """Where a node by itself with this folder serves. Raises RuntimeError with what it said when it ends."""
+    """Where a node by itself with this folder serves. Raises RuntimeError with what it said when it
+    ends."""
     log = data.with_name(f"{data.name}.log")
     with log.open("wb") as out:
-        serve = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(data)]
-        process = subprocess.Popen(serve, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=release.environment())  # noqa: ASYNC220
+        serve = [
+            sys.executable,
+            "-m",
+            "polynya",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data",
+            str(data),
+        ]
+        process = subprocess.Popen(  # noqa: ASYNC220
+            serve, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=release.environment()
+        )
     try:
         while not (found := re.search(r"listening on http://([\d.]+):(\d+)", log.read_text())):
             if process.poll() is not None:
-                raise RuntimeError(f"a node on {data} ended with {process.returncode}: {log.read_text()}")
+                raise RuntimeError(
+                    f"a node on {data} ended with {process.returncode}: {log.read_text()}"
+                )
             await asyncio.sleep(0.1)
         yield found[1], int(found[2])
     finally:
@@ -89,7 +111,9 @@ def _described(name: str, source: Path) -> Release:
     levels, hello = source / "polynya/base/levels.py", source / "polynya/transport/handshake.py"
     greeting = hello.read_text()
     level = _number("LEVEL", levels.read_text()) if levels.exists() else 1
-    return Release(name, source, level, (_number("PROTOCOL_MIN", greeting), _number("PROTOCOL_MAX", greeting)))
+    return Release(
+        name, source, level, (_number("PROTOCOL_MIN", greeting), _number("PROTOCOL_MAX", greeting))
+    )
 
 
 def _number(name: str, text: str) -> int:
@@ -101,7 +125,13 @@ def _number(name: str, text: str) -> int:
 def _run(command: list[str], environment: dict[str, str]) -> Said:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=COMMAND_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=COMMAND_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired as late:
         return Said(-9, f"{' '.join(command[2:])} does not end: {late.stdout!r} {late.stderr!r}")

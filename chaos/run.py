@@ -1,4 +1,5 @@
-"""One run: a cluster under load, a fault after the other from a seed, the cluster well again after each, and in the end the checker."""
+"""One run: a cluster under load, a fault after the other from a seed, the cluster well again after
+each, and in the end the checker."""
 
 from __future__ import annotations
 
@@ -35,29 +36,32 @@ QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
 BEAT_SECONDS = 0.1
 PAUSE_SECONDS = 5.0  # without an append to a stream, that are told …
-DEATH_SECONDS = (
-    2.5  # … or so many where one node died and nothing else was wrong, and clients soon asked the others: an idle machine takes less than 2
-)
+# … or so many where one node died and nothing else was wrong, and clients soon asked the others: an
+# idle machine takes less than 2
+DEATH_SECONDS = 2.5
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     seconds: float = 120.0  # of episodes; 0: as many as `episodes` says
     episodes: int = 0
-    once: bool = False  # each fault that this machine supports, exactly once; `seconds` and `episodes` do not apply
+    # each fault that this machine supports, exactly once; `seconds` and `episodes` do not apply
+    once: bool = False
     cores: int = 1
     only: str = ""  # part of the names of faults
     namespaces: bool = True  # if they work
     pause: float = 0.03  # between two appends of a writer
     soak: bool = False  # nothing may grow, and there are quiet times
     s3: bool = False  # a real S3 server as object store, which fails too
-    lose_all: bool = False  # in the end all disks are lost, and what had reached the store must be there
+    # in the end all disks are lost, and what had reached the store must be there
+    lose_all: bool = False
     acts: float = 0.0  # the share of episodes in which nodes come and go, or groups move
     pace: float = 1.0  # how long faults last, of what they last otherwise
 
 
 class Episode(msgspec.Struct):
-    """`well`: seconds from healing until everything was well again. `trouble`: why it never was, or what a node did not do."""
+    """`well`: seconds from healing until everything was well again. `trouble`: why it never was, or
+    what a node did not do."""
 
     number: int
     fault: str
@@ -85,7 +89,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     reads: int = 0
     tailed: int = 0
     longest_pause: float = 0.0
-    stood_still: float = 0.0  # at most, chaos itself: nothing passed between the nodes, and no client did anything
+    # at most, chaos itself: nothing passed between the nodes, and no client did anything
+    stood_still: float = 0.0
     samples: list[Sample] = []
     store: dict[str, int] = {}  # what was done to requests to the object store
     recovered: int = 0  # records that were there again after the loss of all disks
@@ -93,7 +98,8 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Run:
-    """Of one seed: the nodes, what happens to them, and what is found. A line is printed for each episode."""
+    """Of one seed: the nodes, what happens to them, and what is found. A line is printed for each
+    episode."""
 
     def __init__(self, options: Options, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name
@@ -105,14 +111,27 @@ class Run:
 
     async def run(self) -> Outcome:
         options = self.options
-        lacking = {"namespaces": "not wanted" if not options.namespaces else own_network.why_not(), "power": own_disks.why_not(self.folder)}
+        lacking = {
+            "namespaces": "not wanted" if not options.namespaces else own_network.why_not(),
+            "power": own_disks.why_not(self.folder),
+        }
         library, lacking["shim"] = shim.build(self.folder)
         lacking["the same disk"] = ""
-        network = Loopback(FIRST, self.name) if lacking["namespaces"] else Namespaces(FIRST, self.name)
+        network = (
+            Loopback(FIRST, self.name) if lacking["namespaces"] else Namespaces(FIRST, self.name)
+        )
         outcome = Outcome(seed=options.seed, network=network.kind)
         faults = self._available(lacking, outcome)
-        cluster = Cluster(self.folder, network, Wires(options.seed), Folder if lacking["power"] else Disk, cores=options.cores)
-        store: AbstractContextManager[dict[str, str]] = objects.server() if options.s3 else nullcontext({})
+        cluster = Cluster(
+            self.folder,
+            network,
+            Wires(options.seed),
+            Folder if lacking["power"] else Disk,
+            cores=options.cores,
+        )
+        store: AbstractContextManager[dict[str, str]] = (
+            objects.server() if options.s3 else nullcontext({})
+        )
         with store as settings:
             try:
                 await cluster.prepare(library, partial(self._open_store, network.outside, settings))
@@ -130,12 +149,17 @@ class Run:
         if not settings:
             return []
         host, port = await self.store.listen(host, objects.place_of(settings["s3_endpoint"]))
-        return [f'{name} = "{value}"' for name, value in (settings | {"s3_endpoint": f"http://{host}:{port}"}).items()]
+        return [
+            f'{name} = "{value}"'
+            for name, value in (settings | {"s3_endpoint": f"http://{host}:{port}"}).items()
+        ]
 
     def _available(self, lacking: dict[str, str], outcome: Outcome) -> list[Fault]:
         found = []
         for each in FAULTS:
-            if self.options.only and not any(word.strip() in each.name for word in self.options.only.split(",")):
+            if self.options.only and not any(
+                word.strip() in each.name for word in self.options.only.split(",")
+            ):
                 continue
             reasons = [lacking[need] for need in each.needs if lacking[need]]
             if reasons:
@@ -148,8 +172,17 @@ class Run:
     async def _drive(self, cluster: Cluster, faults: list[Fault], outcome: Outcome) -> None:
         if not await self._starts(cluster, "the cluster", outcome):
             return
-        print(f"  {self._now():6.1f} s  three nodes in {cluster.network.kind}, {cluster.cores} cores each, are well", flush=True)
-        clients = Clients(cluster.addresses, [f"chaos/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic)
+        print(
+            f"  {self._now():6.1f} s  three nodes in {cluster.network.kind}, {cluster.cores} "
+            "cores each, are well",
+            flush=True,
+        )
+        clients = Clients(
+            cluster.addresses,
+            [f"chaos/s{number}" for number in range(STREAMS)],
+            self.options.seed,
+            time.monotonic,
+        )
         await clients.create()
         clients.start(pause=self.options.pause)
         await asyncio.sleep(1.0)
@@ -167,7 +200,9 @@ class Run:
             outcome.wrong.append(f"liveness: {what} does not start: {trouble}")
         return not trouble
 
-    async def _episodes(self, cluster: Cluster, clients: Clients, faults: list[Fault], outcome: Outcome) -> None:
+    async def _episodes(
+        self, cluster: Cluster, clients: Clients, faults: list[Fault], outcome: Outcome
+    ) -> None:
         """From a deck that has every fault once, shuffled; then from the next."""
         once, seconds = self.options.once, self.options.seconds
         deadline = self._now() + seconds if seconds and not once else float("inf")
@@ -178,19 +213,47 @@ class Run:
                 deck = self._deck(faults)
             before, fault = len(clients.pauses), deck.pop()
             episode = await self._episode(cluster, fault, len(outcome.episodes) + 1)
-            pauses, alone = clients.pauses[before:], fault.dies and not episode.act and not self.options.s3
+            pauses, alone = (
+                clients.pauses[before:],
+                fault.dies and not episode.act and not self.options.s3,
+            )
             hasty = [each for each in pauses if each[1] in clients.hasty]
             episode.pause = _long(hasty, DEATH_SECONDS) if alone else _long(pauses, PAUSE_SECONDS)
             outcome.episodes.append(episode)
-            said = f"well after {episode.well:.1f} s" if not episode.trouble else f"TROUBLE: {episode.trouble}"
-            parts = filter(None, (f"{episode.fault}: {episode.what}", episode.act, episode.store, said, episode.pause))
+            said = (
+                f"well after {episode.well:.1f} s"
+                if not episode.trouble
+                else f"TROUBLE: {episode.trouble}"
+            )
+            parts = filter(
+                None,
+                (
+                    f"{episode.fault}: {episode.what}",
+                    episode.act,
+                    episode.store,
+                    said,
+                    episode.pause,
+                ),
+            )
             print(f"  {episode.began:6.1f} s  {episode.number:3}  {'; '.join(parts)}", flush=True)
             if episode.trouble:
-                outcome.wrong.append(f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}")
+                outcome.wrong.append(
+                    f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}"
+                )
                 return
-            await asyncio.sleep(self.draw.uniform(*(QUIET_SECONDS if self.options.soak else REST_SECONDS)))
+            await asyncio.sleep(
+                self.draw.uniform(*(QUIET_SECONDS if self.options.soak else REST_SECONDS))
+            )
             for node in cluster.nodes.values() if self.options.soak else ():
-                outcome.samples.append(measure(self._now(), node.number, node.processes(), node.data, self.folder / "objects"))
+                outcome.samples.append(
+                    measure(
+                        self._now(),
+                        node.number,
+                        node.processes(),
+                        node.data,
+                        self.folder / "objects",
+                    )
+                )
 
     async def _beat(self, outcome: Outcome) -> None:
         while True:
@@ -199,11 +262,15 @@ class Run:
             outcome.stood_still = max(outcome.stood_still, time.monotonic() - due)
 
     def _deck(self, faults: list[Fault]) -> list[Fault]:
-        """The next is the last. Once nodes have come and gone, one that lost its disk would be replaced by one with another number: before that only
-        it comes back as who it was."""
+        """The next is the last. Once nodes have come and gone, one that lost its disk would be
+        replaced by one with another number: before that only it comes back as who it was."""
         able = [each for each in faults if "the same disk" not in each.needs or not self._acted]
         deck = self.draw.sample(able, len(able))
-        return sorted(deck, key=lambda each: "the same disk" in each.needs) if self.options.acts else deck
+        return (
+            sorted(deck, key=lambda each: "the same disk" in each.needs)
+            if self.options.acts
+            else deck
+        )
 
     async def _episode(self, cluster: Cluster, fault: Fault, number: int) -> Episode:
         episode = Episode(number, fault.name, "", self._now())
@@ -219,7 +286,10 @@ class Run:
         if mend is not None:
             await mend()
         if cluster.unsure:
-            self._heal(cluster, but={number for number in cluster.nodes if not cluster.nodes[number].starts})
+            self._heal(
+                cluster,
+                but={number for number in cluster.nodes if not cluster.nodes[number].starts},
+            )
             episode.trouble = await self._answered(cluster, draw)
             if episode.trouble:
                 return episode
@@ -227,15 +297,22 @@ class Run:
         episode.store = weather.name if self.options.s3 else ""
         healed = self._now()
         episode.lasted = healed - episode.began
-        episode.trouble = await self._until_well(cluster, MOVED_SECONDS if self._acted else WELL_SECONDS)
+        episode.trouble = await self._until_well(
+            cluster, MOVED_SECONDS if self._acted else WELL_SECONDS
+        )
         if self._acted and not episode.trouble:
-            episode.trouble = await moves.settle(cluster, draw) or await self._until_well(cluster, MOVED_SECONDS)
+            episode.trouble = await moves.settle(cluster, draw) or await self._until_well(
+                cluster, MOVED_SECONDS
+            )
         episode.well = self._now() - healed
         cluster.aims = []
         return episode
 
-    async def _happen(self, cluster: Cluster, fault: Fault, episode: Episode, draw: Random) -> Inflicted:
-        """The fault; where groups move, something of that has been asked for shortly before, or is asked for while the fault is there."""
+    async def _happen(
+        self, cluster: Cluster, fault: Fault, episode: Episode, draw: Random
+    ) -> Inflicted:
+        """The fault; where groups move, something of that has been asked for shortly before, or is
+        asked for while the fault is there."""
         if "the same disk" in fault.needs or not self._is_turn(episode.number):
             return await fault.inflict(cluster, draw)
         self._acted = True
@@ -276,7 +353,8 @@ class Run:
                 node.start()
 
     async def _bury(self, cluster: Cluster) -> None:
-        """Who was removed has ended. One that was down meanwhile does not hear of it when it starts again: the others do not let it in."""
+        """Who was removed has ended. One that was down meanwhile does not hear of it when it starts
+        again: the others do not let it in."""
         for number, starts in list(cluster.leaving.items()):
             node = cluster.nodes[number]
             if node.starts > starts:
@@ -285,22 +363,31 @@ class Run:
                 cluster.let_go(number)
 
     async def _until_well(self, cluster: Cluster, seconds: float) -> str:
-        """What is wrong after that time; empty as soon as nothing is, and those that were removed have ended."""
+        """What is wrong after that time; empty as soon as nothing is, and those that were removed
+        have ended."""
         deadline = self._now() + seconds
         while True:
             unwell = await cluster.unwell()
             if not unwell:
                 await self._bury(cluster)
             ended = [
-                node for node in cluster.nodes.values() if not (node.is_alive or (node.number in cluster.leaving and node.was_removed))
+                node
+                for node in cluster.nodes.values()
+                if not (node.is_alive or (node.number in cluster.leaving and node.was_removed))
             ]
             if not unwell and not cluster.leaving:
                 return ""
             if ended:
                 assert ended[0].process is not None
-                return f"node {ended[0].number} ended with {ended[0].process.returncode}:\n{ended[0].said()[-3000:]}"
+                return (
+                    f"node {ended[0].number} ended with {ended[0].process.returncode}:\n"
+                    f"{ended[0].said()[-3000:]}"
+                )
             if self._now() > deadline:
-                return f"{unwell or f'{list(cluster.leaving)} were removed and have not ended'} after {seconds:.0f} s"
+                return (
+                    f"{unwell or f'{list(cluster.leaving)} were removed and have not ended'} "
+                    f"after {seconds:.0f} s"
+                )
             await asyncio.sleep(0.1)
 
     async def _judge(self, cluster: Cluster, clients: Clients, outcome: Outcome) -> None:
@@ -311,26 +398,44 @@ class Run:
                 try:
                     records = await clients.read_all(number, stream)
                 except (Lost, Unsent, Wrong) as fault:
-                    outcome.wrong.append(f"liveness: {stream} cannot be read by node {number} in the end: {fault!r}")
+                    outcome.wrong.append(
+                        f"liveness: {stream} cannot be read by node {number} in the end: {fault!r}"
+                    )
                     continue
                 if final.setdefault(stream, records) != records:
-                    outcome.wrong.append(f"{stream}: nodes {cluster.numbers[0]} and {number} have not the same in the end")
+                    outcome.wrong.append(
+                        f"{stream}: nodes {cluster.numbers[0]} and {number} have not the same in "
+                        "the end"
+                    )
         await clients.finish(final, 30.0)
         history = clients.history
-        outcome.wrong += clients.wrong + check(history, final) + cluster.odd_lines() + grown(outcome.samples)
-        outcome.acknowledged, outcome.refused, outcome.unknown = (history.count(each) for each in (OK, FAIL, INFO))
-        outcome.reads, outcome.tailed = len(history.reads), sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
+        outcome.wrong += (
+            clients.wrong + check(history, final) + cluster.odd_lines() + grown(outcome.samples)
+        )
+        outcome.acknowledged, outcome.refused, outcome.unknown = (
+            history.count(each) for each in (OK, FAIL, INFO)
+        )
+        outcome.reads, outcome.tailed = (
+            len(history.reads),
+            sum(len(piece.records) for tail in history.tails for piece in tail.pieces),
+        )
         outcome.longest_pause = clients.longest_pause()
         if self.options.lose_all and not outcome.wrong:
             await self._lose_all(cluster, clients, final, outcome)
 
-    async def _lose_all(self, cluster: Cluster, clients: Clients, final: dict[str, list[str]], outcome: Outcome) -> None:
-        """The disks of all nodes, once everything is in packs; then all of it must be read from a cluster made of the store alone."""
+    async def _lose_all(
+        self, cluster: Cluster, clients: Clients, final: dict[str, list[str]], outcome: Outcome
+    ) -> None:
+        """The disks of all nodes, once everything is in packs; then all of it must be read from a
+        cluster made of the store alone."""
         deadline = self._now() + FLUSHED_SECONDS
         while (hot := await cluster.hot_bytes()) and self._now() < deadline:
             await asyncio.sleep(0.2)
         if hot:
-            outcome.wrong.append(f"liveness: {hot} bytes are in no pack {FLUSHED_SECONDS:.0f} s after the last append")
+            outcome.wrong.append(
+                f"liveness: {hot} bytes are in no pack {FLUSHED_SECONDS:.0f} s after the last "
+                "append"
+            )
             return
         await asyncio.gather(*(node.kill() for node in cluster.nodes.values()))
         cluster.begin_anew()

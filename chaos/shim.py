@@ -1,4 +1,5 @@
-"""Orders for the clocks and disks of one node's processes, through a library of our own that is preloaded into them (`shim.c`)."""
+"""Orders for the clocks and disks of one node's processes, through a library of our own that is
+preloaded into them (`shim.c`)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _NUMBERS = struct.Struct(f"{len(NAMES)}q")
 
 
 class Orders:
-    """The numbers of one node; what is not named is 0 from then on, but for the clocks, which stay where they are."""
+    """The numbers of one node; what is not named is 0 from then on, but for the clocks, which stay
+    where they are."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +50,10 @@ class Orders:
     @property
     def has_died(self) -> bool:
         """A process has, as it was told to by `die_at`."""
-        return bool(self._values["die_at"]) and not _NUMBERS.unpack(self._map[: _NUMBERS.size])[NAMES.index("die_at")]
+        return (
+            bool(self._values["die_at"])
+            and not _NUMBERS.unpack(self._map[: _NUMBERS.size])[NAMES.index("die_at")]
+        )
 
     def heal(self) -> None:
         """The disk is well; a clock that was set stays."""
@@ -70,5 +75,9 @@ def build(folder: Path) -> tuple[Path | None, str]:
     command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return None, f"the library that disturbs clocks and disks cannot be built: {done.stderr.strip().splitlines()[-1]}"
+        return (
+            None,
+            "the library that disturbs clocks and disks cannot be built: "
+            f"{done.stderr.strip().splitlines()[-1]}",
+        )
     return library, ""

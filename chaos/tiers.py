@@ -1,6 +1,8 @@
-"""What CI runs, in tiers with a budget each, and what a run of it took: `python -m chaos.tiers junit.xml` writes both to docs/reliability.md.
+"""What CI runs, in tiers with a budget each, and what a run of it took: `python -m chaos.tiers
+junit.xml` writes both to docs/reliability.md.
 
-`make test ARGS="--junitxml=junit.xml"` leaves that file. A test is of the first tier that it fits; its mark is told by tests/conftest.py.
+`make test ARGS="--junitxml=junit.xml"` leaves that file. A test is of the first tier that it fits;
+its mark is told by tests/conftest.py.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import msgspec
 
 
 class Tier(msgspec.Struct, frozen=True):
-    """Tests with that mark (`@spark`), or in files that fit a pattern. `minutes`: of a whole run on two cores, at most."""
+    """Tests with that mark (`@spark`), or in files that fit a pattern. `minutes`: of a whole run on
+    two cores, at most."""
 
     what: str
     minutes: float
@@ -25,11 +28,16 @@ class Tier(msgspec.Struct, frozen=True):
 
 TIERS = (
     Tier("Spark: tables as a JVM reads and writes them", 2, ("@spark",)),
-    Tier("conformance: the official suite, the official clients", 0.5, ("@conformance", "tests/clients/*")),
+    Tier(
+        "conformance: the official suite, the official clients",
+        0.5,
+        ("@conformance", "tests/clients/*"),
+    ),
     Tier("chaos: every fault once, on real processes", 1, ("tests/chaos/*",)),
     Tier("mutations of the agreement and of whole nodes", 0.75, ("tests/*mutants*",)),
     Tier(
-        "simulation: seeds that depend on the commit, those that once failed, the same seed in two processes; stories of clusters",
+        "simulation: seeds that depend on the commit, those that once failed, the same seed in "
+        "two processes; stories of clusters",
         1.25,
         ("tests/replica/*",),
     ),
@@ -63,40 +71,73 @@ class Run(msgspec.Struct, kw_only=True):
 def tier_of(path: str, marks: Sequence[str] = ()) -> Tier:
     """`path` is from the root of the repository."""
     names = [path, *(f"@{mark}" for mark in marks)]
-    return next(tier for tier in TIERS if any(fnmatch(name, pattern) for pattern in tier.tests for name in names))
+    return next(
+        tier
+        for tier in TIERS
+        if any(fnmatch(name, pattern) for pattern in tier.tests for name in names)
+    )
 
 
 def measured(junit: Path, machine: str) -> Run:
-    """Of a report of a whole run, or of parts of it. Raises ValueError where it is none of this repository's tests."""
+    """Of a report of a whole run, or of parts of it. Raises ValueError where it is none of this
+    repository's tests."""
     (suite,) = ET.parse(junit).getroot().iter("testsuite")
     tiers = {tier.what: Took(tier.what) for tier in TIERS}
     for case in suite.iter("testcase"):
         place = case.get("classname", "").split(".")
         if place[0] != "tests":
-            raise ValueError(f"{case.get('classname')} is not in tests/: run pytest in the root of the repository")
+            raise ValueError(
+                f"{case.get('classname')} is not in tests/: run pytest in the root of the "
+                "repository"
+            )
         module = next(number for number, part in enumerate(place) if part.startswith("test_")) + 1
-        marks = [found.get("value", "") for found in case.iter("property") if found.get("name") == "mark"]
+        marks = [
+            found.get("value", "") for found in case.iter("property") if found.get("name") == "mark"
+        ]
         took = tiers[tier_of("/".join(place[:module]) + ".py", marks).what]
         took.tests += 1
         took.seconds += float(case.get("time", 0))
-    return Run(date=suite.get("timestamp", "")[:10], machine=machine, seconds=float(suite.get("time", 0)), tiers=list(tiers.values()))
+    return Run(
+        date=suite.get("timestamp", "")[:10],
+        machine=machine,
+        seconds=float(suite.get("time", 0)),
+        tiers=list(tiers.values()),
+    )
 
 
 def table(run: Run | None) -> str:
     """As docs/reliability.md has it."""
     took = {} if run is None else {tier.what: tier for tier in run.tiers}
-    rows = ["| tier | tests | where | minutes, at most | minutes, measured |", "|---|---|---|---|---|"]
+    rows = [
+        "| tier | tests | where | minutes, at most | minutes, measured |",
+        "|---|---|---|---|---|",
+    ]
     for tier in TIERS:
-        where = ", ".join(f"`{each.removeprefix('@')}`" if each[0] != "@" else f"mark `{each[1:]}`" for each in tier.tests)
+        where = ", ".join(
+            f"`{each.removeprefix('@')}`" if each[0] != "@" else f"mark `{each[1:]}`"
+            for each in tier.tests
+        )
         found = took.get(tier.what)
         part = "" if run is None or found is None else _minutes(run.minutes(found), tier.minutes)
-        rows.append(f"| {tier.what} | {found.tests if found else ''} | {where} | {tier.minutes:g} | {part} |")
-    tests, whole = (sum(tier.tests for tier in run.tiers), _minutes(run.seconds / 60, total())) if run is not None else ("", "")
-    rows.append(f"| all of it, with each change (`make test`) | {tests} | | {total():g} | {whole} |")
+        rows.append(
+            f"| {tier.what} | {found.tests if found else ''} | {where} | {tier.minutes:g} | "
+            f"{part} |"
+        )
+    tests, whole = (
+        (sum(tier.tests for tier in run.tiers), _minutes(run.seconds / 60, total()))
+        if run is not None
+        else ("", "")
+    )
+    rows.append(
+        f"| all of it, with each change (`make test`) | {tests} | | {total():g} | {whole} |"
+    )
     said = (
         ""
         if run is None
-        else f"\nMeasured on {run.date}, {run.machine}: a tier's minutes are its part of the run, by the time that its tests took.\n"
+        else (
+            f"\nMeasured on {run.date}, {run.machine}: a tier's minutes are its part of the run, "
+            "by the time that its tests took.\n"
+        )
     )
     return "\n".join(rows) + "\n" + said
 
@@ -119,7 +160,9 @@ def main() -> int:
     from chaos.evidence import RESULTS, machine, write_pages
     from chaos.page import Results
 
-    parser = argparse.ArgumentParser(prog="python -m chaos.tiers", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.tiers", description=__doc__.split("\n", 1)[0]
+    )
     parser.add_argument("junit", type=Path, help="what --junitxml of pytest left")
     parser.add_argument("--show", action="store_true", help="print the table, and write nothing")
     options = parser.parse_args()

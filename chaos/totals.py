@@ -8,7 +8,8 @@ import msgspec
 
 
 class Simulation(msgspec.Struct, kw_only=True):
-    """Totals of all seeds. `faults` by class: mishaps, what the network and the store did, and deaths by a disk."""
+    """Totals of all seeds. `faults` by class: mishaps, what the network and the store did, and
+    deaths by a disk."""
 
     first_seed: int = 0
     seeds: int = 0

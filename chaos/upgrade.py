@@ -1,11 +1,15 @@
-"""A rolling upgrade from an older release to this one, under load: `python -m chaos.upgrade --from REVISION`, or `make upgrade FROM=REVISION`.
+"""A rolling upgrade from an older release to this one, under load: `python -m chaos.upgrade --from
+REVISION`, or `make upgrade FROM=REVISION`.
 
-Three nodes of the older release under the clients of the chaos runs. Node 3 gets this release, the commands of both are given to nodes of both, leads
-are moved to and fro, members of both lose their data and get it from the other, a backup is taken; node 3 goes back, and then all are upgraded, one
-after the other. In the end an older node comes again: it is refused if the level has risen, and else the whole cluster goes back. A read replica, where the
-older release knows any, is upgraded first, goes back, and is the last: each release follows the other. At last all disks are lost, and everything is read
-from what both releases left in the object store (a folder, or a real S3 server with `--s3`). Exit code 1: something acknowledged was lost, came twice, out of
-order or too late, or something was not as docs/cluster-howto.md#upgrade says.
+Three nodes of the older release under the clients of the chaos runs. Node 3 gets this release, the
+commands of both are given to nodes of both, leads are moved to and fro, members of both lose their
+data and get it from the other, a backup is taken; node 3 goes back, and then all are upgraded, one
+after the other. In the end an older node comes again: it is refused if the level has risen, and
+else the whole cluster goes back. A read replica, where the older release knows any, is upgraded
+first, goes back, and is the last: each release follows the other. At last all disks are lost, and
+everything is read from what both releases left in the object store (a folder, or a real S3 server
+with `--s3`). Exit code 1: something acknowledged was lost, came twice, out of order or too late, or
+something was not as docs/cluster-howto.md#upgrade says.
 """
 
 from __future__ import annotations
@@ -45,8 +49,9 @@ PARTS = ("readers", "commands", "leads", "wipes", "backups", "members", "back", 
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds with nodes of the old release alone; other waits in proportion. `s3`: a real S3
-    server is the object store, else a folder. `parts`: what is done beside the upgrade itself, of PARTS."""
+    """`kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds with nodes of the old release
+    alone; other waits in proportion. `s3`: a real S3 server is the object store, else a folder.
+    `parts`: what is done beside the upgrade itself, of PARTS."""
 
     kill: bool
     hold: float
@@ -58,7 +63,9 @@ class Options(msgspec.Struct, frozen=True):
 class Upgrade:
     """One cluster from the old release to the new one. `wrong`: what was not as it has to be."""
 
-    def __init__(self, old: Release, new: Release, folder: Path, name: str, options: Options) -> None:
+    def __init__(
+        self, old: Release, new: Release, folder: Path, name: str, options: Options
+    ) -> None:
         self.old, self.new, self.folder, self.options = old, new, folder, options
         self.hold, self.parts = options.hold, options.parts
         self.wrong: list[str] = []
@@ -68,7 +75,9 @@ class Upgrade:
         self.clients: Clients
 
     async def run(self) -> None:
-        store: AbstractContextManager[dict[str, str]] = objects.server() if self.options.s3 else nullcontext({})
+        store: AbstractContextManager[dict[str, str]] = (
+            objects.server() if self.options.s3 else nullcontext({})
+        )
         with store as settings:
             await self._run(settings)
 
@@ -77,7 +86,10 @@ class Upgrade:
             await self._prepare(store)
             await self._well("three nodes of the old release")
             self.clients = Clients(
-                self.cluster.addresses, [f"upgrade/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic
+                self.cluster.addresses,
+                [f"upgrade/s{number}" for number in range(STREAMS)],
+                self.options.seed,
+                time.monotonic,
             )
             await self.clients.create()
             self.clients.start(pause=0.1)
@@ -103,7 +115,11 @@ class Upgrade:
     async def _upgrade(self) -> None:
         """All of it; raises nothing: what does not come about is written down, and ends it."""
         steps: list[tuple[str, str, Callable[[], Awaitable[None]]]] = [
-            ("readers", "a read replica of the old release comes, and gets the new one first", self._reader_comes),
+            (
+                "readers",
+                "a read replica of the old release comes, and gets the new one first",
+                self._reader_comes,
+            ),
             ("", "node 3 gets the new release", lambda: self._change(3, self.new)),
             ("commands", "the commands of both", self._commands),
             ("leads", "leads go to and fro", self._leads),
@@ -132,7 +148,7 @@ class Upgrade:
                 self._note(f"{what}: {stuck}")
                 return
 
-    # --- the steps -----------------------------------------------------------------------------------------------------------------
+    # --- the steps --------------------------------------------------------------------------------
 
     async def _change(self, number: int, release: Release) -> None:
         """As docs/cluster-howto.md#upgrade says, or by SIGKILL."""
@@ -144,7 +160,8 @@ class Upgrade:
         await self._level(self._expected())
 
     async def _go_back(self, number: int) -> None:
-        """With its data if the old release can read them: else it says so and changes nothing, and begins on an empty folder."""
+        """With its data if the old release can read them: else it says so and changes nothing, and
+        begins on an empty folder."""
         node = self.cluster.nodes[number]
         try:
             await self._change(number, self.old)
@@ -153,7 +170,10 @@ class Upgrade:
             if node.is_alive or "unknown to this release" not in node.said():
                 raise
         self._say(
-            "  it cannot read the data: " + " | ".join(line for line in node.said().splitlines() if line.startswith("polynya:"))[:600]
+            "  it cannot read the data: "
+            + " | ".join(line for line in node.said().splitlines() if line.startswith("polynya:"))[
+                :600
+            ]
         )
         node.source = self.new.source
         node.start()
@@ -193,7 +213,16 @@ class Upgrade:
         for target in (3, 1, 2):
             for release in (self.old, self.new):
                 for group in (0, 5) if release is self.old else (2, 7):
-                    await self._retry(release, 1 + group % 3, "cluster", "transfer", str(group), "--to", str(target), "--wait")
+                    await self._retry(
+                        release,
+                        1 + group % 3,
+                        "cluster",
+                        "transfer",
+                        str(group),
+                        "--to",
+                        str(target),
+                        "--wait",
+                    )
             await asyncio.sleep(self.hold / 8)
         await self._well("all after leads went to and fro")
 
@@ -205,10 +234,14 @@ class Upgrade:
             node.start()
             await self._well(f"node {number} without its data")
             said = node.said()
-            self._say(f"  node {number} has all again ({said.count('snapshot')} lines of its log name snapshots)")
+            self._say(
+                f"  node {number} has all again ({said.count('snapshot')} lines of its log name "
+                "snapshots)"
+            )
 
     async def _backups(self) -> None:
-        """By each release at each node; each is looked through by the new one, and restored, and what is there is what was read there before."""
+        """By each release at each node; each is looked through by the new one, and restored, and
+        what is there is what was read there before."""
         if not await self.old.knows("backup"):
             self._say("  the old release cannot")
             return
@@ -217,20 +250,30 @@ class Upgrade:
             before = {stream: await self._whole(number, stream) for stream in self.clients.streams}
             words = ("backup", str(place), "--server", self.cluster.http_of(number))
             await self._retry(release, number, *words)
-            self._must(await self.new.run("verify", str(place)), f"'verify' of the backup of {release.name} at node {number}")
+            self._must(
+                await self.new.run("verify", str(place)),
+                f"'verify' of the backup of {release.name} at node {number}",
+            )
             await self._restored(place, before)
 
     async def _restored(self, place: Path, before: dict[str, list[str]]) -> None:
         data = self.folder / f"{place.name}-data"
-        self._must(await self.new.run("restore", str(place), "--data", str(data)), f"'restore' of {place.name}")
+        self._must(
+            await self.new.run("restore", str(place), "--data", str(data)),
+            f"'restore' of {place.name}",
+        )
         async with by_itself(self.new, data) as place_of:
             found = {stream: await read_all(Connection(*place_of), stream) for stream in before}
         for stream, records in before.items():
             if found[stream][: len(records)] != records:
-                self._note(f"{place.name}: {stream} has {len(found[stream])} records, not the {len(records)} of before")
+                self._note(
+                    f"{place.name}: {stream} has {len(found[stream])} records, not the "
+                    f"{len(records)} of before"
+                )
 
     async def _membership(self) -> None:
-        """A fourth node of the new release is let in by a command of the old one, gets a group, and goes by one of the new."""
+        """A fourth node of the new release is let in by a command of the old one, gets a group, and
+        goes by one of the new."""
         if not await self.old.knows("cluster", "add"):
             self._say("  the old release cannot")
             return
@@ -238,11 +281,20 @@ class Upgrade:
         for by, release in ((self.old, self.new), (self.new, self.old)):
             node = await cluster.join()
             node.source, number = release.source, str(node.number)
-            places = ("--peer", cluster.peer_of(node.number), "--http", cluster.http_of(node.number))
+            places = (
+                "--peer",
+                cluster.peer_of(node.number),
+                "--http",
+                cluster.http_of(node.number),
+            )
             await self._retry(by, 1, "cluster", "add", "--id", number, *places, "--no-rebalance")
             node.start()
-            await self._well(f"node {number} of the {release.name} release, let in by a command of the {by.name}")
-            await self._retry(by, 3, "cluster", "move", "2", "--from", "1", "--to", number, "--wait")
+            await self._well(
+                f"node {number} of the {release.name} release, let in by a command of the {by.name}"
+            )
+            await self._retry(
+                by, 3, "cluster", "move", "2", "--from", "1", "--to", number, "--wait"
+            )
             await self._retry(by, 3, "cluster", "transfer", "2", "--to", number, "--wait")
             await self._retry(by, node.number, "cluster", "rebalance", "--wait")
             await self._well(f"node {number} with groups of its own")
@@ -250,7 +302,9 @@ class Upgrade:
             await self._retry(self.new, 2, "cluster", "remove", number, "--wait")
             code = await node.ended(REFUSED_SECONDS)
             if code not in (0, 78):
-                self._note(f"node {number} ends with {code} when it is removed:\n{node.said()[-2000:]}")
+                self._note(
+                    f"node {number} ends with {code} when it is removed:\n{node.said()[-2000:]}"
+                )
             cluster.let_go(node.number)
             await self._well(f"three nodes after node {number} was removed")
 
@@ -267,11 +321,19 @@ class Upgrade:
         node.source = self.old.source
         node.start()
         try:
-            await self._until(lambda: not node.is_alive or REFUSED in node.said(), "the old release to be refused", REFUSED_SECONDS)
+            await self._until(
+                lambda: not node.is_alive or REFUSED in node.said(),
+                "the old release to be refused",
+                REFUSED_SECONDS,
+            )
         finally:
             self._say(
                 "  it says: "
-                + " | ".join(line for line in node.said().splitlines() if REFUSED in line or line.startswith("polynya:"))[:600]
+                + " | ".join(
+                    line
+                    for line in node.said().splitlines()
+                    if REFUSED in line or line.startswith("polynya:")
+                )[:600]
             )
         if node.is_alive:
             await self._end(node)
@@ -279,11 +341,14 @@ class Upgrade:
         node.start()
         await self._well("node 2 with the new release again")
 
-    # --- read replicas -------------------------------------------------------------------------------------------------------------
+    # --- read replicas ----------------------------------------------------------------------------
 
     async def _reader_comes(self) -> None:
         """Where the old release knows any."""
-        if "--reader" in (await self.old.run("cluster", "add", "--help")).text and self.old.level > 1:
+        if (
+            "--reader" in (await self.old.run("cluster", "add", "--help")).text
+            and self.old.level > 1
+        ):
             await self._add_reader(self.old)
             await self._change(self.reader, self.new)
             await self._reader_answers()
@@ -293,21 +358,32 @@ class Upgrade:
     async def _add_reader(self, release: Release) -> None:
         node = await self.cluster.join(reader=True)
         self.reader, node.source, number = node.number, release.source, str(node.number)
-        places = ("--peer", self.cluster.peer_of(node.number), "--http", self.cluster.http_of(node.number))
+        places = (
+            "--peer",
+            self.cluster.peer_of(node.number),
+            "--http",
+            self.cluster.http_of(node.number),
+        )
         await self._retry(release, 1, "cluster", "add", "--reader", "--id", number, *places)
         node.start()
         await self._well(f"node {number}, a read replica of the {release.name} release")
         await self._reader_answers()
 
     async def _reader_answers(self) -> None:
-        """The clients read and follow by it as by any node, which the checker judges. It has no vote, and what it has is what the others have."""
+        """The clients read and follow by it as by any node, which the checker judges. It has no
+        vote, and what it has is what the others have."""
         history, reader = self.clients.history, self.reader
         before = len(history.reads)
         await self._until(
-            lambda: sum(read.node == reader for read in history.reads[before:]) >= READS, f"{READS} reads by node {reader}", WELL_SECONDS
+            lambda: sum(read.node == reader for read in history.reads[before:]) >= READS,
+            f"{READS} reads by node {reader}",
+            WELL_SECONDS,
         )
         view = await self.cluster.view(1)
-        if view is None or any(reader in group["voters"] or reader not in map(int, group["behind"]) for group in view["groups"]):
+        if view is None or any(
+            reader in group["voters"] or reader not in map(int, group["behind"])
+            for group in view["groups"]
+        ):
             self._note(f"node {reader} is not a read replica of all groups: {view}")
         for stream in self.clients.streams:
             local = await self.clients.read_all(reader, stream, local=True)
@@ -315,11 +391,13 @@ class Upgrade:
             again = await self._whole(reader, stream)
             if whole[: len(local)] != local or again[: len(whole)] != whole:
                 self._note(
-                    f"{stream}: node {reader} has {len(local)} records by itself, node 1 {len(whole)}, and node {reader} then {len(again)}"
+                    f"{stream}: node {reader} has {len(local)} records by itself, node 1 "
+                    f"{len(whole)}, and node {reader} then {len(again)}"
                 )
 
     async def _whole(self, number: int, stream: str) -> list[str]:
-        """Read by a node, which may say for a while that it cannot: this machine's disk stands still for seconds at times. Raises Lost, Unsent, Wrong."""
+        """Read by a node, which may say for a while that it cannot: this machine's disk stands
+        still for seconds at times. Raises Lost, Unsent, Wrong."""
         deadline = time.monotonic() + WELL_SECONDS
         while True:
             try:
@@ -343,7 +421,8 @@ class Upgrade:
         await self._reader_answers()
 
     async def _reader_votes(self) -> None:
-        """At the level of the new release a read replica comes where there was none; and it becomes a voter with a group to lead."""
+        """At the level of the new release a read replica comes where there was none; and it becomes
+        a voter with a group to lead."""
         release = self.old if self.cluster.nodes[1].source == self.old.source else self.new
         if not self.reader and release is self.new:
             await self._add_reader(self.new)
@@ -351,19 +430,26 @@ class Upgrade:
             return
         number = str(self.reader)
         await self._retry(release, 1, "cluster", "promote", number)
-        await self._retry(release, 1, "cluster", "move", "2", "--from", "1", "--to", number, "--wait")
+        await self._retry(
+            release, 1, "cluster", "move", "2", "--from", "1", "--to", number, "--wait"
+        )
         await self._retry(release, 1, "cluster", "transfer", "2", "--to", number, "--wait")
         await self._retry(release, 1, "cluster", "rebalance", "--wait")
         self.cluster.readers.discard(self.reader)
         await self._well(f"node {number} with a vote")
 
-    # --- what each uses ------------------------------------------------------------------------------------------------------------
+    # --- what each uses ---------------------------------------------------------------------------
 
     def _pairs(self) -> list[tuple[Release, int]]:
         """Commands of one release to a node of the other."""
         by = {number: self.cluster.nodes[number].source for number in FIRST}
-        old, new = (next((number for number in FIRST if by[number] == each.source), 0) for each in (self.old, self.new))
-        return [(release, number) for release, number in ((self.old, new), (self.new, old)) if number]
+        old, new = (
+            next((number for number in FIRST if by[number] == each.source), 0)
+            for each in (self.old, self.new)
+        )
+        return [
+            (release, number) for release, number in ((self.old, new), (self.new, old)) if number
+        ]
 
     def _expected(self) -> int:
         """The level that the groups have to be at now: it never goes down."""
@@ -378,7 +464,9 @@ class Upgrade:
             seen[:] = [None if view is None else view.get("level", 1) for view in views]
             return all(each == level for each in seen)
 
-        await self._until_async(look, lambda: f"level {level} at all nodes; they say {seen}", REFUSED_SECONDS)
+        await self._until_async(
+            look, lambda: f"level {level} at all nodes; they say {seen}", REFUSED_SECONDS
+        )
 
     async def _retry(self, release: Release, number: int, *words: str) -> None:
         """Codes 1 and 3 are answers while something is under way: it is given again for a while."""
@@ -393,7 +481,8 @@ class Upgrade:
             await asyncio.sleep(0.5)
 
     async def _both(self, *words: str) -> bool:
-        """Whether a command is known to both releases: else a node of one says that it does not know what the other's asks for."""
+        """Whether a command is known to both releases: else a node of one says that it does not
+        know what the other's asks for."""
         return await self.old.knows(*words) and await self.new.knows(*words)
 
     def _must(self, said: Said, what: str) -> None:
@@ -408,7 +497,10 @@ class Upgrade:
             for node in self.cluster.nodes.values():
                 if not node.is_alive:
                     assert node.process is not None
-                    raise _Stuck(f"{what}: node {node.number} ended with {node.process.returncode}:\n{node.said()[-3000:]}")
+                    raise _Stuck(
+                        f"{what}: node {node.number} ended with {node.process.returncode}:\n"
+                        f"{node.said()[-3000:]}"
+                    )
             unwell[0] = await self.cluster.unwell()
             return not unwell[0]
 
@@ -422,7 +514,9 @@ class Upgrade:
 
         await self._until_async(looked, lambda: what, seconds)
 
-    async def _until_async(self, look: Callable[[], Awaitable[bool]], what: Callable[[], str], seconds: float) -> None:
+    async def _until_async(
+        self, look: Callable[[], Awaitable[bool]], what: Callable[[], str], seconds: float
+    ) -> None:
         deadline = time.monotonic() + seconds
         while not await look():
             if time.monotonic() > deadline:
@@ -430,7 +524,8 @@ class Upgrade:
             await asyncio.sleep(0.1)
 
     async def _lose_all(self, final: dict[str, list[str]]) -> None:
-        """The disks of all nodes, once everything is in packs; then all of it must be read from a cluster made of the store alone."""
+        """The disks of all nodes, once everything is in packs; then all of it must be read from a
+        cluster made of the store alone."""
         cluster = self.cluster
         hot = [-1]
 
@@ -439,17 +534,26 @@ class Upgrade:
             return not hot[0]
 
         try:
-            await self._until_async(flushed, lambda: f"everything to be in packs: {hot[0]} bytes are not", FLUSHED_SECONDS)
+            await self._until_async(
+                flushed,
+                lambda: f"everything to be in packs: {hot[0]} bytes are not",
+                FLUSHED_SECONDS,
+            )
             await asyncio.gather(*(node.kill() for node in cluster.nodes.values()))
             cluster.begin_anew()
             configs = [f"--config={node.config}" for node in cluster.nodes.values()]
-            self._must(await self.new.run("restore", "--from-store", "--take-over", *configs), "'restore' from the object store")
+            self._must(
+                await self.new.run("restore", "--from-store", "--take-over", *configs),
+                "'restore' from the object store",
+            )
             for node in cluster.nodes.values():
                 node.source = self.new.source
                 node.start()
             await self._well("what was restored from the object store")
             for number, (stream, records) in enumerate(final.items()):
-                found = await self.clients.read_all(cluster.numbers[number % len(cluster.numbers)], stream)
+                found = await self.clients.read_all(
+                    cluster.numbers[number % len(cluster.numbers)], stream
+                )
                 for wrong in differences(found, records):
                     self._note(f"{stream}, from the object store: {wrong}")
             self._say(f"  {sum(map(len, final.values()))} records are there again")
@@ -475,7 +579,8 @@ class Upgrade:
         counts = ", ".join(f"{history.count(each)} {each}" for each in (OK, FAIL, INFO))
         tailed = sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
         self._say(
-            f"appends: {counts}; {len(history.reads)} reads, {tailed} records by tails; the longest time without an append to some stream was "
+            f"appends: {counts}; {len(history.reads)} reads, {tailed} records by tails; the "
+            "longest time without an append to some stream was "
             f"{self.clients.longest_pause():.1f} s"
         )
         return final
@@ -504,14 +609,33 @@ class _Stuck(Exception):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.upgrade", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--from", dest="revision", required=True, help="the older release, a git revision of this checkout")
-    parser.add_argument("--kill", action="store_true", help="nodes are killed; else they get SIGTERM")
-    parser.add_argument("--s3", action="store_true", help="a real S3 server as object store; else a folder")
-    parser.add_argument(
-        "--only", metavar="PARTS", default=",".join(PARTS), help="what is done beside the upgrade itself, with commas: %(default)s"
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.upgrade", description=__doc__.split("\n", 1)[0]
     )
-    parser.add_argument("--hold", type=float, default=16.0, help="seconds with nodes of the old release alone; other waits in proportion")
+    parser.add_argument(
+        "--from",
+        dest="revision",
+        required=True,
+        help="the older release, a git revision of this checkout",
+    )
+    parser.add_argument(
+        "--kill", action="store_true", help="nodes are killed; else they get SIGTERM"
+    )
+    parser.add_argument(
+        "--s3", action="store_true", help="a real S3 server as object store; else a folder"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="PARTS",
+        default=",".join(PARTS),
+        help="what is done beside the upgrade itself, with commas: %(default)s",
+    )
+    parser.add_argument(
+        "--hold",
+        type=float,
+        default=16.0,
+        help="seconds with nodes of the old release alone; other waits in proportion",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
     given = parser.parse_args()
@@ -526,16 +650,26 @@ def main() -> int:
     try:
         old, new = of_revision(given.revision, folder), here()
         print(
-            f"from {given.revision} (level {old.level}, protocols {old.protocols}) to this (level {new.level}, protocols {new.protocols})"
+            f"from {given.revision} (level {old.level}, protocols {old.protocols}) to this (level "
+            f"{new.level}, protocols {new.protocols})"
         )
-        run = Upgrade(old, new, folder, name, Options(given.kill, given.hold, given.seed, given.s3, frozenset(parts)))
+        run = Upgrade(
+            old,
+            new,
+            folder,
+            name,
+            Options(given.kill, given.hold, given.seed, given.s3, frozenset(parts)),
+        )
         asyncio.run(run.run())
         keep = given.keep or bool(run.wrong)
     finally:
         guard.finish(keep=keep)
         if keep:
             print(f"the logs are in {folder}", flush=True)
-    print("FAILED" if run.wrong else "nothing acknowledged was lost, out of order or twice", flush=True)
+    print(
+        "FAILED" if run.wrong else "nothing acknowledged was lost, out of order or twice",
+        flush=True,
+    )
     return 1 if run.wrong else 0
 
 

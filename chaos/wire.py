@@ -1,4 +1,5 @@
-"""HTTP/1.1 as small as a client can be: one request at a time on a connection, which knows whether anything of it may have arrived."""
+"""HTTP/1.1 as small as a client can be: one request at a time on a connection, which knows whether
+anything of it may have arrived."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class Answer(msgspec.Struct):
 class Connection:
     """To one address; opened when it is needed, and again when it broke."""
 
-    def __init__(self, host: str, port: int, dial: Callable[[], socket.socket] = socket.socket) -> None:
+    def __init__(
+        self, host: str, port: int, dial: Callable[[], socket.socket] = socket.socket
+    ) -> None:
         """`dial` makes the socket, in the network from which the address is reached."""
         self._host, self._port, self._dial = host, port, dial
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -38,7 +41,9 @@ class Connection:
     def __repr__(self) -> str:
         return f"{self._host}:{self._port}"
 
-    async def ask(self, method: str, target: str, body: bytes = b"", *, seconds: float, **headers: str) -> Answer:
+    async def ask(
+        self, method: str, target: str, body: bytes = b"", *, seconds: float, **headers: str
+    ) -> Answer:
         """Raises Unsent or Lost."""
         try:
             async with asyncio.timeout(seconds):
@@ -55,7 +60,8 @@ class Connection:
         return answer
 
     async def stream(self, target: str, *, seconds: float) -> AsyncIterator[Answer | bytes]:
-        """The answer, and then its body in pieces as they come. Raises Unsent, and Lost after `seconds` of silence."""
+        """The answer, and then its body in pieces as they come. Raises Unsent, and Lost after
+        `seconds` of silence."""
         try:
             async with asyncio.timeout(seconds):
                 reader = await self._send("GET", target, b"", {})
@@ -90,7 +96,9 @@ class Connection:
             raise
         return made
 
-    async def _send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> asyncio.StreamReader:
+    async def _send(
+        self, method: str, target: str, body: bytes, headers: dict[str, str]
+    ) -> asyncio.StreamReader:
         if self._streams is not None and self._streams[0].at_eof():
             self.close()
         if self._streams is None:
@@ -99,7 +107,11 @@ class Connection:
             except (OSError, TimeoutError) as fault:
                 raise Unsent(repr(fault)) from None
         reader, writer = self._streams
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}:{self._port}", f"Content-Length: {len(body)}"]
+        lines = [
+            f"{method} {target} HTTP/1.1",
+            f"Host: {self._host}:{self._port}",
+            f"Content-Length: {len(body)}",
+        ]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         with suppress(ConnectionError):
@@ -125,7 +137,9 @@ async def ask_once(
 async def _read_head(reader: asyncio.StreamReader) -> Answer:
     lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     fields = (line.partition(":") for line in lines[1:] if line)
-    return Answer(int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in fields})
+    return Answer(
+        int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in fields}
+    )
 
 
 async def _pieces(reader: asyncio.StreamReader, answer: Answer) -> AsyncIterator[bytes]:

@@ -25,7 +25,13 @@ MESSAGES = (
 RELEASE = "4.3.1"
 FOLDER = Path(__file__).parent.parent / "src" / "polynya" / "wire" / "kafka" / "generated"
 FIXED = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
-HINTS = {"bool": "bool", "int8": "p.Int8", "int16": "p.Int16", "int32": "p.Int32", "int64": "p.Int64"}
+HINTS = {
+    "bool": "bool",
+    "int8": "p.Int8",
+    "int16": "p.Int16",
+    "int32": "p.Int32",
+    "int64": "p.Int64",
+}
 NEVER = (1 << 15, -1)
 WIDTH = 100
 
@@ -115,7 +121,9 @@ class Message:
         low, high = versions
         if low > self.first and high < self.last:
             return f"{low} <= version <= {high}" if low != high else f"version == {low}"
-        return " and ".join([f"version >= {low}"] * (low > self.first) + [f"version <= {high}"] * (high < self.last))
+        return " and ".join(
+            [f"version >= {low}"] * (low > self.first) + [f"version <= {high}"] * (high < self.last)
+        )
 
 
 def message_of(schema: dict[str, Any]) -> Message:
@@ -142,7 +150,7 @@ def message_of(schema: dict[str, Any]) -> Message:
     return message
 
 
-# --- the structs ------------------------------------------------------------------------------------------------------------
+# --- the structs ----------------------------------------------------------------------------------
 
 
 def hint_of(message: Message, each: Field) -> str:
@@ -166,7 +174,11 @@ def default_of(each: Field) -> str:
         return str(each.default in (True, "true"))
     if each.type in FIXED:
         return str(int(str(each.default or 0), 0))
-    return {"string": repr(each.default or "").replace("'", '"'), "uuid": "p.NO_UUID", "records": "None"}[each.type]
+    return {
+        "string": repr(each.default or "").replace("'", '"'),
+        "uuid": "p.NO_UUID",
+        "records": "None",
+    }[each.type]
 
 
 def factory_of(each: Field) -> str:
@@ -185,7 +197,7 @@ def struct_lines(message: Message, shape: Shape) -> Iterator[str]:
     yield ""
 
 
-# --- helpers of both directions ---------------------------------------------------------------------------------------------
+# --- helpers of both directions -------------------------------------------------------------------
 
 
 class Module:
@@ -206,7 +218,11 @@ def runs(message: Message, fields: list[Field]) -> Iterator[list[Field]]:
     """Yield neighbours of fixed size that the same versions have, and each other field alone."""
     run: list[Field] = []
     for each in fields:
-        if run and not (each.is_fixed and run[0].is_fixed and presence(message, each) == presence(message, run[0])):
+        if run and not (
+            each.is_fixed
+            and run[0].is_fixed
+            and presence(message, each) == presence(message, run[0])
+        ):
             yield run
             run = []
         run.append(each)
@@ -222,21 +238,32 @@ def presence(message: Message, each: Field) -> str:
 
 def plain(message: Message, shape: Shape) -> list[Field]:
     """Return the fields that some version has outside the tagged ones."""
-    return [each for each in shape.fields if each.tagged == NEVER or each.tagged[0] > each.versions[0]]
+    return [
+        each for each in shape.fields if each.tagged == NEVER or each.tagged[0] > each.versions[0]
+    ]
 
 
 def tagged(message: Message, shape: Shape) -> list[Field]:
-    found = [each for each in shape.fields if each.tagged != NEVER and not message.never(each.tagged)]
+    found = [
+        each for each in shape.fields if each.tagged != NEVER and not message.never(each.tagged)
+    ]
     return sorted(found, key=lambda each: each.tag)
 
 
 def chooses(message: Message, shape: Shape, *, write: bool) -> Iterator[str]:
-    """Yield the lines that choose the classic or the compact form of the primitives that are used."""
+    """Yield the lines that choose the classic or the compact form of the primitives that are
+    used."""
     if not message.flexible <= message.last:
         compact = "never"
     else:
-        compact = "always" if message.flexible <= message.first else f"version >= {message.flexible}"
-    used = {each.type for each in shape.fields if not each.is_array and each.type in ("string", "records")}
+        compact = (
+            "always" if message.flexible <= message.first else f"version >= {message.flexible}"
+        )
+    used = {
+        each.type
+        for each in shape.fields
+        if not each.is_array and each.type in ("string", "records")
+    }
     used |= {"string" for each in shape.fields if each.is_array and each.type == "string"}
     used |= {"array" for each in shape.fields if each.is_array}
     prefix = "put_" if write else ""
@@ -257,10 +284,12 @@ def since(message: Message, each: Field) -> str:
 def differs_of(each: Field) -> str:
     """Return the test for a value that is not the default."""
     value = f"it.{each.name}"
-    return value if each.is_array or default_of(each) == "False" else f"{value} != {default_of(each)}"
+    return (
+        value if each.is_array or default_of(each) == "False" else f"{value} != {default_of(each)}"
+    )
 
 
-# --- decoders ---------------------------------------------------------------------------------------------------------------
+# --- decoders -------------------------------------------------------------------------------------
 
 
 def reader_lines(message: Message, shape: Shape, module: Module) -> Iterator[str]:
@@ -310,7 +339,11 @@ def read_one(message: Message, each: Field) -> Iterator[str]:
         if not each.is_nullable:
             yield f"{target} = p.given({local})"
         else:
-            yield f"{target} = p.given({local}) if {strict} else {local}" if strict else f"{target} = {local}"
+            yield (
+                f"{target} = p.given({local}) if {strict} else {local}"
+                if strict
+                else f"{target} = {local}"
+            )
 
 
 def read_elements(each: Field, target: str) -> Iterator[str]:
@@ -356,7 +389,7 @@ def tags_read(message: Message, shape: Shape) -> Iterator[str]:
     yield f"{indent}    at = end"
 
 
-# --- encoders ---------------------------------------------------------------------------------------------------------------
+# --- encoders -------------------------------------------------------------------------------------
 
 
 def writer_lines(message: Message, shape: Shape, module: Module) -> Iterator[str]:
@@ -402,7 +435,11 @@ def write_elements(each: Field, put: str) -> Iterator[str]:
         return
     local = snake(each.type) if each.is_struct else "text"
     yield f"for {local} in {value}:"
-    yield f"    write_{local}({put}, {local}, version)" if each.is_struct else f"    put_string({put}, text)"
+    yield (
+        f"    write_{local}({put}, {local}, version)"
+        if each.is_struct
+        else f"    put_string({put}, text)"
+    )
 
 
 def tags_written(message: Message, shape: Shape, module: Module) -> Iterator[str]:
@@ -429,7 +466,7 @@ def tags_written(message: Message, shape: Shape, module: Module) -> Iterator[str
     yield f"{indent}p.put_tags(put, tags)"
 
 
-# --- modules ----------------------------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 def module_text(request: Message, response: Message) -> str:
@@ -442,9 +479,11 @@ def module_text(request: Message, response: Message) -> str:
         for shape in message.shapes:
             lines += write(message, shape, module)
     head = [
-        f'"""{request.name.removesuffix("Request")}: key {request.key}, versions {request.first} to {request.last}.',
+        f'"""{request.name.removesuffix("Request")}: key {request.key}, versions {request.first} '
+        f"to {request.last}.",
         "",
-        f"Generated by `scripts/kafka_codec.py` from the schemas of Apache Kafka {RELEASE}: do not edit.",
+        f"Generated by `scripts/kafka_codec.py` from the schemas of Apache Kafka {RELEASE}: do "
+        "not edit.",
         '"""',
         "",
         "from __future__ import annotations",
@@ -473,9 +512,13 @@ def main(jar: str, folder: Path = FOLDER) -> None:
             pair = []
             for side in ("Request", "Response"):
                 text = opened.read(f"common/message/{name}{side}.json").decode()
-                pair.append(message_of(json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))))
+                pair.append(
+                    message_of(json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)))
+                )
             (folder / f"{snake(name)}.py").write_text(module_text(*pair))
-    (folder / "__init__.py").write_text('"""The codecs that `scripts/kafka_codec.py` generates: see `polynya.wire.kafka`."""\n')
+    (folder / "__init__.py").write_text(
+        '"""The codecs that `scripts/kafka_codec.py` generates: see `polynya.wire.kafka`."""\n'
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The pages of docs/ that are generated from the product itself: the command line and the error codes.
+"""The pages of docs/ that are generated from the product itself: the command line and the error
+codes.
 
 python scripts/write_docs.py [FOLDER]        writes them into FOLDER (docs), and the man page into packaging/man
 """
@@ -27,7 +28,9 @@ def cli_page() -> str:
     parts.append(f"| exit code | meaning |\n|---|---|\n{rows}\n")
     parts.append("'polynya serve' has codes of its own: [operations.md](operations.md).\n")
     for command, context in all_commands(max_content_width=WIDTH, terminal_width=WIDTH):
-        parts.append(f"## {context.command_path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
+        parts.append(
+            f"## {context.command_path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+        )
     return "\n".join(parts)
 
 
@@ -36,17 +39,22 @@ def errors_page() -> str:
     from polynya.front.http.protocol.errors import ERRORS
 
     rows = [
-        f"| `{error.code}` | {error.status} | {error.outcome} | {'' if error.retry_after is None else f'{error.retry_after} s'} | {error.message} |"
+        f"| `{error.code}` | {error.status} | {error.outcome} | "
+        f"{'' if error.retry_after is None else f'{error.retry_after} s'} | {error.message} |"
         for error in sorted(ERRORS.values(), key=lambda error: (error.status, error.code))
     ]
     return "\n".join(
         [
             "# Errors\n",
             NOTE.format("`src/polynya/front/http/protocol/errors.py`"),
-            'Every error has one shape, `{"error": {"code", "message", "request_id"}}`. The message says what was wrong and what to do; the request id is',
-            "also in the header `X-Request-Id` and in the server's log. The header `Stream-Outcome` says what became of the request: `refused`, certainly",
-            "nothing was applied; `unknown`, it may have been: repeat it as the same producer, or read back. `Retry-After` comes with those that may work",
-            "later. Subscriptions have error codes of their own: [subscriptions.md](subscriptions.md).\n",
+            'Every error has one shape, `{"error": {"code", "message", "request_id"}}`. The '
+            "message says what was wrong and what to do; the request id is",
+            "also in the header `X-Request-Id` and in the server's log. The header "
+            "`Stream-Outcome` says what became of the request: `refused`, certainly",
+            "nothing was applied; `unknown`, it may have been: repeat it as the same producer, or "
+            "read back. `Retry-After` comes with those that may work",
+            "later. Subscriptions have error codes of their own: "
+            "[subscriptions.md](subscriptions.md).\n",
             "| code | status | outcome | retry after | meaning |",
             "|---|---|---|---|---|",
             *rows,

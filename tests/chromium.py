@@ -1,7 +1,9 @@
-"""A headless Chromium for the tests: the system's, else the one that the npm package `@sparticuz/chromium` carries; spoken to through a pipe.
+"""A headless Chromium for the tests: the system's, else the one that the npm package
+`@sparticuz/chromium` carries; spoken to through a pipe.
 
-Use it with `from chromium import browser` (a fixture); `browser.open(url)` is a page: `page.run("javascript")`, `page.wait("javascript")`,
-`page.screenshot(path)`. The protocol is the DevTools protocol, JSON messages that end with NUL.
+Use it with `from chromium import browser` (a fixture); `browser.open(url)` is a page:
+`page.run("javascript")`, `page.wait("javascript")`, `page.screenshot(path)`. The protocol is the
+DevTools protocol, JSON messages that end with NUL.
 """
 
 from __future__ import annotations
@@ -29,13 +31,22 @@ from missing import CannotStart, needed
 from node_js import CACHE, environment, installed, node
 from polling import wait_until
 
-SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome-headless-shell")
+SYSTEM = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome-headless-shell",
+)
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run", "--no-default-browser-check",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars",
     "--remote-debugging-pipe",
 )  # fmt: skip
-LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+LAUNCH = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); "
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
 ANSWER_SECONDS = 60.0
 FIRST_FREE = 10  # descriptors below are for the child's own
 
@@ -61,19 +72,33 @@ class Page:
         self.wait("document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
-        """The value of an expression, awaited if it is a promise; an exception of it is an AssertionError."""
-        result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        """The value of an expression, awaited if it is a promise; an exception of it is an
+        AssertionError."""
+        result = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in result, json.dumps(result["exceptionDetails"], indent=1)
         return result["result"].get("value")
 
     def wait(self, script: str, seconds: float = 60.0) -> Any:
         """The first truthy value of an expression."""
-        return wait_until(lambda: self.run(script), what=f"{script}; the page said {self.log}", seconds=seconds)
+        return wait_until(
+            lambda: self.run(script), what=f"{script}; the page said {self.log}", seconds=seconds
+        )
 
     def size(self, width: int, height: int, *, dark: bool = False, mobile: bool = False) -> None:
         """The viewport in CSS pixels, and the colour scheme that the user prefers."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=mobile,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
 
     def press(self, key: str) -> None:
         """A key, as `KeyboardEvent.key` names it."""
@@ -83,7 +108,9 @@ class Page:
 
     def screenshot(self, path: Path) -> None:
         """A PNG of the viewport."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+        )
 
 
 class Browser:
@@ -110,7 +137,12 @@ class Browser:
         ]
         self._said = (profile / "stderr").open("w+b")
         self._process = subprocess.Popen(
-            command, env=variables, pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True
+            command,
+            env=variables,
+            pass_fds=(theirs_in, theirs_out),
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            start_new_session=True,
         )
         os.close(theirs_in)
         os.close(theirs_out)
@@ -118,14 +150,20 @@ class Browser:
 
     def open(self, url: str = "about:blank") -> Page:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        page = Page(self, self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        page = Page(
+            self, self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        )
         page.go(url)
         return page
 
-    def call(self, method: str, *, session: str = "", log: list[str] | None = None, **parameters: Any) -> dict[str, Any]:
+    def call(
+        self, method: str, *, session: str = "", log: list[str] | None = None, **parameters: Any
+    ) -> dict[str, Any]:
         """Send a command and wait for its result."""
         self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
+        message = {"id": self._number, "method": method, "params": parameters} | (
+            {"sessionId": session} if session else {}
+        )
         try:
             os.write(self._out, json.dumps(message).encode() + b"\0")
             while (answer := self._receive(method)).get("id") != self._number:
@@ -148,7 +186,9 @@ class Browser:
     def _receive(self, method: str) -> dict[str, Any]:
         deadline = time.monotonic() + ANSWER_SECONDS
         while b"\0" not in self._rest:
-            readable, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
+            readable, _, _ = select.select(
+                [self._in], [], [], max(0.0, deadline - time.monotonic())
+            )
             if not readable:
                 raise TimeoutError(f"no answer to {method} in {ANSWER_SECONDS:g} s")
             piece = os.read(self._in, 1 << 20)
@@ -170,7 +210,10 @@ def chromium() -> tuple[Path, dict[str, str]]:
     if found:
         return Path(found), dict(os.environ)
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise CannotStart("there is no Chromium here (install it, or name it in CHROMIUM), and the package from npm is for Linux on x86-64")
+        raise CannotStart(
+            "there is no Chromium here (install it, or name it in CHROMIUM), and the package from "
+            "npm is for Linux on x86-64"
+        )
     return _packaged()
 
 
@@ -179,27 +222,42 @@ def _packaged() -> tuple[Path, dict[str, str]]:
     try:
         folder = installed(Path(__file__).parent / "browser", "browser")
     except (AssertionError, OSError, subprocess.SubprocessError) as reason:
-        raise CannotStart(f"there is no Chromium here, and npm cannot bring one: {reason}") from reason
-    version = json.loads((folder / "package.json").read_text())["dependencies"]["@sparticuz/chromium"]
+        raise CannotStart(
+            f"there is no Chromium here, and npm cannot bring one: {reason}"
+        ) from reason
+    version = json.loads((folder / "package.json").read_text())["dependencies"][
+        "@sparticuz/chromium"
+    ]
     unpacked = CACHE / "browser" / f"chromium-{version}"
     with (CACHE / "browser" / "unpack.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (unpacked / "done").exists():
-            subprocess.run([node(), "unpack.mjs", str(unpacked)], cwd=folder, env=environment(), check=True, timeout=120)
+            subprocess.run(
+                [node(), "unpack.mjs", str(unpacked)],
+                cwd=folder,
+                env=environment(),
+                check=True,
+                timeout=120,
+            )
             for archive in unpacked.glob("*.tar"):
                 with tarfile.open(archive) as members:
                     members.extractall(unpacked, filter="data")
                 archive.unlink()
             (unpacked / "done").touch()
-    libraries = os.pathsep.join(filter(None, (str(unpacked / "lib"), os.environ.get("LD_LIBRARY_PATH"))))
+    libraries = os.pathsep.join(
+        filter(None, (str(unpacked / "lib"), os.environ.get("LD_LIBRARY_PATH")))
+    )
     fonts = {} if Path("/etc/fonts/fonts.conf").exists() else {"FONTCONFIG_PATH": str(unpacked)}
     return unpacked / "chromium", {**os.environ, "LD_LIBRARY_PATH": libraries, **fonts}
 
 
 @contextmanager
 def running_browser(*flags: str) -> Iterator[Browser]:
-    """A browser with a profile of its own, and these flags beside the usual ones. Raises CannotStart."""
-    with tempfile.TemporaryDirectory(prefix="polynya-browser-", ignore_cleanup_errors=True) as profile:
+    """A browser with a profile of its own, and these flags beside the usual ones. Raises
+    CannotStart."""
+    with tempfile.TemporaryDirectory(
+        prefix="polynya-browser-", ignore_cleanup_errors=True
+    ) as profile:
         started = Browser(Path(profile), *flags)
         try:
             yield started
@@ -226,10 +284,17 @@ def _noteworthy(message: dict[str, Any]) -> list[str]:
     """The lines that a person would see in the console."""
     parameters = message.get("params", {})
     if message.get("method") == "Runtime.consoleAPICalled":
-        return [" ".join(str(each.get("value", each.get("description", ""))) for each in parameters["args"])]
+        return [
+            " ".join(
+                str(each.get("value", each.get("description", ""))) for each in parameters["args"]
+            )
+        ]
     if message.get("method") == "Runtime.exceptionThrown":
         details = parameters["exceptionDetails"]
         return [details.get("exception", {}).get("description", details["text"])]
     if message.get("method") == "Log.entryAdded":
-        return [f"{parameters['entry']['level']}: {parameters['entry']['text']} {parameters['entry'].get('url', '')}".strip()]
+        return [
+            f"{parameters['entry']['level']}: {parameters['entry']['text']} "
+            f"{parameters['entry'].get('url', '')}".strip()
+        ]
     return []

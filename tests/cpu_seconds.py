@@ -1,6 +1,8 @@
-"""CPU seconds of each test with all processes that it starts: the honest measure where a machine is shared.
+"""CPU seconds of each test with all processes that it starts: the honest measure where a machine is
+shared.
 
-`make test-times` runs the tests with `--costs FILE`, prints the dearest, and keeps the times of files, by which a run is ordered.
+`make test-times` runs the tests with `--costs FILE`, prints the dearest, and keeps the times of
+files, by which a run is ordered.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ def _below(root: int) -> Iterator[float]:
 
 
 class Meter:
-    """A plugin of pytest that measures each test and appends a line of JSON to a file: name, CPU seconds, seconds."""
+    """A plugin of pytest that measures each test and appends a line of JSON to a file: name, CPU
+    seconds, seconds."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -117,7 +120,11 @@ def kept() -> dict[str, Cost]:
 def keep(files: dict[str, Cost]) -> None:
     """Replace what is known of these files; forget files that are gone."""
     root = KEPT.parents[1]
-    known = {name: cost for name, cost in (kept() | files).items() if (root / name).exists() and max(cost) >= KEPT_FROM}
+    known = {
+        name: cost
+        for name, cost in (kept() | files).items()
+        if (root / name).exists() and max(cost) >= KEPT_FROM
+    }
     lines = (f'"{name}": [{cost.cpu:.1f}, {cost.wall:.1f}]' for name, cost in sorted(known.items()))
     KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -129,17 +136,31 @@ def order(files: dict[str, Cost]) -> dict[str, float]:
 
 def table(costs: dict[str, Cost]) -> str:
     dearest = sorted(costs.items(), key=lambda item: item[1], reverse=True)[:SHOWN]
-    return "\n".join(["    CPU    wall", *(f"{cost.cpu:7.1f} {cost.wall:7.1f}  {name}" for name, cost in dearest)])
+    return "\n".join(
+        [
+            "    CPU    wall",
+            *(f"{cost.cpu:7.1f} {cost.wall:7.1f}  {name}" for name, cost in dearest),
+        ]
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m cpu_seconds", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m cpu_seconds", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("costs", nargs="+", type=Path, help="files that pytest --costs wrote")
-    parser.add_argument("--keep", action="store_true", help=f"write the times of files to {KEPT.name}, by which a run is ordered")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help=f"write the times of files to {KEPT.name}, by which a run is ordered",
+    )
     options = parser.parse_args()
     tests = measured(options.costs)
     files = by_file(tests)
-    print(f"{table(files)}\n\n{table(tests)}\n\n{sum(cost.cpu for cost in tests.values()):.0f} CPU seconds, {len(tests)} tests")
+    print(
+        f"{table(files)}\n\n{table(tests)}\n\n{sum(cost.cpu for cost in tests.values()):.0f} CPU "
+        f"seconds, {len(tests)} tests"
+    )
     if options.keep:
         keep(files)
     return 0

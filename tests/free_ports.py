@@ -1,7 +1,9 @@
-"""Ports that are chosen before a server takes them, or kept over its restarts: nothing else takes them meanwhile; and one where nobody answers.
+"""Ports that are chosen before a server takes them, or kept over its restarts: nothing else takes
+them meanwhile; and one where nobody answers.
 
-They lie below the range from which the kernel gives ports to connections (and to `bind` with port 0), of which every test beside this one
-uses thousands. Who chose one holds the UDP port of the same number to its end, so that no other process of the tests chooses it.
+They lie below the range from which the kernel gives ports to connections (and to `bind` with port
+0), of which every test beside this one uses thousands. Who chose one holds the UDP port of the same
+number to its end, so that no other process of the tests chooses it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours: a node that is told its port has its admin port on the next one."""
+    """The first of two neighbours: a node that is told its port has its admin port on the next
+    one."""
     return _claimed(2)
 
 
@@ -58,8 +61,12 @@ def _claimed_row(count: int) -> tuple[int, list[socket.socket]]:
         port = chance.randrange(LOW, _end() - count)
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as kept:
             try:
-                claims = [kept.enter_context(_claim(number)) for number in range(port, port + count)]
-                for number in range(port, port + count):  # never of a port that is another's: its server may be about to bind it
+                claims = [
+                    kept.enter_context(_claim(number)) for number in range(port, port + count)
+                ]
+                for number in range(
+                    port, port + count
+                ):  # never of a port that is another's: its server may be about to bind it
                     stack.enter_context(socket.socket()).bind((HOST, number))
             except OSError:
                 continue
@@ -79,7 +86,8 @@ def _claim(port: int) -> socket.socket:
 
 
 def _end() -> int:
-    """Where the kernel's range begins. It is Linux that says so; where all high ports are in it, these are no worse than others."""
+    """Where the kernel's range begins. It is Linux that says so; where all high ports are in it,
+    these are no worse than others."""
     with contextlib.suppress(OSError):
         begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         if begin > 2 * LOW:

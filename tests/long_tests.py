@@ -9,5 +9,9 @@ import pytest
 
 
 def long(cases: Iterable[Any]) -> list[Any]:
-    """These cases of a parametrized test run in `make long`; a tuple is a case of several arguments."""
-    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long) for case in cases]
+    """These cases of a parametrized test run in `make long`; a tuple is a case of several
+    arguments."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
+        for case in cases
+    ]

@@ -1,4 +1,5 @@
-"""What a test needs of the machine and does not find: the test is skipped, saying what is missing; in CI it fails."""
+"""What a test needs of the machine and does not find: the test is skipped, saying what is missing;
+in CI it fails."""
 
 from __future__ import annotations
 
@@ -27,13 +28,16 @@ def missing(why: str) -> NoReturn:
 
 
 def left_out(why: str) -> NoReturn:
-    """End the test also in CI, which is not asked to have this: root, another user, IPv6, a kernel's or a system's own features."""
+    """End the test also in CI, which is not asked to have this: root, another user, IPv6, a
+    kernel's or a system's own features."""
     pytest.skip(why, allow_module_level=True)
 
 
 def needed_program(*names: str) -> str:
     """The path of the first that is installed."""
-    return next(filter(None, map(shutil.which, names)), None) or missing(f"not installed: {' or '.join(names)}")
+    return next(filter(None, map(shutil.which, names)), None) or missing(
+        f"not installed: {' or '.join(names)}"
+    )
 
 
 def needed_module(name: str) -> ModuleType:

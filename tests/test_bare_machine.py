@@ -1,6 +1,8 @@
-"""The tests on a machine without `iptables`, `ip`, FUSE, Chromium, Node, Java and uv: each part is skipped with its reason, or comes from PyPI.
+"""The tests on a machine without `iptables`, `ip`, FUSE, Chromium, Node, Java and uv: each part is
+skipped with its reason, or comes from PyPI.
 
-A slice of the suite runs as root and as an ordinary user, with one CPU and with eight. It is what depends on the machine, and takes few seconds.
+A slice of the suite runs as root and as an ordinary user, with one CPU and with eight. It is what
+depends on the machine, and takes few seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ SLICE = (
     "tests/cli/test_doctor.py",
     "tests/access/test_access_tokens.py",
 )
-OF_ROOT = "tests/wal/test_journal_power_cut.py"  # skipped for others, and root has it in the whole suite
+OF_ROOT = (
+    "tests/wal/test_journal_power_cut.py"  # skipped for others, and root has it in the whole suite
+)
 BROWSER = "tests/clients/test_event_source.py"
 NO_REGISTRY = {"npm_config_offline": "true"}
 SKIPS_OF_ROOT = r"not installed: .*\biptables\b|cannot be mounted|no IPv6 loopback"
@@ -46,13 +50,17 @@ SKIPS_OF_A_USER = r"needs? root|no IPv6 loopback"
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="polynya-bare-"))  # pytest's own folders are closed to other users
+    # pytest's own folders are closed to other users
+    folder = Path(tempfile.mkdtemp(prefix="polynya-bare-"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=[(True, 1), (True, 8), (False, 1), (False, 8)], ids=["root-1-cpu", "root-8-cpus", "user-1-cpu", "user-8-cpus"])
+@pytest.fixture(
+    params=[(True, 1), (True, 8), (False, 1), (False, 8)],
+    ids=["root-1-cpu", "root-8-cpus", "user-1-cpu", "user-8-cpus"],
+)
 def machine(request: pytest.FixtureRequest, shared: Path) -> BareMachine:
     as_root, cpus = request.param
     return bare_machine(shared, as_root=as_root, cpus=cpus)
@@ -80,25 +88,52 @@ def test_a_slice_of_the_suite_passes_and_says_what_is_left_out(machine: BareMach
     with_ci = machine.cpus == 8
     more, variables = ([], {"CI": "true"}) if with_ci else ([BROWSER], NO_REGISTRY)
     more += [] if machine.as_root else [OF_ROOT]
-    ran = machine.python("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--durations=10", *SLICE, *more, **variables)
+    ran = machine.python(
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "--durations=10",
+        *SLICE,
+        *more,
+        **variables,
+    )
     print(ran.stdout)
     assert ran.returncode == 0, ran.stderr
     found = skips(ran.stdout)
     browser = [why for why in found if why.startswith("no browser: ")]
-    assert bool(browser) is not with_ci, "without a package registry there is no Chromium, and that is said"
+    assert bool(browser) is not with_ci, (
+        "without a package registry there is no Chromium, and that is said"
+    )
     others = [why for why in found if why not in browser]
     assert others and not [why for why in others if not re.search(expected, why)], ran.stdout
-    assert "console" not in "".join(others) and "java" not in "".join(others), "Node and Java come from PyPI"
+    assert "console" not in "".join(others) and "java" not in "".join(others), (
+        "Node and Java come from PyPI"
+    )
 
 
 def test_chaos_inflicts_once_what_this_machine_supports(users_machine: BareMachine) -> None:
     report = users_machine.folder / "tmp" / "report.json"
     some = "--only=kill a core,silence,a full disk,flickers"
-    ran = users_machine.python("-m", "chaos", "--seed=1", "--once", "--pace=0.2", some, f"--report={report}", PYTHONPATH=str(ROOT / "src"))
+    ran = users_machine.python(
+        "-m",
+        "chaos",
+        "--seed=1",
+        "--once",
+        "--pace=0.2",
+        some,
+        f"--report={report}",
+        PYTHONPATH=str(ROOT / "src"),
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     outcome = msgspec.json.decode(report.read_bytes(), type=Outcome)
     assert {"silence", "a full disk"} == outcome.skipped.keys()
-    assert sorted(episode.fault for episode in outcome.episodes) == ["kill a core", "the wall's clock flickers"]
+    assert sorted(episode.fault for episode in outcome.episodes) == [
+        "kill a core",
+        "the wall's clock flickers",
+    ]
     assert "skipped: silence: network namespaces need root" in ran.stdout
 
 

@@ -1,4 +1,5 @@
-"""The CPU seconds of a test are those of all that it started; files run in the order of what is recorded of them."""
+"""The CPU seconds of a test are those of all that it started; files run in the order of what is
+recorded of them."""
 
 from __future__ import annotations
 
@@ -37,21 +38,39 @@ def pytest_configure(config):
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
-def test_a_test_costs_what_it_and_its_children_compute(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_a_test_costs_what_it_and_its_children_compute(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(PLUGIN)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, "."]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     environment.pop("PYTEST_XDIST_WORKER", None)  # of the run that this test is a part of
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    costs = {name.rpartition("::")[2]: cost for name, cost in measured([tmp_path / "costs"]).items()}
+    costs = {
+        name.rpartition("::")[2]: cost for name, cost in measured([tmp_path / "costs"]).items()
+    }
     assert list(costs) == ["test_here", "test_in_a_child", "test_idle"]
-    assert costs["test_here"].cpu >= 0.2 and costs["test_in_a_child"].cpu >= 0.3 and costs["test_idle"].cpu < 0.2
+    assert (
+        costs["test_here"].cpu >= 0.2
+        and costs["test_in_a_child"].cpu >= 0.3
+        and costs["test_idle"].cpu < 0.2
+    )
     assert costs["test_here"].wall >= 0.2
 
 
-def test_files_are_the_sum_of_their_tests_and_ordered_by_what_keeps_a_worker_busy(tmp_path: Path) -> None:
+def test_files_are_the_sum_of_their_tests_and_ordered_by_what_keeps_a_worker_busy(
+    tmp_path: Path,
+) -> None:
     lines = [
         ["tests/a.py::one", 1.0, 5.0],
         ["tests/b.py::two", 2.0, 2.5],
@@ -62,10 +81,15 @@ def test_files_are_the_sum_of_their_tests_and_ordered_by_what_keeps_a_worker_bus
     tests = measured([tmp_path / "costs"])
     assert by_file(tests) == {"tests/a.py": Cost(1.5, 5.5), "tests/b.py": Cost(4.0, 3.0)}
     assert order(by_file(tests)) == {"tests/a.py": 5.5, "tests/b.py": 4.0}
-    assert [line.split()[-1] for line in table(by_file(tests)).splitlines()[1:]] == ["tests/b.py", "tests/a.py"], "the dearest first"
+    assert [line.split()[-1] for line in table(by_file(tests)).splitlines()[1:]] == [
+        "tests/b.py",
+        "tests/a.py",
+    ], "the dearest first"
 
 
-def test_what_is_kept_is_of_files_that_are_there_and_not_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_of_files_that_are_there_and_not_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cpu_seconds, "KEPT", tmp_path / "tests" / "cpu_seconds.json")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "a.py").touch()

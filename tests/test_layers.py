@@ -1,6 +1,8 @@
-"""The rooms: which room may import which, what a pure room may import, and where heavy libraries belong.
+"""The rooms: which room may import which, what a pure room may import, and where heavy libraries
+belong.
 
-All lists here are allow-lists: an import that no line allows fails, and so does a line that no import needs.
+All lists here are allow-lists: an import that no line allows fails, and so does a line that no
+import needs.
 """
 
 from __future__ import annotations
@@ -20,16 +22,24 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "polynya"
 
 ROOMS = {  # room: the rooms that it may import
-    "cli": "access admin backup base client cluster config files front lakehouse node objectstore observability recovery stream system wire",
+    "cli": (
+        "access admin backup base client cluster config files front lakehouse node objectstore "
+        "observability recovery stream system wire"
+    ),
     "client": "base",
     "node": (
-        "admin backup base cluster config engine files front observability recovery replica service stream subscriptions system tiering transport wal"
+        "admin backup base cluster config engine files front observability recovery replica "
+        "service stream subscriptions system tiering transport wal"
     ),
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": (
-        "access backup base cold config console engine files front lakehouse objectstore observability service stream system tiering transport wire"
+        "access backup base cold config console engine files front lakehouse objectstore "
+        "observability service stream system tiering transport wire"
     ),
-    "cluster": "base config engine files front objectstore observability raft replica service stream system tiering transport wal wire",
+    "cluster": (
+        "base config engine files front objectstore observability raft replica service stream "
+        "system tiering transport wal wire"
+    ),
     "front": "access base service stream subscriptions wire",
     "subscriptions": "base service stream wal",
     "tiering": "backup base cold config engine objectstore observability service stream transport",
@@ -54,19 +64,43 @@ ROOMS = {  # room: the rooms that it may import
     "files": "",
     "observability": "",
 }
-PLAIN = "__future__ bisect collections enum functools heapq itertools msgspec operator re struct sys typing"
-PURE = {  # room or file: the modules that are not ours and that it may import; none does I/O, reads a clock or draws a random number
+PLAIN = (
+    "__future__ bisect collections enum functools heapq itertools msgspec operator re struct sys "
+    "typing"
+)
+# room or file: the modules that are not ours and that it may import; none does I/O, reads a clock
+# or draws a random number
+PURE = {
     "base": f"{PLAIN} zlib",
     "raft": PLAIN,
     "stream": f"{PLAIN} google_crc32c",
     "replica": f"{PLAIN} array",
     "wire": f"{PLAIN} array base64 cramjam datetime google_crc32c ipaddress time urllib zlib",
     **dict.fromkeys(
-        (f"client/{name}.py" for name in ("calls", "errors", "events", "messages", "producing", "reading", "values", "verbs", "workers")),
+        (
+            f"client/{name}.py"
+            for name in (
+                "calls",
+                "errors",
+                "events",
+                "messages",
+                "producing",
+                "reading",
+                "values",
+                "verbs",
+                "workers",
+            )
+        ),
         f"{PLAIN} base64 binascii codecs datetime json urllib zlib",
     ),
 }
-FRONT_STREAM = {"commands", "replies", "rules", "subscriptions"}  # a front knows the machine's commands and replies, never its state
+# a front knows the machine's commands and replies, never its state
+FRONT_STREAM = {
+    "commands",
+    "replies",
+    "rules",
+    "subscriptions",
+}
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
 
 
@@ -81,12 +115,18 @@ def _imported(text: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield from (f"polynya.{alias.name}" for alias in node.names) if node.module == "polynya" else (node.module,)
+            yield from (
+                (f"polynya.{alias.name}" for alias in node.names)
+                if node.module == "polynya"
+                else (node.module,)
+            )
 
 
 def rooms_of(text: str) -> set[str]:
     """The rooms of ours that a source imports."""
-    return {name.split(".")[1] for name in imported(text) if name.startswith("polynya.")} - {"__version__"}
+    return {name.split(".")[1] for name in imported(text) if name.startswith("polynya.")} - {
+        "__version__"
+    }
 
 
 def others_of(text: str) -> set[str]:
@@ -110,26 +150,46 @@ def forbidden_modules(place: str, sources: Iterable[str]) -> set[str]:
 
 def importers(*libraries: str) -> set[str]:
     """Files outside the lakehouse that import one of the libraries."""
-    found = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if others_of(path.read_text()) & set(libraries)}
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if others_of(path.read_text()) & set(libraries)
+    }
     return {name for name in found if not name.startswith("lakehouse/")}
 
 
 def test_imports_point_downwards_only() -> None:
-    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()", "--no-cache"]
-    result = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "src", "PATH": ""}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports_command as main; main()",
+        "--no-cache",
+    ]
+    result = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={"PYTHONPATH": "src", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_every_room_has_its_line() -> None:
     assert set(ROOMS) == {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
-    assert not {room for room in ROOMS if f"`{room}`" not in (polynya.__doc__ or "")}, "rooms that the docstring of polynya does not name"
+    assert not {room for room in ROOMS if f"`{room}`" not in (polynya.__doc__ or "")}, (
+        "rooms that the docstring of polynya does not name"
+    )
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_what_its_line_allows(room: str) -> None:
     assert forbidden_rooms(room, texts(room)) == set()
     needed = set().union(*map(rooms_of, texts(room)))
-    assert not set(ROOMS[room].split()) - needed, f"{room} is allowed to import what it does not need"
+    assert not set(ROOMS[room].split()) - needed, (
+        f"{room} is allowed to import what it does not need"
+    )
 
 
 @pytest.mark.parametrize("place", PURE)
@@ -138,12 +198,22 @@ def test_a_pure_room_imports_nothing_that_acts(place: str) -> None:
 
 
 def test_fronts_know_the_commands_and_never_the_machine() -> None:
-    names = {name for text in texts("front") for name in imported(text) if name.startswith("polynya.stream.")}
+    names = {
+        name
+        for text in texts("front")
+        for name in imported(text)
+        if name.startswith("polynya.stream.")
+    }
     assert {name.split(".")[2] for name in names} <= FRONT_STREAM
 
 
 def test_what_fronts_share_knows_no_protocol() -> None:
-    names = {name for text in texts("front/common") for name in imported(text) if name.startswith("polynya.front.")}
+    names = {
+        name
+        for text in texts("front/common")
+        for name in imported(text)
+        if name.startswith("polynya.front.")
+    }
     assert all(name.startswith("polynya.front.common") for name in names), names
 
 
@@ -166,7 +236,9 @@ def f():
 """
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if "engine" not in ROOMS[room] and room != "engine"])
+@pytest.mark.parametrize(
+    "room", [room for room in ROOMS if "engine" not in ROOMS[room] and room != "engine"]
+)
 def test_a_planted_import_of_a_room_is_found(room: str) -> None:
     assert {"engine"} <= forbidden_rooms(room, [PLANTED])
 
@@ -176,16 +248,22 @@ def test_a_planted_import_of_a_library_is_found(place: str) -> None:
     assert forbidden_modules(place, [PLANTED]) == {"pyspark", "socket"}
 
 
-CIRCLES = {  # what may import each other inside a room, type hints included -> why; at most these modules of the room take part
+# what may import each other inside a room, type hints included -> why; at most these modules of the
+# room take part
+CIRCLES = {
     "raft": (
         "disk_loss election following leading membership quiescence raft reading snapshots",
-        "one protocol: a reaction to a message begins others, and all of them change the state of one member",
+        "one protocol: a reaction to a message begins others, and all of them change the state of "
+        "one member",
     ),
     "stream": (
-        "machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes rules.meta rules.publishing rules.retention "
+        "machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes "
+        "rules.meta rules.publishing rules.retention "
         "rules.table_failures rules.table_watches "
-        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode state.feature_level subscriptions.links subscriptions.rules",
-        "the table of commands is in the machine, and the rules that it names take the machine as their state; hints alone close the circle",
+        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
+        "state.feature_level subscriptions.links subscriptions.rules",
+        "the table of commands is in the machine, and the rules that it names take the machine as "
+        "their state; hints alone close the circle",
     ),
     "service": (
         "routing.fan_out routing.remote_tails routing.service streams.local streams.retention",
@@ -193,12 +271,16 @@ CIRCLES = {  # what may import each other inside a room, type hints included -> 
     ),
     "front": (
         "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "
-        "http.routes.append http.routes.append_template http.routes.bucket http.routes.create http.routes.delete http.routes.head "
+        "http.routes.append http.routes.append_template http.routes.bucket http.routes.create "
+        "http.routes.delete http.routes.head "
         "http.routes.kafka_pages http.routes.listing "
-        "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read http.routes.read_request http.routes.refusals "
+        "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read "
+        "http.routes.read_request http.routes.refusals "
         "http.routes.retention http.routes.sse http.routes.table http.server "
-        "kafka.admin kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets kafka.produce kafka.server",
-        "an exchange or call, its connection and the handlers of its routes or keys name each other in hints",
+        "kafka.admin kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets "
+        "kafka.produce kafka.server",
+        "an exchange or call, its connection and the handlers of its routes or keys name each "
+        "other in hints",
     ),
 }
 
@@ -216,12 +298,22 @@ def named_modules(text: str, room: str, modules: Iterable[str]) -> set[str]:
     """The modules of the room that a source imports, also those only for type hints."""
     prefix, names = f"polynya.{room}.", set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith(prefix):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and f"{node.module}.".startswith(prefix)
+        ):
             inside = node.module[len(prefix) :]
             for alias in node.names:
-                names.add(f"{inside}.{alias.name}".lstrip(".") if f"{inside}.{alias.name}".lstrip(".") in modules else inside)
+                names.add(
+                    f"{inside}.{alias.name}".lstrip(".")
+                    if f"{inside}.{alias.name}".lstrip(".") in modules
+                    else inside
+                )
         elif isinstance(node, ast.Import):
-            names |= {alias.name[len(prefix) :] for alias in node.names if alias.name.startswith(prefix)}
+            names |= {
+                alias.name[len(prefix) :] for alias in node.names if alias.name.startswith(prefix)
+            }
     return names & set(modules)
 
 

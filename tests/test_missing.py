@@ -30,7 +30,11 @@ def enter() -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize(("ci", "end"), [("", Skipped), ("true", Failed)])
 def test_what_is_missing_ends_the_test(
-    find: Callable[[], object], told: str, ci: str, end: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    find: Callable[[], object],
+    told: str,
+    ci: str,
+    end: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CI", ci)
     with pytest.raises(end, match=told):
@@ -48,7 +52,9 @@ def test_what_is_there_is_given() -> None:
         assert started == 7
 
 
-def test_what_ci_is_not_asked_to_have_is_left_out_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ci_is_not_asked_to_have_is_left_out_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(Skipped, match="needs root"):
         left_out("needs root")

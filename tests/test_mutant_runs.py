@@ -1,4 +1,5 @@
-"""Mutants are edits of syntax trees, and one that does not fit the code any more fails the run instead of counting as caught."""
+"""Mutants are edits of syntax trees, and one that does not fit the code any more fails the run
+instead of counting as caught."""
 
 from __future__ import annotations
 
@@ -17,17 +18,27 @@ from sim.mutant_runs import ERRORS, Trials, check_fault, watched
 
 from polynya.engine.replicated import ReplicatedEngine
 
-SOURCE = "def first(a):\n    return a + 1\n\nclass Kind:\n    def first(self, a):\n        return a + 1\n"
+SOURCE = (
+    "def first(a):\n    return a + 1\n\nclass Kind:\n    def first(self, a):\n        return a + "
+    "1\n"
+)
 
 
 def test_an_edit_does_not_depend_on_formatting() -> None:
-    source = "def each(a, b):\n    # a comment\n    if (a\n            > b) :\n        a = (b )\n        b=''\n    return a\n"
-    assert edited_source(source, "a > b", "a >= b") == "def each(a, b):\n    if a >= b:\n        a = b\n        b = ''\n    return a"
+    source = (
+        "def each(a, b):\n    # a comment\n    if (a\n            > b) :\n        a = (b )\n      "
+        "  b=''\n    return a\n"
+    )
+    assert (
+        edited_source(source, "a > b", "a >= b")
+        == "def each(a, b):\n    if a >= b:\n        a = b\n        b = ''\n    return a"
+    )
     assert "a = 1\n    return" in edited_source(source, 'if a > b:\n    a = b\n    b = ""', "a = 1")
 
 
 @pytest.mark.parametrize(
-    ("old", "within", "times"), [("a + 1", "", 2), ("a + 2", "", 0), ("return a - 1", "Kind", 0), ("a", "Kind.second", 0)]
+    ("old", "within", "times"),
+    [("a + 1", "", 2), ("a + 2", "", 0), ("return a - 1", "Kind", 0), ("a", "Kind.second", 0)],
 )
 def test_an_edit_that_does_not_match_once_is_stale(old: str, within: str, times: int) -> None:
     with pytest.raises(Stale, match=f"{times} times, expected once"):
@@ -45,7 +56,9 @@ def bounded(number: int, *, least: int = 0) -> int:
     return max(least, min(number, BOUND))
 
 
-def test_an_edited_function_uses_the_globals_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edited_function_uses_the_globals_of_the_original(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     edited = edited_function(bounded, "min(number, BOUND)", "number + BOUND")
     monkeypatch.setattr(f"{__name__}.BOUND", 10)
     assert (edited(1), edited(-20), bounded(12)) == (11, 0, 10)
@@ -87,7 +100,9 @@ def test_an_error_of_the_defect_is_noted_also_when_somebody_catches_it() -> None
 
 
 def test_a_mutant_of_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sim_mutants.MUTANTS, "of a method that was renamed", (ReplicatedEngine, "linearise", None))
+    monkeypatch.setitem(
+        sim_mutants.MUTANTS, "of a method that was renamed", (ReplicatedEngine, "linearise", None)
+    )
     with pytest.raises(Stale, match="ReplicatedEngine has no linearise"):
         sim_mutants.caught("of a method that was renamed")
 
@@ -96,7 +111,11 @@ def test_a_mutant_that_uses_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatc
     async def defect(core: Any, group: int) -> None:
         core.method_that_was_renamed(group)
 
-    monkeypatch.setitem(sim_mutants.MUTANTS, "uses a method that was renamed", (ReplicatedEngine, "linearize", defect))
+    monkeypatch.setitem(
+        sim_mutants.MUTANTS,
+        "uses a method that was renamed",
+        (ReplicatedEngine, "linearize", defect),
+    )
     with pytest.raises(Stale, match="method_that_was_renamed"):
         sim_mutants.caught("uses a method that was renamed")
 
@@ -110,7 +129,11 @@ def test_what_a_process_that_tries_mutants_cannot_do_is_stale() -> None:
 @pytest.mark.process
 def test_a_mutant_of_the_agreement_that_names_what_is_gone_is_stale() -> None:
     with pytest.raises(Stale, match="has no attribute 'method_that_was_renamed'"):
-        raft_mutants.caught(raft_mutants.Mutant("reading.py", "has_lease(raft)", "raft.method_that_was_renamed()", within="_take"))
+        raft_mutants.caught(
+            raft_mutants.Mutant(
+                "reading.py", "has_lease(raft)", "raft.method_that_was_renamed()", within="_take"
+            )
+        )
 
 
 @pytest.mark.process
@@ -119,7 +142,10 @@ def test_a_mutant_of_the_agreement_that_names_what_is_gone_is_stale() -> None:
     [
         ("def test_it(): pass", ""),
         ("def test_it(): assert 1 == 2, 'lost'", "lost"),
-        ("import pytest\ndef test_it():\n    with pytest.raises(ValueError): pass", "DID NOT RAISE"),
+        (
+            "import pytest\ndef test_it():\n    with pytest.raises(ValueError): pass",
+            "DID NOT RAISE",
+        ),
         ("def test_it(): None.gone()", "Stale: .*'gone'"),
         ("import polynya.gone\ndef test_it(): pass", "Stale: .*(polynya.gone|cannot be run)"),
         ("def test_other(): pass", "Stale: .*cannot be run"),
@@ -130,8 +156,15 @@ def test_what_a_test_tells_of_a_mutant(tmp_path: Path, code: str, found: str) ->
     file = tmp_path / "test_of_a_mutant.py"
     file.write_text(code)
     script = (
-        f"import sys; sys.path[:0] = {sys.path!r}\nfrom sim.mutant_runs import failing_test\nprint(failing_test({f'{file}::test_it'!r}))"
+        f"import sys; sys.path[:0] = {sys.path!r}\nfrom sim.mutant_runs import failing_test\n"
+        f"print(failing_test({f'{file}::test_it'!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    told = done.stdout.strip() if not done.returncode else " ".join(done.stderr.split("code_edits.", 1)[-1].split())
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    told = (
+        done.stdout.strip()
+        if not done.returncode
+        else " ".join(done.stderr.split("code_edits.", 1)[-1].split())
+    )
     assert re.match(found, told) if found else not told

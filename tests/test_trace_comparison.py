@@ -28,24 +28,37 @@ def test_equal_traces_have_no_differences(tmp_path: Path) -> None:
 
 
 def test_the_first_event_that_differs_is_told(tmp_path: Path) -> None:
-    before, after = folder(tmp_path / "a", one="1 x\n2 y\n3 z"), folder(tmp_path / "b", one="1 x\n2 w\n3 v")
+    before, after = (
+        folder(tmp_path / "a", one="1 x\n2 y\n3 z"),
+        folder(tmp_path / "b", one="1 x\n2 w\n3 v"),
+    )
     assert list(differences(before, after, renaming({}))) == ["moves/one.txt:2: '2 y' became '2 w'"]
     shorter = folder(tmp_path / "c", one="1 x\n2 y")
-    assert list(differences(before, shorter, renaming({}))) == ["moves/one.txt:3: '3 z' became '(the end)'"]
+    assert list(differences(before, shorter, renaming({}))) == [
+        "moves/one.txt:3: '3 z' became '(the end)'"
+    ]
 
 
 def test_a_trace_that_is_missing_on_one_side_is_a_difference(tmp_path: Path) -> None:
-    before, after = folder(tmp_path / "a", one="1", two="2"), folder(tmp_path / "b", two="2", three="3")
+    before, after = (
+        folder(tmp_path / "a", one="1", two="2"),
+        folder(tmp_path / "b", two="2", three="3"),
+    )
     assert list(differences(before, after, renaming({}))) == [
         f"moves/one.txt: is not in {after}",
         f"moves/three.txt: is not in {before}",
     ]
-    assert list(differences(tmp_path / "gone", tmp_path / "gone too", renaming({}))), "nothing compared is no success"
+    assert list(differences(tmp_path / "gone", tmp_path / "gone too", renaming({}))), (
+        "nothing compared is no success"
+    )
 
 
 def test_renamed_words_are_replaced_whole_and_in_one_pass(tmp_path: Path) -> None:
     words = renamed_words("# of the rooms\n\nhere -> there\nthere -> here\nCode.OLD -> Code.NEW\n")
-    assert renaming(words)("1 here there herein Code.OLD Code.OLDER") == "1 there here herein Code.NEW Code.OLDER"
+    assert (
+        renaming(words)("1 here there herein Code.OLD Code.OLDER")
+        == "1 there here herein Code.NEW Code.OLDER"
+    )
     before, after = folder(tmp_path / "a", one="1 here"), folder(tmp_path / "b", one="1 there")
     assert not list(differences(before, after, renaming(words)))
 
@@ -60,7 +73,13 @@ def test_a_map_with_a_line_that_is_no_pair_is_refused(text: str) -> None:
 def test_two_runs_of_the_same_tree_write_equal_traces(tmp_path: Path) -> None:
     for name in ("before", "after"):
         assert not write(tmp_path / name, ROOT, {"swarm": 1, "planned": 1}, mishaps=1)
-    command = [sys.executable, "-m", "sim.compare", str(tmp_path / "before"), str(tmp_path / "after")]
+    command = [
+        sys.executable,
+        "-m",
+        "sim.compare",
+        str(tmp_path / "before"),
+        str(tmp_path / "after"),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
 
     def compared() -> tuple[int, str]:

@@ -1,4 +1,5 @@
-"""The part of the language rules that a program can check: docstrings, comments, pages, renamed words, commit subjects."""
+"""The part of the language rules that a program can check: docstrings, comments, pages, renamed
+words, commit subjects."""
 
 from __future__ import annotations
 
@@ -15,9 +16,25 @@ from missing import left_out
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-NO_BEGINNING = {"What", "Whether", "Of", "Who", "Whoever", "As", "For", "It", "Where", "How", "Those", "That"}
-AVOIDED = re.compile(r"\b(anew|by itself|for ever|so long as|nobody|mended|whoever)\b", re.IGNORECASE)
-MARKS = re.compile(r"\((?:[FR]\d+)(?:, ?[FR]?\d+)*\)")  # of design notes that are not in this repository
+NO_BEGINNING = {
+    "What",
+    "Whether",
+    "Of",
+    "Who",
+    "Whoever",
+    "As",
+    "For",
+    "It",
+    "Where",
+    "How",
+    "Those",
+    "That",
+}
+AVOIDED = re.compile(
+    r"\b(anew|by itself|for ever|so long as|nobody|mended|whoever)\b", re.IGNORECASE
+)
+# of design notes that are not in this repository
+MARKS = re.compile(r"\((?:[FR]\d+)(?:, ?[FR]?\d+)*\)")
 SENTENCE_WORDS_MAX = 30  # 20 is the aim
 PLAIN_PAGES = [
     *(ROOT / "docs" / f"{name}.md" for name in (
@@ -38,7 +55,9 @@ RENAMED = (
     "JOB_TAKEN", "JOB_LOST", "FORBIDDEN_HOST", "polynya_sql_questions_total", "polynya_recall_copies_total", "polynya_nodes_away",
     "leads_follow_writers",
 )  # fmt: skip
-IDENTIFIERS = {  # what names in the code were before -> now; the rooms where an old one is forbidden, all when none is named
+# what names in the code were before -> now; the rooms where an old one is forbidden, all when none
+# is named
+IDENTIFIERS = {
     "_doubts": "_validator",
     "_farewell": "_shutdown_barrier",
     "_fitness": "_readiness",
@@ -94,13 +113,18 @@ IDENTIFIERS = {  # what names in the code were before -> now; the rooms where an
     "unheard": "raft: awaiting_term",
 }
 LISTS_RENAMED = ROOT / "docs" / "migration.md"  # the table of what was renamed
-FOR_PEOPLE = [*(ROOT / "src/polynya/cli").rglob("*.py"), *(ROOT / "src/polynya/client").rglob("*.py")]
+FOR_PEOPLE = [
+    *(ROOT / "src/polynya/cli").rglob("*.py"),
+    *(ROOT / "src/polynya/client").rglob("*.py"),
+]
 CONSOLE = sorted((ROOT / "src/polynya/console/static").glob("*.js"))
 CONSOLE_PAGE = ROOT / "src/polynya/console/static/index.html"
 # in messages, help and texts of the console
 ODD = re.compile(
-    r"\b(there already|looked at|not looked|goes? on|going on|says? why|(is|all|not) well|is none|is told|any more|makes one|mend"
-    r"|for so long|so many|take back|br(ing|ought) back|by itself|leads and|forgets?|forgot(ten)?|has been told"
+    r"\b(there already|looked at|not looked|goes? on|going on|says? why|(is|all|not) well|is "
+    r"none|is told|any more|makes one|mend"
+    r"|for so long|so many|take back|br(ing|ought) back|by itself|leads "
+    r"and|forgets?|forgot(ten)?|has been told"
     r"|name (another|one|it)|give (one|both|another|exactly|it)|a question)\b",
     re.IGNORECASE,
 )
@@ -111,7 +135,9 @@ SUBJECTS_SINCE = "23d6f08"
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of each docstring of a module."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and (text := ast.get_docstring(node)):
             yield getattr(node, "lineno", 1), text
 
 
@@ -142,14 +168,23 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each message of a module: strings of three words that are no docstrings, with X for what is put in."""
+    """(line, text) of each message of a module: strings of three words that are no docstrings, with
+    X for what is put in."""
     tree = ast.parse(path.read_text())
-    left = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
+    left = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
             left.add(id(node.value))
         if isinstance(node, ast.JoinedStr):
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
         else:
@@ -161,7 +196,9 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of what a script of the console shows: strings and templates of two words."""
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        for found in re.finditer(r'"((?:[^"\\]|\\.)*)"|`((?:[^`\\]|\\.)*)`', re.sub(r"(?<!:)//.*|^\s*/?\*.*", "", line)):
+        for found in re.finditer(
+            r'"((?:[^"\\]|\\.)*)"|`((?:[^`\\]|\\.)*)`', re.sub(r"(?<!:)//.*|^\s*/?\*.*", "", line)
+        ):
             text = re.sub(r"\$\{[^}]*\}", "X", found[1] or found[2] or "")
             if re.search(r"[A-Za-z]{2,} [a-z]+", text):
                 yield number, text
@@ -176,7 +213,10 @@ def message_faults(text: str) -> Iterator[str]:
 
 def test_docstrings_are_plain_sentences() -> None:
     assert not [
-        f"{path.relative_to(ROOT)}:{line}: {fault}" for path in SOURCES for line, text in docstrings(path) for fault in faults(text)
+        f"{path.relative_to(ROOT)}:{line}: {fault}"
+        for path in SOURCES
+        for line, text in docstrings(path)
+        for fault in faults(text)
     ]
 
 
@@ -185,7 +225,13 @@ def test_comments_avoid_the_same_words() -> None:
         return bool(AVOIDED.search(text) or MARKS.search(text))
 
     texts = {path: path.read_text() for path in SOURCES}
-    found = [(path, line, text) for path, whole in texts.items() if says(whole) for line, text in comments(whole) if says(text)]
+    found = [
+        (path, line, text)
+        for path, whole in texts.items()
+        if says(whole)
+        for line, text in comments(whole)
+        if says(text)
+    ]
     assert not [f"{path.relative_to(ROOT)}:{line}: {text}" for path, line, text in found]
 
 
@@ -194,7 +240,11 @@ def test_messages_and_help_are_plain_sentences(room: str) -> None:
     files = [path for path in FOR_PEOPLE if path.is_relative_to(ROOT / "src/polynya" / room)]
     found = [(path, line, text) for path in files for line, text in messages(path)]
     assert len(found) > 50
-    assert not [f"{path.name}:{line}: {fault}: {text}" for path, line, text in found for fault in message_faults(text)]
+    assert not [
+        f"{path.name}:{line}: {fault}: {text}"
+        for path, line, text in found
+        for fault in message_faults(text)
+    ]
 
 
 def test_the_help_of_commands_is_plain() -> None:
@@ -202,10 +252,16 @@ def test_the_help_of_commands_is_plain() -> None:
         (path, node.lineno, text)
         for path in FOR_PEOPLE
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.name.endswith("_command") and (text := ast.get_docstring(node))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.endswith("_command")
+        and (text := ast.get_docstring(node))
     ]
     assert len(found) > 50
-    assert not [f"{path.name}:{line}: {fault}" for path, line, text in found for fault in message_faults(text)]
+    assert not [
+        f"{path.name}:{line}: {fault}"
+        for path, line, text in found
+        for fault in message_faults(text)
+    ]
 
 
 def test_texts_of_the_console_are_plain() -> None:
@@ -213,7 +269,11 @@ def test_texts_of_the_console_are_plain() -> None:
     page = re.sub(r"<[^>]*>", "\n", CONSOLE_PAGE.read_text("utf-8"))
     found += [(CONSOLE_PAGE, 0, line.strip()) for line in page.splitlines() if line.strip()]
     assert len(found) > 100
-    assert not [f"{path.name}:{line}: {fault}: {text}" for path, line, text in found for fault in message_faults(text)]
+    assert not [
+        f"{path.name}:{line}: {fault}: {text}"
+        for path, line, text in found
+        for fault in message_faults(text)
+    ]
 
 
 @pytest.mark.parametrize("page", PLAIN_PAGES, ids=lambda page: page.name)
@@ -240,10 +300,15 @@ def test_renamed_words_are_gone() -> None:
 
 
 def identifiers(text: str) -> set[str]:
-    """The names that a source defines or uses: variables, attributes, arguments, functions, classes."""
+    """The names that a source defines or uses: variables, attributes, arguments, functions,
+    classes."""
     found = set()
     for node in ast.walk(ast.parse(text)):
-        found |= {getattr(node, field) for field in ("id", "attr", "arg", "name") if isinstance(getattr(node, field, None), str)}
+        found |= {
+            getattr(node, field)
+            for field in ("id", "attr", "arg", "name")
+            if isinstance(getattr(node, field, None), str)
+        }
     return found
 
 
@@ -259,7 +324,10 @@ def renamed_identifiers(room: str, text: str) -> set[str]:
 
 def test_renamed_identifiers_are_gone() -> None:
     rooms = {path: path.relative_to(ROOT / "src" / "polynya").parts[0] for path in SOURCES}
-    found = {str(path.relative_to(ROOT)): renamed_identifiers(room, path.read_text()) for path, room in rooms.items()}
+    found = {
+        str(path.relative_to(ROOT)): renamed_identifiers(room, path.read_text())
+        for path, room in rooms.items()
+    }
     assert not {path: names for path, names in found.items() if names}
 
 
@@ -270,16 +338,34 @@ def test_an_old_identifier_is_found_in_its_rooms_only() -> None:
 
 
 def test_subjects_of_commits_are_short() -> None:
-    command = ["git", "-C", str(ROOT), "log", "--no-merges", "--format=%s", f"{SUBJECTS_SINCE}..HEAD"]
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "log",
+        "--no-merges",
+        "--format=%s",
+        f"{SUBJECTS_SINCE}..HEAD",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         left_out(f"no history of commits here: {done.stderr.strip()}")
-    assert not [subject for subject in done.stdout.splitlines() if len(subject) > SUBJECT_MAX or subject.endswith(".")]
+    assert not [
+        subject
+        for subject in done.stdout.splitlines()
+        if len(subject) > SUBJECT_MAX or subject.endswith(".")
+    ]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["What a node is.", "Ask anew.", "Return the level (F12).", "Return " + "one more " * 20 + "word.", "Of one core."],
+    [
+        "What a node is.",
+        "Ask anew.",
+        "Return the level (F12).",
+        "Return " + "one more " * 20 + "word.",
+        "Of one core.",
+    ],
 )
 def test_the_rules_can_fail(text: str) -> None:
     assert list(faults(text))
@@ -301,12 +387,19 @@ def test_the_rules_of_messages_can_fail(text: str) -> None:
 
 def test_messages_and_texts_are_found(tmp_path: Path) -> None:
     module = tmp_path / "a.py"
-    module.write_text('"""Not this text at all."""\nraise Wrong(f"the node {number} is not well", code="A_CODE")\n')
+    module.write_text(
+        '"""Not this text at all."""\nraise Wrong(f"the node {number} is not well", '
+        'code="A_CODE")\n'
+    )
     assert list(messages(module)) == [(2, "the node X is not well")]
     script = tmp_path / "a.js"
-    script.write_text('// "not this text"\nput(note, `There are ${many} left`, "button", "Trying again");\n')
+    script.write_text(
+        '// "not this text"\nput(note, `There are ${many} left`, "button", "Trying again");\n'
+    )
     assert list(texts(script)) == [(2, "There are X left"), (2, "Trying again")]
 
 
 def test_click_blocks_and_plain_docstrings_pass() -> None:
-    assert not list(faults("Return the tail.\n\n\b\npolynya read " + "word " * 40 + "\n\nRaises Unavailable."))
+    assert not list(
+        faults("Return the tail.\n\n\b\npolynya read " + "word " * 40 + "\n\nRaises Unavailable.")
+    )

@@ -1,6 +1,8 @@
-"""Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table.
+"""Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta
+table.
 
-Every folder here is a room. From the top, each imports from lower lines only (`tests/test_layers.py` has the exact list):
+Every folder here is a room. From the top, each imports from lower lines only
+(`tests/test_layers.py` has the exact list):
 
 * `cli`: the command line. `client`: the Python client, which imports `base` and nothing else.
 * `embedded`: a write-ahead log as a library, on `wal`.

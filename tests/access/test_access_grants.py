@@ -25,7 +25,18 @@ def test_a_scope_is_verbs_and_a_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":orders/", "write", "read,fly:orders/", "admin:orders/", "metrics,read:x", "read:", "read:a//b", "read:../x"]
+    "text",
+    [
+        "",
+        ":orders/",
+        "write",
+        "read,fly:orders/",
+        "admin:orders/",
+        "metrics,read:x",
+        "read:",
+        "read:a//b",
+        "read:../x",
+    ],
 )
 def test_what_is_no_scope_says_why(text: str) -> None:
     with pytest.raises(BadScope):
@@ -42,15 +53,25 @@ def test_scopes_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("scope", "inside", "outside"),
     [
-        ("read:orders/", ["orders/a", "orders/a/b", "/orders/a"], ["orders", "orders-eu/a", "default/orders/x", "jobs"]),
-        ("read:orders", ["orders", "orders-eu", "default/orders"], ["orders/a", "order", "orders-eu/a", "ordersx/y"]),
+        (
+            "read:orders/",
+            ["orders/a", "orders/a/b", "/orders/a"],
+            ["orders", "orders-eu/a", "default/orders/x", "jobs"],
+        ),
+        (
+            "read:orders",
+            ["orders", "orders-eu", "default/orders"],
+            ["orders/a", "order", "orders-eu/a", "ordersx/y"],
+        ),
         ("read:orders/eu", ["orders/eu", "orders/eu/1", "orders/europe"], ["orders/us", "orders"]),
         ("read:default/", ["x", "default/x", "default/orders/x", "A/b/c"], ["orders/x", "a/b/c"]),
         ("read:de", ["de", "demo"], ["x", "jobs", "demo/x"]),
         ("read", ["x", "orders/a", "default/orders/x"], []),
     ],
 )
-def test_no_spelling_leads_around_a_prefix(scope: str, inside: list[str], outside: list[str]) -> None:
+def test_no_spelling_leads_around_a_prefix(
+    scope: str, inside: list[str], outside: list[str]
+) -> None:
     caller = principal(scope)
     for spelled in inside:
         assert caller.may("read", canonical_name(spelled.strip("/"))), spelled
@@ -67,12 +88,19 @@ def test_admin_is_everything_everywhere() -> None:
 
 
 def test_prefixes_leave_out_those_within_others() -> None:
-    assert principal("read:orders/", "read,append:orders/eu", "append:jobs/", "read:abc/").prefixes("read") == ["abc/", "orders/"]
+    assert principal("read:orders/", "read,append:orders/eu", "append:jobs/", "read:abc/").prefixes(
+        "read"
+    ) == ["abc/", "orders/"]
     assert principal("append:jobs/").prefixes("read") == []
 
 
-@given(st.text(st.sampled_from("ab/de.f-"), min_size=1, max_size=12), st.text(st.sampled_from("ab/de.f-"), max_size=12))
-def test_a_name_that_begins_with_a_granted_name_s_prefix_is_judged_as_its_canonical_form(prefix: str, rest: str) -> None:
+@given(
+    st.text(st.sampled_from("ab/de.f-"), min_size=1, max_size=12),
+    st.text(st.sampled_from("ab/de.f-"), max_size=12),
+)
+def test_a_name_that_begins_with_a_granted_name_s_prefix_is_judged_as_its_canonical_form(
+    prefix: str, rest: str
+) -> None:
     try:
         grant = parse_scope(f"read:{prefix}")
         name = canonical_name(prefix + rest)

@@ -38,11 +38,22 @@ def key_set(path: Path, *keys: dict[str, Any]) -> str:
     return str(path)
 
 
-def signed(kid: str = "rsa", *, algorithm: str = "", headers: dict[str, Any] | None = None, **claims: Any) -> str:
+def signed(
+    kid: str = "rsa", *, algorithm: str = "", headers: dict[str, Any] | None = None, **claims: Any
+) -> str:
     private, usual = KEYS[kid]
-    full = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": int(time.time()) + 60, "scope": "openid read:orders/", **claims}
+    full = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": "alice",
+        "exp": int(time.time()) + 60,
+        "scope": "openid read:orders/",
+        **claims,
+    }
     full = {name: value for name, value in full.items() if value is not None}
-    return jwt.encode(full, private, algorithm=algorithm or usual, headers={"kid": kid, **(headers or {})})
+    return jwt.encode(
+        full, private, algorithm=algorithm or usual, headers={"kid": kid, **(headers or {})}
+    )
 
 
 def issuer_of(source: str, clock: Callable[[], float] = time.monotonic) -> Issuer:
@@ -59,7 +70,9 @@ def test_a_signed_token_says_who_and_what(kid: str, tmp_path: Path) -> None:
     assert proven.grants[0].prefix == "orders/"
 
 
-@pytest.mark.parametrize("scope", ["read,append:orders/ profile", ["read,append:orders/", "email", 7]])
+@pytest.mark.parametrize(
+    "scope", ["read,append:orders/ profile", ["read,append:orders/", "email", 7]]
+)
 def test_scopes_come_as_text_or_as_a_list(scope: Any, tmp_path: Path) -> None:
     issuer = issuer_of(key_set(tmp_path / "keys", jwk("rsa")))
     assert issuer.prove(signed(scope=scope)).grants[0].verbs == {"read", "append"}
@@ -106,8 +119,12 @@ DAY = 86_400
         (-5, 7 * DAY - 5, 7 * DAY, True),
     ],
 )
-def test_a_jwt_lives_no_longer_than_it_may(issued: int | None, expires: int, maximum: int, taken: bool, tmp_path: Path) -> None:
-    issuer = Issuer(Expected(ISSUER, AUDIENCE, lifetime_max=maximum), key_set(tmp_path / "keys", jwk("rsa")))
+def test_a_jwt_lives_no_longer_than_it_may(
+    issued: int | None, expires: int, maximum: int, taken: bool, tmp_path: Path
+) -> None:
+    issuer = Issuer(
+        Expected(ISSUER, AUDIENCE, lifetime_max=maximum), key_set(tmp_path / "keys", jwk("rsa"))
+    )
     assert asyncio.run(issuer.refresh())
     now = int(time.time())
     text = signed(iat=None if issued is None else now + issued, exp=now + expires)
@@ -139,7 +156,9 @@ def without_kid(kid: str, **more: Any) -> dict[str, Any]:
     return {name: value for name, value in jwk(kid, **more).items() if name != "kid"}
 
 
-def test_of_several_keys_those_without_a_kid_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_several_keys_those_without_a_kid_are_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     issuer = issuer_of(key_set(tmp_path / "keys", jwk("rsa"), without_kid("ec"), without_kid("ed")))
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "ignoring keys without a kid, as the issuer's set has several keys"
@@ -159,7 +178,9 @@ def nameless(kid: str) -> str:
     return jwt.encode(claims, private, algorithm=algorithm)
 
 
-def test_a_set_of_several_keys_without_any_kid_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_set_of_several_keys_without_any_kid_has_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     issuer = Issuer(EXPECTED, key_set(tmp_path / "keys", without_kid("rsa"), without_kid("ec")))
     assert not asyncio.run(issuer.refresh()) and not issuer.has_keys
     assert any("with a kid" in str(getattr(record, "error", "")) for record in caplog.records)
@@ -180,12 +201,19 @@ def test_what_is_forged_is_refused(tmp_path: Path) -> None:
     issuer = issuer_of(key_set(tmp_path / "keys", jwk("rsa"), jwk("ec")))
     good = signed()
     head, body, signature = good.split(".")
-    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "root", "exp": int(time.time()) + 60, "scope": "admin"}
+    claims = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": "root",
+        "exp": int(time.time()) + 60,
+        "scope": "admin",
+    }
     pem = b"-----BEGIN PUBLIC KEY-----"
     forged = [
         f"{head}.{part(claims)}.{signature}",  # other claims
         f"{part({'alg': 'none', 'kid': 'rsa'})}.{part(claims)}.",  # no signature at all
-        f"{part({'alg': 'HS256', 'kid': 'rsa'})}.{part(claims)}.{base64.urlsafe_b64encode(pem).decode()}",  # the public key as a secret
+        # the public key as a secret
+        f"{part({'alg': 'HS256', 'kid': 'rsa'})}.{part(claims)}.{base64.urlsafe_b64encode(pem).decode()}",
         signed("rsa", headers={"kid": "ec"}),  # one key's signature under another's name
         signed("ed"),  # a key that is not in the set
         f"{part({'alg': 'RS256', 'kid': ['rsa']})}.{body}.{signature}",
@@ -201,7 +229,9 @@ def test_what_is_forged_is_refused(tmp_path: Path) -> None:
 
 def test_private_and_foreign_keys_are_left_out(tmp_path: Path) -> None:
     secret = {"kty": "oct", "k": part("secret"), "kid": "s", "alg": "HS256"}
-    issuer = Issuer(EXPECTED, key_set(tmp_path / "keys", secret, jwk("rsa", use="enc"), jwk("ec", d="AAAA")))
+    issuer = Issuer(
+        EXPECTED, key_set(tmp_path / "keys", secret, jwk("rsa", use="enc"), jwk("ec", d="AAAA"))
+    )
     assert not asyncio.run(issuer.refresh()) and not issuer.has_keys
     pinned = issuer_of(key_set(tmp_path / "pinned", jwk("rsa", alg="RS512")))
     with pytest.raises(KeyUnknown):
@@ -220,7 +250,9 @@ def test_a_new_key_is_fetched_when_it_is_met_but_not_for_every_forgery(tmp_path:
         key_set(tmp_path / "keys", jwk("ec"))
         with pytest.raises(Denied) as soon:
             access.identify(signed("ec"))
-        assert not isinstance(soon.value, KeysUnknown), "just looked: not again for every unknown key"
+        assert not isinstance(soon.value, KeysUnknown), (
+            "just looked: not again for every unknown key"
+        )
         now[0] += 11
         with pytest.raises(KeysUnknown):
             access.identify(signed("ec"))
@@ -238,7 +270,11 @@ def test_a_new_key_is_fetched_when_it_is_met_but_not_for_every_forgery(tmp_path:
 
 def test_a_jwt_is_proven_once_and_dies_with_its_time(tmp_path: Path) -> None:
     wall = [time.time()]
-    access = Access(TokenFile(tmp_path), issuer=issuer_of(key_set(tmp_path / "keys", jwk("rsa"))), wall=lambda: wall[0])
+    access = Access(
+        TokenFile(tmp_path),
+        issuer=issuer_of(key_set(tmp_path / "keys", jwk("rsa"))),
+        wall=lambda: wall[0],
+    )
     text = signed(exp=int(wall[0]) + 10)
     caller = access.identify(text)
     assert access.identify(text) is caller and access.counters.proven == 1
@@ -272,32 +308,49 @@ def test_a_subject_s_jwts_are_revoked_and_it_may_come_back_with_a_newer_one(tmp_
     now = now_ms()
     revoked_ms = now - 100_000
     old = signed(iat=revoked_ms // 1000 - 1)
-    caller, bystander = access.identify(old), access.identify(signed(sub="bob", iat=now // 1000 - 1000))
+    caller, bystander = (
+        access.identify(old),
+        access.identify(signed(sub="bob", iat=now // 1000 - 1000)),
+    )
     tokens.revoke_jwt(UnwantedJwt(sub="alice"), revoked_ms)
     access.tick()
     assert not caller.alive and bystander.alive
-    for text in (old, signed(), signed(iat=revoked_ms // 1000 + 29)):  # without `iat` it may be as old; clocks differ
+    for text in (
+        old,
+        signed(),
+        signed(iat=revoked_ms // 1000 + 29),
+    ):  # without `iat` it may be as old; clocks differ
         with pytest.raises(Denied, match="revoked"):
             access.identify(text)
     assert access.identify(signed(iat=revoked_ms // 1000 + 31)).alive
 
 
-def test_a_revocation_lasts_as_long_as_was_said_and_the_list_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revocation_lasts_as_long_as_was_said_and_the_list_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(revocations, "REVOKED_JWTS_MAX", 2)
     tokens, _ = jwts_of(tmp_path)
     first = tokens.revoke_jwt(UnwantedJwt(jti="1", expires_in_seconds=60), 1000)
     assert (first.revoked_ms, first.expires_ms) == (1000, 61_000)
-    assert tokens.revoke_jwt(UnwantedJwt(jti="1", expires_in_seconds=5), 2000).expires_ms == 61_000, "never shortened"
+    assert (
+        tokens.revoke_jwt(UnwantedJwt(jti="1", expires_in_seconds=5), 2000).expires_ms == 61_000
+    ), "never shortened"
     tokens.revoke_jwt(UnwantedJwt(sub="a"), 3000)
     with pytest.raises(BadScope, match="2 JWTs are revoked already"):
         tokens.revoke_jwt(UnwantedJwt(sub="b"), 4000)
     tokens.revoke_jwt(UnwantedJwt(sub="b"), 61_000)
-    assert [(entry.jti, entry.sub) for entry in tokens.load().revoked_jwts] == [("", "a"), ("", "b")], "the first was over"
+    assert [(entry.jti, entry.sub) for entry in tokens.load().revoked_jwts] == [
+        ("", "a"),
+        ("", "b"),
+    ], "the first was over"
     tokens.add(Wanted(name="x", scopes=["read"]), 62_000)
     assert len(tokens.load().revoked_jwts) == 2, "a change of tokens keeps them"
 
 
-@pytest.mark.parametrize("bad", [{}, {"jti": "1", "sub": "a"}, {"jti": "x" * 1025}, {"jti": "1", "expires_in_seconds": 0}])
+@pytest.mark.parametrize(
+    "bad",
+    [{}, {"jti": "1", "sub": "a"}, {"jti": "x" * 1025}, {"jti": "1", "expires_in_seconds": 0}],
+)
 def test_what_cannot_be_revoked_is_told(bad: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(BadScope):
         TokenFile(tmp_path).revoke_jwt(UnwantedJwt(**bad), 1000)

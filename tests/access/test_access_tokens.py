@@ -29,8 +29,15 @@ class Clock:
         return self.now
 
 
-def wanted(name: str = "shop", *scopes: str, seconds: float | None = None, **limits: float) -> Wanted:
-    return Wanted(name=name, scopes=list(scopes or ("read:orders/",)), expires_in_seconds=seconds, limits=Limits(**limits))
+def wanted(
+    name: str = "shop", *scopes: str, seconds: float | None = None, **limits: float
+) -> Wanted:
+    return Wanted(
+        name=name,
+        scopes=list(scopes or ("read:orders/",)),
+        expires_in_seconds=seconds,
+        limits=Limits(**limits),
+    )
 
 
 def access_of(tokens: TokenFile, clock: Clock, **limits: float) -> Access:
@@ -53,7 +60,11 @@ def test_a_token_is_what_was_wanted_and_another_is_nothing(tmp_path: Path) -> No
     _, text = tokens.add(wanted(), NOW)
     access = access_of(tokens, clock)
     caller = access.identify(text)
-    assert (caller.name, caller.may("read", "orders/a"), caller.may("read", "jobs/a")) == ("shop", True, False)
+    assert (caller.name, caller.may("read", "orders/a"), caller.may("read", "jobs/a")) == (
+        "shop",
+        True,
+        False,
+    )
     assert access.identify(text) is caller
     for other in (
         text[:-1],
@@ -106,7 +117,9 @@ def test_an_expired_token_is_refused_at_once_and_dies_at_the_next_look(tmp_path:
     assert deaths == [1] and not caller.alive
 
 
-def test_a_principal_that_is_not_remembered_any_more_still_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_principal_that_is_not_remembered_any_more_still_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guard_module, "CREDENTIALS_KEPT_MAX", 2)
     assert CREDENTIALS_KEPT_MAX > 2
     tokens, clock = TokenFile(tmp_path), Clock()
@@ -133,7 +146,11 @@ def test_a_damaged_file_changes_nothing_and_is_looked_at_again(tmp_path: Path) -
     access = access_of(tokens, clock)
     whole = tokens.path.read_bytes()
     caller = access.identify(text)
-    replaced = ((b'"version": 2', b'"version": 1'), (b"read:orders/", b"fly:orders/"), (b"read:orders/", b"read:\xff/"))
+    replaced = (
+        (b'"version": 2', b'"version": 1'),
+        (b"read:orders/", b"fly:orders/"),
+        (b"read:orders/", b"read:\xff/"),
+    )
     for damage in (whole[:-20], b"", *(whole.replace(old, new) for old, new in replaced)):
         tokens.path.write_bytes(damage)
         access.tick()
@@ -198,7 +215,9 @@ def test_tokens_share_the_default_limits_unless_they_have_their_own(tmp_path: Pa
     assert access.identify(plain).limits == Limits(requests_per_second=5, streams=3)
     assert access.identify(own).limits == Limits(requests_per_second=7, streams=3)
     assert access.identify(own).meter is not None
-    assert access_of(tokens, clock).identify(plain).meter is None, "without limits nothing is counted"
+    assert access_of(tokens, clock).identify(plain).meter is None, (
+        "without limits nothing is counted"
+    )
 
 
 def test_reports_of_other_cores_use_up_a_limit(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Tokens of a cluster: one truth in the meta group, a copy in each node's file, and what both come to."""
+"""Tokens of a cluster: one truth in the meta group, a copy in each node's file, and what both come
+to."""
 
 from __future__ import annotations
 
@@ -28,29 +29,52 @@ NOW = int(time.time() * 1000)
 
 
 def record(key: str, revoked_ms: int | None = None) -> TokenRecord:
-    return TokenRecord(id=key, name=f"n-{key}", sha256="0" * 64, scopes=("read",), created_ms=NOW, revoked_ms=revoked_ms)
+    return TokenRecord(
+        id=key,
+        name=f"n-{key}",
+        sha256="0" * 64,
+        scopes=("read",),
+        created_ms=NOW,
+        revoked_ms=revoked_ms,
+    )
 
 
 RECORDS = st.builds(record, st.sampled_from("abcd"), st.sampled_from([None, NOW, NOW + 1]))
-JWTS = st.builds(RevokedJwt, jti=st.sampled_from(["", "x"]), sub=st.just("s"), revoked_ms=st.integers(0, 3), expires_ms=st.integers(4, 6))
+JWTS = st.builds(
+    RevokedJwt,
+    jti=st.sampled_from(["", "x"]),
+    sub=st.just("s"),
+    revoked_ms=st.integers(0, 3),
+    expires_ms=st.integers(4, 6),
+)
 KNOWN = st.builds(
-    lambda tokens, jwts: merged(AtRest(tokens=list({each.id: each for each in tokens}.values())), AtRest(revoked_jwts=jwts)),
+    lambda tokens, jwts: merged(
+        AtRest(tokens=list({each.id: each for each in tokens}.values())), AtRest(revoked_jwts=jwts)
+    ),
     st.lists(RECORDS, max_size=4),
     st.lists(JWTS, max_size=3),
 )
 
 
 @given(KNOWN, KNOWN, KNOWN)
-def test_the_sum_of_what_nodes_know_does_not_depend_on_who_heard_of_what_first(one: AtRest, two: AtRest, three: AtRest) -> None:
+def test_the_sum_of_what_nodes_know_does_not_depend_on_who_heard_of_what_first(
+    one: AtRest, two: AtRest, three: AtRest
+) -> None:
     assert shared_tokens.encode(merged(one, two)) == shared_tokens.encode(merged(two, one))
-    assert shared_tokens.encode(merged(merged(one, two), three)) == shared_tokens.encode(merged(one, merged(two, three)))
+    assert shared_tokens.encode(merged(merged(one, two), three)) == shared_tokens.encode(
+        merged(one, merged(two, three))
+    )
     assert shared_tokens.encode(merged(one, one)) == shared_tokens.encode(one)
     both = merged(one, two)
     for known in (one, two):
         for each in known.tokens:
             (found,) = [other for other in both.tokens if other.id == each.id]
-            assert each.revoked_ms is None or found.revoked_ms is not None, "a revocation came undone"
-    assert shared_tokens.encode(shared_tokens.decode(shared_tokens.encode(both))) == shared_tokens.encode(both)
+            assert each.revoked_ms is None or found.revoked_ms is not None, (
+                "a revocation came undone"
+            )
+    assert shared_tokens.encode(
+        shared_tokens.decode(shared_tokens.encode(both))
+    ) == shared_tokens.encode(both)
 
 
 class Meta:
@@ -70,7 +94,9 @@ class Meta:
         before, self.before = self.before, lambda: None
         before()
         assert group == 0
-        return self.machine.apply(msgspec.msgpack.decode(msgspec.msgpack.encode(command), type=MetaChange), 1)
+        return self.machine.apply(
+            msgspec.msgpack.decode(msgspec.msgpack.encode(command), type=MetaChange), 1
+        )
 
 
 class Node:
@@ -97,7 +123,9 @@ def wanted(name: str) -> Wanted:
 
 
 @story
-async def test_what_is_made_and_revoked_anywhere_holds_everywhere(meta: Meta, one: Node, two: Node) -> None:
+async def test_what_is_made_and_revoked_anywhere_holds_everywhere(
+    meta: Meta, one: Node, two: Node
+) -> None:
     _, text = await one.tokens.add(wanted("shop"), NOW)
     assert one.names() == {"shop": "active"} and two.names() == {}
     await two.copy.look()
@@ -107,15 +135,21 @@ async def test_what_is_made_and_revoked_anywhere_holds_everywhere(meta: Meta, on
     await two.tokens.revoke("shop", NOW)
     await two.tokens.revoke_jwt(UnwantedJwt(jti="x"), NOW)
     await one.copy.look()
-    assert one.names() == {"shop": "revoked"} and [entry.jti for entry in one.file.load().revoked_jwts] == ["x"]
+    assert one.names() == {"shop": "revoked"} and [
+        entry.jti for entry in one.file.load().revoked_jwts
+    ] == ["x"]
     with pytest.raises(NoToken):
         await one.tokens.revoke("shop", NOW)
     secret = text.rpartition("_")[2].encode()
-    assert not any(secret in value for value in meta.machine.meta.values()), "the secret is nowhere but with its holder"
+    assert not any(secret in value for value in meta.machine.meta.values()), (
+        "the secret is nowhere but with its holder"
+    )
 
 
 @story
-async def test_what_is_made_in_a_data_folder_is_shared_and_a_file_that_was_lost_comes_back(meta: Meta, one: Node, two: Node) -> None:
+async def test_what_is_made_in_a_data_folder_is_shared_and_a_file_that_was_lost_comes_back(
+    meta: Meta, one: Node, two: Node
+) -> None:
     one.file.add(wanted("root"), NOW)
     await one.copy.look()
     await two.copy.look()
@@ -138,7 +172,10 @@ async def test_what_is_made_in_a_data_folder_is_shared_and_a_file_that_was_lost_
 async def test_changes_at_the_same_moment_are_both_made(meta: Meta, one: Node, two: Node) -> None:
     def other() -> None:
         key = shared_tokens.encode(AtRest(tokens=[record("a")]))
-        assert meta.machine.apply(MetaChange(shared_tokens.SCOPE, 0, list(key.items())), 1).code == Code.OK
+        assert (
+            meta.machine.apply(MetaChange(shared_tokens.SCOPE, 0, list(key.items())), 1).code
+            == Code.OK
+        )
 
     meta.before = other
     await one.tokens.add(wanted("shop"), NOW)
@@ -146,7 +183,9 @@ async def test_changes_at_the_same_moment_are_both_made(meta: Meta, one: Node, t
 
 
 @story
-async def test_without_a_leader_nothing_is_made_and_the_file_is_shared_later(meta: Meta, one: Node, two: Node) -> None:
+async def test_without_a_leader_nothing_is_made_and_the_file_is_shared_later(
+    meta: Meta, one: Node, two: Node
+) -> None:
     meta.away = True
     with pytest.raises(Unavailable):
         await one.tokens.add(wanted("shop"), NOW)
@@ -168,4 +207,7 @@ def test_a_change_from_an_older_version_changes_nothing() -> None:
     assert (late.code, late.detail) == (Code.NOT_YET, 1)
     again = Machine.restore(machine.snapshot(), lambda place, uid: b"")
     assert again.meta == machine.meta == {"a/k": b"1", "a": b"1", "b/k": b"2", "b": b"1"}
-    assert machine.apply(MetaChange("a", 1, [("k", None)]), 4).code == Code.OK and "a/k" not in machine.meta
+    assert (
+        machine.apply(MetaChange("a", 1, [("k", None)]), 4).code == Code.OK
+        and "a/k" not in machine.meta
+    )

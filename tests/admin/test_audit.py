@@ -43,14 +43,19 @@ def test_its_files_are_bounded(tmp_path: Path) -> None:
     found = sorted(path.name for path in (tmp_path / "access").glob("*.jsonl"))
     assert found == ["audit.1.jsonl", "audit.2.jsonl", "audit.3.jsonl", "audit.jsonl"]
     assert all((tmp_path / "access" / name).stat().st_size <= 1000 for name in found)
-    assert json.loads((tmp_path / "access" / "audit.jsonl").read_text().splitlines()[-1])["target"] == "99"
+    assert (
+        json.loads((tmp_path / "access" / "audit.jsonl").read_text().splitlines()[-1])["target"]
+        == "99"
+    )
     kept = sorted(int(line["target"]) for line in lines(tmp_path))
     assert kept == list(range(kept[0], 100)), "the newest, without a gap"
 
 
 def _write(folder: str, process: int) -> None:
     for number in range(50):
-        AuditFile(folder, bytes_max=4000, files_max=50).write(act("flush", f"{process}-{number}", "x" * 50))
+        AuditFile(folder, bytes_max=4000, files_max=50).write(
+            act("flush", f"{process}-{number}", "x" * 50)
+        )
 
 
 def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
@@ -58,7 +63,9 @@ def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
     assert len({line["target"] for line in lines(tmp_path)}) == 150
 
 
-def test_a_disk_that_fails_is_counted_and_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_is_counted_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = AuditFile(tmp_path)
     log = AuditLog(file)
 

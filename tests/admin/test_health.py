@@ -15,7 +15,9 @@ from polynya.config.node_identity import NodeIdentity
 from polynya.transport import Transport
 
 
-def start_of(core: int, directory: str, *, cores: int = 2, listen: str = "127.0.0.1:1") -> CoreStart:
+def start_of(
+    core: int, directory: str, *, cores: int = 2, listen: str = "127.0.0.1:1"
+) -> CoreStart:
     return CoreStart(
         config=Config(listen=listen, cores=cores, groups=4, unsafe_no_auth=True),
         birth=NodeIdentity(cluster_id="c" * 32, groups=4, cores=cores, created_ms=0),
@@ -65,10 +67,15 @@ def test_ready_means_all_cores_and_every_reason_is_told(tmp_path):
             ]
             reason[0] = "no bucket"
             answer = await zero.readyz(verbose=False)
-            assert (answer.status, answer.body) == (503, b"[-] core 1 store: no bucket\nnot ready\n")
+            assert (answer.status, answer.body) == (
+                503,
+                b"[-] core 1 store: no bucket\nnot ready\n",
+            )
             answer = await zero.health()
             assert answer.status == 503
-            assert msgspec.json.decode(answer.body)["failed"] == [{"core": 1, "check": "store", "reason": "no bucket"}]
+            assert msgspec.json.decode(answer.body)["failed"] == [
+                {"core": 1, "check": "store", "reason": "no bucket"}
+            ]
 
     asyncio.run(story())
 
@@ -170,7 +177,11 @@ def test_the_only_core_of_a_cluster_s_node_waits_for_no_other(tmp_path):
         health = Health(start_of(0, str(tmp_path), cores=1), transport)
         asked = asyncio.get_running_loop().time()
         try:
-            answers = [await health.readyz(verbose=False), await health.metrics(), await health.health()]
+            answers = [
+                await health.readyz(verbose=False),
+                await health.metrics(),
+                await health.health(),
+            ]
         finally:
             health.heart.stop()
         assert [answer.status for answer in answers] == [200, 200, 200]

@@ -16,22 +16,40 @@ def test_a_core_is_counted(tmp_path):
     async def story():
         shard = Shard()
         shard.groups[1] = Group(1, Machine(1))
-        core = StandaloneEngine(shard, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None)
-        local = LocalGroups({1: shard.groups[1].machine}, core, lambda: 1, groups=1, hot_bytes_max=1, history=1)
+        core = StandaloneEngine(
+            shard, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None
+        )
+        local = LocalGroups(
+            {1: shard.groups[1].machine}, core, lambda: 1, groups=1, hot_bytes_max=1, history=1
+        )
         registry = Registry()
         registry.add(metric_sources.of_core(core))
         registry.add(metric_sources.of_groups(local))
         assert registry.read()["polynya_streams"] == 0
-        await core.call(1, Create(name="default/x", now_ms=1, content_type="text/plain", encoding=0))
+        await core.call(
+            1, Create(name="default/x", now_ms=1, content_type="text/plain", encoding=0)
+        )
         samples = registry.read()
-        assert (samples["polynya_streams"], samples["polynya_turns_total"], samples["polynya_entries_total"]) == (1, 1, 1)
-        assert samples["polynya_journal_segments"] == 1 and samples["polynya_journal_disk_bytes"] > 0
+        assert (
+            samples["polynya_streams"],
+            samples["polynya_turns_total"],
+            samples["polynya_entries_total"],
+        ) == (1, 1, 1)
+        assert (
+            samples["polynya_journal_segments"] == 1 and samples["polynya_journal_disk_bytes"] > 0
+        )
         core.close()
 
     asyncio.run(story())
 
 
 def test_every_row_named_by_a_source_is_in_the_table():
-    for names in (metric_sources.TURNS, metric_sources.FLUSHER, metric_sources.COLLECTOR, metric_sources.CACHE, metric_sources.HTTP):
+    for names in (
+        metric_sources.TURNS,
+        metric_sources.FLUSHER,
+        metric_sources.COLLECTOR,
+        metric_sources.CACHE,
+        metric_sources.HTTP,
+    ):
         assert set(names) <= set(BY_NAME)
         assert all(BY_NAME[name].kind == "counter" for name in names)

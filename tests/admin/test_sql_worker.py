@@ -1,4 +1,5 @@
-"""Questions in processes of their own: their answers, their bounds, and that none outlives its asker. And the route before them."""
+"""Questions in processes of their own: their answers, their bounds, and that none outlives its
+asker. And the route before them."""
 
 from __future__ import annotations
 
@@ -111,7 +112,9 @@ def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
 
 def test_only_so_many_are_answered_at_once() -> None:
     async def story(asker: SqlWorker) -> None:
-        tasks = [asyncio.create_task(asker.ask(LONG, 10, [])) for _ in range(SQL_QUESTIONS_PER_CORE_MAX)]
+        tasks = [
+            asyncio.create_task(asker.ask(LONG, 10, [])) for _ in range(SQL_QUESTIONS_PER_CORE_MAX)
+        ]
         await until_asked(SQL_QUESTIONS_PER_CORE_MAX)
         with pytest.raises(Failure) as told:
             await asker.ask("select 1", 1, [])
@@ -132,7 +135,9 @@ def test_it_may_be_switched_off() -> None:
     play(story, enabled=False)
 
 
-def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "x")
     config = Config(cold=ColdConfig(backend="s3", s3_bucket="b", s3_secret_access_key="s"))
@@ -141,10 +146,16 @@ def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(mon
     assert told["environment"]["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"] == "s"
     assert "SECRET_OF_THE_SERVER" not in told["environment"]
     assert json.loads(SqlWorker(Config())._question("select 1", 1, []))["environment"] == {}
-    assert not {name for name in sql_worker.KEPT if "SECRET" in name or name.startswith(("POLYNYA_", "AWS_"))}
+    assert not {
+        name
+        for name in sql_worker.KEPT
+        if "SECRET" in name or name.startswith(("POLYNYA_", "AWS_"))
+    }
 
 
-def test_a_server_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_server_without_the_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     (tmp_path / "duckdb.py").write_text("raise ModuleNotFoundError('no duckdb', name='duckdb')")
     source = next(path for path in sys.path if path.endswith("src"))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{source}")
@@ -162,7 +173,11 @@ class FakeTables:
         return [{"name": "flights"}]
 
     async def freshness(self, _: object, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
-        return [{"name": name, "records_behind": 0, "behind_seconds": 0.0} for name in ("flights", "orders") if wanted(name)]
+        return [
+            {"name": name, "records_behind": 0, "behind_seconds": 0.0}
+            for name in ("flights", "orders")
+            if wanted(name)
+        ]
 
 
 class FakeAnswerer:
@@ -213,7 +228,12 @@ def test_a_schema_is_the_current_one() -> None:
                 "schema-id": 1,
                 "fields": [
                     {"id": 1, "name": "n", "required": True, "type": "long"},
-                    {"id": 2, "name": "tags", "required": False, "type": {"type": "list", "element-id": 3, "element": "string"}},
+                    {
+                        "id": 2,
+                        "name": "tags",
+                        "required": False,
+                        "type": {"type": "list", "element-id": 3, "element": "string"},
+                    },
                 ],
             },
         ],
@@ -222,5 +242,9 @@ def test_a_schema_is_the_current_one() -> None:
         {"name": "n", "type": "long", "required": True},
         {"name": "tags", "type": "list<string>", "required": False},
     ]
-    deep = {"type": "map", "key": "string", "value": {"type": "struct", "fields": [{"name": "a", "type": "decimal(4, 2)"}]}}
+    deep = {
+        "type": "map",
+        "key": "string",
+        "value": {"type": "struct", "fields": [{"name": "a", "type": "decimal(4, 2)"}]},
+    }
     assert type_name(deep) == "map<string, struct<a: decimal(4, 2)>>"

@@ -1,4 +1,5 @@
-"""The store of a cluster is looked at through one node: each group by whoever leads it, whatever is lost or moves meanwhile."""
+"""The store of a cluster is looked at through one node: each group by whoever leads it, whatever is
+lost or moves meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 
 
 class Asked:
-    """The admin port of a node, in place of `Client`: what is posted goes to the checks of that node."""
+    """The admin port of a node, in place of `Client`: what is posted goes to the checks of that
+    node."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -40,9 +42,15 @@ class Asked:
 
     def arm(self, node: Node) -> None:
         assert self.world.store is not None
-        store, groups = self.world.store.on(node.number, lambda verb, moment: False), node.engine.groups
+        store, groups = (
+            self.world.store.on(node.number, lambda verb, moment: False),
+            node.engine.groups,
+        )
         more = {"packs_prefix": "x/", "in_flight": set(), "owns_root": None, "sweep_deletes": False}
-        tier: Any = SimpleNamespace(verifier=PackVerifier(groups, store), collector=Collector(groups, store, COLLECT, **more))
+        tier: Any = SimpleNamespace(
+            verifier=PackVerifier(groups, store),
+            collector=Collector(groups, store, COLLECT, **more),
+        )
         self.checks[node.number, node.life] = StoreChecks(node.engine.service, tier)
 
     def asynchronous(self, seconds: float) -> Asked:
@@ -64,7 +72,9 @@ class Asked:
         try:
             answer = await self.checks[node.number, node.life].handle(request)
         except Unavailable as fault:
-            return httpx.Response(503, json={"error": {"code": "UNAVAILABLE", "message": str(fault)}})
+            return httpx.Response(
+                503, json={"error": {"code": "UNAVAILABLE", "message": str(fault)}}
+            )
         return httpx.Response(answer.status, content=answer.body)
 
     def refused(self, answer: httpx.Response) -> exits.Ended:
@@ -74,21 +84,28 @@ class Asked:
 async def begun() -> tuple[World, Asked]:
     """Streams of both groups in packs, which node 1 is asked about."""
     loop = asyncio.get_running_loop()
-    world, _ = await led(World(store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000)))
+    world, _ = await led(
+        World(store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000))
+    )
     for name in NAMES:
         if name != A:
             await world.nodes[1].create(name)
         await world.nodes[1].append(name, b"x" * 100)
-    await world.wait(lambda: not any(machine.hot_bytes for node in world.alive() for machine in node.core.led.values()))
+    await world.wait(
+        lambda: (
+            not any(
+                machine.hot_bytes for node in world.alive() for machine in node.core.led.values()
+            )
+        )
+    )
     return world, Asked(world, 1)
 
 
 @pytest.fixture(autouse=True)
 def a_pack_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(verifier, "PART_PACKS", 1)
-    monkeypatch.setattr(
-        sim_tier, "PATIENCE", StorePatience(persists=600.0)
-    )  # else who is refused hands over what it leads, and others look
+    # else who is refused hands over what it leads, and others look
+    monkeypatch.setattr(sim_tier, "PATIENCE", StorePatience(persists=600.0))
     with chance_of(1):
         yield
 
@@ -96,7 +113,9 @@ def a_pack_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Any:
 story = stories(begun)
 
 
-async def look(asked: Asked, verb: str = "verify") -> tuple[list[dict[str, Any]], WholeStore, list[tuple[list[int], str]]]:
+async def look(
+    asked: Asked, verb: str = "verify"
+) -> tuple[list[dict[str, Any]], WholeStore, list[tuple[list[int], str]]]:
     heard: list[dict[str, Any]] = []
     question = {} if verb == "verify" else {"dry_run": True}
     whole = WholeStore(asked, verb, question, heard.append)  # type: ignore[arg-type]
@@ -107,11 +126,20 @@ async def look(asked: Asked, verb: str = "verify") -> tuple[list[dict[str, Any]]
 def slices(world: World) -> int:
     """That the leaders name now."""
     led = [machine for node in world.alive() for machine in node.core.led.values()]
-    return sum(len(list(machine.whole_index_of(stream))) for machine in led for stream in machine.streams.values())
+    return sum(
+        len(list(machine.whole_index_of(stream)))
+        for machine in led
+        for stream in machine.streams.values()
+    )
 
 
 def faults(heard: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    return {(fault["kind"], name) for part in heard for fault in part["faults"] for name in fault["streams"]}
+    return {
+        (fault["kind"], name)
+        for part in heard
+        for fault in part["faults"]
+        for name in fault["streams"]
+    }
 
 
 def needed_by(world: World, name: str) -> str:
@@ -146,7 +174,9 @@ async def test_what_is_damaged_is_found_wherever_it_is_led(world: World, asked: 
 
 
 @story
-async def test_groups_are_looked_at_though_their_leader_dies_meanwhile(world: World, asked: Asked) -> None:
+async def test_groups_are_looked_at_though_their_leader_dies_meanwhile(
+    world: World, asked: Asked
+) -> None:
     group = world.group_of(A)
     asked.number = next(node.number for node in world.alive() if node is not world.leader(group))
     named = slices(world)
@@ -164,31 +194,48 @@ async def test_groups_are_looked_at_though_their_leader_dies_meanwhile(world: Wo
 
 
 @story
-async def test_groups_that_nobody_leads_are_named_with_the_nodes_that_are_away(world: World, asked: Asked) -> None:
+async def test_groups_that_nobody_leads_are_named_with_the_nodes_that_are_away(
+    world: World, asked: Asked
+) -> None:
     world.nodes[2].kill()
     world.nodes[3].kill()
     await world.wait(lambda: not world.nodes[1].core.led)
     heard, whole, unseen = await look(asked)
     assert heard == [] and whole.done == 0
     ((groups, why),) = unseen
-    assert groups == list(range(GROUPS + 1)) and why == "no leader; of nodes 1, 2, 3 the one asked is not connected to 2, 3"
+    assert (
+        groups == list(range(GROUPS + 1))
+        and why == "no leader; of nodes 1, 2, 3 the one asked is not connected to 2, 3"
+    )
 
 
 @story
-async def test_a_store_that_refuses_one_node_is_said_with_the_node(world: World, asked: Asked) -> None:
+async def test_a_store_that_refuses_one_node_is_said_with_the_node(
+    world: World, asked: Asked
+) -> None:
     assert world.store is not None
     leader = world.leader(world.group_of(A))
     assert leader is not None
     world.store.refused.add(leader.number)
     heard, _, unseen = await look(asked)
-    assert unseen == [([world.group_of(A)], f"node {leader.number}: the object store cannot be read: 403 Forbidden")]
+    assert unseen == [
+        (
+            [world.group_of(A)],
+            f"node {leader.number}: the object store cannot be read: 403 Forbidden",
+        )
+    ]
     assert sum(part["slices"] for part in heard) > 0
 
 
 @story
-async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(world: World, asked: Asked) -> None:
+async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
+    world: World, asked: Asked
+) -> None:
     """Its publication was lost in a crash, and the two groups are led by different nodes now."""
-    home, other = (world.group_of(name) for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A))))
+    home, other = (
+        world.group_of(name)
+        for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A)))
+    )
     first = world.leader(home)
     assert first is not None
     await world.wait(lambda: world.leader(other))
@@ -206,9 +253,11 @@ async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(world: W
     assert led is not None
     machine = led.core.led[other]
     assert list(machine.released) == [key], "what it holds it keeps"
-    assert [(group, command) for group, command in machine.outbox.values() if isinstance(command, ReleasePack)] == [
-        (home, ReleasePack(key, other, machine.log_ms))
-    ]
+    assert [
+        (group, command)
+        for group, command in machine.outbox.values()
+        if isinstance(command, ReleasePack)
+    ] == [(home, ReleasePack(key, other, machine.log_ms))]
     assert collector.counters.failures == 0
 
 

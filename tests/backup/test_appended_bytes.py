@@ -21,7 +21,10 @@ def test_verify_notices_bytes_that_were_appended(tmp_path: Path) -> None:
 
 
 async def verified(place: ObjectStore) -> list[str]:
-    return [f"{each.name}: {each.what}" for each in (await BackupVerifier(place, await chosen(place)).run()).damages]
+    return [
+        f"{each.name}: {each.what}"
+        for each in (await BackupVerifier(place, await chosen(place)).run()).damages
+    ]
 
 
 async def look_at_each_file(tmp_path: Path) -> None:
@@ -30,7 +33,11 @@ async def look_at_each_file(tmp_path: Path) -> None:
     await tier.flusher.flush_now()
     tier.fill(5, 3)
     await taken(FakeSource(tier), place)
-    files = [path for path in sorted((tmp_path / "place").rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    files = [
+        path
+        for path in sorted((tmp_path / "place").rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    ]
     assert [path for path in files if "/packs/" in str(path)]
     for path in files:
         data = path.read_bytes()
@@ -44,7 +51,10 @@ async def look_at_each_file(tmp_path: Path) -> None:
                 assert any(name.startswith(each.split(":")[0]) for each in damages), (name, damages)
                 if "/packs/" in name:
                     (damage,) = damages
-                    assert damage.endswith(f"the object is {len(more):,} bytes longer than the {len(data):,} that were written"), damage
+                    assert damage.endswith(
+                        f"the object is {len(more):,} bytes longer than the {len(data):,} that "
+                        "were written"
+                    ), damage
                     with pytest.raises(CorruptData, match="is damaged: its checksum is wrong"):
                         await restored(tmp_path / "node", place, await chosen(place), MemoryStore())
         path.write_bytes(data)

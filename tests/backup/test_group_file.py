@@ -1,4 +1,5 @@
-"""The bytes of a group file and of a manifest are what the page says, and no flipped bit in them is believed."""
+"""The bytes of a group file and of a manifest are what the page says, and no flipped bit in them is
+believed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import group_of
 from polynya.stream.commands import Append, Create, Encoding
 
-HEADER = Header(group=3, term=2, index=9, log_ms=1_700_000_000_000, state_bytes=5, state_crc=7, hot=1)
+HEADER = Header(
+    group=3, term=2, index=9, log_ms=1_700_000_000_000, state_bytes=5, state_crc=7, hot=1
+)
 
 
 def a_world(records: int = 3) -> tuple[World, int]:
@@ -28,9 +31,30 @@ def a_world(records: int = 3) -> tuple[World, int]:
 
 
 def a_manifest() -> Manifest:
-    entry = FileEntry(group=0, name="n", size=1, crc=2, term=1, index=9, log_ms=3, streams=4, records=5, hot_bytes=6)
+    entry = FileEntry(
+        group=0,
+        name="n",
+        size=1,
+        crc=2,
+        term=1,
+        index=9,
+        log_ms=3,
+        streams=4,
+        records=5,
+        hot_bytes=6,
+    )
     objects = ListEntry(name="o", size=0, crc=0, count=0, bytes=0)
-    return Manifest(id="i", release="r", cluster="c", history=1, groups=0, began_ms=1, ended_ms=2, files=[entry], objects=objects)
+    return Manifest(
+        id="i",
+        release="r",
+        cluster="c",
+        history=1,
+        groups=0,
+        began_ms=1,
+        ended_ms=2,
+        files=[entry],
+        objects=objects,
+    )
 
 
 def test_golden_header() -> None:
@@ -59,10 +83,19 @@ def test_a_machine_comes_back_with_its_payload() -> None:
     world, group = a_world()
     machine = world.machines[group]
     file = parse(file_of(group, machine, (1, 4), 99), group)
-    assert (file.header.term, file.header.index, file.header.log_ms, file.header.hot) == (1, 4, 99, 3)
+    assert (file.header.term, file.header.index, file.header.log_ms, file.header.hot) == (
+        1,
+        4,
+        99,
+        3,
+    )
     again = machine_of(file)
     assert again.snapshot() == machine.snapshot()
-    assert [batch.payload for batch in again.streams["docs/a"].hot or ()] == [b"record 0", b"record 1", b"record 2"]
+    assert [batch.payload for batch in again.streams["docs/a"].hot or ()] == [
+        b"record 0",
+        b"record 1",
+        b"record 2",
+    ]
 
 
 @given(st.data())
@@ -93,6 +126,9 @@ def test_another_format_is_said() -> None:
 
 
 def test_ids_order_as_their_times() -> None:
-    ids = [manifests.new_id(now_ms, random) for now_ms, random in ((1_795_287_738_199, b"\xff" * 4), (1_795_287_738_200, bytes(4)))]
+    ids = [
+        manifests.new_id(now_ms, random)
+        for now_ms, random in ((1_795_287_738_199, b"\xff" * 4), (1_795_287_738_200, bytes(4)))
+    ]
     assert ids == sorted(ids) == ["20261121T190218199Z-ffffffff", "20261121T190218200Z-00000000"]
     assert all(map(manifests.is_id, ids))

@@ -1,4 +1,5 @@
-"""Tables after a restore: they go on where the groups' states and the store prove which records are rows, else they begin anew, and why is said."""
+"""Tables after a restore: they go on where the groups' states and the store prove which records are
+rows, else they begin anew, and why is said."""
 
 from __future__ import annotations
 
@@ -28,11 +29,15 @@ from polynya.stream.commands import (
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots.encode import decode_image
 
-NAMES = {group: next(f"docs/{n}" for n in range(99) if group_of(f"docs/{n}", GROUPS) == group) for group in range(1, GROUPS + 1)}
+NAMES = {
+    group: next(f"docs/{n}" for n in range(99) if group_of(f"docs/{n}", GROUPS) == group)
+    for group in range(1, GROUPS + 1)
+}
 
 
 class Tabled:
-    """A table of one stream in each group; each job takes a record of each. Copies are made when they are asked for."""
+    """A table of one stream in each group; each job takes a record of each. Copies are made when
+    they are asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, MemoryStore()
@@ -41,7 +46,9 @@ class Tabled:
         self.world = World(GROUPS)
         self.base = address_of(Config(data=str(folder)).store)
         for name in NAMES.values():
-            self.machines[group_of(name, GROUPS)].apply(Create(name, 1, "text/plain", Encoding.BYTES))
+            self.machines[group_of(name, GROUPS)].apply(
+                Create(name, 1, "text/plain", Encoding.BYTES)
+            )
         self.uid = self.machines[0].apply(TableCreate("t", "docs/", 1)).uid
         self.places = 0
 
@@ -61,16 +68,35 @@ class Tabled:
         meta, table = self.machines[0], self.machines[0].tables[self.uid]
         meta.apply(TableOpen(self.uid, 4))
         for group in groups:
-            self.machines[group].apply(ClaimRanges(self.uid, table.job, table.committed, "docs/", [], 1 << 30, True))
+            self.machines[group].apply(
+                ClaimRanges(self.uid, table.job, table.committed, "docs/", [], 1 << 30, True)
+            )
         return table.job
 
     def commit(self, job: int) -> None:
         meta, table = self.machines[0], self.machines[0].tables[self.uid]
         meta.apply(TablePlanned(self.uid, job))
-        main, result = f"tables/{self.uid}/main/_iceberg/{job:05d}.metadata.json", f"tables/{self.uid}/jobs/{job:012d}/a.result.json"
+        main, result = (
+            f"tables/{self.uid}/main/_iceberg/{job:05d}.metadata.json",
+            f"tables/{self.uid}/jobs/{job:012d}/a.result.json",
+        )
         for key in (main, result):
             asyncio.run(self.store.put(key, b"{}"))
-        meta.apply(TableCommit(self.uid, job, f"a{job}", table.main, table.dlq, self.base + main, "", GROUPS, 0, 5, result))
+        meta.apply(
+            TableCommit(
+                self.uid,
+                job,
+                f"a{job}",
+                table.main,
+                table.dlq,
+                self.base + main,
+                "",
+                GROUPS,
+                0,
+                5,
+                result,
+            )
+        )
         assert table.committed == job
 
     def copy(self, *groups: int) -> None:
@@ -110,7 +136,10 @@ def records_to_come(tabled: Tabled) -> dict[int, list[int]]:
     tabled.machines[0].apply(TableOpen(tabled.uid, 10))
     command = ClaimRanges(tabled.uid, table.job, table.committed, "docs/", [], 1 << 30, True)
     replies = {group: tabled.machines[group].apply(command) for group in NAMES}
-    return {group: [cold.record for part in reply.detail for cold in part.slices] for group, reply in replies.items()}  # type: ignore[union-attr]
+    return {
+        group: [cold.record for part in reply.detail for cold in part.slices]
+        for group, reply in replies.items()
+    }  # type: ignore[union-attr]
 
 
 def begins_anew(tabled: Tabled, why: str) -> None:
@@ -118,18 +147,24 @@ def begins_anew(tabled: Tabled, why: str) -> None:
     assert len(warnings) == 1 and why in warnings[0] and f"tables/{tabled.uid}" in warnings[0]
     (table,) = machines[0].tables.values()
     assert (table.uid != tabled.uid, table.committed, table.main) == (True, 0, "")
-    assert not any(stream.tables for machine in machines.values() for stream in machine.streams.values())
+    assert not any(
+        stream.tables for machine in machines.values() for stream in machine.streams.values()
+    )
 
 
 def test_what_is_a_row_is_none_again_and_what_is_none_becomes_one(tabled: Tabled) -> None:
     tabled.copy()
     machines, warnings = tabled.restored()
     table = machines[0].tables[tabled.uid]
-    assert (warnings, table.committed, table.rows) == ([], 2, 2 * GROUPS) and table.main.endswith("00002.metadata.json")
+    assert (warnings, table.committed, table.rows) == ([], 2, 2 * GROUPS) and table.main.endswith(
+        "00002.metadata.json"
+    )
     assert records_to_come(tabled) == {group: [2] for group in NAMES}
 
 
-def test_a_job_that_was_open_is_given_up_also_where_some_groups_had_heard_of_it(tabled: Tabled) -> None:
+def test_a_job_that_was_open_is_given_up_also_where_some_groups_had_heard_of_it(
+    tabled: Tabled,
+) -> None:
     tabled.copy(0)
     job = tabled.claim([1])
     tabled.copy(*NAMES)
@@ -138,7 +173,9 @@ def test_a_job_that_was_open_is_given_up_also_where_some_groups_had_heard_of_it(
     assert tabled.machines[0].tables[tabled.uid].job > job
 
 
-def test_a_group_that_was_copied_before_the_last_job_has_rows_that_it_does_not_know(tabled: Tabled) -> None:
+def test_a_group_that_was_copied_before_the_last_job_has_rows_that_it_does_not_know(
+    tabled: Tabled,
+) -> None:
     tabled.copy()
     tabled.commit(tabled.claim())
     tabled.copy(0, 1)
@@ -151,7 +188,9 @@ def test_a_table_that_went_on_after_the_copies_has_rows_of_what_is_lost(tabled: 
     begins_anew(tabled, "it has rows of later records")
 
 
-def test_groups_that_saw_a_later_commit_than_the_meta_group_are_not_believed(tabled: Tabled) -> None:
+def test_groups_that_saw_a_later_commit_than_the_meta_group_are_not_believed(
+    tabled: Tabled,
+) -> None:
     tabled.copy(0)
     tabled.commit(tabled.claim())
     tabled.flush()

@@ -61,10 +61,15 @@ async def half_cold() -> BackedUp:
 
 
 async def verified(shelf: Any) -> list[str]:
-    return [f"{each.name}: {each.what}" for each in (await BackupVerifier(shelf, await chosen(shelf)).run()).damages]
+    return [
+        f"{each.name}: {each.what}"
+        for each in (await BackupVerifier(shelf, await chosen(shelf)).run()).damages
+    ]
 
 
-async def check_restored(tier: BackedUp, folder: Path, shelf: MemoryStore, manifest: Manifest) -> None:
+async def check_restored(
+    tier: BackedUp, folder: Path, shelf: MemoryStore, manifest: Manifest
+) -> None:
     store = MemoryStore()
     await restored(folder, shelf, manifest, store)
     machines, storages = opened(folder)
@@ -80,12 +85,18 @@ async def check_restored(tier: BackedUp, folder: Path, shelf: MemoryStore, manif
 @run
 async def test_every_record_is_back_at_its_offset(tmp_path: Path) -> None:
     tier, shelf = await half_cold(), MemoryStore()
-    before = {name: [(cold.record, cold.byte) for cold in slices] for name, slices in tier.indexes().items()}
+    before = {
+        name: [(cold.record, cold.byte) for cold in slices]
+        for name, slices in tier.indexes().items()
+    }
     manifest, done = await taken(FakeSource(tier), shelf)
     assert await verified(shelf) == []
     assert done.objects == manifest.objects.count > 0
     await check_restored(tier, tmp_path / "new", shelf, manifest)
-    assert {name: [(cold.record, cold.byte) for cold in slices] for name, slices in tier.indexes().items()} == before
+    assert {
+        name: [(cold.record, cold.byte) for cold in slices]
+        for name, slices in tier.indexes().items()
+    } == before
 
 
 @run
@@ -144,7 +155,9 @@ async def test_a_place_that_fails_now_and_then_gets_a_whole_backup(tmp_path: Pat
 
 
 @run
-async def test_an_object_store_that_fails_now_and_then_gets_what_is_restored(tmp_path: Path) -> None:
+async def test_an_object_store_that_fails_now_and_then_gets_what_is_restored(
+    tmp_path: Path,
+) -> None:
     tier, shelf, store = BackedUp(), MemoryStore(), Shaky()
     for _ in range(5):
         tier.fill(3, 2)
@@ -153,7 +166,9 @@ async def test_an_object_store_that_fails_now_and_then_gets_what_is_restored(tmp
     with mock.patch.object(progress, "PAUSES", (0.0, 0.0)):
         done = await restored(tmp_path / "new", shelf, manifest, store)
     assert done.objects == manifest.objects.count > 2 and store.writes > 8
-    assert {f"objects/{key}" for key in store.objects if "/packs/" in key} == {key for key in shelf.objects if "/packs/" in key}
+    assert {f"objects/{key}" for key in store.objects if "/packs/" in key} == {
+        key for key in shelf.objects if "/packs/" in key
+    }
 
 
 @run
@@ -165,7 +180,10 @@ async def test_a_place_that_stays_away_is_asked_a_few_times(tmp_path: Path) -> N
         raise StoreUnavailable("403 Forbidden")
 
     shelf.put = away  # type: ignore[method-assign]
-    with mock.patch.object(progress, "PAUSES", (0.0, 0.0)), pytest.raises(StoreUnavailable, match="403"):
+    with (
+        mock.patch.object(progress, "PAUSES", (0.0, 0.0)),
+        pytest.raises(StoreUnavailable, match="403"),
+    ):
         await taken(FakeSource(tier), shelf)
     assert len(asked) == 3
 
@@ -194,7 +212,9 @@ async def test_two_backups_to_one_place_at_the_same_time_are_both_whole(tmp_path
 async def test_another_object_of_the_same_name_is_another_clusters(tmp_path: Path) -> None:
     tier, shelf = await half_cold(), MemoryStore()
     source = FakeSource(tier)
-    source.before_capture = lambda group: shelf.objects.update({f"objects/{key}": (b"other", 1, 1) for key in tier.store.objects})
+    source.before_capture = lambda group: shelf.objects.update(
+        {f"objects/{key}": (b"other", 1, 1) for key in tier.store.objects}
+    )
     with pytest.raises(CorruptData, match="another cluster"):
         await taken(source, shelf)
 
@@ -254,7 +274,9 @@ async def test_verify_names_each_thing_that_is_damaged(tmp_path: Path) -> None:
             found = await verified(shelf)
             assert any(key.startswith(each.split(":")[0]) for each in found), (key, at, found)
         await shelf.delete([key])
-        assert any(key.startswith(each.split(" ")[0].rstrip(":")) for each in await verified(shelf)), key
+        assert any(
+            key.startswith(each.split(" ")[0].rstrip(":")) for each in await verified(shelf)
+        ), key
         await shelf.put(key, data)
     assert await verified(shelf) == []
 
@@ -266,8 +288,12 @@ async def test_streams_that_need_a_damaged_pack_are_named(tmp_path: Path) -> Non
     pack = min(tier.live())
     await shelf.delete([f"objects/{pack}"])
     found = (await BackupVerifier(shelf, await chosen(shelf)).run()).damages
-    needing = {name for name, slices in tier.indexes().items() if any(cold.pack == pack for cold in slices)}
-    assert [(each.name, each.what, set(each.streams)) for each in found] == [(f"objects/{pack}", "missing", needing)]
+    needing = {
+        name for name, slices in tier.indexes().items() if any(cold.pack == pack for cold in slices)
+    }
+    assert [(each.name, each.what, set(each.streams)) for each in found] == [
+        (f"objects/{pack}", "missing", needing)
+    ]
 
 
 @run
@@ -305,11 +331,15 @@ async def test_a_tar_file_is_the_same_backup(tmp_path: Path) -> None:
 
 
 @run
-async def test_what_is_put_into_a_tar_file_at_the_same_time_lies_one_behind_the_other(tmp_path: Path) -> None:
+async def test_what_is_put_into_a_tar_file_at_the_same_time_lies_one_behind_the_other(
+    tmp_path: Path,
+) -> None:
     objects = {f"objects/{number}": bytes([number]) * 300_000 for number in range(30)}
     with (tmp_path / "b.tar").open("wb") as out:
         tar = TarWriter(out)
-        await asyncio.gather(*(tar.put(key, [data[:70_000], data[70_000:]]) for key, data in objects.items()))
+        await asyncio.gather(
+            *(tar.put(key, [data[:70_000], data[70_000:]]) for key, data in objects.items())
+        )
         await tar.close()
     reader = TarReader(tmp_path / "b.tar")
     assert {info.key: await reader.get(info.key) async for info in reader.list("")} == objects
@@ -349,7 +379,10 @@ async def test_a_file_of_a_group_that_is_cut_short_is_named(tmp_path: Path) -> N
     await shelf.put(key, data[:-7])
     (damage,) = await verified(shelf)
     name = key.rpartition("/")[0]
-    assert damage == f"{name}: {name} is truncated: it has {len(data) - 7:,} of {len(data):,} bytes, and {name}/00001 is missing"
+    assert damage == (
+        f"{name}: {name} is truncated: it has {len(data) - 7:,} of {len(data):,} bytes, and "
+        f"{name}/00001 is missing"
+    )
 
 
 @run
@@ -371,16 +404,23 @@ async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
 
 @run
 async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_path: Path) -> None:
-    """As by another one that ends with `--keep`: it knows nothing of what this one has found there, or written."""
+    """As by another one that ends with `--keep`: it knows nothing of what this one has found there,
+    or written."""
     tier, shelf = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), shelf)
     source = FakeSource(tier)
 
     def tidy(begin: str) -> None:
-        for key in [key for key in shelf.objects if key.startswith(begin) and not key.endswith("/manifest.json")]:
+        for key in [
+            key
+            for key in shelf.objects
+            if key.startswith(begin) and not key.endswith("/manifest.json")
+        ]:
             del shelf.objects[key]
 
-    source.before_capture = lambda group: tidy("objects/") if group == GROUPS and len(source.captured) == GROUPS else None
+    source.before_capture = lambda group: (
+        tidy("objects/") if group == GROUPS and len(source.captured) == GROUPS else None
+    )
     manifest, done = await taken(source, shelf)
     assert done.objects == manifest.objects.count > 0, "they were copied again"
     assert (await BackupVerifier(shelf, manifest).run()).damages == []
@@ -391,7 +431,8 @@ async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_pat
 
 
 class Tidied(MemoryStore):
-    """Another backup with `--keep` deletes an old one just when the `at`-th object of it is read: its manifest first, or the list that this names."""
+    """Another backup with `--keep` deletes an old one just when the `at`-th object of it is read:
+    its manifest first, or the list that this names."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -406,7 +447,9 @@ class Tidied(MemoryStore):
 
 
 @run
-async def test_an_old_backup_that_goes_while_it_is_looked_at_keeps_none_from_being_taken(tmp_path: Path) -> None:
+async def test_an_old_backup_that_goes_while_it_is_looked_at_keeps_none_from_being_taken(
+    tmp_path: Path,
+) -> None:
     for at in (0, 1):
         tier, shelf = await half_cold(), Tidied(at)
         first, _ = await taken(FakeSource(tier), shelf)
@@ -430,12 +473,15 @@ async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
     ):
         await tier.store.put(key, b"{}")
     await taken(FakeSource(tier), shelf)
-    assert [key for key in sorted(shelf.objects) if "tables" in key] == [f"objects/{log}/00000000000000000001.json"]
+    assert [key for key in sorted(shelf.objects) if "tables" in key] == [
+        f"objects/{log}/00000000000000000001.json"
+    ]
 
 
 @run
 async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: Path) -> None:
-    """Which of the objects that were there before it needs only it knows; also when it began long before the newest whole one."""
+    """Which of the objects that were there before it needs only it knows; also when it began long
+    before the newest whole one."""
     tier, shelf = await half_cold(), MemoryStore()
     for after_ms in (1000, -10_000_000):
         running = f"backups/{new_id(time.time_ns() // 1_000_000 + after_ms, bytes(4))}/groups/00000-00/00000"
@@ -445,21 +491,32 @@ async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: 
         shelf.objects["objects/c1/packs/counted-on"] = (b"pack", 1, 1)
         await taken(FakeSource(tier), shelf)
         await prune(shelf, 1)
-        assert {running, "objects/c1/packs/counted-on", "objects/c1/packs/new"} < shelf.objects.keys()
+        assert {
+            running,
+            "objects/c1/packs/counted-on",
+            "objects/c1/packs/new",
+        } < shelf.objects.keys()
         data, version, modified_ms = shelf.objects[running]
         shelf.objects[running] = (data, version, modified_ms - pruning.UNDER_WAY_MS - 1)
         await prune(shelf, 1)
-        assert not {"objects/c1/packs/counted-on", "objects/c1/packs/new"} & shelf.objects.keys(), "it was interrupted"
+        assert not {"objects/c1/packs/counted-on", "objects/c1/packs/new"} & shelf.objects.keys(), (
+            "it was interrupted"
+        )
         await shelf.delete([running])
 
 
 @run
-async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(tmp_path: Path) -> None:
+async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(
+    tmp_path: Path,
+) -> None:
     """Between the look at what is needed and the deletion."""
     tier, shelf = await half_cold(), MemoryStore()
     await taken(FakeSource(tier), shelf)
     await shelf.put("objects/c1/packs/counted-on", b"pack")
-    original, running = shelf.list, f"backups/{new_id(time.time_ns() // 1_000_000 + 1000, bytes(4))}/groups/00000-00/00000"
+    original, running = (
+        shelf.list,
+        f"backups/{new_id(time.time_ns() // 1_000_000 + 1000, bytes(4))}/groups/00000-00/00000",
+    )
 
     async def listed(prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         async for info in original(prefix, after):
@@ -503,12 +560,23 @@ async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> Non
 
 
 @run
-async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(tmp_path: Path) -> None:
-    """It would be the same history: offsets would be given out twice. Of a cluster other nodes may be restored yet."""
+async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
+    tmp_path: Path,
+) -> None:
+    """It would be the same history: offsets would be given out twice. Of a cluster other nodes may
+    be restored yet."""
     store = MemoryStore()
     await release_root(store, await claim_root(store, CLUSTER, 7, "start"))
-    for node, history, is_refused in ((0, 7, True), (0, 6, True), (0, 8, False), (2, 7, False), (2, 6, True)):
-        new = node_identity.NodeIdentity(cluster_id=CLUSTER, node=node, history=history, groups=1, cores=1, created_ms=0)
+    for node, history, is_refused in (
+        (0, 7, True),
+        (0, 6, True),
+        (0, 8, False),
+        (2, 7, False),
+        (2, 6, True),
+    ):
+        new = node_identity.NodeIdentity(
+            cluster_id=CLUSTER, node=node, history=history, groups=1, cores=1, created_ms=0
+        )
         if is_refused:
             with pytest.raises(ConfigError, match="before"):
                 await check_root(store, new, take_over=True)
@@ -517,14 +585,24 @@ async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_
 
 
 @run
-async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(tmp_path: Path) -> None:
-    """Its nodes may be restored one by one, and started at once; with a leader, which takes a majority of them, it goes on, and its states are copied."""
+async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(
+    tmp_path: Path,
+) -> None:
+    """Its nodes may be restored one by one, and started at once; with a leader, which takes a
+    majority of them, it goes on, and its states are copied."""
     store, state = MemoryStore(), b"state"
     await release_root(store, await claim_root(store, CLUSTER, 7, MEMBERS))
-    new = node_identity.NodeIdentity(cluster_id=CLUSTER, node=2, nodes=(1, 2, 3), history=7, groups=1, cores=1, created_ms=0)
+    new = node_identity.NodeIdentity(
+        cluster_id=CLUSTER, node=2, nodes=(1, 2, 3), history=7, groups=1, cores=1, created_ms=0
+    )
     for index, term in ((INDEX, TERM), (INDEX + 1, TERM + 1)):
         await check_root(store, new, take_over=False)
-        await copies.write(store, (CLUSTER, 7), Header(1, term, index, 0, len(state), int(crc32c(state)), 0), [state])
+        await copies.write(
+            store,
+            (CLUSTER, 7),
+            Header(1, term, index, 0, len(state), int(crc32c(state)), 0),
+            [state],
+        )
     for take_over in (False, True):
         with pytest.raises(ConfigError, match=r"have run since.* starts on an empty folder"):
             await check_root(store, new, take_over=take_over)
@@ -532,7 +610,9 @@ async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not
 
 
 @run
-async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(tmp_path: Path) -> None:
+async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(
+    tmp_path: Path,
+) -> None:
     tier, shelf = await half_cold(), MemoryStore()
     name, group = "default/s0", group_of("default/s0", GROUPS)
     stream = tier.world.machines()[group].streams[name]
@@ -547,7 +627,9 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(tmp
         tier.world.machines()[number] = machines[number]
     reply = tier.world.apply(group, append)
     assert (reply.code, reply.first_record) == (Code.DUPLICATE, tail - 1)
-    after = tier.world.apply(group, Append(name, tier.world.now, "text/plain", raw_batch(b"later"), Producer("p", 0, 1)))
+    after = tier.world.apply(
+        group, Append(name, tier.world.now, "text/plain", raw_batch(b"later"), Producer("p", 0, 1))
+    )
     assert (after.code, after.record) == (Code.OK, tail + JUMP + 1)
     assert manifest.next_history > manifest.history
     assert tier.world.machines()[group].uid_counter > UID_JUMP
@@ -562,7 +644,9 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
     await tier.flusher.flush_now()
     tier.world.now += 1000
     settings = EvictSettings(after_ms=1000, few=1)
-    evictor = Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep)
+    evictor = Evictor(
+        tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep
+    )
     assert await evictor.evict_due() == len(tier.written)
     manifest, _ = await taken(FakeSource(tier), shelf)
     library, found = BackupStreams(shelf, manifest), {}
@@ -572,7 +656,10 @@ async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
         for stream in streams_of(machine):
             pieces = [piece async for piece in library.pieces(machine, stream)]
             found[stream.name] = b"".join(piece.payload for piece in pieces)
-            assert size_of(stream) == (sum(piece.records for piece in pieces), len(found[stream.name]))
+            assert size_of(stream) == (
+                sum(piece.records for piece in pieces),
+                len(found[stream.name]),
+            )
     assert found == {name: bytes(payload) for name, payload in tier.written.items()}
     await shelf.delete([key for key in shelf.objects if "/packs/" in key])
     with pytest.raises(CorruptData, match="is missing"):

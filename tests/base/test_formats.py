@@ -1,4 +1,5 @@
-"""What the unreleased format 1 left is refused wherever this release meets it, with what to do; so is what a newer release left."""
+"""What the unreleased format 1 left is refused wherever this release meets it, with what to do; so
+is what a newer release left."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def backup(folder: Path, found: int) -> None:
 def store_root(folder: Path, found: int) -> None:
     async def claim() -> None:
         store = MemoryStore()
-        await store.compare_and_swap(MARKER_KEY, msgspec.json.encode(RootMarker("c", 1, "", found)), None)
+        await store.compare_and_swap(
+            MARKER_KEY, msgspec.json.encode(RootMarker("c", 1, "", found)), None
+        )
         assert (await read_root(store, any_format=True)) == RootMarker("c", 1, "", found)
         await claim_root(store, "c", 1, "s")
 
@@ -68,11 +71,19 @@ def token_file(folder: Path, found: int) -> None:
     ],
 )
 def test_format_1_is_refused_with_what_to_do(tmp_path: Path, opened: Open, step: str) -> None:
-    with pytest.raises(ConfigError, match=rf"has format 1, and this release reads format 2: .*{step}"):
+    with pytest.raises(
+        ConfigError, match=rf"has format 1, and this release reads format 2: .*{step}"
+    ):
         opened(tmp_path, 1)
 
 
 @pytest.mark.parametrize("opened", [data_folder, backup, store_root, token_file])
 def test_a_newer_format_is_refused(tmp_path: Path, opened: Open) -> None:
-    with pytest.raises(ConfigError, match=r"has format 3, and this release reads format 2: use the release that wrote it, or a newer one"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"has format 3, and this release reads format 2: use the release that wrote it, or a "
+            r"newer one"
+        ),
+    ):
         opened(tmp_path, 3)

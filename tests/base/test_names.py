@@ -23,14 +23,19 @@ from polynya.base.names import (
 )
 
 
-@pytest.mark.parametrize("segment", ["a", "eu", "iot", "app", "1", "-", "a_b-9", "x" * 64, "orders", "default"])
+@pytest.mark.parametrize(
+    "segment", ["a", "eu", "iot", "app", "1", "-", "a_b-9", "x" * 64, "orders", "default"]
+)
 def test_one_to_64_characters_are_a_bucket(segment: str) -> None:
     assert is_bucket(segment)
     assert canonical_name(f"{segment}/x") == f"{segment}/x"
     assert canonical_prefix(f"{segment}/") == f"{segment}/"
 
 
-@pytest.mark.parametrize("segment", ["", "x" * 65, "Orders", "a.b", "ä", "a b", "_a", "_", "__ds", *sorted(RESERVED_FIRST)])
+@pytest.mark.parametrize(
+    "segment",
+    ["", "x" * 65, "Orders", "a.b", "ä", "a b", "_a", "_", "__ds", *sorted(RESERVED_FIRST)],
+)
 def test_other_segments_are_none(segment: str) -> None:
     assert not is_bucket(segment)
 
@@ -61,7 +66,9 @@ def test_a_prefix_that_no_name_can_have_is_refused_in_every_bucket(prefix: str) 
 
 
 _SEGMENT = st.text(st.sampled_from("ab9_-.$Zä"), min_size=1, max_size=5)
-_PATH = st.lists(st.sampled_from(["default", "v1", "iot", "snapshot"]) | _SEGMENT, min_size=1, max_size=4).map("/".join)
+_PATH = st.lists(
+    st.sampled_from(["default", "v1", "iot", "snapshot"]) | _SEGMENT, min_size=1, max_size=4
+).map("/".join)
 
 
 @given(_PATH)
@@ -76,10 +83,24 @@ def test_a_name_is_found_again_by_its_spelling(path: str) -> None:
 
 def test_the_partitions_of_a_topic_lie_in_consecutive_groups() -> None:
     """Golden: the groups of existing data must not change."""
-    assert [group_of(partition_name("orders", number), 16) for number in range(6)] == [15, 16, 1, 2, 3, 4]
+    assert [group_of(partition_name("orders", number), 16) for number in range(6)] == [
+        15,
+        16,
+        1,
+        2,
+        3,
+        4,
+    ]
     assert [group_of(partition_name("a.b_c-D", number), 3) for number in range(4)] == [3, 1, 2, 3]
     assert len({group_of(partition_name("x", number), 64) for number in range(64)}) == 64
-    for other in ("kafka/orders", "kafka/orders/01", "kafka/orders/x", "kafka/a/b/1", "kafka//1", "kafkas/orders/1"):
+    for other in (
+        "kafka/orders",
+        "kafka/orders/01",
+        "kafka/orders/x",
+        "kafka/a/b/1",
+        "kafka//1",
+        "kafkas/orders/1",
+    ):
         assert group_of(other, 16) == 1 + crc32(other.encode()) % 16
 
 

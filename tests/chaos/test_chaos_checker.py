@@ -1,4 +1,5 @@
-"""The checker of histories: it believes a true one, and each lie is found and called by its name."""
+"""The checker of histories: it believes a true one, and each lie is found and called by its
+name."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class Story:
 
     def read(self) -> None:
         begin = self.draw.randrange(len(self.final) + 1)
-        self.history.reads.append(Read(S, 3, self.now + 0.5, self.now + 0.6, begin, self.final[begin:]))
+        self.history.reads.append(
+            Read(S, 3, self.now + 0.5, self.now + 0.6, begin, self.final[begin:])
+        )
 
     def follow(self) -> None:
         tail = Tail("t", S)
@@ -58,12 +61,18 @@ class Story:
         while place < len(self.final):
             gathered = min(len(self.ends), gathered + self.draw.randint(1, 5))
             end = self.ends[gathered - 1]
-            tail.pieces.append(Piece(self.draw.choice((1, 2, 3)), place, self.final[place:end], end))
+            tail.pieces.append(
+                Piece(self.draw.choice((1, 2, 3)), place, self.final[place:end], end)
+            )
             place = end
         self.history.tails.append(tail)
 
     def acknowledged(self) -> list[Append]:
-        return [append for append in self.history.appends if append.outcome == OK and not append.produced]
+        return [
+            append
+            for append in self.history.appends
+            if append.outcome == OK and not append.produced
+        ]
 
     def check(self) -> list[str]:
         return check(self.history, {S: self.final})
@@ -78,7 +87,9 @@ def test_a_true_history_is_believed(seed: int) -> None:
 
 def lost(story: Story) -> None:
     append = story.acknowledged()[50]
-    story.final[story.final.index(append.records[0]) : story.final.index(append.records[-1]) + 1] = []
+    story.final[
+        story.final.index(append.records[0]) : story.final.index(append.records[-1]) + 1
+    ] = []
 
 
 def twice(story: Story) -> None:
@@ -92,18 +103,31 @@ def swapped(story: Story) -> None:
         append.end = None
     first, second = story.final.index(one.records[0]), story.final.index(other.records[0])
     if len(one.records) == len(other.records):
-        story.final[first : first + len(one.records)], story.final[second : second + len(one.records)] = other.records, one.records
+        (
+            story.final[first : first + len(one.records)],
+            story.final[second : second + len(one.records)],
+        ) = other.records, one.records
     else:
         del story.final[first : first + len(one.records)]
-        story.final[second + len(other.records) - len(one.records) : second + len(other.records) - len(one.records)] = one.records
+        story.final[
+            second + len(other.records) - len(one.records) : second
+            + len(other.records)
+            - len(one.records)
+        ] = one.records
 
 
 def refused_and_there(story: Story) -> None:
-    story.final += next(append for append in story.history.appends if append.outcome == FAIL).records
+    story.final += next(
+        append for append in story.history.appends if append.outcome == FAIL
+    ).records
 
 
 def torn(story: Story) -> None:
-    append = next(each for each in story.history.appends if len(each.records) == 3 and each.records[0] in story.final)
+    append = next(
+        each
+        for each in story.history.appends
+        if len(each.records) == 3 and each.records[0] in story.final
+    )
     story.final.remove(append.records[1])
 
 
@@ -118,13 +142,17 @@ def wrong_offset(story: Story) -> None:
 
 
 def producer_out_of_order(story: Story) -> None:
-    mine = [append for append in story.history.appends if append.produced and len(append.records) == 1]
+    mine = [
+        append for append in story.history.appends if append.produced and len(append.records) == 1
+    ]
     first, second = (story.final.index(append.records[0]) for append in mine[:2])
     story.final[first], story.final[second] = story.final[second], story.final[first]
 
 
 def producer_gap(story: Story) -> None:
-    append = next(append for append in story.history.appends if append.produced and append.number == 4)
+    append = next(
+        append for append in story.history.appends if append.produced and append.number == 4
+    )
     append.outcome, append.end = INFO, None
     at = story.final.index(append.records[0])
     del story.final[at : at + len(append.records)]
@@ -179,10 +207,13 @@ def tail_told_wrong(story: Story) -> None:
 
 
 def read_of_half(story: Story) -> None:
-    """Before and after it all is as it should be; it says that there is no more, with a part of an append."""
+    """Before and after it all is as it should be; it says that there is no more, with a part of an
+    append."""
     append = next(append for append in story.acknowledged() if len(append.records) == 3)
     end = story.final.index(append.records[0]) + 2
-    story.history.reads.append(Read(S, 1, append.began + 0.1, append.ended - 0.1, end - 2, story.final[end - 2 : end]))
+    story.history.reads.append(
+        Read(S, 1, append.began + 0.1, append.ended - 0.1, end - 2, story.final[end - 2 : end])
+    )
 
 
 def tail_of_half(story: Story) -> None:
@@ -195,7 +226,10 @@ def tail_of_half(story: Story) -> None:
         if end not in story.ends
     )  # fmt: skip
     piece, cut = pieces[at], end - pieces[at].begin
-    pieces[at : at + 1] = [Piece(1, piece.begin, piece.records[:cut], end), Piece(1, end, piece.records[cut:], piece.told)]
+    pieces[at : at + 1] = [
+        Piece(1, piece.begin, piece.records[:cut], end),
+        Piece(1, end, piece.records[cut:], piece.told),
+    ]
 
 
 LIES: dict[Callable[[Story], None], str] = {
@@ -238,7 +272,9 @@ def test_a_lie_is_found(lie: Callable[[Story], None], seed: int) -> None:
      (lambda all_: [all_[1], all_[0], *all_[2:]], "restored")],
     ids=["without the end", "without the beginning", "with a stranger", "in another order"],
 )  # fmt: skip
-def test_what_was_restored_is_what_was_there(found: Callable[[list[str]], list[str]], kind: str) -> None:
+def test_what_was_restored_is_what_was_there(
+    found: Callable[[list[str]], list[str]], kind: str
+) -> None:
     final = Story().final
     assert differences(list(final), final) == []
     (wrong,) = differences(found(final), final)

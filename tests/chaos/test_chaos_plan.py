@@ -1,4 +1,5 @@
-"""The plan of a chaos run: with `--once` a machine that lacks something gets each of its other faults exactly once."""
+"""The plan of a chaos run: with `--once` a machine that lacks something gets each of its other
+faults exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from chaos import run  # noqa: E402  (not a part of the package)
 from chaos.faults import FAULTS, Fault  # noqa: E402
 
 NOTHING = {"namespaces": "", "power": "", "shim": "", "the same disk": ""}
-BARE = NOTHING | {"namespaces": "not installed: iptables", "power": "mounting a file system needs root"}
+BARE = NOTHING | {
+    "namespaces": "not installed: iptables",
+    "power": "mounting a file system needs root",
+}
 
 
 class Rehearsal(run.Run):
@@ -28,7 +32,11 @@ class Rehearsal(run.Run):
 @pytest.mark.parametrize("acts", [0.0, 0.09])
 @pytest.mark.parametrize("lacking", [NOTHING, BARE], ids=["full", "bare"])
 def test_each_available_fault_is_met_once(
-    lacking: dict[str, str], acts: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lacking: dict[str, str],
+    acts: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(run, "REST_SECONDS", (0.0, 0.0))
     rehearsal = Rehearsal(run.Options(once=True, seconds=1e-9, acts=acts), tmp_path, "pch0")

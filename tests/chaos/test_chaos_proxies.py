@@ -1,4 +1,5 @@
-"""What stands between nodes, and before the object store: it knows who connects, and does to what passes what it is told to, and nothing else."""
+"""What stands between nodes, and before the object store: it knows who connects, and does to what
+passes what it is told to, and nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class Upstream:
             writer.write(STORED)
 
 
-def with_store(tell: Callable[[Store, Upstream, Callable[[bytes], Awaitable[bytes]]], Awaitable[None]]) -> None:
+def with_store(
+    tell: Callable[[Store, Upstream, Callable[[bytes], Awaitable[bytes]]], Awaitable[None]],
+) -> None:
     async def run() -> None:
         store, upstream = Store(1), Upstream()
         server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
@@ -64,7 +67,9 @@ def with_store(tell: Callable[[Store, Upstream, Callable[[bytes], Awaitable[byte
 
 
 def test_a_fair_store_gets_all_and_answers() -> None:
-    async def tell(store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]) -> None:
+    async def tell(
+        store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]
+    ) -> None:
         assert await ask(PUT) == await ask(GET) == STORED
         assert upstream.asked == [PUT, GET]
 
@@ -72,7 +77,9 @@ def test_a_fair_store_gets_all_and_answers() -> None:
 
 
 def test_what_is_refused_is_not_done() -> None:
-    async def tell(store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]) -> None:
+    async def tell(
+        store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]
+    ) -> None:
         store.turn(Weather(refused=1.0))
         assert (await ask(PUT)).startswith(b"HTTP/1.1 503")
         assert not upstream.asked and store.met["503"] == 1
@@ -80,9 +87,13 @@ def test_what_is_refused_is_not_done() -> None:
     with_store(tell)
 
 
-@pytest.mark.parametrize("weather", [Weather(untold=1.0), Weather(torn=1.0)], ids=["untold", "torn"])
+@pytest.mark.parametrize(
+    "weather", [Weather(untold=1.0), Weather(torn=1.0)], ids=["untold", "torn"]
+)
 def test_what_is_done_and_not_told_is_done(weather: Weather) -> None:
-    async def tell(store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]) -> None:
+    async def tell(
+        store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]
+    ) -> None:
         store.turn(weather)
         answer = await ask(PUT)
         assert upstream.asked == [PUT]
@@ -92,7 +103,9 @@ def test_what_is_done_and_not_told_is_done(weather: Weather) -> None:
 
 
 def test_a_store_that_is_away_breaks_what_is_open_and_comes_back() -> None:
-    async def tell(store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]) -> None:
+    async def tell(
+        store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]
+    ) -> None:
         store.turn(Weather(gone="refuses"))
         assert await ask(PUT) == b"" and not upstream.asked
         store.turn(Weather(gone="is silent"))
@@ -121,7 +134,9 @@ def test_a_door_knows_who_knocks_and_holds_up_one_way() -> None:
         wires, upstream = Wires(1), Upstream()
         server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
         for node in (1, 2):
-            await wires.listen(node, ("127.0.0.1", 0), server.sockets[0].getsockname()[:2], Neighbours())
+            await wires.listen(
+                node, ("127.0.0.1", 0), server.sockets[0].getsockname()[:2], Neighbours()
+            )
         assert sorted(wires.pairs) == [(1, 2), (2, 1)]
         reader, writer = await asyncio.open_connection(*wires.doors[2])
         wires.hold((2, 1))
@@ -183,7 +198,12 @@ def test_an_operator_asks_for_what_can_be_done(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, Loopback([], "test"), Wires(1), lambda path: None)  # type: ignore[arg-type,return-value]
     names = {each.name for each in moves.ACTS}
     cluster.nodes = dict.fromkeys((1, 2, 3))  # type: ignore[arg-type]
-    assert set(moves.possible(cluster)) == {"a node joins", "a lead moves", "a node is drained", "all is spread anew"}
+    assert set(moves.possible(cluster)) == {
+        "a node joins",
+        "a lead moves",
+        "a node is drained",
+        "all is spread anew",
+    }
     cluster.nodes = dict.fromkeys((1, 2, 3, 4))  # type: ignore[arg-type]
     assert set(moves.possible(cluster)) == names
     cluster.leaving = {4: 1}

@@ -49,12 +49,16 @@ def library(tmp_path: Path) -> Path:
         (DONE, 8, 500),
     ],
 )
-def test_it_dies_where_it_is_told_to_and_once(library: Path, tmp_path: Path, at: int, after: int, left: int) -> None:
+def test_it_dies_where_it_is_told_to_and_once(
+    library: Path, tmp_path: Path, at: int, after: int, left: int
+) -> None:
     orders, written = Orders(tmp_path / "orders"), tmp_path / "written"
     environment = os.environ | orders.variables(library)
     orders.give(die_at=at, die_after=after)
     assert not orders.has_died
-    ended = subprocess.run([sys.executable, "-c", WRITER, str(written)], env=environment, check=False).returncode
+    ended = subprocess.run(
+        [sys.executable, "-c", WRITER, str(written)], env=environment, check=False
+    ).returncode
     assert ended == -9 and orders.has_died
     assert (written.read_bytes() if written.exists() else b"") == WHOLE[:left]
     subprocess.run([sys.executable, "-c", WRITER, str(written)], env=environment, check=True)
@@ -67,6 +71,12 @@ def test_all_kinds_of_writes_fail(library: Path, tmp_path: Path) -> None:
     for passed, left in ((3, 300), (4, 400)):
         written = tmp_path / f"written-{passed}"
         orders.give(write_error=5, write_after=passed)
-        done = subprocess.run([sys.executable, "-c", WRITER, str(written)], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", WRITER, str(written)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 1 and "Errno 5" in done.stderr
         assert written.read_bytes() == WHOLE[:left]

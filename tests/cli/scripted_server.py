@@ -22,7 +22,8 @@ class Said(msgspec.Struct):
 
 
 class Scripted:
-    """`said` is what came; answers are given in turn, the last one for ever. An answer is `DROP`, or (status, headers, body)."""
+    """`said` is what came; answers are given in turn, the last one for ever. An answer is `DROP`,
+    or (status, headers, body)."""
 
     def __init__(self, answers: Sequence[object]) -> None:
         self.answers = list(answers)
@@ -43,7 +44,12 @@ def scripted(*answers: object) -> Iterator[Scripted]:
 
         def handle_any(self) -> None:
             length = int(self.headers.get("content-length") or 0)
-            said = Said(self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, self.rfile.read(length))
+            said = Said(
+                self.command,
+                self.path,
+                {name.lower(): value for name, value in self.headers.items()},
+                self.rfile.read(length),
+            )
             script.said.append(said)
             answer = script.next()
             if answer == DROP:

@@ -14,7 +14,8 @@ from polynya.cli.terminal import exits
 
 @pytest.fixture
 def node() -> Iterator[Scripted]:
-    """Its base port and its admin port at once, and `127.1`, an address of this machine that no list of loopback names has."""
+    """Its base port and its admin port at once, and `127.1`, an address of this machine that no
+    list of loopback names has."""
     with scripted() as server:
         port = int(server.url.rpartition(":")[2])
         server.answers = [told("it", port)]
@@ -23,19 +24,32 @@ def node() -> Iterator[Scripted]:
 
 
 def told(start: str, port: int) -> tuple[int, dict[str, str], bytes]:
-    return 200, {}, json.dumps({"start": start, "ports": {"admin": port}, "admin_tls": False, "admin_near": True}).encode()
+    return (
+        200,
+        {},
+        json.dumps(
+            {"start": start, "ports": {"admin": port}, "admin_tls": False, "admin_near": True}
+        ).encode(),
+    )
 
 
 def test_an_admin_port_that_is_open_on_its_machine_alone_is_found_there(node: Scripted) -> None:
     with Client(node.url, token="secret") as client, client.admin() as admin:
         assert admin.server == f"http://127.0.0.1:{node.url.rpartition(':')[2]}"
-    assert ["authorization" in each.headers for each in node.said] == [True, False], "who answers there is not known yet"
+    assert ["authorization" in each.headers for each in node.said] == [True, False], (
+        "who answers there is not known yet"
+    )
 
 
-def test_no_token_goes_to_an_admin_port_that_is_open_on_another_machine_alone(node: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_token_goes_to_an_admin_port_that_is_open_on_another_machine_alone(
+    node: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
     port = int(node.url.rpartition(":")[2])
     node.answers = [told("it", port), told("another", port)]
-    with Client(node.url, token="secret", quiet=True) as client, pytest.raises(exits.Refused, match="only on its own machine"):
+    with (
+        Client(node.url, token="secret", quiet=True) as client,
+        pytest.raises(exits.Refused, match="only on its own machine"),
+    ):
         client.admin()
     assert "unencrypted" not in capsys.readouterr().err
     assert ["authorization" in each.headers for each in node.said] == [True, False]

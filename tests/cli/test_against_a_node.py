@@ -1,4 +1,5 @@
-"""The command line against a real node: every verb, from the first append to a question asked of a table."""
+"""The command line against a real node: every verb, from the first append to a question asked of a
+table."""
 
 from __future__ import annotations
 
@@ -32,12 +33,19 @@ def test_a_stream_from_birth_to_death(node: RunningNode) -> None:
 
     assert json.loads(run("create", "life/a", "--json", "--ttl", "1h"))["created"] is True
     assert json.loads(run("create", "life/a", "--json", "--ttl", "1h"))["created"] is False
-    assert json.loads(run("append", "life/a", "--json", stdin=b'{"n": 1}\n{"n": 2.0}\n'))["records"] == 2
+    assert (
+        json.loads(run("append", "life/a", "--json", stdin=b'{"n": 1}\n{"n": 2.0}\n'))["records"]
+        == 2
+    )
     assert run("read", "life/a") == '{"n": 1}\n{"n": 2.0}\n'
     offset = json.loads(run("read", "life/a", "--limit", "1", "--json"))["offset"]
     assert run("read", "life/a", "--offset", offset) == '{"n": 2.0}\n'
     facts = json.loads(run("info", "life/a", "--json"))
-    assert (facts["content_type"], facts["closed"], facts["ttl_seconds"]) == ("application/json", False, 3600)
+    assert (facts["content_type"], facts["closed"], facts["ttl_seconds"]) == (
+        "application/json",
+        False,
+        3600,
+    )
     run("fork", "life/b", "--from", "life/a", "--offset", offset)
     run("append", "life/b", '{"n": 3}')
     assert run("read", "life/b") == '{"n": 1}\n{"n": 3}\n'
@@ -60,7 +68,11 @@ def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
     assert json.loads(run(*made, "--json").out)["created"] is True
     assert "already exists" in run(*made).err
     run("create", "mailer", "--stream", "jobs/a", "--webhook", "http://127.0.0.1:1/hook")
-    assert [json.loads(line)["id"] for line in run("ls", "--json").out.splitlines()] == ["mailer", "workers"]  # homes on both cores
+    # homes on both cores
+    assert [json.loads(line)["id"] for line in run("ls", "--json").out.splitlines()] == [
+        "mailer",
+        "workers",
+    ]
     assert run("ls", "work").out.splitlines()[1].split() == [
         "workers",
         "pull-wake",
@@ -72,10 +84,15 @@ def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
         "active",
     ]
     polynya("append", "jobs/a", '{"job": 1}', server=node.url)
-    wake = json.loads(polynya("tail", "wakes", "--offset", "start", "--limit", "1", server=node.url).out)
+    wake = json.loads(
+        polynya("tail", "wakes", "--offset", "start", "--limit", "1", server=node.url).out
+    )
     assert (wake["subscription_id"], wake["stream"]) == ("workers", "jobs/a")
     shown = json.loads(run("show", "workers", "--json").out)
-    assert (shown["lease_ttl_ms"], [link["path"] for link in shown["streams"]]) == (10_000, ["jobs/a"])
+    assert (shown["lease_ttl_ms"], [link["path"] for link in shown["streams"]]) == (
+        10_000,
+        ["jobs/a"],
+    )
     assert "jobs/a" in run("show", "workers").out
     assert "Did you mean workers?" in polynya("sub", "show", "worker", server=node.url).err
     run("rm", "workers", "mailer")
@@ -89,34 +106,72 @@ def test_a_subscription_that_is_refused_leaves_no_stream(node: RunningNode) -> N
         assert polynya("ls", "left/", server=node.url).out == ""
         return ran.err
 
-    assert "lease_ttl_ms must be" in refused("w", "--pattern", "jobs/*", "--wake-stream", "left/wakes", "--lease", "1ms")
-    assert "is not a valid stream path" in refused("w", "--stream", "a/../b", "--wake-stream", "left/wakes")
-    assert "watch its own wake_stream" in refused("w", "--stream", "left/wakes", "--wake-stream", "left/wakes")
-    first = ("sub", "create", "taken", "--pattern", "jobs/*", "--webhook", "http://127.0.0.1:1/hook")
+    assert "lease_ttl_ms must be" in refused(
+        "w", "--pattern", "jobs/*", "--wake-stream", "left/wakes", "--lease", "1ms"
+    )
+    assert "is not a valid stream path" in refused(
+        "w", "--stream", "a/../b", "--wake-stream", "left/wakes"
+    )
+    assert "watch its own wake_stream" in refused(
+        "w", "--stream", "left/wakes", "--wake-stream", "left/wakes"
+    )
+    first = (
+        "sub",
+        "create",
+        "taken",
+        "--pattern",
+        "jobs/*",
+        "--webhook",
+        "http://127.0.0.1:1/hook",
+    )
     assert polynya(*first, server=node.url).code == 0
-    assert "another configuration" in refused("taken", "--pattern", "jobs/*", "--wake-stream", "left/wakes")
+    assert "another configuration" in refused(
+        "taken", "--pattern", "jobs/*", "--wake-stream", "left/wakes"
+    )
     polynya("create", "textual", "--content-type", "text/plain", server=node.url)
     assert "the stream textual holds text/plain; a wake stream must be application/json" in refused(
         "w", "--pattern", "j/*", "--wake-stream", "textual"
     )
     polynya("create", "ended", server=node.url)
     polynya("close", "ended", server=node.url)
-    assert "the stream ended is closed" in refused("w", "--pattern", "j/*", "--wake-stream", "ended")
+    assert "the stream ended is closed" in refused(
+        "w", "--pattern", "j/*", "--wake-stream", "ended"
+    )
     assert json.loads(polynya("sub", "ls", "--json", server=node.url).out)["id"] == "taken"
     polynya("sub", "rm", "taken", server=node.url)
 
 
 def test_reads_from_the_last_records_and_tables(node: RunningNode) -> None:
     for part in range(3):
-        polynya("append", "last", "--create", server=node.url, stdin="".join(f'{{"n":{part * 5 + at}}}\n' for at in range(5)).encode())
-    assert polynya("read", "last", "--from", "-7", server=node.url).out == "".join(f'{{"n":{number}}}\n' for number in range(8, 15))
+        polynya(
+            "append",
+            "last",
+            "--create",
+            server=node.url,
+            stdin="".join(f'{{"n":{part * 5 + at}}}\n' for at in range(5)).encode(),
+        )
+    assert polynya("read", "last", "--from", "-7", server=node.url).out == "".join(
+        f'{{"n":{number}}}\n' for number in range(8, 15)
+    )
     assert polynya("tail", "-n", "99", "last", server=node.url).out.count("\n") == 15
-    assert polynya("tail", "-n", "2", "last", "--format", "table", server=node.url).out == "record   n\n    13  13\n    14  14\n"
+    assert (
+        polynya("tail", "-n", "2", "last", "--format", "table", server=node.url).out
+        == "record   n\n    13  13\n    14  14\n"
+    )
     polynya("close", "last", server=node.url)
     assert polynya("tail", "-f", "-n", "1", "last", server=node.url).out == '{"n":14}\n'
     for text in (b"one\n", b"two\n", b"three\n"):
-        polynya("append", "words", "--create", "--content-type", "text/plain", server=node.url, stdin=text)
-    assert polynya("tail", "-n", "2", "words", server=node.url).out == "two\nthree\n"  # of other content: the last appends
+        polynya(
+            "append",
+            "words",
+            "--create",
+            "--content-type",
+            "text/plain",
+            server=node.url,
+            stdin=text,
+        )
+    # of other content: the last appends
+    assert polynya("tail", "-n", "2", "words", server=node.url).out == "two\nthree\n"
 
 
 def test_contexts_lead_to_the_node(node: RunningNode, tmp_path: Path) -> None:
@@ -141,12 +196,28 @@ def test_a_listing_of_many_pages(node: RunningNode) -> None:
 
 def test_bytes_go_in_and_out_as_they_are(node: RunningNode) -> None:
     picture = bytes(range(256)) * 10
-    assert polynya("append", "pictures/cat", "--whole", "--create", "--close", server=node.url, stdin=picture).code == 0
+    assert (
+        polynya(
+            "append",
+            "pictures/cat",
+            "--whole",
+            "--create",
+            "--close",
+            server=node.url,
+            stdin=picture,
+        ).code
+        == 0
+    )
     ran = subprocess.run(
-        [sys.executable, "-m", "polynya", "read", "pictures/cat"], capture_output=True, env=environment(POLYNYA_SERVER=node.url), check=True
+        [sys.executable, "-m", "polynya", "read", "pictures/cat"],
+        capture_output=True,
+        env=environment(POLYNYA_SERVER=node.url),
+        check=True,
     )
     assert ran.stdout == picture
-    event = json.loads(polynya("tail", "pictures/cat", "--offset", "start", "--json", server=node.url).out)
+    event = json.loads(
+        polynya("tail", "pictures/cat", "--offset", "start", "--json", server=node.url).out
+    )
     assert base64.b64decode(event["base64"]) == picture
 
 
@@ -168,10 +239,16 @@ def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_pa
             [sys.executable, "-m", "polynya", "tail", "survivor", "--offset", "start", "--limit", "3000"],
             stdout=subprocess.PIPE, env=variables, text=True,
         )  # fmt: skip
-        append = subprocess.Popen([sys.executable, "-m", "polynya", "append", "survivor"], stdin=subprocess.PIPE, env=variables)
+        append = subprocess.Popen(
+            [sys.executable, "-m", "polynya", "append", "survivor"],
+            stdin=subprocess.PIPE,
+            env=variables,
+        )
         assert append.stdin is not None and tail.stdout is not None
         seen: list[str] = []
-        reader = threading.Thread(target=lambda: seen.extend(line.strip() for line in tail.stdout or []))
+        reader = threading.Thread(
+            target=lambda: seen.extend(line.strip() for line in tail.stdout or [])
+        )
         reader.start()
         append.stdin.write("".join(f"{record}\n" for record in records[:1500]).encode())
         append.stdin.flush()
@@ -191,21 +268,45 @@ def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_pa
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_streams_become_a_table_that_answers(node: RunningNode) -> None:
-    polynya("append", "shop/a", "--create", server=node.url, stdin=b'{"item": 1, "price": 1.5}\n{"item": 2, "price": 2.5}\n')
+    polynya(
+        "append",
+        "shop/a",
+        "--create",
+        server=node.url,
+        stdin=b'{"item": 1, "price": 1.5}\n{"item": 2, "price": 2.5}\n',
+    )
     polynya("append", "shop/b", "--create", server=node.url, stdin=b'{"item": 3, "price": 4.0}\n')
     made = polynya("table", "create", "shop", "--prefix", "shop/", server=node.url)
     assert made.code == 0 and "no stream name starts with" not in made.err
     assert "  it covers 2 streams now: shop/a, shop/b" in made.err
     assert "3 records" in polynya("sql", "select * from shop", server=node.url).err
     (table,) = json.loads(polynya("table", "ls", "--json", server=node.url).out)
-    assert (table["name"], table["prefix"], table["streams"], table["iceberg"], table["records_behind"]) == ("shop", "shop/", 2, None, 3)
+    assert (
+        table["name"],
+        table["prefix"],
+        table["streams"],
+        table["iceberg"],
+        table["records_behind"],
+    ) == ("shop", "shop/", 2, None, 3)
     ran = polynya("compact", "shop", "--json", server=node.url, seconds=250)
     assert ran.code == 0 and [row["rows"] for row in json.loads(ran.out)] == [3], ran
-    ran = polynya("sql", "--json", "select stream, count(*) n, sum(price) p from shop group by stream order by 1", server=node.url)
-    assert json.loads(ran.out) == [{"stream": "shop/a", "n": 2, "p": 4.0}, {"stream": "shop/b", "n": 1, "p": 4.0}]
+    ran = polynya(
+        "sql",
+        "--json",
+        "select stream, count(*) n, sum(price) p from shop group by stream order by 1",
+        server=node.url,
+    )
+    assert json.loads(ran.out) == [
+        {"stream": "shop/a", "n": 2, "p": 4.0},
+        {"stream": "shop/b", "n": 1, "p": 4.0},
+    ]
     assert "shop is up to date" in ran.err
     (table,) = json.loads(polynya("table", "ls", "--json", server=node.url).out)
-    assert table["rows"] == 3 and table["behind_seconds"] == 0 and table["delta"].startswith("file:///")
+    assert (
+        table["rows"] == 3
+        and table["behind_seconds"] == 0
+        and table["delta"].startswith("file:///")
+    )
     polynya("append", "shop/b", '{"item": 4, "price": 8.0}', server=node.url)
     assert "1 record" in polynya("sql", "select count(*) from shop", server=node.url).err
 

@@ -25,8 +25,12 @@ def test_a_folder_may_be_given_as_a_url(place: str, path: str) -> None:
     assert places.path_of(place) == path
 
 
-@pytest.mark.parametrize("place", ["gs://bucket/a", "http://there/a", "file://backups", "S3://bucket"])
-def test_no_folder_is_made_for_what_is_no_place(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "place", ["gs://bucket/a", "http://there/a", "file://backups", "S3://bucket"]
+)
+def test_no_folder_is_made_for_what_is_no_place(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def write() -> None:
         async with places.to_write(place, None):
             raise AssertionError("there is no such place")
@@ -50,4 +54,6 @@ def test_a_folder_that_is_read_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(b"x")
     assert asyncio.run(read()) == (b"x", ["a/b"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"], "it may be mounted to be read alone, or be somebody else's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"], (
+        "it may be mounted to be read alone, or be somebody else's"
+    )

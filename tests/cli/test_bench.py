@@ -15,7 +15,15 @@ from free_ports import nobody
 from polling import wait_until
 from product import RunningNode, environment, polynya, running_node
 
-from polynya.cli.streams.bench import RECORD_BYTES_MIN, BenchLoad, BenchRun, Follower, Latencies, Mismatch, Stop
+from polynya.cli.streams.bench import (
+    RECORD_BYTES_MIN,
+    BenchLoad,
+    BenchRun,
+    Follower,
+    Latencies,
+    Mismatch,
+    Stop,
+)
 from polynya.client import AsyncClient
 
 LOAD = BenchLoad(size=100, seconds=0.2, batch_records=10, in_flight=2)
@@ -29,21 +37,48 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 @pytest.mark.process
 def test_appends_are_counted_and_read_again(node: RunningNode) -> None:
-    ran = polynya("bench", "append", "--streams", "2", "--seconds", "300ms", "--size", "100", "--json", server=node.url)
+    ran = polynya(
+        "bench",
+        "append",
+        "--streams",
+        "2",
+        "--seconds",
+        "300ms",
+        "--size",
+        "100",
+        "--json",
+        server=node.url,
+    )
     figures = json.loads(ran.out)
-    assert ran.code == 0 and figures["records"] == figures["verified"] > 0 and figures["bytes"] == 100 * figures["records"]
-    assert figures["seconds"] >= 0.3 and 0 < figures["batch_ms_p50"] <= figures["batch_ms_p99"] <= figures["batch_ms_max"]
+    assert (
+        ran.code == 0
+        and figures["records"] == figures["verified"] > 0
+        and figures["bytes"] == 100 * figures["records"]
+    )
+    assert (
+        figures["seconds"] >= 0.3
+        and 0 < figures["batch_ms_p50"] <= figures["batch_ms_p99"] <= figures["batch_ms_max"]
+    )
     assert polynya("ls", "bench/", server=node.url).out == "", "its streams are gone"
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("what", [("append", "--streams", "2"), ("tail", "--readers", "2")])
-def test_control_c_ends_the_writing_and_leaves_the_figures(node: RunningNode, what: tuple[str, ...]) -> None:
+def test_control_c_ends_the_writing_and_leaves_the_figures(
+    node: RunningNode, what: tuple[str, ...]
+) -> None:
     command = [sys.executable, "-m", "polynya", "bench", *what, "--seconds", "10min", "--json"]
-    with subprocess.Popen(command, env=environment(POLYNYA_SERVER=node.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command,
+        env=environment(POLYNYA_SERVER=node.url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
 
         def has_begun() -> bool:
-            listed = httpx.get(f"{node.url}/v1/streams", params={"prefix": "bench/"}, timeout=60).json()["streams"]
+            listed = httpx.get(
+                f"{node.url}/v1/streams", params={"prefix": "bench/"}, timeout=60
+            ).json()["streams"]
             return any(not row["next_offset"].startswith("0000000000000000_") for row in listed)
 
         wait_until(has_begun, what="records to be written")
@@ -58,10 +93,25 @@ def test_control_c_ends_the_writing_and_leaves_the_figures(node: RunningNode, wh
 
 @pytest.mark.process
 def test_a_tail_counts_for_every_reader(node: RunningNode) -> None:
-    ran = polynya("bench", "tail", "--rate", "100", "--seconds", "300ms", "--readers", "3", "--keep", server=node.url)
+    ran = polynya(
+        "bench",
+        "tail",
+        "--rate",
+        "100",
+        "--seconds",
+        "300ms",
+        "--readers",
+        "3",
+        "--keep",
+        server=node.url,
+    )
     figures = dict(line.rsplit("  ", 1) for line in ran.out.splitlines())
     figures = {name.strip(): value.strip() for name, value in figures.items()}
-    assert ran.code == 0 and (figures["records"], figures["verified"], figures["negative"]) == ("30", "90", "0")
+    assert ran.code == 0 and (figures["records"], figures["verified"], figures["negative"]) == (
+        "30",
+        "90",
+        "0",
+    )
     (kept,) = polynya("ls", "bench/", server=node.url).out.splitlines()
     assert len(polynya("read", kept, server=node.url).out.splitlines()) == 30
 
@@ -110,5 +160,7 @@ def test_latencies_are_thinned_out_evenly(monkeypatch: pytest.MonkeyPatch) -> No
     for ms in range(1000):
         latencies.add(float(ms))
     assert 10 <= len(latencies.kept) < 100
-    gaps = {later - earlier for earlier, later in zip(latencies.kept, latencies.kept[1:], strict=False)}
+    gaps = {
+        later - earlier for earlier, later in zip(latencies.kept, latencies.kept[1:], strict=False)
+    }
     assert max(gaps) <= 4 * min(gaps)

@@ -18,32 +18,70 @@ from polynya.cli.terminal.redact import MASK, scrubber
 
 def contents(file: Path) -> dict[str, str]:
     with tarfile.open(file) as archive:
-        return {name.partition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+        return {
+            name.partition("/")[2]: archive.extractfile(name).read().decode()
+            for name in archive.getnames()
+        }  # type: ignore[union-attr]
 
 
 @pytest.mark.process
 def test_of_a_running_node(tmp_path: Path) -> None:
     log = tmp_path / "proxy.log"
-    log.write_text("GET / Authorization: Bearer abcdef123456\nPUT https://user:hunter22@host/x token=s3cr3t-thing\n" * 3)
-    secrets = {"POLYNYA_COLD_S3_SECRET_ACCESS_KEY": "xyzzy-plugh", "POLYNYA_COLD_S3_ACCESS_KEY_ID": "id", "POLYNYA_TOKEN": "t0k3n-of-mine"}
+    log.write_text(
+        "GET / Authorization: Bearer abcdef123456\nPUT https://user:hunter22@host/x "
+        "token=s3cr3t-thing\n" * 3
+    )
+    secrets = {
+        "POLYNYA_COLD_S3_SECRET_ACCESS_KEY": "xyzzy-plugh",
+        "POLYNYA_COLD_S3_ACCESS_KEY_ID": "id",
+        "POLYNYA_TOKEN": "t0k3n-of-mine",
+    }
     with running_node(tmp_path / "data", **secrets) as node:
         polynya("append", "letters", '{"word": "confidential"}', "--create", server=node.url)
         file = tmp_path / "bundle.tar.gz"
-        arguments = ["debug", "bundle", "--data", str(tmp_path / "data"), "--log", str(log), "-o", str(file), "--json"]
+        arguments = [
+            "debug",
+            "bundle",
+            "--data",
+            str(tmp_path / "data"),
+            "--log",
+            str(log),
+            "-o",
+            str(file),
+            "--json",
+        ]
         ran = polynya(*arguments, server=node.url, **secrets)
         assert ran.code == 0, ran
-        assert polynya(*arguments, server=node.url, **secrets).code == 1  # what is there is not overwritten
+        # what is there is not overwritten
+        assert polynya(*arguments, server=node.url, **secrets).code == 1
     assert file.stat().st_mode & 0o777 == 0o600
     told = json.loads(ran.out)
     members = contents(file)
     assert told["members"] == list(members) and told["missing"] == []
-    assert {"README.txt", "config.json", "files.txt", "node.json", "health.json", "metrics.txt", "doctor.jsonl", "logs/0-proxy.log"} <= set(
-        members
-    )
+    assert {
+        "README.txt",
+        "config.json",
+        "files.txt",
+        "node.json",
+        "health.json",
+        "metrics.txt",
+        "doctor.jsonl",
+        "logs/0-proxy.log",
+    } <= set(members)
     whole = "\n".join(members.values())
-    for hidden in ("confidential", "xyzzy-plugh", "t0k3n-of-mine", "abcdef123456", "hunter22", "s3cr3t-thing"):
+    for hidden in (
+        "confidential",
+        "xyzzy-plugh",
+        "t0k3n-of-mine",
+        "abcdef123456",
+        "hunter22",
+        "s3cr3t-thing",
+    ):
         assert hidden not in whole
-    assert json.loads(members["config.json"])["cold.s3_secret_access_key"] == {"value": MASK, "origin": "POLYNYA_COLD_S3_SECRET_ACCESS_KEY"}
+    assert json.loads(members["config.json"])["cold.s3_secret_access_key"] == {
+        "value": MASK,
+        "origin": "POLYNYA_COLD_S3_SECRET_ACCESS_KEY",
+    }
     assert json.loads(members["health.json"])["status"] == "pass"
     assert "polynya_info" in members["metrics.txt"] and ".journal" in members["files.txt"]
     assert "POLYNYA_TOKEN\n" in members["environment.txt"]
@@ -53,7 +91,16 @@ def test_of_a_running_node(tmp_path: Path) -> None:
 def test_without_a_node_and_with_wrong_settings_there_is_still_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text("lisen = 1\n")
     file = tmp_path / "b.tar.gz"
-    arguments = ["debug", "bundle", "--config", str(tmp_path / "node.toml"), "-o", str(file), "--server", "http://127.0.0.1:1"]
+    arguments = [
+        "debug",
+        "bundle",
+        "--config",
+        str(tmp_path / "node.toml"),
+        "-o",
+        str(file),
+        "--server",
+        "http://127.0.0.1:1",
+    ]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     assert "left out: server responses" in result.stderr and "left out: logs" in result.stderr
@@ -70,7 +117,10 @@ def test_without_a_node_and_with_wrong_settings_there_is_still_a_bundle(tmp_path
         ('{"password": "p", "n": 1}', '{"password": "***", "n": 1}'),
         ("url=/x?X-Amz-Signature=0a1b&y=2", "url=/x?X-Amz-Signature=***&y=2"),
         ("jwt eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJ4In0.sig end", "jwt *** end"),
-        ('"cold.s3_secret_access_key": {"value": ""}', '"cold.s3_secret_access_key": {"value": ""}'),
+        (
+            '"cold.s3_secret_access_key": {"value": ""}',
+            '"cold.s3_secret_access_key": {"value": ""}',
+        ),
         ("a token was refused", "a token was refused"),
         ("x\n-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\ny", "x\n***\ny"),
     ],

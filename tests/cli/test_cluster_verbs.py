@@ -1,4 +1,5 @@
-"""`polynya cluster`: what it shows, what it ends with, the certificates that it makes, and what `dev` refuses."""
+"""`polynya cluster`: what it shows, what it ends with, the certificates that it makes, and what
+`dev` refuses."""
 
 from __future__ import annotations
 
@@ -42,14 +43,37 @@ def run(*arguments: str) -> Result:
 
 def said(*problems: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
     nodes = [
-        {"id": 1, "http": "http://h:1", "peer": "h:3", "up": True, "release": "9.9", "cores": 2, "leader_of": 5},
-        {"id": 2, "http": "http://h:11", "peer": "h:13", "up": not problems, "release": None, "cores": 0, "leader_of": 0},
+        {
+            "id": 1,
+            "http": "http://h:1",
+            "peer": "h:3",
+            "up": True,
+            "release": "9.9",
+            "cores": 2,
+            "leader_of": 5,
+        },
+        {
+            "id": 2,
+            "http": "http://h:11",
+            "peer": "h:13",
+            "up": not problems,
+            "release": None,
+            "cores": 0,
+            "leader_of": 0,
+        },
     ]
     groups = [
         {"group": 0, "leader": 1, "term": 3, "commit": 1700, "behind": {"1": 0, "2": 40}},
         {"group": 1, "leader": 0, "term": 4, "commit": 1, "behind": {}},
     ]
-    told = {"cluster": "c", "node": 1, "nodes": nodes, "groups": groups, "problems": list(problems), **more}
+    told = {
+        "cluster": "c",
+        "node": 1,
+        "nodes": nodes,
+        "groups": groups,
+        "problems": list(problems),
+        **more,
+    }
     return 200, {"content-type": "application/json"}, json.dumps(told).encode()
 
 
@@ -67,7 +91,9 @@ def test_status_shows_nodes_and_groups():
 def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
     looks = []
     monkeypatch.setattr("polynya.cli.cluster.commands.WATCH_SECONDS", 0)
-    with scripted(said("node 2 does not respond"), DROP, DROP, DROP, said(notes=["zone a has most replicas"])) as server:
+    with scripted(
+        said("node 2 does not respond"), DROP, DROP, DROP, said(notes=["zone a has most replicas"])
+    ) as server:
 
         def again(client: Any) -> Any:
             if sum(told is not None for told in looks) == 2:
@@ -87,10 +113,17 @@ def test_health_ends_with_what_it_found():
     with scripted(said("node 2 does not respond")) as server:
         sick = run("health", "--server", server.url, "--json")
     assert sick.exit_code == exits.REFUSED
-    assert json.loads(sick.stdout) == {"healthy": False, "problems": ["node 2 does not respond"], "notes": []}
+    assert json.loads(sick.stdout) == {
+        "healthy": False,
+        "problems": ["node 2 does not respond"],
+        "notes": [],
+    }
     with scripted(said(notes=["read replica 4 does not respond"])) as server:
         noted = run("health", "--server", server.url)
-    assert (noted.exit_code, noted.stdout) == (0, "healthy\n") and noted.stderr == "note: read replica 4 does not respond\n"
+    assert (noted.exit_code, noted.stdout) == (
+        0,
+        "healthy\n",
+    ) and noted.stderr == "note: read replica 4 does not respond\n"
     with scripted(said()) as server:
         well = run("health", "--server", server.url)
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
@@ -100,7 +133,12 @@ def test_health_ends_with_what_it_found():
     ("status", "healthy", "code", "out"),
     [
         (200, True, 0, "healthy\n"),
-        (503, False, exits.REFUSED, "! the cluster is not healthy; the server shows the reasons only with an admin token"),
+        (
+            503,
+            False,
+            exits.REFUSED,
+            "! the cluster is not healthy; the server shows the reasons only with an admin token",
+        ),
     ],
 )
 def test_health_without_a_token_says_whether_the_cluster_is_well(status, healthy, code, out):
@@ -110,7 +148,11 @@ def test_health_without_a_token_says_whether_the_cluster_is_well(status, healthy
 
 
 def test_health_asks_an_older_release_what_that_knows():
-    refused = (404, {}, b'{"error": {"code": "NO_ROUTE", "message": "there is nothing at this path"}}')
+    refused = (
+        404,
+        {},
+        b'{"error": {"code": "NO_ROUTE", "message": "there is nothing at this path"}}',
+    )
     with scripted(refused, said("node 2 does not respond")) as server:
         sick = run("health", "--server", server.url)
     assert (sick.exit_code, sick.stdout) == (exits.REFUSED, "! node 2 does not respond\n")
@@ -142,7 +184,11 @@ def test_a_node_by_itself_is_no_cluster():
 def test_a_node_that_no_cluster_knows_says_so():
     with scripted(said("node 4 has no cluster map yet", nodes=[])) as server:
         refused = run("status", "--server", server.url)
-    assert refused.exit_code == exits.REFUSED and "node 4 has no cluster map yet" in refused.output and "cluster add" in refused.output
+    assert (
+        refused.exit_code == exits.REFUSED
+        and "node 4 has no cluster map yet" in refused.output
+        and "cluster add" in refused.output
+    )
 
 
 def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
@@ -154,12 +200,23 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
     again = run("ca", str(folder), "--node", "2", "--node", "3", "--host", "10.0.0.3")
     assert again.exit_code == 0 and (folder / "ca.crt").read_bytes() == authority
     nodes = parse_nodes("2=h:1=http://h:2")
-    files = {"ca": f"{folder}/ca.crt", "cert": f"{folder}/node-2.crt", "key": f"{folder}/node-2.key"}
+    files = {
+        "ca": f"{folder}/ca.crt",
+        "cert": f"{folder}/node-2.crt",
+        "key": f"{folder}/node-2.key",
+    }
     assert peer_tls_of(ClusterConfig(id="0" * 32, node=2, nodes=nodes, **files)) is not None
-    with pytest.raises(ConfigError, match=r"is for node-2\.polynya\.internal; the certificate of this node is for node-1"):
+    with pytest.raises(
+        ConfigError,
+        match=r"is for node-2\.polynya\.internal; the certificate of this node is for node-1",
+    ):
         peer_tls_of(ClusterConfig(id="0" * 32, node=1, nodes=nodes, **files))
     with pytest.raises(ConfigError, match="cannot be used"):
-        peer_tls_of(ClusterConfig(id="0" * 32, node=1, nodes=nodes, **{**files, "key": f"{folder}/node-3.key"}))
+        peer_tls_of(
+            ClusterConfig(
+                id="0" * 32, node=1, nodes=nodes, **{**files, "key": f"{folder}/node-3.key"}
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -168,19 +225,39 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
         (("--cluster-node", "2"), "--cluster-node is set per node by this command"),
         (("--listen", "127.0.0.1:x"), "--listen: expected HOST:PORT"),
         (("--listen", "127.0.0.1:65520"), "need ports up to 65543"),
-        (("--nodes", "3", "--replicas", "5"), "--replicas 5: each group needs 5 voting nodes; this cluster has 3"),
-        (("--replicas", "5", "--readers", "2"), "--replicas 5: each group needs 5 voting nodes; this cluster has 3"),
+        (
+            ("--nodes", "3", "--replicas", "5"),
+            "--replicas 5: each group needs 5 voting nodes; this cluster has 3",
+        ),
+        (
+            ("--replicas", "5", "--readers", "2"),
+            "--replicas 5: each group needs 5 voting nodes; this cluster has 3",
+        ),
     ],
 )
-def test_dev_refuses_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str):
-    monkeypatch.setattr("polynya.cli.cluster.dev._lay_out", lambda *_: pytest.fail("it is not refused"))
+def test_dev_refuses_what_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str
+):
+    monkeypatch.setattr(
+        "polynya.cli.cluster.dev._lay_out", lambda *_: pytest.fail("it is not refused")
+    )
     refused = run("dev", "--data", str(tmp_path / "c"), *flags)
     assert refused.exit_code == exits.USAGE and said in refused.output
     assert not (tmp_path / "c").exists()
 
 
 def test_dev_leaves_nothing_behind_of_settings_that_a_node_refuses(tmp_path: Path):
-    refused = run("dev", "--nodes", "5", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0", "--cold-backend", "foo")
+    refused = run(
+        "dev",
+        "--nodes",
+        "5",
+        "--data",
+        str(tmp_path / "c"),
+        "--listen",
+        "127.0.0.1:0",
+        "--cold-backend",
+        "foo",
+    )
     assert refused.exit_code == exits.USAGE and "'foo': expected one of local, s3" in refused.output
     assert not list(tmp_path.glob("c/node-*"))  # the next start may want another number of nodes
 
@@ -205,7 +282,10 @@ def test_dev_leaves_a_cluster_that_runs_alone(tmp_path: Path, monkeypatch):
     with (node / "node.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         refused = run("dev", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
-    assert refused.exit_code == exits.REFUSED and "is already running: node 1 (pid 4711)" in refused.output
+    assert (
+        refused.exit_code == exits.REFUSED
+        and "is already running: node 1 (pid 4711)" in refused.output
+    )
     assert (node / "polynya.toml").read_text() == "as it was"
 
 
@@ -237,10 +317,21 @@ def view(**more: Any) -> tuple[int, dict[str, str], bytes]:
         for node in (1, 2, 3)
     ]
     groups = [
-        {"group": group, "leader": 1, "term": 1, "commit": 9, "behind": {}, "voters": [1, 2, 3], "goal": [1, 2, 3], "first": 1}
+        {
+            "group": group,
+            "leader": 1,
+            "term": 1,
+            "commit": 9,
+            "behind": {},
+            "voters": [1, 2, 3],
+            "goal": [1, 2, 3],
+            "first": 1,
+        }
         for group in (0, 1)
     ]
-    return _json({"epoch": 9, "rebalancing": False, "nodes": nodes, "groups": groups, "problems": [], **more})
+    return _json(
+        {"epoch": 9, "rebalancing": False, "nodes": nodes, "groups": groups, "problems": [], **more}
+    )
 
 
 def _json(value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:
@@ -276,21 +367,44 @@ def test_each_act_is_one_request(arguments, path, body):
 
 
 def test_an_act_that_the_admin_port_alone_takes_goes_there():
-    elsewhere = _json({"error": {"code": "ADMIN_PORT_ONLY", "message": "elsewhere", "request_id": "r"}}, 403)
+    elsewhere = _json(
+        {"error": {"code": "ADMIN_PORT_ONLY", "message": "elsewhere", "request_id": "r"}}, 403
+    )
     with scripted(_json({"epoch": 9})) as admin, scripted(elsewhere) as base:
         port = int(admin.url.rpartition(":")[2])
-        base.answers = [elsewhere, _json({"start": "it", "ports": {"admin": port}, "admin_tls": False, "admin_near": True})]
+        base.answers = [
+            elsewhere,
+            _json(
+                {"start": "it", "ports": {"admin": port}, "admin_tls": False, "admin_near": True}
+            ),
+        ]
         done = run("cordon", "3", "--server", base.url, "--json")
-    assert (done.exit_code, json.loads(done.stdout)) == (0, {"epoch": 9, "done": False}), done.output
-    assert [(each.method, each.path) for each in base.said] == [("POST", "/v1/cluster/nodes/3/cordon"), ("GET", "/v1/node")]
-    assert [(each.method, each.path, each.body) for each in admin.said] == [("POST", "/v1/cluster/nodes/3/cordon", b"{}")]
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"epoch": 9, "done": False}), (
+        done.output
+    )
+    assert [(each.method, each.path) for each in base.said] == [
+        ("POST", "/v1/cluster/nodes/3/cordon"),
+        ("GET", "/v1/node"),
+    ]
+    assert [(each.method, each.path, each.body) for each in admin.said] == [
+        ("POST", "/v1/cluster/nodes/3/cordon", b"{}")
+    ]
 
 
 def test_a_refusal_ends_with_one_and_its_reason():
-    refusal = {"error": {"code": "CLUSTER_REFUSED", "message": "3 replicas of each group need 3 nodes", "request_id": "r"}}
+    refusal = {
+        "error": {
+            "code": "CLUSTER_REFUSED",
+            "message": "3 replicas of each group need 3 nodes",
+            "request_id": "r",
+        }
+    }
     with scripted(_json(refusal, 409)) as server:
         refused = run("remove", "3", "--server", server.url)
-    assert refused.exit_code == exits.REFUSED and "3 replicas of each group need 3 nodes [CLUSTER_REFUSED]" in refused.output
+    assert (
+        refused.exit_code == exits.REFUSED
+        and "3 replicas of each group need 3 nodes [CLUSTER_REFUSED]" in refused.output
+    )
 
 
 ADDED = {
@@ -304,26 +418,60 @@ ADDED = {
 
 def test_a_node_that_is_added_gets_settings_that_can_be_read(tmp_path: Path):
     with scripted(_json(ADDED)) as server:
-        added = run("add", "--peer", "h4:1", "--http", "http://h4", "--zone", "z", "--server", server.url)
-    assert added.exit_code == 0 and "node 4 is a member of the cluster; start it with the settings below" in added.stderr
+        added = run(
+            "add", "--peer", "h4:1", "--http", "http://h4", "--zone", "z", "--server", server.url
+        )
+    assert (
+        added.exit_code == 0
+        and "node 4 is a member of the cluster; start it with the settings below" in added.stderr
+    )
     sent = {"id": 0, "peer": "h4:1", "http": "http://h4", "zone": "z", "rebalance": True}
     assert json.loads(server.said[0].body) == sent
     file = tmp_path / "polynya.toml"
     file.write_text(added.stdout + '\n[cold]\nbackend = "none"\n')
     config = load({"--cluster-unsafe-no-tls": "true"}, environ={}, path=str(file)).config
     cluster = config.cluster
-    assert config.groups == 6 and cluster.join and cluster.own.zone == "z" and [node.id for node in cluster.others] == [1]
+    assert (
+        config.groups == 6
+        and cluster.join
+        and cluster.own.zone == "z"
+        and [node.id for node in cluster.others] == [1]
+    )
 
 
 def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     reader = {**nodes_of(view())[0], "id": 4, "role": "reader", "replicas": 1, "behind_entries": 0}
-    told = {**ADDED, "node": {**ADDED["node"], "role": "reader"}, "peers": [{**ADDED["peers"][0], "role": "voter"}]}
-    views = [view(nodes=[reader | more]) for more in ({"up": False}, {}, {"replicas": 2, "behind_entries": 7}, {"replicas": 2})]
+    told = {
+        **ADDED,
+        "node": {**ADDED["node"], "role": "reader"},
+        "peers": [{**ADDED["peers"][0], "role": "voter"}],
+    }
+    views = [
+        view(nodes=[reader | more])
+        for more in ({"up": False}, {}, {"replicas": 2, "behind_entries": 7}, {"replicas": 2})
+    ]
     with scripted(_json(told), *views) as server:
-        added = run("add", "--reader", "--peer", "h4:1", "--http", "http://h4", "--wait", "--server", server.url)
+        added = run(
+            "add",
+            "--reader",
+            "--peer",
+            "h4:1",
+            "--http",
+            "http://h4",
+            "--wait",
+            "--server",
+            server.url,
+        )
     assert added.exit_code == 0, added.output
-    assert json.loads(server.said[0].body) == {"id": 0, "peer": "h4:1", "http": "http://h4", "zone": "", "rebalance": False, "reader": True}
+    assert json.loads(server.said[0].body) == {
+        "id": 0,
+        "peer": "h4:1",
+        "http": "http://h4",
+        "zone": "",
+        "rebalance": False,
+        "reader": True,
+    }
     assert added.stderr.splitlines() == [
         "node 4 is a member of the cluster as a read replica; start it with the settings below",
         "  node 4 is not up yet: start it",
@@ -334,7 +482,11 @@ def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, mo
     file = tmp_path / "polynya.toml"
     file.write_text(added.stdout + '\n[cold]\nbackend = "none"\n')
     cluster = load({"--cluster-unsafe-no-tls": "true"}, environ={}, path=str(file)).config.cluster
-    assert cluster.own.reader and cluster.own.zone == "z" and [node.id for node in cluster.voting] == [1]
+    assert (
+        cluster.own.reader
+        and cluster.own.zone == "z"
+        and [node.id for node in cluster.voting] == [1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,8 +496,13 @@ def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, mo
         (("9", "8", "9"), "an upgrade is under way: releases 8, 9; feature level 1 of 2"),
     ],
 )
-def test_a_new_cluster_whose_logs_begin_is_not_said_to_be_upgraded(releases: tuple[str, ...], said: str):
-    nodes = [{**node, "release": release, "level": 2} for node, release in zip(nodes_of(view()), releases, strict=True)]
+def test_a_new_cluster_whose_logs_begin_is_not_said_to_be_upgraded(
+    releases: tuple[str, ...], said: str
+):
+    nodes = [
+        {**node, "release": release, "level": 2}
+        for node, release in zip(nodes_of(view()), releases, strict=True)
+    ]
     with scripted(view(level=1, nodes=nodes)) as server:
         shown = run("status", "--server", server.url)
     assert said in shown.output and ("upgrade" in shown.output) == (len(set(releases)) > 1)
@@ -359,48 +516,98 @@ def test_status_shows_who_is_a_read_replica():
         shown = run("status", "--server", server.url)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert lines[0].startswith("node http role state") and lines[2].startswith("2 http://h:2 up")
-    assert lines[3].startswith("3 http://h:3 read replica up") and shown.stderr == "note: read replica 3 does not respond\n"
+    assert (
+        lines[3].startswith("3 http://h:3 read replica up")
+        and shown.stderr == "note: read replica 3 does not respond\n"
+    )
 
 
 def test_a_replaced_disk_names_who_it_was():
     with scripted(_json(ADDED)) as server:
         replaced = run("replace-disk", "2", "--server", server.url)
-    assert replaced.exit_code == 0 and "node 4 replaces node 2" in replaced.stderr and "join = true" in replaced.stdout
-    assert json.loads(server.said[0].body) == {"id": 0, "peer": "", "http": "", "replaces": 2, "rebalance": False}
+    assert (
+        replaced.exit_code == 0
+        and "node 4 replaces node 2" in replaced.stderr
+        and "join = true" in replaced.stdout
+    )
+    assert json.loads(server.said[0].body) == {
+        "id": 0,
+        "peer": "",
+        "http": "",
+        "replaces": 2,
+        "rebalance": False,
+    }
 
 
 def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     left = [dict(node, leader_of=2 if node["id"] == 2 else 1) for node in nodes_of(view())]
     none = [dict(node, leader_of=0) for node in nodes_of(view())]
-    with scripted(_json({"epoch": 9}), view(epoch=8, nodes=none), view(nodes=left), view(nodes=none)) as server:
+    with scripted(
+        _json({"epoch": 9}), view(epoch=8, nodes=none), view(nodes=left), view(nodes=none)
+    ) as server:
         done = run("drain", "2", "--wait", "--server", server.url)
     assert done.exit_code == 0, done.output
-    assert done.stderr.splitlines() == ["node 2 transfers its leaders to other nodes", "  node 2: 2 groups led", "done"]
+    assert done.stderr.splitlines() == [
+        "node 2 transfers its leaders to other nodes",
+        "  node 2: 2 groups led",
+        "done",
+    ]
     silent = [dict(node, leader_of=0, up=node["id"] != 2) for node in nodes_of(view())]
     leaderless = [dict(group, leader=0) for group in json.loads(view()[2])["groups"]]
-    with scripted(_json({"epoch": 9}), view(nodes=silent, groups=leaderless), view(nodes=silent)) as server:
+    with scripted(
+        _json({"epoch": 9}), view(nodes=silent, groups=leaderless), view(nodes=silent)
+    ) as server:
         done = run("drain", "2", "--wait", "--server", server.url)
-    assert done.stderr.splitlines()[1:] == ["  node 2 does not respond and may lead 2 groups", "done"]
+    assert done.stderr.splitlines()[1:] == [
+        "  node 2 does not respond and may lead 2 groups",
+        "done",
+    ]
     gone = [node for node in nodes_of(view()) if node["id"] != 2]
     with scripted(_json({"epoch": 9}), view(), view(nodes=gone)) as server:
         done = run("remove", "2", "--wait", "--server", server.url)
     assert (done.exit_code, "node 2: 2 replicas held" in done.stderr) == (0, True)
     moving = json.loads(view()[2])["groups"]
     moving[1] |= {"goal": [2, 3, 4], "behind": {"4": 1200}}
-    with scripted(_json({"epoch": 9}), view(groups=moving, rebalancing=True), view(groups=moving[:1], rebalancing=True), view()) as server:
+    with scripted(
+        _json({"epoch": 9}),
+        view(groups=moving, rebalancing=True),
+        view(groups=moving[:1], rebalancing=True),
+        view(),
+    ) as server:
         done = run("rebalance", "--wait", "--server", server.url)
-    assert done.stderr.splitlines()[1:] == ["  1 group moving to other nodes", "  rebalancing replicas and leaders", "done"]
+    assert done.stderr.splitlines()[1:] == [
+        "  1 group moving to other nodes",
+        "  rebalancing replicas and leaders",
+        "done",
+    ]
     with scripted(_json({"epoch": 9}), view(groups=moving)) as server:
-        late = run("move", "1", "--from", "1", "--to", "4", "--wait", "--timeout", "0", "--server", server.url)
-    assert late.exit_code == exits.UNREACHABLE and "group 1: from node 1 to node 4, 1,200 entries to catch up" in late.stderr
+        late = run(
+            "move",
+            "1",
+            "--from",
+            "1",
+            "--to",
+            "4",
+            "--wait",
+            "--timeout",
+            "0",
+            "--server",
+            server.url,
+        )
+    assert (
+        late.exit_code == exits.UNREACHABLE
+        and "group 1: from node 1 to node 4, 1,200 entries to catch up" in late.stderr
+    )
 
 
 def test_waiting_goes_on_at_another_node_when_the_one_that_was_asked_stops(monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     gone = [node for node in nodes_of(view()) if node["id"] != 1]
     with scripted(view(nodes=gone)) as other:
-        there = [dict(node, http=other.url) if node["id"] == 2 else node for node in nodes_of(view())]
+        there = [
+            dict(node, http=other.url) if node["id"] == 2 else node for node in nodes_of(view())
+        ]
         with scripted(_json({"epoch": 9}), view(nodes=there), DROP) as server:
             done = run("remove", "1", "--wait", "--server", server.url)
     assert done.exit_code == 0 and done.stderr.splitlines()[-1] == "done"
@@ -413,7 +620,10 @@ def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster.wait.time.sleep", interrupt)
     with scripted(_json({"epoch": 9}), view()) as server:
         left = run("remove", "1", "--wait", "--server", server.url)
-    assert left.exit_code != 0 and "stopped waiting: node 1: 2 replicas held. The operation continues" in left.stderr
+    assert (
+        left.exit_code != 0
+        and "stopped waiting: node 1: 2 replicas held. The operation continues" in left.stderr
+    )
 
 
 def test_status_shows_states_zones_and_moves():
@@ -439,7 +649,11 @@ def test_a_cluster_is_not_started_on_ports_where_another_one_would_answer_for_it
         other.listen()
         refused = run("dev", "--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "c"))
     assert refused.exit_code == exits.REFUSED
-    assert f"port {port + 12} of 127.0.0.1, needed by node 2, is used by another process" in refused.output and "--listen" in refused.output
+    assert (
+        f"port {port + 12} of 127.0.0.1, needed by node 2, is used by another process"
+        in refused.output
+        and "--listen" in refused.output
+    )
     assert not (tmp_path / "c").exists()
 
 
@@ -448,10 +662,20 @@ def test_the_ports_of_a_cluster_are_none_that_a_connection_may_get():
     assert port >= 10_000 and port + 22 < _connections_from()
 
 
-def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_was_removed(tmp_path: Path):
+def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_was_removed(
+    tmp_path: Path,
+):
     port = _free_ports("127.0.0.1", 5)
-    nodes = [DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", port + 10 * (number - 1)) for number in (1, 2, 3, 4)]
-    _lay_out(nodes, tmp_path, Laid(1, [], 3, objects=True), dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS))
+    nodes = [
+        DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", port + 10 * (number - 1))
+        for number in (1, 2, 3, 4)
+    ]
+    _lay_out(
+        nodes,
+        tmp_path,
+        Laid(1, [], 3, objects=True),
+        dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS),
+    )
     (tmp_path / "node-4" / "removed").touch()
     place = next_place(tmp_path, None)
     assert (place.number, place.port) == (5, port + 40)
@@ -463,7 +687,10 @@ def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_wa
 
 def test_a_folder_without_a_cluster_gets_no_node(tmp_path: Path):
     refused = run("add", "--dev", str(tmp_path))
-    assert refused.exit_code == exits.USAGE and "holds no cluster that 'polynya cluster dev' created" in refused.output
+    assert (
+        refused.exit_code == exits.USAGE
+        and "holds no cluster that 'polynya cluster dev' created" in refused.output
+    )
 
 
 def test_a_pid_file_that_a_killed_node_left_says_nothing(tmp_path: Path):
@@ -498,15 +725,24 @@ def test_values_that_are_none_are_refused(tmp_path: Path, arguments: tuple[str, 
     ],
 )
 def test_where_the_nodes_of_dev_have_their_objects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, str], environment: dict[str, str], root: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: dict[str, str],
+    environment: dict[str, str],
+    root: str,
 ) -> None:
     """A folder on this machine is no prefix in a bucket, whoever names the bucket."""
     for name, text in environment.items():
         monkeypatch.setenv(f"POLYNYA_{name}", text)
     values = dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS) | flags
-    nodes = [DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", 5000 + 10 * number) for number in (1, 2)]
+    nodes = [
+        DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", 5000 + 10 * number)
+        for number in (1, 2)
+    ]
     _lay_out(nodes, tmp_path, Laid(1, [], 1, _has_objects(values)), values)
-    assert {_config(node, values).store.root for node in nodes} == {root.replace("FOLDER", str(tmp_path))}
+    assert {_config(node, values).store.root for node in nodes} == {
+        root.replace("FOLDER", str(tmp_path))
+    }
 
 
 @pytest.mark.parametrize("where", ["flag", "environment"])
@@ -515,15 +751,22 @@ def test_a_folder_of_objects_that_each_node_of_dev_would_have_for_itself_is_refu
 ) -> None:
     if where == "environment":
         monkeypatch.setenv("POLYNYA_COLD_ROOT", "store")
-    refused = run("dev", "--data", str(tmp_path / "c"), *(("--cold-root", "store") if where == "flag" else ()))
-    assert refused.exit_code == exits.USAGE and "all nodes share one object folder" in refused.output, refused.output
+    refused = run(
+        "dev", "--data", str(tmp_path / "c"), *(("--cold-root", "store") if where == "flag" else ())
+    )
+    assert (
+        refused.exit_code == exits.USAGE and "all nodes share one object folder" in refused.output
+    ), refused.output
     assert not (tmp_path / "c").exists()
 
 
 def test_certificates_are_all_made_though_nobody_reads_what_is_said_of_them(tmp_path: Path) -> None:
     """As with `| head -1`."""
     nodes = [word for number in range(1, 6) for word in ("--node", str(number))]
-    command = subprocess.Popen([sys.executable, "-m", "polynya", "cluster", "ca", str(tmp_path / "ca"), *nodes], stdout=subprocess.PIPE)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "polynya", "cluster", "ca", str(tmp_path / "ca"), *nodes],
+        stdout=subprocess.PIPE,
+    )
     assert command.stdout is not None
     command.stdout.close()
     assert command.wait(60) == exits.BROKEN_PIPE

@@ -15,7 +15,8 @@ from product import environment, polynya
 
 from polynya.cli.app import VERBS, cli
 
-HELP_SECONDS_MAX = 0.4  # of processor time, which other tests beside it make longer, but not much; 0.07 s alone
+# of processor time, which other tests beside it make longer, but not much; 0.07 s alone
+HELP_SECONDS_MAX = 0.4
 
 
 def test_help_is_quick() -> None:
@@ -43,8 +44,13 @@ HEAVY = ("httpx", "asyncio", "pyarrow", "obstore", "pyspark", "duckdb")
     ],
 )
 def test_help_loads_nothing_heavy(arguments: str, heavy: tuple[str, ...]) -> None:
-    code = f"import sys; from polynya.cli.app import cli; cli({arguments.split()}, standalone_mode=False); print(*sys.modules, file=sys.stderr)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    code = (
+        f"import sys; from polynya.cli.app import cli; cli({arguments.split()}, "
+        "standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
+    )
     assert not set(heavy) & set(ran.stderr.split())
 
 
@@ -54,7 +60,11 @@ def commands() -> list[str]:
     with click.Context(cli) as context:
         for verb in VERBS:
             command = cli.get_command(context, verb)
-            found += [f"{verb} {inner}" for inner in command.commands] if isinstance(command, click.Group) else [verb]
+            found += (
+                [f"{verb} {inner}" for inner in command.commands]
+                if isinstance(command, click.Group)
+                else [verb]
+            )
     return found
 
 
@@ -65,8 +75,13 @@ def test_every_verb_has_help_with_an_example(command: str) -> None:
 
 
 def test_the_help_of_a_group_has_whole_sentences() -> None:
-    told = " ".join(CliRunner().invoke(cli, ["cluster", "--help"], prog_name="polynya").output.split())
-    assert "Add a node to the cluster, and print the settings to start it with." in told and "..." not in told.partition("Commands:")[2]
+    told = " ".join(
+        CliRunner().invoke(cli, ["cluster", "--help"], prog_name="polynya").output.split()
+    )
+    assert (
+        "Add a node to the cluster, and print the settings to start it with." in told
+        and "..." not in told.partition("Commands:")[2]
+    )
 
 
 def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:
@@ -90,25 +105,42 @@ def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
         (["read", "x", "--offset", "12"], "start"),
         (["create", "x", "--ttl", "soon"], "15min"),
         (["info", "x", "--server", "ftp://x"], "http://127.0.0.1:4437"),
-        (["--server", "http://x", "ls"], "'--server' belongs after the command: 'polynya ls --server …'"),
+        (
+            ["--server", "http://x", "ls"],
+            "'--server' belongs after the command: 'polynya ls --server …'",
+        ),
         (["--server=http://x", "cluster", "status"], "'polynya cluster status --server …'"),
         (["cluster", "--server", "http://x", "status"], "'polynya cluster status --server …'"),
         (["--servr", "http://x", "cluster", "status"], "No such option '--servr'"),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(arguments: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(
+    arguments: list[str], told: str
+) -> None:
     ran = polynya(*arguments)
     assert ran.code == 2 and told in ran.err
 
 
 def test_show_config_says_where_values_come_from(tmp_path: object) -> None:
-    ran = polynya("serve", "--show-config", "--cores", "3", POLYNYA_COLD_S3_SECRET_ACCESS_KEY="hush", POLYNYA_COLD_S3_ACCESS_KEY_ID="id")
+    ran = polynya(
+        "serve",
+        "--show-config",
+        "--cores",
+        "3",
+        POLYNYA_COLD_S3_SECRET_ACCESS_KEY="hush",
+        POLYNYA_COLD_S3_ACCESS_KEY_ID="id",
+    )
     assert ran.code == 0 and "--cores" in ran.out and "hush" not in ran.out
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
     read, write = os.pipe()
-    process = subprocess.Popen([sys.executable, "-m", "polynya", "--help"], stdout=write, stderr=subprocess.PIPE, env=environment())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "polynya", "--help"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
     os.close(read)
     os.close(write)
     _, err = process.communicate(timeout=30)

@@ -1,4 +1,5 @@
-"""Completion: scripts that their shells accept, and offers that come from the server, or not at all."""
+"""Completion: scripts that their shells accept, and offers that come from the server, or not at
+all."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from polynya.cli.app import VERBS
 
 def offered(*words: str, **variables: str) -> list[str]:
     """What bash is offered for the last of `words`."""
-    ran = polynya(COMP_WORDS=" ".join(["polynya", *words]), COMP_CWORD=str(len(words)), _POLYNYA_COMPLETE="bash_complete", **variables)
+    ran = polynya(
+        COMP_WORDS=" ".join(["polynya", *words]),
+        COMP_CWORD=str(len(words)),
+        _POLYNYA_COMPLETE="bash_complete",
+        **variables,
+    )
     assert ran.code == 0 and ran.err == "", ran
     return [line.partition(",")[2] for line in ran.out.splitlines() if line]
 
@@ -41,13 +47,22 @@ def test_verbs_and_options_are_offered() -> None:
 def test_streams_are_offered_by_the_server() -> None:
     listing = b'{"streams":[{"name":"flights/UA"},{"name":"flights/US"},{"name":"flights/a b"}]}'
     with scripted((200, {}, listing)) as server:
-        assert offered("read", "flights/U", POLYNYA_SERVER=server.url) == ["flights/UA", "flights/US"]
+        assert offered("read", "flights/U", POLYNYA_SERVER=server.url) == [
+            "flights/UA",
+            "flights/US",
+        ]
         assert server.said[0].path == "/v1/streams?prefix=flights%2FU&limit=100"
-        assert offered("read", "--server", server.url, "flights/") == ["flights/UA", "flights/US"]  # what would need quotes is left out
+        # what would need quotes is left out
+        assert offered("read", "--server", server.url, "flights/") == [
+            "flights/UA",
+            "flights/US",
+        ]
 
 
 @pytest.mark.parametrize("answer", [(200, {}, b"<html>"), (404, {}, b""), (200, {}, b"[]")])
-def test_a_server_that_knows_no_streams_offers_none(answer: tuple[int, dict[str, str], bytes]) -> None:
+def test_a_server_that_knows_no_streams_offers_none(
+    answer: tuple[int, dict[str, str], bytes],
+) -> None:
     with scripted(answer) as server:
         assert offered("read", "x", POLYNYA_SERVER=server.url) == []
 

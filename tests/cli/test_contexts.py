@@ -1,4 +1,5 @@
-"""Contexts: what is kept, who may read it, and which of flag, variable, context and default wins."""
+"""Contexts: what is kept, who may read it, and which of flag, variable, context and default
+wins."""
 
 from __future__ import annotations
 
@@ -45,7 +46,18 @@ def test_the_token_of_a_context_goes_to_its_server_only(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     (tmp_path / "token").chmod(0o600)
     with scripted(EMPTY_LIST) as mine, scripted(EMPTY_LIST) as other:
-        assert ran("context", "add", "mine", "--server", mine.url, "--token-file", str(tmp_path / "token")).stderr.count("\n") == 1
+        assert (
+            ran(
+                "context",
+                "add",
+                "mine",
+                "--server",
+                mine.url,
+                "--token-file",
+                str(tmp_path / "token"),
+            ).stderr.count("\n")
+            == 1
+        )
         assert ran("ls").exit_code == 0
         assert mine.said[0].headers["authorization"] == "Bearer s3cret"
         assert ran("ls", "--server", other.url).exit_code == 0
@@ -58,7 +70,10 @@ def test_the_token_of_a_context_goes_to_its_server_only(tmp_path: Path) -> None:
 def test_flags_go_before_variables_before_contexts_before_the_default(tmp_path: Path) -> None:
     variables = {"XDG_CONFIG_HOME": str(tmp_path)}
     assert find_target(None, None, variables).server == "http://127.0.0.1:4437"
-    save_contexts(tmp_path / "polynya" / "contexts.toml", Contexts("a", {"a": Context("http://a"), "b": Context("http://b")}))
+    save_contexts(
+        tmp_path / "polynya" / "contexts.toml",
+        Contexts("a", {"a": Context("http://a"), "b": Context("http://b")}),
+    )
     assert find_target(None, None, variables).server == "http://a"
     variables["POLYNYA_CONTEXT"] = "b"
     assert find_target(None, None, variables).server == "http://b"
@@ -94,7 +109,16 @@ def test_a_wrong_context_is_not_kept(own_contexts: Path, arguments: list[str], t
     assert not own_contexts.exists()
 
 
-@pytest.mark.parametrize("text", ["current = 1", "contexts = 2", "[contexts.a]", "[contexts.a]\nserver = 'x'\npassword = 'y'", "a ="])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "current = 1",
+        "contexts = 2",
+        "[contexts.a]",
+        "[contexts.a]\nserver = 'x'\npassword = 'y'",
+        "a =",
+    ],
+)
 def test_a_file_that_is_none_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
     file = tmp_path / "contexts.toml"
     file.write_text(text)
@@ -105,7 +129,9 @@ def test_a_file_that_is_none_is_refused_with_its_place(tmp_path: Path, text: str
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_what_is_kept_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
     file = tmp_path_factory.mktemp("contexts") / "contexts.toml"
-    kept = Contexts("a.b", {"a.b": Context("http://x", token_file=path), "c": Context("http://y", ca_file=path)})
+    kept = Contexts(
+        "a.b", {"a.b": Context("http://x", token_file=path), "c": Context("http://y", ca_file=path)}
+    )
     save_contexts(file, kept)
     assert load_contexts(file) == kept
 
@@ -114,14 +140,24 @@ def test_the_tools_of_tables_send_the_token_too(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     (tmp_path / "token").chmod(0o600)
     with scripted((200, {"content-type": "application/json"}, b'{"tables":[]}')) as server:
-        ran("context", "add", "lake", "--server", server.url, "--token-file", str(tmp_path / "token"))
+        ran(
+            "context",
+            "add",
+            "lake",
+            "--server",
+            server.url,
+            "--token-file",
+            str(tmp_path / "token"),
+        )
         for arguments in (["table", "ls"], ["sql", "select 1"], ["compact"]):
             ran(*arguments)
         assert len(server.said) >= 4
         assert {said.headers.get("authorization") for said in server.said} == {"Bearer s3cret"}
 
 
-def test_a_token_over_plain_http_to_another_machine_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_over_plain_http_to_another_machine_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.05)
     told = ran("ls", "--server", "http://192.0.2.1:1", POLYNYA_TOKEN="abc", NO_PROXY="*")
     assert "unencrypted" in told.stderr

@@ -1,4 +1,5 @@
-"""Records on stdout: tables that fit and tell what they leave out, places to begin, and how the formats go together."""
+"""Records on stdout: tables that fit and tell what they leave out, places to begin, and how the
+formats go together."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from scripted_server import scripted
 from polynya.cli.app import cli
 from polynya.cli.terminal import exits
 from polynya.cli.terminal.read_pages import ReadPage
-from polynya.cli.terminal.record_formats import WIDTH_MIN, RecordTable, cell_text, display_width, fitted
+from polynya.cli.terminal.record_formats import (
+    WIDTH_MIN,
+    RecordTable,
+    cell_text,
+    display_width,
+    fitted,
+)
 from polynya.cli.terminal.values import BEGIN, Begin
 
 TAIL = "0000000000000107_0000000000002000"
@@ -28,11 +35,25 @@ def ran(url: str, *arguments: str) -> Result:
 
 
 def answer(body: bytes, offset: str = TAIL) -> tuple[int, dict[str, str], bytes]:
-    return 200, {"content-type": "application/json", "stream-next-offset": offset, "stream-up-to-date": "true"}, body
+    return (
+        200,
+        {
+            "content-type": "application/json",
+            "stream-next-offset": offset,
+            "stream-up-to-date": "true",
+        },
+        body,
+    )
 
 
 def page(*records: object, end: int = 0) -> ReadPage:
-    return ReadPage(f"{end or len(records)}_0", "application/json", msgspec.json.encode(list(records)), True, False)
+    return ReadPage(
+        f"{end or len(records)}_0",
+        "application/json",
+        msgspec.json.encode(list(records)),
+        True,
+        False,
+    )
 
 
 def test_a_table_has_a_column_for_each_key_and_the_number_of_each_record() -> None:
@@ -46,7 +67,9 @@ def test_a_table_has_a_column_for_each_key_and_the_number_of_each_record() -> No
     ]
 
 
-def test_heads_are_printed_again_when_a_column_comes(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_heads_are_printed_again_when_a_column_comes(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
     table = RecordTable(None)
     for rows in ([{"a": 1}], [{"a": 22222}], [{"b": 3}]):
         table.show(page(*rows))
@@ -55,28 +78,50 @@ def test_heads_are_printed_again_when_a_column_comes(capsysbinary: pytest.Captur
     ]  # fmt: skip
 
 
-def test_a_table_fits_its_terminal_and_names_what_it_leaves_out(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    RecordTable(30).show(page({"one": "x" * 50, "two": "世界" * 20, "three": 3, "four": 4, "five": 5}))
+def test_a_table_fits_its_terminal_and_names_what_it_leaves_out(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    RecordTable(30).show(
+        page({"one": "x" * 50, "two": "世界" * 20, "three": 3, "four": 4, "five": 5})
+    )
     captured = capsysbinary.readouterr()
     assert all(display_width(line) <= 30 for line in captured.out.decode().splitlines())
-    assert "…" in captured.out.decode() and "five" in captured.err.decode() and "--format json" in captured.err.decode()
+    assert (
+        "…" in captured.out.decode()
+        and "five" in captured.err.decode()
+        and "--format json" in captured.err.decode()
+    )
 
 
-@given(st.dictionaries(st.text(min_size=1), st.integers(1, 500), min_size=1, max_size=30), st.integers(1, 300))
+@given(
+    st.dictionaries(st.text(min_size=1), st.integers(1, 500), min_size=1, max_size=30),
+    st.integers(1, 300),
+)
 def test_fitted_columns_fit(columns: dict[str, int], width: int) -> None:
     shown = fitted(columns, width)
     assert list(shown) == list(columns)[: len(shown)]
-    assert all(min(columns[name], WIDTH_MIN) <= size <= columns[name] for name, size in shown.items())
+    assert all(
+        min(columns[name], WIDTH_MIN) <= size <= columns[name] for name, size in shown.items()
+    )
     total = sum(shown.values()) + 2 * (len(shown) - 1)
     assert total <= max(width, WIDTH_MIN)
     if len(shown) == len(columns):
-        assert total == min(width, sum(columns.values()) + 2 * (len(columns) - 1)) or total <= WIDTH_MIN
+        assert (
+            total == min(width, sum(columns.values()) + 2 * (len(columns) - 1))
+            or total <= WIDTH_MIN
+        )
 
 
 def test_nothing_in_a_cell_drives_the_terminal() -> None:
     assert cell_text("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
     assert cell_text({"\x1b": "\x07"}).isprintable()
-    assert [cell_text(value) for value in (None, True, 1.0, 10**30, "é")] == ["", "true", "1.0", "1" + "0" * 30, "é"]
+    assert [cell_text(value) for value in (None, True, 1.0, 10**30, "é")] == [
+        "",
+        "true",
+        "1.0",
+        "1" + "0" * 30,
+        "é",
+    ]
 
 
 @pytest.mark.parametrize("text", ["start", "now", TAIL, "-20", "-1", "0", "-0"])
@@ -85,14 +130,26 @@ def test_places(text: str) -> None:
         with pytest.raises(click.BadParameter, match="10m"):
             BEGIN.convert(text, None, None)
         return
-    expected = {"start": Begin(offset="-1"), "-20": Begin(last=20), "-1": Begin(last=1), "-0": Begin(last=0)}
+    expected = {
+        "start": Begin(offset="-1"),
+        "-20": Begin(last=20),
+        "-1": Begin(last=1),
+        "-0": Begin(last=0),
+    }
     assert BEGIN.convert(text, None, None) == expected.get(text, Begin(offset=text))
 
 
 def test_times() -> None:
     assert BEGIN.convert("2026-11-01T00:00Z", None, None).time == "2026-11-01T00:00:00.000Z"
-    assert BEGIN.convert("2026-11-01T01:00:00.5+01:00", None, None).time == "2026-11-01T00:00:00.500Z"
-    assert [BEGIN.convert(text, None, None).time for text in ("10m", "1.5 h", "7D")] == ["10m", "1.5h", "7d"]  # the server's clock counts
+    assert (
+        BEGIN.convert("2026-11-01T01:00:00.5+01:00", None, None).time == "2026-11-01T00:00:00.500Z"
+    )
+    # the server's clock counts
+    assert [BEGIN.convert(text, None, None).time for text in ("10m", "1.5 h", "7D")] == [
+        "10m",
+        "1.5h",
+        "7d",
+    ]
     for bad in ("10 parsecs", "2026-13-01", "soon", "0001-01-01T00:00+14:00"):
         with pytest.raises(click.BadParameter):
             BEGIN.convert(bad, None, None)
@@ -104,10 +161,16 @@ def test_times() -> None:
         (["read", "s", "--from", "-7"], FACTS, {"offset": "0000000000000100_0000000000000000"}),
         (["read", "s", "--from", "-500"], FACTS, {"offset": "-1"}),
         (["tail", "-n", "0", "s"], FACTS, {"offset": TAIL}),
-        (["tail", "s", "-n", "7"], (200, {**FACTS[1], "stream-retained-offset": "105_1999"}, b""), {"offset": f"{105:016}_{0:016}"}),
+        (
+            ["tail", "s", "-n", "7"],
+            (200, {**FACTS[1], "stream-retained-offset": "105_1999"}, b""),
+            {"offset": f"{105:016}_{0:016}"},
+        ),
     ],
 )
-def test_the_last_records_are_found_by_their_numbers(arguments: list[str], facts: tuple[int, dict[str, str], bytes], query: object) -> None:
+def test_the_last_records_are_found_by_their_numbers(
+    arguments: list[str], facts: tuple[int, dict[str, str], bytes], query: object
+) -> None:
     with scripted(facts, answer(b"[1]")) as server:
         assert ran(server.url, *arguments).exit_code == 0
     assert dict(httpx.URL(server.said[1].path).params) == query
@@ -117,13 +180,19 @@ def test_a_time_goes_to_the_server_and_the_rest_by_offset() -> None:
     first = (200, {"content-type": "application/json", "stream-next-offset": "5_50"}, b"[1,2]")
     with scripted(first, answer(b"[3]")) as server:
         assert ran(server.url, "read", "s", "--from", "2026-11-01T00:00Z").stdout == "1\n2\n3\n"
-    assert [dict(httpx.URL(said.path).params) for said in server.said] == [{"from_time": "2026-11-01T00:00:00.000Z"}, {"offset": "5_50"}]
+    assert [dict(httpx.URL(said.path).params) for said in server.said] == [
+        {"from_time": "2026-11-01T00:00:00.000Z"},
+        {"offset": "5_50"},
+    ]
 
 
 def test_a_tail_of_the_last_records_ends_unless_it_follows() -> None:
     with scripted(FACTS, answer(b"[5,6]")) as server:
         assert ran(server.url, "tail", "-n", "2", "s").stdout == "5\n6\n"
-    event = b'event: data\ndata:[5,6]\n\nevent: control\ndata:{"streamNextOffset":"107_9","streamClosed":true}\n\n'
+    event = (
+        b"event: data\ndata:[5,6]\n\nevent: control\n"
+        b'data:{"streamNextOffset":"107_9","streamClosed":true}\n\n'
+    )
     with scripted(FACTS, (200, {"content-type": "text/event-stream"}, event)) as server:
         result = ran(server.url, "tail", "-n", "2", "-f", "s")
         assert (result.stdout, "s is closed" in result.stderr) == ("5\n6\n", True)
@@ -131,10 +200,18 @@ def test_a_tail_of_the_last_records_ends_unless_it_follows() -> None:
 
 
 def test_a_tail_by_time_reads_first_and_then_follows() -> None:
-    event = b'event: data\ndata:[8]\n\nevent: control\ndata:{"streamNextOffset":"108_9","streamClosed":true}\n\n'
-    with scripted(FACTS, answer(b"[7]"), (200, {"content-type": "text/event-stream"}, event)) as server:
+    event = (
+        b"event: data\ndata:[8]\n\nevent: control\n"
+        b'data:{"streamNextOffset":"108_9","streamClosed":true}\n\n'
+    )
+    with scripted(
+        FACTS, answer(b"[7]"), (200, {"content-type": "text/event-stream"}, event)
+    ) as server:
         assert ran(server.url, "tail", "s", "--from", "5m").stdout == "7\n8\n"
-    assert "from_time" in server.said[1].path and server.said[2].path == f"/v1/stream/s?offset={TAIL}&live=sse"
+    assert (
+        "from_time" in server.said[1].path
+        and server.said[2].path == f"/v1/stream/s?offset={TAIL}&live=sse"
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +229,13 @@ def test_what_does_not_go_together_is_a_wrong_command_line(arguments: list[str])
 
 
 def test_a_table_of_text_is_a_wrong_command_line() -> None:
-    with scripted((200, {"content-type": "text/plain", "stream-next-offset": TAIL, "stream-up-to-date": "true"}, b"abc")) as server:
+    with scripted(
+        (
+            200,
+            {"content-type": "text/plain", "stream-next-offset": TAIL, "stream-up-to-date": "true"},
+            b"abc",
+        )
+    ) as server:
         result = ran(server.url, "read", "s", "--format", "table")
     assert result.exit_code == exits.USAGE and "text/plain" in result.stderr
 

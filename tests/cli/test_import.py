@@ -28,7 +28,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield running
 
 
-def put(node: RunningNode, name: str, *bodies: bytes, kind: str = "application/json", close: bool = False) -> str:
+def put(
+    node: RunningNode,
+    name: str,
+    *bodies: bytes,
+    kind: str = "application/json",
+    close: bool = False,
+) -> str:
     url = f"{node.url}/v1/stream/{name}"
     assert httpx.put(url, headers={"content-type": kind}, timeout=60).status_code == 201
     for body in bodies:
@@ -42,13 +48,19 @@ def content(node: RunningNode, name: str) -> bytes:
     return httpx.get(f"{node.url}/v1/stream/{name}", timeout=60).content
 
 
-def test_json_is_copied_byte_for_byte_and_the_copy_is_closed_as_the_source_is(node: RunningNode) -> None:
+def test_json_is_copied_byte_for_byte_and_the_copy_is_closed_as_the_source_is(
+    node: RunningNode,
+) -> None:
     url = put(node, "from/json", NUMBERS, b'{"last": 0.10}', close=True)
     done = polynya("import", url, "to/json", "--json", server=node.url)
     assert done.code == 0, done
     assert json.loads(done.out)["closed"] is True
-    assert content(node, "to/json") == content(node, "from/json") == NUMBERS[:-1] + b',{"last": 0.10}]'
-    assert httpx.head(f"{node.url}/v1/stream/to/json", timeout=60).headers["stream-closed"] == "true"
+    assert (
+        content(node, "to/json") == content(node, "from/json") == NUMBERS[:-1] + b',{"last": 0.10}]'
+    )
+    assert (
+        httpx.head(f"{node.url}/v1/stream/to/json", timeout=60).headers["stream-closed"] == "true"
+    )
 
 
 def test_given_again_it_goes_on_where_the_copy_ends(node: RunningNode) -> None:
@@ -99,7 +111,10 @@ def test_an_append_whose_answer_was_lost_is_found_to_be_here() -> None:
             (409, {}, b"{}"),  # the repeat of what was applied after all
             (200, {"stream-seq": "-1+0000000000000002"}, b""),
         ) as here,
-        scripted((200, JSON, b""), (200, {**JSON, "stream-next-offset": "7", "stream-up-to-date": "true"}, b"[1,2]")) as there,
+        scripted(
+            (200, JSON, b""),
+            (200, {**JSON, "stream-next-offset": "7", "stream-up-to-date": "true"}, b"[1,2]"),
+        ) as there,
         Client(here.url) as client,
     ):
         copy = ImportCopy(client, ImportSource(there.url + "/v1/stream/x", {}, 5.0), "x")
@@ -117,13 +132,35 @@ def test_an_append_whose_answer_was_lost_is_found_to_be_here() -> None:
 def test_ursula_answers_in_lines_and_a_page_more_may_follow(node: RunningNode) -> None:
     pages = [
         (200, JSON, b""),
-        (200, {"content-type": "application/x-ndjson", "stream-next-offset": "00000000000000000012"}, b'{"a":1}\n[2]\n'),
-        (200, {"content-type": "application/x-ndjson", "stream-next-offset": "00000000000000000014", "stream-up-to-date": "true"}, b"3\n"),
+        (
+            200,
+            {"content-type": "application/x-ndjson", "stream-next-offset": "00000000000000000012"},
+            b'{"a":1}\n[2]\n',
+        ),
+        (
+            200,
+            {
+                "content-type": "application/x-ndjson",
+                "stream-next-offset": "00000000000000000014",
+                "stream-up-to-date": "true",
+            },
+            b"3\n",
+        ),
     ]
     with scripted(*pages) as ursula:
-        done = polynya("import", f"{ursula.url}/shop/orders", "--header", "authorization: Bearer x", server=node.url)
+        done = polynya(
+            "import",
+            f"{ursula.url}/shop/orders",
+            "--header",
+            "authorization: Bearer x",
+            server=node.url,
+        )
         assert done.code == 0, done
-        assert [said.path for said in ursula.said] == ["/shop/orders", "/shop/orders?offset=-1", "/shop/orders?offset=00000000000000000012"]
+        assert [said.path for said in ursula.said] == [
+            "/shop/orders",
+            "/shop/orders?offset=-1",
+            "/shop/orders?offset=00000000000000000012",
+        ]
         assert {said.headers["authorization"] for said in ursula.said} == {"Bearer x"}
     assert content(node, "shop/orders") == b'[{"a":1},[2],3]'
 
@@ -131,7 +168,9 @@ def test_ursula_answers_in_lines_and_a_page_more_may_follow(node: RunningNode) -
 def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
     url = put(node, "from/live", b"[1]")
     done: list[object] = []
-    importer = threading.Thread(target=lambda: done.append(polynya("import", url, "to/live", "--follow", server=node.url)))
+    importer = threading.Thread(
+        target=lambda: done.append(polynya("import", url, "to/live", "--follow", server=node.url))
+    )
     importer.start()
     httpx.post(url, headers=JSON, content=b"[2]", timeout=60)
     httpx.post(url, headers=JSON | {"stream-closed": "true"}, content=b"[3]", timeout=60)
@@ -147,13 +186,23 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
         (("{url}/v1/stream/a?b=1",), exits.USAGE, "not the URL of a stream"),
         (("ftp://x/a",), exits.USAGE, "not the URL of a stream"),
         (("{url}/",), exits.USAGE, "names no stream"),
-        (("{url}/v1/stream/bad/source", "bad/target"), exits.REFUSED, "holds records that were not imported"),
+        (
+            ("{url}/v1/stream/bad/source", "bad/target"),
+            exits.REFUSED,
+            "holds records that were not imported",
+        ),
         (("{url}/v1/stream/bad/source", "bad/written"), exits.REFUSED, "is not an import"),
         (("{url}/v1/stream/bad/source", "--header", "nonsense"), exits.USAGE, "--header"),
-        (("http://127.0.0.1:1/v1/stream/a", "--retry", "0s"), exits.UNREACHABLE, "Check that the source is running."),
+        (
+            ("http://127.0.0.1:1/v1/stream/a", "--retry", "0s"),
+            exits.UNREACHABLE,
+            "Check that the source is running.",
+        ),
     ],
 )
-def test_what_cannot_be_imported_is_said(node: RunningNode, arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_what_cannot_be_imported_is_said(
+    node: RunningNode, arguments: tuple[str, ...], code: int, says: str
+) -> None:
     if httpx.head(f"{node.url}/v1/stream/bad/source", timeout=60).status_code == 404:
         put(node, "bad/source", b"[1]")
         put(node, "bad/target", b"[9]")

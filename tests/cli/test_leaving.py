@@ -1,4 +1,5 @@
-"""A command's process ends with the command's code, whatever its libraries' threads do to an interpreter that is taken apart."""
+"""A command's process ends with the command's code, whatever its libraries' threads do to an
+interpreter that is taken apart."""
 
 from __future__ import annotations
 
@@ -30,7 +31,14 @@ app.main({arguments!r})
 
 def ran(*arguments: str, library: str = "obstore") -> tuple[int, str]:
     code = COMMAND.format(library=library, arguments=list(arguments))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
     return done.returncode, done.stdout
 
 
@@ -54,12 +62,17 @@ def test_without_the_library_an_end_is_as_ever() -> None:
 
 
 def test_a_thread_that_still_waits_for_stdin_aborts_nothing() -> None:
-    """The server is not there, and who pipes records in has not ended: the interpreter would want the buffer that the thread holds."""
+    """The server is not there, and who pipes records in has not ended: the interpreter would want
+    the buffer that the thread holds."""
     code = "import sys, threading, time\nfrom polynya.cli import app\n"
-    code += "threading.Thread(target=sys.stdin.buffer.readline, daemon=True).start()\ntime.sleep(0.2)\n"
+    code += (
+        "threading.Thread(target=sys.stdin.buffer.readline, daemon=True).start()\ntime.sleep(0.2)\n"
+    )
     code += "app.main(['ls', '--server', 'http://127.0.0.1:1'])"
     command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         assert process.stderr is not None
         said = process.stderr.read()
         assert process.wait(60) == 3 and "no response from" in said and "Fatal" not in said

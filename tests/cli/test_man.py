@@ -24,11 +24,15 @@ def test_every_command_and_exit_code_is_there() -> None:
 
 def test_no_line_is_a_request_by_accident() -> None:
     known = {".TH", ".SH", ".SS", ".PP", ".TP", ".RS", ".RE", ".nf", ".fi", ".B"}
-    assert {line.split()[0] for line in man_page().splitlines() if line.startswith((".", "'"))} <= known
+    assert {
+        line.split()[0] for line in man_page().splitlines() if line.startswith((".", "'"))
+    } <= known
 
 
 def test_roff_takes_it() -> None:
     roff = needed_program("groff", "mandoc")
-    command = [roff, "-man", "-Tutf8", "-ww"] if roff.endswith("groff") else [roff, "-Tlint", "-Werror"]
+    command = (
+        [roff, "-man", "-Tutf8", "-ww"] if roff.endswith("groff") else [roff, "-Tlint", "-Werror"]
+    )
     ran = subprocess.run(command, input=man_page(), capture_output=True, text=True, check=True)
     assert ran.stderr == ""

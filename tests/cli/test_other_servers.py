@@ -37,18 +37,34 @@ def answering(content: bytes) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("content", [b"<html>It works!</html>", b"\xfa\xfb", b"", b"{}", b'{"streams": 7}'])
-@pytest.mark.parametrize("command", ["ls", "sub ls", "table ls", "cluster status", "store verify", "token ls"])
+@pytest.mark.parametrize(
+    "content", [b"<html>It works!</html>", b"\xfa\xfb", b"", b"{}", b'{"streams": 7}']
+)
+@pytest.mark.parametrize(
+    "command", ["ls", "sub ls", "table ls", "cluster status", "store verify", "token ls"]
+)
 def test_what_is_no_polynya_node_is_called_that(command: str, content: bytes) -> None:
     with answering(content) as url:
-        result = CliRunner().invoke(cli, [*command.split(), "--server", url], prog_name="polynya", env={"XDG_CONFIG_HOME": "/nowhere"})
+        result = CliRunner().invoke(
+            cli,
+            [*command.split(), "--server", url],
+            prog_name="polynya",
+            env={"XDG_CONFIG_HOME": "/nowhere"},
+        )
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1 and "Traceback" not in result.output
-    assert result.output.startswith("polynya: ") and (url in result.output or "Polynya node" in result.output), result.output
+    assert result.output.startswith("polynya: ") and (
+        url in result.output or "Polynya node" in result.output
+    ), result.output
 
 
-@pytest.mark.parametrize("server", ["\U0001f43b\U0001f43b", "http://127.0.0.1:1,http://a^b\u2c31", "http://" + "x" * 70_000])
+@pytest.mark.parametrize(
+    "server",
+    ["\U0001f43b\U0001f43b", "http://127.0.0.1:1,http://a^b\u2c31", "http://" + "x" * 70_000],
+)
 def test_what_is_no_address_is_a_wrong_command_line(server: str) -> None:
-    result = CliRunner().invoke(cli, ["ls", "--server", server], prog_name="polynya", env={"XDG_CONFIG_HOME": "/nowhere"})
+    result = CliRunner().invoke(
+        cli, ["ls", "--server", server], prog_name="polynya", env={"XDG_CONFIG_HOME": "/nowhere"}
+    )
     assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.exception
     assert "--server" in result.output

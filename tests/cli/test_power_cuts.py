@@ -1,4 +1,5 @@
-"""A power cut right after a small file was written leaves it whole; what earlier releases left empty is written again, or explained."""
+"""A power cut right after a small file was written leaves it whole; what earlier releases left
+empty is written again, or explained."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from worlds.power_cut import PowerCut
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.base.errors import ConfigError
 from polynya.cli.app import cli
-from polynya.cli.cluster.dev import DevNode, Laid, _config, _laid_out, _lay_out, lay_out_joining, next_place
+from polynya.cli.cluster.dev import (
+    DevNode,
+    Laid,
+    _config,
+    _laid_out,
+    _lay_out,
+    lay_out_joining,
+    next_place,
+)
 from polynya.cli.remote.targets import Context, Contexts, load_contexts, save_contexts
 from polynya.cli.terminal import exits
 from polynya.cluster.certificates import peer_tls_of
@@ -27,7 +36,13 @@ LAID = Laid(1, [], 3, objects=True)
 
 def nodes_of(folder: Path, count: int = 3, *, reader: int = 0) -> list[DevNode]:
     return [
-        DevNode(number, folder / f"node-{number}", "127.0.0.1", 5000 + 10 * number, reader=number == reader)
+        DevNode(
+            number,
+            folder / f"node-{number}",
+            "127.0.0.1",
+            5000 + 10 * number,
+            reader=number == reader,
+        )
         for number in range(1, count + 1)
     ]
 
@@ -40,7 +55,9 @@ def born(folder: Path, nodes: list[DevNode]) -> str:
     return (folder / "cluster.id").read_text()
 
 
-def test_a_cluster_that_was_just_laid_out_is_there_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_was_just_laid_out_is_there_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cut = PowerCut(tmp_path, monkeypatch)
     folder = tmp_path / "new" / "c"
     nodes = nodes_of(folder)
@@ -57,13 +74,18 @@ def test_a_cluster_that_was_just_laid_out_is_there_after_a_power_cut(tmp_path: P
 
 
 @pytest.mark.parametrize("content", ["", "\0" * 33, "51b1b00aa88bc"])
-def test_a_torn_id_is_written_again_from_the_nodes_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+def test_a_torn_id_is_written_again_from_the_nodes_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
     nodes = nodes_of(tmp_path)
     known = born(tmp_path, nodes)
     (tmp_path / "cluster.id").write_text(content)
     _lay_out(nodes, tmp_path, LAID, VALUES)
     assert (tmp_path / "cluster.id").read_text() == known
-    assert "is empty or damaged, as after a power cut: rewritten with the id in the nodes' data" in capsys.readouterr().err
+    assert (
+        "is empty or damaged, as after a power cut: rewritten with the id in the nodes' data"
+        in capsys.readouterr().err
+    )
     (tmp_path / "cluster.id").write_text(content)
     for node in nodes:
         (node.folder / "node.json").write_text("")
@@ -90,7 +112,13 @@ def test_torn_settings_of_nodes_are_written_again_with_their_roles(tmp_path: Pat
     ]
     for node in nodes:
         (node.folder / "polynya.toml").write_text("")
-    assert [node.reader for node in _laid_out(tmp_path, (None, None), VALUES)] == [False, False, False, True, False]
+    assert [node.reader for node in _laid_out(tmp_path, (None, None), VALUES)] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_layout_that_was_interrupted_is_completed(tmp_path: Path) -> None:
@@ -99,13 +127,20 @@ def test_a_layout_that_was_interrupted_is_completed(tmp_path: Path) -> None:
     for number in (2, 4):
         (tmp_path / f"node-{number}" / "polynya.toml").write_text("")
     laid = _laid_out(tmp_path, (None, None), VALUES)
-    assert [(node.number, node.reader) for node in laid] == [(1, False), (2, False), (3, False), (4, True)]
+    assert [(node.number, node.reader) for node in laid] == [
+        (1, False),
+        (2, False),
+        (3, False),
+        (4, True),
+    ]
     for number in (1, 3):
         (tmp_path / f"node-{number}" / "polynya.toml").write_text("")
     assert [node.number for node in _laid_out(tmp_path, (5, 0), VALUES)] == [1, 2, 3, 4, 5]
 
 
-def test_a_node_more_of_a_cluster_whose_note_is_empty_says_what_writes_it_again(tmp_path: Path) -> None:
+def test_a_node_more_of_a_cluster_whose_note_is_empty_says_what_writes_it_again(
+    tmp_path: Path,
+) -> None:
     born(tmp_path, nodes_of(tmp_path))
     (tmp_path / "cluster.json").write_text("")
     with pytest.raises(exits.Refused, match=r"cluster\.json is empty or damaged") as refused:
@@ -115,16 +150,22 @@ def test_a_node_more_of_a_cluster_whose_note_is_empty_says_what_writes_it_again(
 
 def test_an_empty_file_of_settings_starts_no_other_node(tmp_path: Path) -> None:
     (tmp_path / "polynya.toml").write_text("\n")
-    shown = CliRunner().invoke(cli, ["serve", "--config", str(tmp_path / "polynya.toml"), "--show-config"])
+    shown = CliRunner().invoke(
+        cli, ["serve", "--config", str(tmp_path / "polynya.toml"), "--show-config"]
+    )
     assert shown.exit_code == exits.USAGE and "it is empty, as after a power cut" in shown.output
 
 
 def test_an_id_that_is_none_is_not_replaced_by_a_random_one() -> None:
-    with pytest.raises(ConfigError, match=r"of a cluster with data, the cluster_id in node.json of any data folder"):
+    with pytest.raises(
+        ConfigError, match=r"of a cluster with data, the cluster_id in node.json of any data folder"
+    ):
         load({"--cluster-id": ""}, environ={})
 
 
-def test_certificates_tokens_and_contexts_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_tokens_and_contexts_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cut = PowerCut(tmp_path, monkeypatch)
     config = Config(data=str(tmp_path / "data"), tls=TlsConfig(self=True))
     made = prepare(config)
@@ -139,4 +180,9 @@ def test_certificates_tokens_and_contexts_survive_a_power_cut(tmp_path: Path, mo
     assert prepare(config) == made, "the same certificate"
     assert load_contexts(tmp_path / "home" / "config" / "contexts.toml") == contexts
     files = {"ca": f"{ca}/ca.crt", "cert": f"{ca}/node-1.crt", "key": f"{ca}/node-1.key"}
-    assert peer_tls_of(ClusterConfig(id="0" * 32, node=1, nodes=parse_nodes("1=h:1=http://h:2"), **files)) is not None
+    assert (
+        peer_tls_of(
+            ClusterConfig(id="0" * 32, node=1, nodes=parse_nodes("1=h:1=http://h:2"), **files)
+        )
+        is not None
+    )

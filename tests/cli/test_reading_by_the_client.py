@@ -1,4 +1,5 @@
-"""`read` and `tail` by the client library: what they say of failures, and which life of a stream they go on with."""
+"""`read` and `tail` by the client library: what they say of failures, and which life of a stream
+they go on with."""
 
 from __future__ import annotations
 
@@ -10,7 +11,11 @@ from scripted_server import DROP, scripted
 from polynya.cli.app import cli
 from polynya.cli.terminal import exits
 
-JSON_STREAM = (200, {"content-type": "application/json", "stream-next-offset": "0000000000000000_0000000000000000"}, b"")
+JSON_STREAM = (
+    200,
+    {"content-type": "application/json", "stream-next-offset": "0000000000000000_0000000000000000"},
+    b"",
+)
 SSE = {"content-type": "text/event-stream", "stream-incarnation": "7"}
 
 
@@ -19,12 +24,23 @@ def ran(server: str, *arguments: str) -> Result:
 
 
 def error(status: int, code: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    body = msgspec.json.encode({"error": {"code": code, "message": f"about {code}", "request_id": "r7"}})
-    return status, {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}, body
+    body = msgspec.json.encode(
+        {"error": {"code": code, "message": f"about {code}", "request_id": "r7"}}
+    )
+    return (
+        status,
+        {
+            "content-type": "application/json",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        },
+        body,
+    )
 
 
 def event(record: int) -> bytes:
-    control = msgspec.json.encode({"streamNextOffset": f"{record:016d}_{2 * record:016d}", "upToDate": True})
+    control = msgspec.json.encode(
+        {"streamNextOffset": f"{record:016d}_{2 * record:016d}", "upToDate": True}
+    )
     return b"event: data\ndata:[%d]\n\nevent: control\ndata:%b\n\n" % (record, control)
 
 
@@ -32,11 +48,18 @@ def test_a_tail_does_not_go_on_in_another_life_of_the_name() -> None:
     with scripted(JSON_STREAM, (200, SSE, event(1)), error(412, "INCARNATION_MISMATCH")) as server:
         result = ran(server.url, "tail", "a")
     assert (result.stdout, result.exit_code) == ("1\n", exits.REFUSED)
-    assert server.said[2].headers["stream-incarnation"] == "7" and "INCARNATION_MISMATCH" in result.stderr
+    assert (
+        server.said[2].headers["stream-incarnation"] == "7"
+        and "INCARNATION_MISMATCH" in result.stderr
+    )
 
 
 def test_a_repeated_event_is_printed_once() -> None:
-    closed = b'event: control\ndata:{"streamNextOffset":"0000000000000002_0000000000000004","streamClosed":true,"upToDate":true}\n\n'
+    closed = (
+        b"event: control\n"
+        b'data:{"streamNextOffset":"0000000000000002_0000000000000004","streamClosed":true,"upToDate":true}\n'
+        b"\n"
+    )
     with scripted(JSON_STREAM, (200, SSE, event(1) + event(1) + event(2) + closed)) as server:
         result = ran(server.url, "tail", "a")
     assert (result.stdout, result.exit_code) == ("1\n2\n", 0)
@@ -53,7 +76,9 @@ def test_a_repeated_event_is_printed_once() -> None:
         ((200, {"content-type": "text/html"}, b"<html>"), exits.REFUSED, "check that the URL is a Durable Streams server"),
     ],
 )  # fmt: skip
-def test_a_read_that_fails_is_told_as_other_commands_tell_it(answer: object, code: int, said: str) -> None:
+def test_a_read_that_fails_is_told_as_other_commands_tell_it(
+    answer: object, code: int, said: str
+) -> None:
     with scripted(answer) as server:
         result = ran(server.url, "read", "a")
     assert result.exit_code == code and said in result.stderr, result.stderr

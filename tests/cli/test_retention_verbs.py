@@ -39,11 +39,23 @@ def test_a_trim_is_sent(arguments: tuple[str, ...], body: dict[str, object]) -> 
         result = ran(server.url, "trim", "a/b", *arguments)
     assert result.exit_code == 0, result.output
     (sent,) = server.said
-    assert (sent.method, sent.path, json.loads(sent.body)) == ("POST", "/v1/stream/a/b/retention", body)
+    assert (sent.method, sent.path, json.loads(sent.body)) == (
+        "POST",
+        "/v1/stream/a/b/retention",
+        body,
+    )
     assert "deleted 3 records (2.0 KiB)" in result.stderr and TOKEN in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [(), ("--before", "now", "--keep-bytes", "1"), ("--keep-bytes", "much"), ("--keep-age", "1.5s")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--before", "now", "--keep-bytes", "1"),
+        ("--keep-bytes", "much"),
+        ("--keep-age", "1.5s"),
+    ],
+)
 def test_a_trim_that_says_nothing_or_too_much_is_not_sent(arguments: tuple[str, ...]) -> None:
     with scripted(TRIMMED) as server:
         assert ran(server.url, "trim", "a", *arguments).exit_code == exits.USAGE
@@ -70,7 +82,12 @@ def test_retention_of_streams_and_buckets() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("set", "a"), ("set", "a", "--forever", "--keep-age", "1d"), ("set", "--keep-age", "1d"), ("set", "a", "--bucket", "b", "--forever")],
+    [
+        ("set", "a"),
+        ("set", "a", "--forever", "--keep-age", "1d"),
+        ("set", "--keep-age", "1d"),
+        ("set", "a", "--bucket", "b", "--forever"),
+    ],
 )
 def test_a_retention_that_cannot_be_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     with scripted(KEEPS) as server:
@@ -80,9 +97,15 @@ def test_a_retention_that_cannot_be_is_a_usage_error(arguments: tuple[str, ...])
 
 def test_a_stream_is_created_with_its_retention() -> None:
     with scripted((201, {}, b""), (200, {"content-type": "text/plain"}, b"")) as server:
-        assert ran(server.url, "create", "a", "--keep-age", "1d", "--keep-bytes", "10kB").exit_code == 0
+        assert (
+            ran(server.url, "create", "a", "--keep-age", "1d", "--keep-bytes", "10kB").exit_code
+            == 0
+        )
     headers = server.said[0].headers
-    assert (headers["stream-retention-age"], headers["stream-retention-bytes"]) == ("86400", "10000")
+    assert (headers["stream-retention-age"], headers["stream-retention-bytes"]) == (
+        "86400",
+        "10000",
+    )
 
 
 def test_what_is_no_root_is_not_wiped(tmp_path: Path) -> None:
@@ -93,7 +116,10 @@ def test_what_is_no_root_is_not_wiped(tmp_path: Path) -> None:
         refused = CliRunner().invoke(cli, ["store", "wipe", "--root", root, "--yes", "--force"])
         assert refused.exit_code == exits.REFUSED, refused.output
     assert [path.name for path in precious.iterdir()] == ["file"]
-    assert CliRunner().invoke(cli, ["store", "wipe", "--root", "s3://", "--yes"]).exit_code == exits.USAGE
+    assert (
+        CliRunner().invoke(cli, ["store", "wipe", "--root", "s3://", "--yes"]).exit_code
+        == exits.USAGE
+    )
 
 
 def test_a_root_is_wiped_after_a_question(tmp_path: Path) -> None:
@@ -112,7 +138,11 @@ def test_a_root_is_wiped_after_a_question(tmp_path: Path) -> None:
 
 
 def posted(server: Scripted) -> list[tuple[str, Any]]:
-    return [(each.path.rpartition("/")[2], json.loads(each.body)) for each in server.said if each.method == "POST"]
+    return [
+        (each.path.rpartition("/")[2], json.loads(each.body))
+        for each in server.said
+        if each.method == "POST"
+    ]
 
 
 def answers(port: int, *parts: object) -> list[tuple[int, dict[str, str], bytes]]:
@@ -121,7 +151,9 @@ def answers(port: int, *parts: object) -> list[tuple[int, dict[str, str], bytes]
     return [(200, {}, json.dumps(part).encode()) for part in (told, *parts)]
 
 
-def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cluster_store, "VAIN_MAX", 1)
     monkeypatch.setattr(cluster_store, "PAUSE_SECONDS", 0.0)
     nobody = [{"groups": [3], "why": "no leader yet"}]
@@ -163,12 +195,18 @@ def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looke
 
 
 @pytest.mark.parametrize("verb", ["verify", "sweep"])
-def test_groups_that_could_not_be_looked_at_are_an_exit_code_of_their_own(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+def test_groups_that_could_not_be_looked_at_are_an_exit_code_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
     monkeypatch.setattr(cluster_store, "VAIN_MAX", 1)
     with scripted() as server:
         nobody = {"shares": [], "leaderless": [{"groups": [0, 1], "why": "no leader yet"}]}
-        server.answers = answers(int(server.url.rpartition(":")[2]), nobody, {"shares": [], "leaderless": []})
+        server.answers = answers(
+            int(server.url.rpartition(":")[2]), nobody, {"shares": [], "leaderless": []}
+        )
         found = ran(server.url, "store", verb, "--json")
     assert found.exit_code == exits.UNREACHABLE, found.output
     told = json.loads(found.stdout)
-    assert (told["groups"]["unseen"] if verb == "verify" else told["unseen"]) == [{"groups": [0, 1], "why": "no leader yet"}]
+    assert (told["groups"]["unseen"] if verb == "verify" else told["unseen"]) == [
+        {"groups": [0, 1], "why": "no leader yet"}
+    ]

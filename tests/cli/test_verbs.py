@@ -21,8 +21,12 @@ TEXT_STREAM = (200, {"content-type": "text/plain", "stream-next-offset": TAIL}, 
 DONE = (200, {"stream-next-offset": TAIL}, b"")
 
 
-def error(status: int, code: str, outcome: str = "refused", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    body = msgspec.json.encode({"error": {"code": code, "message": f"about {code}", "request_id": "r7"}})
+def error(
+    status: int, code: str, outcome: str = "refused", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    body = msgspec.json.encode(
+        {"error": {"code": code, "message": f"about {code}", "request_id": "r7"}}
+    )
     return status, {"content-type": "application/json", "stream-outcome": outcome, **headers}, body
 
 
@@ -37,12 +41,24 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_of_stdin_become_one_batch_of_an_idempotent_producer() -> None:
     with scripted(JSON_STREAM, DONE) as server:
-        result = ran(server.url, "append", "a/b", "--json", stdin=b'{"x": 1.0}\n\n  [2, 3]\n"\xc3\xa9"\n')
+        result = ran(
+            server.url, "append", "a/b", "--json", stdin=b'{"x": 1.0}\n\n  [2, 3]\n"\xc3\xa9"\n'
+        )
     assert result.exit_code == 0, result.output
     sent = server.said[1]
-    assert (sent.method, sent.path, sent.body) == ("POST", "/v1/stream/a/b", b'[{"x": 1.0},[2, 3],"\xc3\xa9"]')
+    assert (sent.method, sent.path, sent.body) == (
+        "POST",
+        "/v1/stream/a/b",
+        b'[{"x": 1.0},[2, 3],"\xc3\xa9"]',
+    )
     assert sent.headers["producer-epoch"] == sent.headers["producer-seq"] == "0"
-    assert json.loads(result.stdout) == {"name": "a/b", "records": 3, "batches": 1, "bytes": len(sent.body), "offset": TAIL}
+    assert json.loads(result.stdout) == {
+        "name": "a/b",
+        "records": 3,
+        "batches": 1,
+        "bytes": len(sent.body),
+        "offset": TAIL,
+    }
 
 
 ARRAY = b'[{"n": 1}, {"n": 2}, [3]]'
@@ -55,24 +71,35 @@ ARRAY = b'[{"n": 1}, {"n": 2}, [3]]'
             (ARRAY.decode(),),
             b"",
             b"[%s]" % ARRAY,
-            "appended 1 record to a in 1 batch\n  the record is a JSON array, stored as one record; to store its",
+            "appended 1 record to a in 1 batch\n  the record is a JSON array, stored as one "
+            "record; to store its",
         ),
-        ((), ARRAY, b"[%s]" % ARRAY, "appended 1 record to a in 1 batch\n  the record is a JSON array, stored as one record; to store its"),
+        (
+            (),
+            ARRAY,
+            b"[%s]" % ARRAY,
+            "appended 1 record to a in 1 batch\n  the record is a JSON array, stored as one "
+            "record; to store its",
+        ),
         (
             ("1", "[2]"),
             b"",
             b"[1,[2]]",
-            "appended 2 records to a in 1 batch\n  one record is a JSON array, stored as one record; to store its",
+            "appended 2 records to a in 1 batch\n  one record is a JSON array, stored as one "
+            "record; to store its",
         ),
         (
             (" []", "[2]", "3"),
             b"",
             b"[[],[2],3]",
-            "appended 3 records to a in 1 batch\n  2 records are JSON arrays, stored as one record each; to store their",
+            "appended 3 records to a in 1 batch\n  2 records are JSON arrays, stored as one "
+            "record each; to store their",
         ),
     ],
 )
-def test_an_array_that_becomes_one_record_is_pointed_out(arguments: tuple[str, ...], stdin: bytes, body: bytes, said: str) -> None:
+def test_an_array_that_becomes_one_record_is_pointed_out(
+    arguments: tuple[str, ...], stdin: bytes, body: bytes, said: str
+) -> None:
     with scripted(JSON_STREAM, DONE) as server:
         result = ran(server.url, "append", "a", *arguments, stdin=stdin)
     assert result.exit_code == 0 and server.said[1].body == body
@@ -83,21 +110,34 @@ def test_an_array_that_becomes_one_record_is_pointed_out(arguments: tuple[str, .
 def test_a_whole_array_becomes_a_record_for_each_element_as_over_http() -> None:
     with scripted(JSON_STREAM, DONE) as server:
         result = ran(server.url, "append", "a", "--whole", stdin=ARRAY)
-        assert server.said[1].body == ARRAY and result.stderr == "appended 3 records to a in 1 batch\n"
+        assert (
+            server.said[1].body == ARRAY and result.stderr == "appended 3 records to a in 1 batch\n"
+        )
     with scripted(JSON_STREAM, DONE) as server:
-        assert json.loads(ran(server.url, "append", "a", "--whole", "--json", stdin=b'{"n": 1}').stdout)["records"] == 1
+        assert (
+            json.loads(
+                ran(server.url, "append", "a", "--whole", "--json", stdin=b'{"n": 1}').stdout
+            )["records"]
+            == 1
+        )
     for arguments, size in ((("--whole",), 25), (("[1]",), 4)):
         with scripted(TEXT_STREAM, DONE) as server:
-            assert ran(server.url, "append", "a", *arguments, stdin=ARRAY).stderr == f"appended {size} B to a in 1 batch\n"
+            assert (
+                ran(server.url, "append", "a", *arguments, stdin=ARRAY).stderr
+                == f"appended {size} B to a in 1 batch\n"
+            )
 
 
 def test_an_append_whose_answer_is_lost_is_repeated_exactly() -> None:
-    with scripted(JSON_STREAM, DROP, error(503, "UNAVAILABLE"), error(500, "INTERNAL", "unknown"), DONE) as server:
+    with scripted(
+        JSON_STREAM, DROP, error(503, "UNAVAILABLE"), error(500, "INTERNAL", "unknown"), DONE
+    ) as server:
         assert ran(server.url, "append", "a", "1", "2").exit_code == 0
     _, *posts = server.said
     assert len(posts) == 4
     assert all(
-        (post.body, post.headers["producer-id"], post.headers["producer-seq"]) == (b"[1,2]", posts[0].headers["producer-id"], "0")
+        (post.body, post.headers["producer-id"], post.headers["producer-seq"])
+        == (b"[1,2]", posts[0].headers["producer-id"], "0")
         for post in posts
     )
 
@@ -107,7 +147,9 @@ def test_batches_count_on_where_the_last_was_acknowledged(monkeypatch: pytest.Mo
     with scripted(JSON_STREAM, DONE) as server:
         assert ran(server.url, "append", "a", stdin=b"1\n2\n3\n4\n").exit_code == 0
     assert b"".join(post.body for post in server.said[1:]).replace(b"][", b",") == b"[1,2,3,4]"
-    assert [post.headers["producer-seq"] for post in server.said[1:]] == [str(number) for number in range(len(server.said) - 1)]
+    assert [post.headers["producer-seq"] for post in server.said[1:]] == [
+        str(number) for number in range(len(server.said) - 1)
+    ]
 
 
 def test_an_append_that_never_gets_an_answer_ends_as_unknown() -> None:
@@ -123,16 +165,22 @@ def test_an_append_that_was_never_taken_ends_as_unreachable() -> None:
     assert result.exit_code == exits.UNREACHABLE
 
 
-def test_what_follows_appended_records_and_is_never_taken_is_no_reason_for_the_same_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_follows_appended_records_and_is_never_taken_is_no_reason_for_the_same_command_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(append, "BATCH_LINES", 1)
-    with scripted(JSON_STREAM, DONE, error(503, "MEMORY_PRESSURE", **{"retry-after": "1"})) as server:
+    with scripted(
+        JSON_STREAM, DONE, error(503, "MEMORY_PRESSURE", **{"retry-after": "1"})
+    ) as server:
         result = ran(server.url, "append", "a", "--retry", "50ms", stdin=b"1\n2\n")
     assert result.exit_code == exits.REFUSED
     assert "1 record was appended before the failed batch" in result.output
     assert "Nothing was applied" not in result.output
 
 
-def test_a_server_that_is_busy_is_asked_again_before_the_first_record_and_one_that_is_not_there_is_not() -> None:
+def test_a_server_that_is_busy_is_asked_again_before_the_first_record_and_one_that_is_not_there_is_not() -> (
+    None
+):
     with scripted((503, {"retry-after": "1"}, b""), (429, {}, b""), JSON_STREAM, DONE) as server:
         assert ran(server.url, "append", "a", "1").exit_code == 0
     assert [said.method for said in server.said] == ["HEAD", "HEAD", "HEAD", "POST"]
@@ -140,7 +188,8 @@ def test_a_server_that_is_busy_is_asked_again_before_the_first_record_and_one_th
         away = ran(server.url, "append", "a", "1", "--retry", "1s")
     assert away.exit_code == exits.UNREACHABLE and "the server is unavailable (503)" in away.output
     assert len(server.said) > 1
-    assert ran(server.url, "append", "a", "1").exit_code == exits.UNREACHABLE  # at once: it is not there any more
+    # at once: it is not there any more
+    assert ran(server.url, "append", "a", "1").exit_code == exits.UNREACHABLE
 
 
 def test_a_bad_line_is_named() -> None:
@@ -158,28 +207,49 @@ def test_text_goes_as_it_is() -> None:
 
 def test_whole_stdin_is_one_append() -> None:
     with scripted(error(404, "NOT_FOUND"), (201, {}, b""), DONE) as server:
-        assert ran(server.url, "append", "cat", "--whole", "--create", stdin=b"\x00\xff\n\n").exit_code == 0
+        assert (
+            ran(server.url, "append", "cat", "--whole", "--create", stdin=b"\x00\xff\n\n").exit_code
+            == 0
+        )
     made, sent = server.said[1:]
     assert (made.method, made.headers["content-type"]) == ("PUT", "application/octet-stream")
     assert sent.body == b"\x00\xff\n\n"
 
 
 def test_read_prints_the_exact_bytes_of_each_record_and_goes_on_to_the_end() -> None:
-    first = (200, {"content-type": "application/json", "stream-next-offset": "1_10"}, b'[{"x":1.0}]')
+    first = (
+        200,
+        {"content-type": "application/json", "stream-next-offset": "1_10"},
+        b'[{"x":1.0}]',
+    )
     last = (
         200,
-        {"content-type": "application/json", "stream-next-offset": TAIL, "stream-up-to-date": "true"},
+        {
+            "content-type": "application/json",
+            "stream-next-offset": TAIL,
+            "stream-up-to-date": "true",
+        },
         b"[12345678901234567890, [1]]",
     )
     with scripted(first, last) as server:
         result = ran(server.url, "read", "a", "--offset", "start")
     assert result.stdout_bytes == b'{"x":1.0}\n12345678901234567890\n[1]\n'
-    assert [said.path for said in server.said] == ["/v1/stream/a?offset=-1", "/v1/stream/a?offset=1_10"]
+    assert [said.path for said in server.said] == [
+        "/v1/stream/a?offset=-1",
+        "/v1/stream/a?offset=1_10",
+    ]
     assert TAIL in result.stderr
 
 
 def test_read_with_a_limit_says_where_to_go_on() -> None:
-    page = (200, {"content-type": "application/json", "stream-next-offset": "0000000000000005_0000000000000020"}, b"[1,22,333,4444,5]")
+    page = (
+        200,
+        {
+            "content-type": "application/json",
+            "stream-next-offset": "0000000000000005_0000000000000020",
+        },
+        b"[1,22,333,4444,5]",
+    )
     with scripted(page) as server:
         result = ran(server.url, "read", "a", "--limit", "2", "--json")
     assert json.loads(result.stdout) == {
@@ -197,7 +267,11 @@ def test_a_limit_on_text_is_a_wrong_command_line() -> None:
 
 
 def control(offset: str, **more: object) -> bytes:
-    return b"event: control\ndata:" + msgspec.json.encode({"streamNextOffset": offset, **more}) + b"\n\n"
+    return (
+        b"event: control\ndata:"
+        + msgspec.json.encode({"streamNextOffset": offset, **more})
+        + b"\n\n"
+    )
 
 
 SSE = {"content-type": "text/event-stream"}
@@ -210,7 +284,10 @@ def test_tail_resumes_where_the_connection_broke() -> None:
         result = ran(server.url, "tail", "a", "--offset", "start")
     assert result.exit_code == 0, result.output
     assert result.stdout == "1\n2\n3\n"
-    assert [said.path for said in server.said[1:]] == ["/v1/stream/a?offset=-1&live=sse", "/v1/stream/a?offset=2_4&live=sse"]
+    assert [said.path for said in server.said[1:]] == [
+        "/v1/stream/a?offset=-1&live=sse",
+        "/v1/stream/a?offset=2_4&live=sse",
+    ]
 
 
 def test_tail_from_now_misses_nothing_before_its_first_connection() -> None:
@@ -232,7 +309,11 @@ def test_tail_of_a_stream_that_goes_away_ends() -> None:
 
 
 def test_a_missing_stream_is_answered_with_its_nearest_names() -> None:
-    listing = (200, {"content-type": "application/json"}, b'{"streams":[{"name":"flights/UA"},{"name":"flights/US"},{"name":"x"}]}')
+    listing = (
+        200,
+        {"content-type": "application/json"},
+        b'{"streams":[{"name":"flights/UA"},{"name":"flights/US"},{"name":"x"}]}',
+    )
     with scripted((404, {}, b""), listing) as server:
         result = ran(server.url, "info", "flights/Ua")
     assert result.exit_code == exits.REFUSED
@@ -268,7 +349,10 @@ def test_a_read_that_breaks_is_no_unknown_outcome() -> None:
 
 
 def test_ls_asks_page_after_page() -> None:
-    pages = [(200, {}, b'{"streams":[{"name":"a"},{"name":"b"}],"next":"b"}'), (200, {}, b'{"streams":[{"name":"c"}]}')]
+    pages = [
+        (200, {}, b'{"streams":[{"name":"a"},{"name":"b"}],"next":"b"}'),
+        (200, {}, b'{"streams":[{"name":"c"}]}'),
+    ]
     with scripted(*pages) as server:
         result = ran(server.url, "ls", "pre")
     assert result.stdout == "a\nb\nc\n"
@@ -278,7 +362,10 @@ def test_ls_asks_page_after_page() -> None:
 def test_rm_with_force_passes_over_what_is_not_there() -> None:
     with scripted((404, {}, b""), (204, {}, b"")) as server:
         result = ran(server.url, "rm", "-f", "a", "b", "--json")
-    assert [json.loads(line) for line in result.stdout.splitlines()] == [{"name": "a", "deleted": False}, {"name": "b", "deleted": True}]
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"name": "a", "deleted": False},
+        {"name": "b", "deleted": True},
+    ]
 
 
 def test_names_are_encoded_once() -> None:
@@ -288,26 +375,46 @@ def test_names_are_encoded_once() -> None:
 
 
 def test_names_that_could_drive_a_terminal_are_listed_as_escapes() -> None:
-    listing = json.dumps({"streams": [{"name": "a\r\nb\u001b[31m"}, {"name": "ü"}], "next": None}).encode()
+    listing = json.dumps(
+        {"streams": [{"name": "a\r\nb\u001b[31m"}, {"name": "ü"}], "next": None}
+    ).encode()
     with scripted((200, {}, listing), (200, {}, listing)) as server:
         assert ran(server.url, "ls").stdout.splitlines() == ["a\\r\\nb\\x1b[31m", "ü"]
-        assert json.loads(ran(server.url, "ls", "--json").stdout.splitlines()[0])["name"] == "a\r\nb\x1b[31m"
+        assert (
+            json.loads(ran(server.url, "ls", "--json").stdout.splitlines()[0])["name"]
+            == "a\r\nb\x1b[31m"
+        )
 
 
 def test_a_stream_ends_in_one_way() -> None:
-    both = ran("http://127.0.0.1:1", "create", "a", "--ttl", "1h", "--expires-at", "2030-01-01T00:00:00Z")
-    assert both.exit_code == exits.USAGE and "--ttl" in both.stderr and "--expires-at" in both.stderr
+    both = ran(
+        "http://127.0.0.1:1", "create", "a", "--ttl", "1h", "--expires-at", "2030-01-01T00:00:00Z"
+    )
+    assert (
+        both.exit_code == exits.USAGE and "--ttl" in both.stderr and "--expires-at" in both.stderr
+    )
 
 
 def test_a_table_says_which_streams_it_covers() -> None:
     def answer(streams: int, **more: object) -> tuple[int, dict[str, str], bytes]:
-        return 201, {"content-type": "application/json"}, json.dumps({"table": {"streams": streams}, **more}).encode()
+        return (
+            201,
+            {"content-type": "application/json"},
+            json.dumps({"table": {"streams": streams}, **more}).encode(),
+        )
 
     asked = ("table", "create", "t", "--prefix", "misspelt/", "--column", "a:b:long", "--hold")
     with scripted(answer(0)) as server:
         result = ran(server.url, *asked)
-    assert result.exit_code == 0 and "warning: no stream name starts with 'misspelt/' yet" in result.stderr
-    assert json.loads(server.said[0].body) == {"prefix": "misspelt/", "hold": True, "columns": {"a:b": "long"}}
+    assert (
+        result.exit_code == 0
+        and "warning: no stream name starts with 'misspelt/' yet" in result.stderr
+    )
+    assert json.loads(server.said[0].body) == {
+        "prefix": "misspelt/",
+        "hold": True,
+        "columns": {"a:b": "long"},
+    }
     other = [{"name": "o", "prefix": "x"}]
     with scripted(answer(3, covered=["a", "b"], taken_by=other, taken_from=other)) as server:
         told = ran(server.url, *asked).stderr
@@ -317,8 +424,14 @@ def test_a_table_says_which_streams_it_covers() -> None:
     assert untyped.exit_code == exits.USAGE and "expected FIELD:TYPE" in untyped.stderr
 
 
-def test_a_sync_prints_milestones_and_with_verbose_every_step(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = (("planned", "job 1 of 't': 2 ranges"), ("plan-object", "jobs/1.plan.json"), ("pointer", "job 1 is in Iceberg"))
+def test_a_sync_prints_milestones_and_with_verbose_every_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    steps = (
+        ("planned", "job 1 of 't': 2 ranges"),
+        ("plan-object", "jobs/1.plan.json"),
+        ("pointer", "job 1 is in Iceberg"),
+    )
     for verbose in (False, True):
         show = tables.told(verbose=verbose)
         for step, said in steps:
@@ -333,7 +446,9 @@ def test_a_sync_prints_milestones_and_with_verbose_every_step(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("verb", [("table", "sync"), ("compact",)])
-def test_table_sync_has_a_second_name(verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_sync_has_a_second_name(
+    verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "check_packages", lambda: None)
     with scripted(error(404, "TABLE_NOT_FOUND")) as server:
         result = ran(server.url, *verb, "gone", "-v")

@@ -1,4 +1,5 @@
-"""A TCP proxy between a client and its server that cuts, delays, truncates and repeats, all by one seed."""
+"""A TCP proxy between a client and its server that cuts, delays, truncates and repeats, all by one
+seed."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ REPLAYED_BYTES_MAX = 1 << 20
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, from 0 to 1. Of connections: `refuse` (closed at once), `cut` (after some bytes in either direction, so that a request or an
-    answer is truncated), `reset` (such a cut is an RST), `replay` (what the client sent is sent to the server once more, on a connection of
-    its own, as a balancer may that tries twice). Of pieces: `delay` (some milliseconds), `repeat` (bytes on their way to the client come twice)."""
+    """How often, from 0 to 1. Of connections: `refuse` (closed at once), `cut` (after some bytes in
+    either direction, so that a request or an answer is truncated), `reset` (such a cut is an RST),
+    `replay` (what the client sent is sent to the server once more, on a connection of its own, as a
+    balancer may that tries twice). Of pieces: `delay` (some milliseconds), `repeat` (bytes on their
+    way to the client come twice)."""
 
     refuse: float = 0.0
     cut: float = 0.0
@@ -32,18 +35,23 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultProxy:
-    """Listens on a free port of 127.0.0.1; `faults` may be set anew at any time, for the connections that come. `counts` is what it did."""
+    """Listens on a free port of 127.0.0.1; `faults` may be set anew at any time, for the
+    connections that come. `counts` is what it did."""
 
     def __init__(self, server: tuple[str, int], faults: Faults, seed: int) -> None:
         self.server = server
         self.faults = faults
-        self.counts = dict.fromkeys(("connections", "refused", "cut", "replayed", "delayed", "repeated"), 0)
+        self.counts = dict.fromkeys(
+            ("connections", "refused", "cut", "replayed", "delayed", "repeated"), 0
+        )
         self._chance = random.Random(seed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening = threading.Event()
         self._ended = asyncio.Event()
         self.port = 0
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="fault-proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="fault-proxy", daemon=True
+        )
         self._thread.start()
         assert self._listening.wait(60)
 
@@ -56,7 +64,8 @@ class FaultProxy:
         self._thread.join(60)
 
     async def _serve(self) -> None:
-        """Accept connections until `close`. `asyncio.run` then ends the tasks of those that have just come, too."""
+        """Accept connections until `close`. `asyncio.run` then ends the tasks of those that have
+        just come, too."""
         self._loop = asyncio.get_running_loop()
         server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
@@ -89,7 +98,10 @@ class FaultProxy:
         except OSError:
             writer.close()
             return
-        limits = [chance.randint(1, faults.cut_bytes) if chance.random() < faults.cut else None for _ in range(2)]
+        limits = [
+            chance.randint(1, faults.cut_bytes) if chance.random() < faults.cut else None
+            for _ in range(2)
+        ]
         sent = bytearray()
         up = asyncio.create_task(self._pump(reader, above[1], limits[0], keep=sent))
         down = asyncio.create_task(self._pump(above[0], writer, limits[1], repeat=faults.repeat))

@@ -1,4 +1,5 @@
-"""Talks played without a server: outcomes in, effects and given values out. The clock is what pauses have added up to."""
+"""Talks played without a server: outcomes in, effects and given values out. The clock is what
+pauses have added up to."""
 
 from __future__ import annotations
 
@@ -7,13 +8,25 @@ from typing import Any
 
 import msgspec
 
-from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse, Open, Operation, Pause, ReadMore, Send
+from polynya.client.messages import (
+    Broken,
+    Deliver,
+    EffectResult,
+    HttpRequest,
+    HttpResponse,
+    Open,
+    Operation,
+    Pause,
+    ReadMore,
+    Send,
+)
 
 LUCK = 1.0  # pauses are as long as they can be
 
 
 class Played:
-    """What a talk did. `asked` are its requests, `pauses` seconds, `given` values; it ended with `result` or `error`, or wants more."""
+    """What a talk did. `asked` are its requests, `pauses` seconds, `given` values; it ended with
+    `result` or `error`, or wants more."""
 
     def __init__(self) -> None:
         self.asked: list[HttpRequest] = []
@@ -28,8 +41,14 @@ class Played:
         return [request.target for request in self.asked]
 
 
-def play(operation: Operation[Any], outcomes: Iterable[HttpResponse | Broken | bytes], *, into: Played | None = None) -> Played:
-    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `ReadMore` takes one, after it was noted in `into`."""
+def play(
+    operation: Operation[Any],
+    outcomes: Iterable[HttpResponse | Broken | bytes],
+    *,
+    into: Played | None = None,
+) -> Played:
+    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `ReadMore` takes one, after
+    it was noted in `into`."""
     played, waiting, now = into or Played(), iter(outcomes), 0.0
     effect_result: EffectResult | None = None
     try:
@@ -49,7 +68,9 @@ def play(operation: Operation[Any], outcomes: Iterable[HttpResponse | Broken | b
                 if what is None:
                     operation.close()
                     return played
-                assert isinstance(what, Broken) or isinstance(what, bytes) == isinstance(effect, ReadMore), (effect, what)
+                assert isinstance(what, Broken) or isinstance(what, bytes) == isinstance(
+                    effect, ReadMore
+                ), (effect, what)
                 effect_result = EffectResult(now, LUCK, what)
     except StopIteration as stop:
         played.result = stop.value
@@ -60,11 +81,17 @@ def play(operation: Operation[Any], outcomes: Iterable[HttpResponse | Broken | b
 
 
 def ok(status: int = 200, body: bytes = b"", **headers: str) -> HttpResponse:
-    return HttpResponse(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+    return HttpResponse(
+        status, {name.replace("_", "-"): value for name, value in headers.items()}, body
+    )
 
 
 def no(status: int, code: str = "", outcome: str = "refused", **headers: str) -> HttpResponse:
-    body = msgspec.json.encode({"error": {"code": code, "message": "no", "request_id": "r1"}}) if code else b""
+    body = (
+        msgspec.json.encode({"error": {"code": code, "message": "no", "request_id": "r1"}})
+        if code
+        else b""
+    )
     more = {"stream_outcome": outcome} if outcome else {}
     return ok(status, body, **more, **headers)
 

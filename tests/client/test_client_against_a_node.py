@@ -1,4 +1,5 @@
-"""The client's verbs against a real node, blocking and asynchronous: what goes in comes out, and refusals have their types."""
+"""The client's verbs against a real node, blocking and asynchronous: what goes in comes out, and
+refusals have their types."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ def test_values_come_back_as_they_went_in(client: Client) -> None:
     assert records[4].data == b'{"n": 12345678901234567890, "x": 1.0}'
     assert records[0].decode(Order) == Order(1)
     for number, record in enumerate(records):
-        assert [later.data for later in stream.read(record.offset)] == [later.data for later in records[number + 1 :]]
+        assert [later.data for later in stream.read(record.offset)] == [
+            later.data for later in records[number + 1 :]
+        ]
 
 
 def test_what_is_no_record_is_refused_before_it_is_sent(client: Client) -> None:
@@ -109,7 +112,9 @@ def test_bytes_and_text_come_back_as_they_went_in(client: Client) -> None:
         stream.close()
         thread.join(60)
         assert b"".join(seen) == b"".join(parts)
-        assert b"".join(page.body for page in stream.read(max_bytes=1000).pages()) == b"".join(parts)
+        assert b"".join(page.body for page in stream.read(max_bytes=1000).pages()) == b"".join(
+            parts
+        )
 
 
 def test_refusals_have_their_types(client: Client) -> None:
@@ -140,7 +145,9 @@ def test_refusals_name_what_is_there_whichever_core_has_it(client: Client) -> No
     for _ in range(8):
         stream = client.stream(next(names))
         stream.create(ttl_seconds=60)
-        with pytest.raises(Refused, match=r"holds application/json, and the request's Content-Type is text/plain") as refused:
+        with pytest.raises(
+            Refused, match=r"holds application/json, and the request's Content-Type is text/plain"
+        ) as refused:
             client.stream(stream.name, content_type="text/plain").append("x")
         assert refused.value.code == "CONTENT_TYPE_MISMATCH"
         with pytest.raises(StreamExists, match="its Stream-TTL is 60, and the request's is 30"):
@@ -232,7 +239,9 @@ def test_producers_fence_and_fail_with_their_types(client: Client) -> None:
     receipt = zombie.append("late")
     with pytest.raises(ProducerFailed) as failed:
         zombie.close()
-    assert isinstance(failed.value.cause, ProducerFenced) and isinstance(receipt.exception(), ProducerFailed)
+    assert isinstance(failed.value.cause, ProducerFenced) and isinstance(
+        receipt.exception(), ProducerFailed
+    )
     assert (failed.value.applied, failed.value.refused, failed.value.unknown) == (1, 1, 0)
     assert [record.value for record in stream.read()] == ["old", "new"]
     with pytest.raises(ValueError, match="closed"):
@@ -243,7 +252,9 @@ def test_producers_fence_and_fail_with_their_types(client: Client) -> None:
 def test_a_producer_closes_its_stream(client: Client, last: tuple[Any, ...]) -> None:
     stream = client.stream(next(names))
     stream.create()
-    with stream.producer("ends", batching=Batching(batch_records=1, linger_seconds=60.0)) as producer:
+    with stream.producer(
+        "ends", batching=Batching(batch_records=1, linger_seconds=60.0)
+    ) as producer:
         for number in range(3):
             producer.append({"n": number})
         closed = producer.close_stream(*last)
@@ -289,7 +300,9 @@ def test_an_exception_in_the_block_does_not_lose_what_was_appended(client: Clien
 def test_a_full_buffer_makes_appending_wait(client: Client) -> None:
     stream = client.stream(next(names))
     stream.create()
-    with stream.producer(batching=Batching(batch_bytes=1000, buffer_bytes=3000, in_flight=2)) as producer:
+    with stream.producer(
+        batching=Batching(batch_bytes=1000, buffer_bytes=3000, in_flight=2)
+    ) as producer:
         for number in range(3000):
             producer.append(number)
             assert producer.buffered_bytes <= 3000
@@ -301,7 +314,9 @@ def test_the_asynchronous_verbs(node: RunningNode) -> None:
         stream = client.stream(next(names))
         assert (await stream.create()).created
         await stream.append(1, 2)
-        async with stream.producer("a", batching=Batching(batch_bytes=100, buffer_bytes=300)) as producer:
+        async with stream.producer(
+            "a", batching=Batching(batch_bytes=100, buffer_bytes=300)
+        ) as producer:
             receipts = [await producer.append(number) for number in range(3, 100)]
             assert (await receipts[0]).offset
         assert all(receipt.done for receipt in receipts) and producer.applied == 97
@@ -345,7 +360,9 @@ def test_a_cancelled_tail_gives_its_connection_back(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_a_tail_whose_waits_are_cut_short_gives_every_record_once(node: RunningNode, live: Live) -> None:
+def test_a_tail_whose_waits_are_cut_short_gives_every_record_once(
+    node: RunningNode, live: Live
+) -> None:
     async def story(client: AsyncClient) -> None:
         stream = client.stream(next(names))
         await stream.create()
@@ -423,8 +440,14 @@ def test_what_a_worker_did_not_acknowledge_goes_to_another(client: Client) -> No
     with client.share("hands", "handed/a", lanes=1) as first:
         client.stream("handed/a").append(*range(5))
         assert [next(first).value for _ in range(3)] == [0, 1, 2]
-        assert list(client.share("hands", "handed/a", lanes=1, wait=False)) == [], "the lane is taken"
-    assert [job.value for job in client.share("hands", "handed/a", lanes=1, wait=False)] == [2, 3, 4]
+        assert list(client.share("hands", "handed/a", lanes=1, wait=False)) == [], (
+            "the lane is taken"
+        )
+    assert [job.value for job in client.share("hands", "handed/a", lanes=1, wait=False)] == [
+        2,
+        3,
+        4,
+    ]
     with pytest.raises(StreamExists), client.share("hands", "handed/a", lanes=3):
         pass
 
@@ -438,7 +461,10 @@ def test_a_lease_is_kept_up_while_a_job_takes_long(client: Client) -> None:
         assert not taken.wait(6.0), "it takes longer than the lease"
         assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=4.0, wait=False)) == []
         job.ack()
-    assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=4.0, wait=False)) == [] and work.leases_lost == 0
+    assert (
+        list(client.share("slow", "slow/a", lanes=1, lease_seconds=4.0, wait=False)) == []
+        and work.leases_lost == 0
+    )
 
 
 def test_what_a_dead_worker_had_is_given_again_when_its_lease_is_over(client: Client) -> None:

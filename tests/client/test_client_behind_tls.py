@@ -1,4 +1,5 @@
-"""The client of a node that wants tokens and speaks TLS: every verb, and shared work, whose acknowledgements have tokens of their own."""
+"""The client of a node that wants tokens and speaks TLS: every verb, and shared work, whose
+acknowledgements have tokens of their own."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def test_everything_works_with_the_token_that_allows_it(guarded: Guarded) -> Non
                     producer.append(number)
             assert sorted(job.value for job in work) == list(range(10))
         assert [record.value for record in stream.read()] == list(range(10))
-        assert list(client.share("crew", "guarded/*", lanes=2, wait=False)) == [], "all was acknowledged"
+        assert list(client.share("crew", "guarded/*", lanes=2, wait=False)) == [], (
+            "all was acknowledged"
+        )
         stream.close()
 
     async def follow() -> list[int]:
@@ -66,13 +69,20 @@ def test_what_the_token_does_not_allow_is_denied(guarded: Guarded) -> None:
 
 
 def test_a_certificate_that_is_not_trusted_is_said(guarded: Guarded) -> None:
-    with Client(guarded.url, token=guarded.token, retry=Retry(seconds=0.1)) as client, pytest.raises(Unavailable, match=r"(?i)certificate"):
+    with (
+        Client(guarded.url, token=guarded.token, retry=Retry(seconds=0.1)) as client,
+        pytest.raises(Unavailable, match=r"(?i)certificate"),
+    ):
         client.stream("guarded/b").create()
 
 
-def test_the_bench_takes_the_commands_token_and_certificate(guarded: Guarded, tmp_path: Path) -> None:
+def test_the_bench_takes_the_commands_token_and_certificate(
+    guarded: Guarded, tmp_path: Path
+) -> None:
     trusted = tmp_path / "self.crt"
     trusted.write_text(ssl.DER_cert_to_PEM_cert(guarded.trusted.get_ca_certs(binary_form=True)[0]))
     variables = {"POLYNYA_TOKEN": guarded.token, "POLYNYA_CA_FILE": str(trusted)}
-    ran = polynya("bench", "append", "--seconds", "100ms", "--streams", "1", server=guarded.url, **variables)
+    ran = polynya(
+        "bench", "append", "--seconds", "100ms", "--streams", "1", server=guarded.url, **variables
+    )
     assert ran.code == 0, ran

@@ -79,7 +79,15 @@ def test_an_append_is_sent_again_while_nothing_can_have_been_applied() -> None:
     assert len(played.asked) == 3 and played.pauses == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("what", [LOST, no(503, "OUTCOME_UNKNOWN", "unknown"), no(500, "INTERNAL", "unknown"), no(504, outcome="")])
+@pytest.mark.parametrize(
+    "what",
+    [
+        LOST,
+        no(503, "OUTCOME_UNKNOWN", "unknown"),
+        no(500, "INTERNAL", "unknown"),
+        no(504, outcome=""),
+    ],
+)
 def test_an_append_whose_outcome_is_unknown_is_not_sent_again(what: HttpResponse | Broken) -> None:
     played = play(append(), [what])
     assert isinstance(played.error, OutcomeUnknown) and played.error.outcome is Outcome.UNKNOWN
@@ -87,7 +95,9 @@ def test_an_append_whose_outcome_is_unknown_is_not_sent_again(what: HttpResponse
 
 
 def test_what_is_repeatable_is_sent_again_after_a_lost_answer() -> None:
-    played = play(create(), [LOST, no(500, "INTERNAL", "unknown"), ok(200, stream_next_offset=token(0, 0))])
+    played = play(
+        create(), [LOST, no(500, "INTERNAL", "unknown"), ok(200, stream_next_offset=token(0, 0))]
+    )
     assert played.result.created is False and len(played.asked) == 3
 
 
@@ -123,14 +133,20 @@ def test_a_repeat_that_is_refused_does_not_hide_that_the_first_may_have_been_app
 
 def test_a_delete_that_finds_nothing_after_a_lost_answer_has_deleted() -> None:
     assert play(verbs.delete("orders", RETRY), [LOST, no(404, "NOT_FOUND")]).result is True
-    assert isinstance(play(verbs.delete("orders", RETRY), [NOBODY, no(404, "NOT_FOUND")]).error, StreamNotFound)
-    assert play(verbs.delete("orders", RETRY, missing_ok=True), [no(404, "NOT_FOUND")]).result is False
+    assert isinstance(
+        play(verbs.delete("orders", RETRY), [NOBODY, no(404, "NOT_FOUND")]).error, StreamNotFound
+    )
+    assert (
+        play(verbs.delete("orders", RETRY, missing_ok=True), [no(404, "NOT_FOUND")]).result is False
+    )
 
 
 def test_a_success_that_does_not_say_what_it_should_was_applied_all_the_same() -> None:
     played = play(append(), [ok(204)])
     assert isinstance(played.error, AnswerDamaged) and played.error.outcome is Outcome.APPLIED
-    assert play(create(), [ok(201), ok(200, stream_next_offset=token(0, 0))]).result.offset == token(0, 0)
+    assert play(
+        create(), [ok(201), ok(200, stream_next_offset=token(0, 0))]
+    ).result.offset == token(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +157,18 @@ def test_a_success_that_does_not_say_what_it_should_was_applied_all_the_same() -
         (no(412, "INCARNATION_MISMATCH"), StreamReplaced, {}),
         (no(404, outcome=""), StreamNotFound, {}),  # to HEAD: no body
         (no(410, outcome=""), StreamGone, {}),
-        (ok(409, stream_closed="true", stream_next_offset="z"), StreamClosed, {"offset": "z"}),  # another server
+        # another server
+        (ok(409, stream_closed="true", stream_next_offset="z"), StreamClosed, {"offset": "z"}),
         (ok(400, b"<html>"), Refused, {"message": "append: the server responded 400: <html>"}),
     ],
 )  # fmt: skip
-def test_refusals_have_types(answer: HttpResponse, kind: type[ClientError], facts: dict[str, str]) -> None:
+def test_refusals_have_types(
+    answer: HttpResponse, kind: type[ClientError], facts: dict[str, str]
+) -> None:
     error = refused(answer, "append")
-    assert type(error) is kind and error.outcome is Outcome.REFUSED and error.status == answer.status
+    assert (
+        type(error) is kind and error.outcome is Outcome.REFUSED and error.status == answer.status
+    )
     assert {name: getattr(error, name) for name in facts} == facts
 
 
@@ -162,17 +183,32 @@ def test_an_answer_without_a_body_is_put_into_words() -> None:
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
-    with Client("http://127.0.0.1:1", retry=Retry(seconds=0)) as client, pytest.raises(Unavailable) as gone:
+    with (
+        Client("http://127.0.0.1:1", retry=Retry(seconds=0)) as client,
+        pytest.raises(Unavailable) as gone,
+    ):
         client.stream("s").create()
-    assert str(gone.value).startswith("create 's': the server is unreachable: ") and str(gone.value).endswith("(http://127.0.0.1:1)")
+    assert str(gone.value).startswith("create 's': the server is unreachable: ") and str(
+        gone.value
+    ).endswith("(http://127.0.0.1:1)")
 
 
 def test_listings_come_page_by_page() -> None:
     row = b'{"name":"%s","content_type":"text/plain","next_offset":"1_1","closed":true,"incarnation":"7","retained_offset":"1_0","new":[]}'
-    first, second = (b'{"streams":[%s],"next":%s}' % (row % name, after) for name, after in ((b"a", b'"a"'), (b"b", b"null")))
+    first, second = (
+        b'{"streams":[%s],"next":%s}' % (row % name, after)
+        for name, after in ((b"a", b'"a"'), (b"b", b"null"))
+    )
     played = play(verbs.listing("", RETRY), [ok(200, first), NOBODY, ok(200, second)])
     assert [facts.name for facts in played.given] == ["a", "b"] and "after=a" in played.targets[-1]
-    assert played.given[0] == Facts(name="a", content_type="text/plain", offset="1_1", closed=True, incarnation="7", retained_offset="1_0")
+    assert played.given[0] == Facts(
+        name="a",
+        content_type="text/plain",
+        offset="1_1",
+        closed=True,
+        incarnation="7",
+        retained_offset="1_0",
+    )
 
 
 def test_names_are_percent_encoded() -> None:
@@ -184,7 +220,9 @@ def test_a_methods_help_is_that_of_its_talk() -> None:
         signature = inspect.signature(stream.trim)
         assert signature.return_annotation is Trimming and "keep_bytes" in signature.parameters
         assert stream.trim.__doc__ == streams.trim.__doc__ and stream.trim.__name__ == "trim"
-    assert inspect.iscoroutinefunction(AsyncStream.trim) and not inspect.iscoroutinefunction(Stream.trim)
+    assert inspect.iscoroutinefunction(AsyncStream.trim) and not inspect.iscoroutinefunction(
+        Stream.trim
+    )
 
 
 @pytest.mark.parametrize("name", ["../tables/x", "a/../b", "a/./b", "..", "a/.."])

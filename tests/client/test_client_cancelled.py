@@ -1,4 +1,5 @@
-"""Readers whose callers are cancelled go on where they were; those that were broken off say so, and never that they are at their end."""
+"""Readers whose callers are cancelled go on where they were; those that were broken off say so, and
+never that they are at their end."""
 
 from __future__ import annotations
 
@@ -16,12 +17,21 @@ from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import ReadPosition, read
 
 PAGES = {"0_0": (b"[1,2]", "1_4", "false"), "1_4": (b"[3]", "2_6", "true")}
-SECONDS = 60.0  # in which what would otherwise never end has ended, on a machine that has much else to do
+# in which what would otherwise never end has ended, on a machine that has much else to do
+SECONDS = 60.0
 
 
 def page(request: HttpRequest) -> HttpResponse:
     body, offset, last = PAGES[request.target.rpartition("=")[2]]
-    return HttpResponse(200, {"content-type": "application/json", "stream-next-offset": offset, "stream-up-to-date": last}, body)
+    return HttpResponse(
+        200,
+        {
+            "content-type": "application/json",
+            "stream-next-offset": offset,
+            "stream-up-to-date": last,
+        },
+        body,
+    )
 
 
 class SlowWire:
@@ -74,7 +84,11 @@ def test_what_a_cancelled_caller_waited_for_is_given_to_the_next(by: str) -> Non
             wire.may.release()
             given.append(await anext(things))
             given += [await anext(things)] if by == "records" and len(given) == 1 else []
-        assert [each.value for each in given] == [1, 2, 3] if by == "records" else [each.body for each in given] == [b"[1,2]", b"[3]"]
+        assert (
+            [each.value for each in given] == [1, 2, 3]
+            if by == "records"
+            else [each.body for each in given] == [b"[1,2]", b"[3]"]
+        )
         assert len(wire.asked) == len(PAGES), "nothing is asked for again"
         with pytest.raises(StopAsyncIteration):
             await anext(things)
@@ -148,7 +162,9 @@ NOT_FOUND = HttpResponse(404, {}, b'{"error":{"code":"NOT_FOUND","message":"no s
     (ZeroDivisionError(), ZeroDivisionError, ClientError),
     (KeyboardInterrupt(), KeyboardInterrupt, ClientError),
 ])  # fmt: skip
-def test_a_reader_that_was_broken_off_says_so_again(failure: Any, first: type[BaseException], then: type[BaseException]) -> None:
+def test_a_reader_that_was_broken_off_says_so_again(
+    failure: Any, first: type[BaseException], then: type[BaseException]
+) -> None:
     reader = reader_on(Failing(failure), Reader)
     with pytest.raises(first):
         next(reader)
@@ -157,7 +173,9 @@ def test_a_reader_that_was_broken_off_says_so_again(failure: Any, first: type[Ba
             next(things)
 
 
-@pytest.mark.parametrize(("failure", "then"), [(NOT_FOUND, StreamNotFound), (ZeroDivisionError(), ClientError)])
+@pytest.mark.parametrize(
+    ("failure", "then"), [(NOT_FOUND, StreamNotFound), (ZeroDivisionError(), ClientError)]
+)
 def test_and_an_asynchronous_one_too(failure: Any, then: type[BaseException]) -> None:
     async def story() -> None:
         reader = reader_on(AsyncFailing(failure))

@@ -1,4 +1,5 @@
-"""Who waits for a producer or a reader that cannot go on is told so, and a cancelled one leaves nothing open."""
+"""Who waits for a producer or a reader that cannot go on is told so, and a cancelled one leaves
+nothing open."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from polynya.client.producing import Names
 
 NAMES = Names(stream="s", content_type="application/json", producer_id="p")
 OPTIONS = options_of("http://127.0.0.1:1", "", True)
-SECONDS = 60.0  # in which what would otherwise never end has ended, on a machine that has much else to do
+# in which what would otherwise never end has ended, on a machine that has much else to do
+SECONDS = 60.0
 
 
 def test_a_client_that_is_closed_before_its_producer_does_not_leave_it_waiting():
@@ -93,7 +95,9 @@ def test_an_opened_answer_is_closed_when_its_reader_is_cancelled_before_it_has_i
     async def story() -> None:
         wire = AsyncWire(OPTIONS)
         wire._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        wire.router = SimpleNamespace(ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, on_answer=lambda *_: True)
+        wire.router = SimpleNamespace(
+            ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, on_answer=lambda *_: True
+        )
         opening = asyncio.create_task(wire.open(HttpRequest("GET", "/v1/stream/s")))
         async with asyncio.timeout(SECONDS):
             await asked.wait()

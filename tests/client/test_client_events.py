@@ -40,7 +40,23 @@ def naive(body: bytes) -> list[Event]:
 
 @given(
     st.lists(
-        st.sampled_from(["data:", "data: ", "event: control", "id: 7", ":comment", "a", "é", "\r", "\n", "\r\n", "\n\n", "\0"]), max_size=30
+        st.sampled_from(
+            [
+                "data:",
+                "data: ",
+                "event: control",
+                "id: 7",
+                ":comment",
+                "a",
+                "é",
+                "\r",
+                "\n",
+                "\r\n",
+                "\n\n",
+                "\0",
+            ]
+        ),
+        max_size=30,
     ),
     st.lists(st.integers(0, 200), max_size=6),
 )

@@ -1,4 +1,5 @@
-"""Custom headers and query parameters go with every request of a client, or of one call, and replace nothing of the protocol."""
+"""Custom headers and query parameters go with every request of a client, or of one call, and
+replace nothing of the protocol."""
 
 from __future__ import annotations
 
@@ -28,11 +29,24 @@ class Recorder(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.seen.append((self.command, self.path, headers))
-        bodies = {"/v1/streams": b'{"streams": []}', "/v1/node": NODES, "/v1/stream/s/retention": b'{"retained_offset": "-1"}'}
+        bodies = {
+            "/v1/streams": b'{"streams": []}',
+            "/v1/node": NODES,
+            "/v1/stream/s/retention": b'{"retained_offset": "-1"}',
+        }
         body = bodies.get(self.path.partition("?")[0], b"[1]")
         self.send_response(200)
-        facts = {"content-type": "application/json", "stream-next-offset": OFFSET, "stream-up-to-date": "true", "stream-closed": "true"}
-        for name, value in {**facts, "content-length": str(len(body)), **({"stream-owner": self.hint} if self.hint else {})}.items():
+        facts = {
+            "content-type": "application/json",
+            "stream-next-offset": OFFSET,
+            "stream-up-to-date": "true",
+            "stream-closed": "true",
+        }
+        for name, value in {
+            **facts,
+            "content-length": str(len(body)),
+            **({"stream-owner": self.hint} if self.hint else {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -101,7 +115,9 @@ def test_those_of_a_client_go_with_every_request(server: Any) -> None:
 
 def test_those_of_an_asynchronous_client_do_too(server: Any) -> None:
     async def run() -> None:
-        async with AsyncClient(server.url, headers={"X-Team": "blue"}, params={"tenant": "7 &"}) as client:
+        async with AsyncClient(
+            server.url, headers={"X-Team": "blue"}, params={"tenant": "7 &"}
+        ) as client:
             await act_async(client)
 
     asyncio.run(run())
@@ -116,7 +132,10 @@ def test_those_of_one_call_go_with_it_alone(server: Any) -> None:
         list(stream.with_options(**one).read())
         list(client.with_options(**one).streams())
         stream.append(2)
-    told = [("?trace=1" in path or "&trace=1" in path, headers["x-team"], headers["x-app"]) for _, path, headers in server.seen]
+    told = [
+        ("?trace=1" in path or "&trace=1" in path, headers["x-team"], headers["x-app"])
+        for _, path, headers in server.seen
+    ]
     assert told == [(True, "blue", "a")] * 3 + [(False, "red", "a")]
 
 
@@ -154,19 +173,24 @@ def test_closing_what_was_given_options_leaves_the_client_open(server: Any) -> N
         ({"token": "t", "headers": {"Authorization": "Basic x"}}, "pass one of them"),
     ],
 )
-def test_what_the_client_sets_itself_cannot_be_given(kind: Any, given: dict[str, Any], why: str) -> None:
+def test_what_the_client_sets_itself_cannot_be_given(
+    kind: Any, given: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         kind("http://127.0.0.1:1", **given)
 
 
 def test_a_custom_header_leaves_this_machine_no_more_than_a_token_does(server: Any) -> None:
-    """A hint of a node elsewhere, over plain HTTP, is not followed from loopback with what may be a secret."""
+    """A hint of a node elsewhere, over plain HTTP, is not followed from loopback with what may be a
+    secret."""
     server.hint = "http://10.0.0.1:4437"
     with Client(server.url) as client:
         stream = client.stream("s").with_options(headers={"x-api-key": "secret"})
         stream.head()
         assert stream._wire.router.ways("/v1/stream/s", 0.0) == [server.url]
-        assert client.with_options(params={"k": "v"})._wire.router is stream._wire.router, "what it learned is kept from call to call"
+        assert client.with_options(params={"k": "v"})._wire.router is stream._wire.router, (
+            "what it learned is kept from call to call"
+        )
     assert not [path for _, path, _ in server.seen if path.startswith("/v1/node")]
     with Client(server.url, headers={"x-api-key": "secret"}) as client:
         client.stream("s").head()

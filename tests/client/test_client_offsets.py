@@ -1,4 +1,5 @@
-"""A reader's offset: it moves with pages that hold no records, and never past a record that was not handed out."""
+"""A reader's offset: it moves with pages that hold no records, and never past a record that was not
+handed out."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from polynya.client.messages import HttpRequest, HttpResponse, Retry
 from polynya.client.reading import Live, ReadPosition, read, tail
 
 JSON = "application/json"
-EMPTY = ok(200, b"[]", content_type=JSON, stream_next_offset=token(3, 30), stream_up_to_date="true", stream_incarnation="42")
+EMPTY = ok(
+    200,
+    b"[]",
+    content_type=JSON,
+    stream_next_offset=token(3, 30),
+    stream_up_to_date="true",
+    stream_incarnation="42",
+)
 TWO = ok(
     200, b"[10,11]", content_type=JSON, stream_next_offset=token(5, 36), stream_up_to_date="true", stream_closed="true",
     stream_incarnation="42",
@@ -26,13 +34,19 @@ QUIET = ok(204, content_type=JSON, stream_next_offset=token(3, 30), stream_up_to
 
 
 def control(record: int, byte: int) -> bytes:
-    return b"event: control\ndata:" + json.dumps({"streamNextOffset": token(record, byte), "upToDate": True}).encode() + b"\n\n"
+    return (
+        b"event: control\ndata:"
+        + json.dumps({"streamNextOffset": token(record, byte), "upToDate": True}).encode()
+        + b"\n\n"
+    )
 
 
 class Script:
     """A wire that plays answers; before each it lets the test look at the reader."""
 
-    def __init__(self, answers: list[HttpResponse], pieces: list[bytes], look: Callable[[], None]) -> None:
+    def __init__(
+        self, answers: list[HttpResponse], pieces: list[bytes], look: Callable[[], None]
+    ) -> None:
         self._answers = iter(answers)
         self._pieces = iter(pieces)
         self._look = look
@@ -71,12 +85,19 @@ class AsyncScript:
         pass
 
 
-def blocking(answers: list[HttpResponse], pieces: list[bytes], live: Live | None) -> tuple[Any, list[str]]:
+def blocking(
+    answers: list[HttpResponse], pieces: list[bytes], live: Live | None
+) -> tuple[Any, list[str]]:
     """A reader from now, and its offset before each answer that it waits for."""
     seen: list[str] = []
     place = ReadPosition("s", NOW)
     operation = read(place, Retry()) if live is None else tail(place, Retry(), live)
-    reader = Reader(Script(answers, pieces, lambda: seen.append(reader.offset)), place, operation, live=live is not None)  # type: ignore[arg-type]
+    reader = Reader(
+        Script(answers, pieces, lambda: seen.append(reader.offset)),
+        place,
+        operation,
+        live=live is not None,
+    )  # type: ignore[arg-type]
     return reader, seen
 
 
@@ -116,7 +137,9 @@ async def _one(things: AsyncIterator[Any]) -> Any:
     return await anext(things)
 
 
-def asynchronous(answers: list[HttpResponse], pieces: list[bytes], live: Live | None) -> tuple[Any, list[str]]:
+def asynchronous(
+    answers: list[HttpResponse], pieces: list[bytes], live: Live | None
+) -> tuple[Any, list[str]]:
     seen: list[str] = []
     place = ReadPosition("s", NOW)
     operation = read(place, Retry()) if live is None else tail(place, Retry(), live)
@@ -145,7 +168,13 @@ def test_an_event_without_records_moves_the_offset_too(shell: Any) -> None:
     data = b"event: data\ndata:[10]\n\n" + control(5, 34)
     reader, seen = shell([EMPTY, OPENED], [control(3, 30), moved, data], "sse")
     assert next(reader).value == 10
-    assert seen == [NOW, token(3, 30), token(3, 30), token(3, 30), token(4, 31)] and reader.offset == token(5, 34)
+    assert seen == [
+        NOW,
+        token(3, 30),
+        token(3, 30),
+        token(3, 30),
+        token(4, 31),
+    ] and reader.offset == token(5, 34)
 
 
 @both

@@ -1,4 +1,5 @@
-"""The producer against a server that keeps sequences by the letter, over a network that loses, delays, repeats and reorders."""
+"""The producer against a server that keeps sequences by the letter, over a network that loses,
+delays, repeats and reorders."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operations import LOST, NOBODY, no, ok, play, token
 
-from polynya.client import Appended, Batching, Outcome, ProducerFailed, ProducerFenced, ProducerGap, Refused, Retry, StreamClosed
+from polynya.client import (
+    Appended,
+    Batching,
+    Outcome,
+    ProducerFailed,
+    ProducerFenced,
+    ProducerGap,
+    Refused,
+    Retry,
+    StreamClosed,
+)
 from polynya.client.messages import Broken, EffectResult, HttpRequest, HttpResponse
 from polynya.client.producing import Names, Phase, ProducerCore
 from polynya.client.streams import Subject, producer_names
@@ -32,9 +43,17 @@ class Server:
         self.closed_by: tuple[str, ...] = ()
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        name, epoch, number = (request.headers[key] for key in ("producer-id", "producer-epoch", "producer-seq"))
+        name, epoch, number = (
+            request.headers[key] for key in ("producer-id", "producer-epoch", "producer-seq")
+        )
         if self.closed and self.closed_by == (name, epoch, number):
-            return ok(204, stream_next_offset=self._offset(), producer_epoch=epoch, producer_seq=number, stream_closed="true")
+            return ok(
+                204,
+                stream_next_offset=self._offset(),
+                producer_epoch=epoch,
+                producer_seq=number,
+                stream_closed="true",
+            )
         if self.closed:
             return no(409, "STREAM_CLOSED", stream_next_offset=self._offset())
         known_epoch, last = self.states.get(name, (int(epoch), -1))
@@ -45,7 +64,12 @@ class Server:
                 return no(400, "PRODUCER_EPOCH_START")
             last = -1
         if int(number) > last + 1:
-            return no(409, "PRODUCER_GAP", producer_expected_seq=str(last + 1), producer_received_seq=number)
+            return no(
+                409,
+                "PRODUCER_GAP",
+                producer_expected_seq=str(last + 1),
+                producer_received_seq=number,
+            )
         if int(number) == last + 1:
             self.records += json.loads(request.body or b"[]")
             last += 1
@@ -56,7 +80,13 @@ class Server:
             status = 204
         self.states[name] = (int(epoch), last)
         closed = {"stream_closed": "true"} if self.closed else {}
-        return ok(status, stream_next_offset=self._offset(), producer_epoch=epoch, producer_seq=str(last), **closed)
+        return ok(
+            status,
+            stream_next_offset=self._offset(),
+            producer_epoch=epoch,
+            producer_seq=str(last),
+            **closed,
+        )
 
     def _offset(self) -> str:
         return token(len(self.records), len(self.records))
@@ -65,7 +95,9 @@ class Server:
 def run(core: ProducerCore, server: Server, *, seconds: float = 60.0, now: float = 0.0) -> float:
     """Everything due, answered at once and in order."""
     end = now + seconds
-    while (request := core.due(now)) is not None or ((at := core.wake_at(now)) is not None and at <= end):
+    while (request := core.due(now)) is not None or (
+        (at := core.wake_at(now)) is not None and at <= end
+    ):
         if request is None:
             now = max(now + 0.001, at)
             continue
@@ -83,8 +115,15 @@ def test_records_become_batches_and_batches_receipts() -> None:
     batches = [core.offer(str(number).encode(), 0.0) for number in range(5)]
     assert [batch.number for batch in batches] == [0, 0, 1, 1, 2]
     run(core, server)
-    assert server.records == [0, 1, 2, 3, 4] and core.applied == 5 and core.is_idle and core.buffered_bytes == 0
-    assert [settled.result for settled in core.settled] == [Appended(offset=token(end, end)) for end in (2, 4, 5)]
+    assert (
+        server.records == [0, 1, 2, 3, 4]
+        and core.applied == 5
+        and core.is_idle
+        and core.buffered_bytes == 0
+    )
+    assert [settled.result for settled in core.settled] == [
+        Appended(offset=token(end, end)) for end in (2, 4, 5)
+    ]
 
 
 def test_a_batch_waits_for_more_unless_it_is_flushed_or_full() -> None:
@@ -103,7 +142,9 @@ def test_no_more_requests_are_under_way_than_allowed() -> None:
     core = ProducerCore(FRESH, SMALL, RETRY)
     fill(core, 20)
     under_way = [core.due(0.0) for _ in range(5)]
-    assert [request is not None for request in under_way] == [True] * 3 + [False] * 2 and core.wake_at(0.0) is None
+    assert [request is not None for request in under_way] == [True] * 3 + [
+        False
+    ] * 2 and core.wake_at(0.0) is None
 
 
 def test_the_buffer_is_bounded_but_one_record_always_fits() -> None:
@@ -139,8 +180,12 @@ def test_a_pause_holds_up_what_comes_after() -> None:
     assert server.records == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("in_between", [LOST, NOBODY, no(500, "INTERNAL", "unknown"), no(503, outcome=""), ok(200)])
-def test_what_got_no_good_answer_is_sent_again_and_stored_once(in_between: HttpResponse | Broken) -> None:
+@pytest.mark.parametrize(
+    "in_between", [LOST, NOBODY, no(500, "INTERNAL", "unknown"), no(503, outcome=""), ok(200)]
+)
+def test_what_got_no_good_answer_is_sent_again_and_stored_once(
+    in_between: HttpResponse | Broken,
+) -> None:
     for applied in (True, False):
         core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
         fill(core, 2)
@@ -175,7 +220,11 @@ def test_a_refusal_ends_it_with_exact_counts() -> None:
     fill(core, 6, begin=2)
     run(core, server)
     error = core.failure
-    assert isinstance(error, ProducerFailed) and isinstance(error.cause, StreamClosed) and error.outcome is Outcome.REFUSED
+    assert (
+        isinstance(error, ProducerFailed)
+        and isinstance(error.cause, StreamClosed)
+        and error.outcome is Outcome.REFUSED
+    )
     assert (error.applied, error.refused, error.unknown) == (2, 6, 0) and core.phase is Phase.FAILED
     with pytest.raises(ProducerFailed):
         core.offer(b"9", 0.0)
@@ -195,8 +244,16 @@ def test_of_what_was_lost_without_an_answer_nobody_can_tell() -> None:
         if (request := core.due(now)) is not None:
             core.on_result(request, EffectResult(now, 1.0, NOBODY))
     error = core.failure
-    assert (error.applied, error.refused, error.unknown) == (0, 4, 2) and error.outcome is Outcome.UNKNOWN
-    outcomes = [settled.result.outcome for settled in core.settled if isinstance(settled.result, ProducerFailed)]
+    assert (error.applied, error.refused, error.unknown) == (
+        0,
+        4,
+        2,
+    ) and error.outcome is Outcome.UNKNOWN
+    outcomes = [
+        settled.result.outcome
+        for settled in core.settled
+        if isinstance(settled.result, ProducerFailed)
+    ]
     assert outcomes == [Outcome.UNKNOWN, Outcome.REFUSED, Outcome.REFUSED]
     assert 9.0 < now <= RETRY.seconds
 
@@ -219,7 +276,9 @@ def test_a_server_that_forgot_is_told_apart_from_overtaking() -> None:
     server.states.clear()
     fill(core, 2, begin=4)
     run(core, server)
-    assert core.failure and isinstance(core.failure.cause, ProducerGap) and core.failure.refused == 2
+    assert (
+        core.failure and isinstance(core.failure.cause, ProducerGap) and core.failure.refused == 2
+    )
     assert "deleted and recreated" in str(core.failure)
 
 
@@ -232,13 +291,19 @@ def test_a_named_producer_takes_the_next_epoch_and_fences_the_run_before() -> No
     assert [core.epoch for core in runs] == [0, 1, 2] and server.records == [0, 1, 10, 11, 20, 21]
     fill(runs[0], 2)
     run(runs[0], server)
-    assert runs[0].failure and isinstance(runs[0].failure.cause, ProducerFenced) and runs[0].failure.cause.epoch == 2
+    assert (
+        runs[0].failure
+        and isinstance(runs[0].failure.cause, ProducerFenced)
+        and runs[0].failure.cause.epoch == 2
+    )
     assert server.records == [0, 1, 10, 11, 20, 21]
 
 
 def test_an_epoch_that_was_used_is_refused_instead_of_taken_for_repeats() -> None:
     server = Server()
-    named = Names(stream="s", content_type="application/json", producer_id="p", epoch=3, fresh=False)
+    named = Names(
+        stream="s", content_type="application/json", producer_id="p", epoch=3, fresh=False
+    )
     for expected in ([0, 1], [0, 1]):
         core = ProducerCore(named, SMALL, RETRY)
         fill(core, 2)
@@ -258,20 +323,34 @@ def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it()
     run(one, server)
     run(other, server)
     assert one.applied == 2 and other.applied == 0
-    assert other.failure and other.failure.outcome is Outcome.UNKNOWN and "another producer with this id" in str(other.failure)
+    assert (
+        other.failure
+        and other.failure.outcome is Outcome.UNKNOWN
+        and "another producer with this id" in str(other.failure)
+    )
 
 
 @pytest.mark.parametrize("names", [FRESH, NAMED])
 @pytest.mark.parametrize("last", [[], [b"8", b"9"]])
-def test_a_producer_closes_its_stream_after_all_that_it_was_given(names: Names, last: list[bytes]) -> None:
+def test_a_producer_closes_its_stream_after_all_that_it_was_given(
+    names: Names, last: list[bytes]
+) -> None:
     core, server = ProducerCore(names, SMALL, RETRY), Server()
     fill(core, 5)
     batch = core.close_stream(last)
     batch.receipt = "end"
     run(core, server)
     end = core.take_settled()[-1]
-    assert server.closed and server.records == [0, 1, 2, 3, 4, *map(int, last)] and core.applied == 5 + len(last)
-    assert end.receipt == "end" and end.result == Appended(offset=core.offset, closed=True) and core.is_idle
+    assert (
+        server.closed
+        and server.records == [0, 1, 2, 3, 4, *map(int, last)]
+        and core.applied == 5 + len(last)
+    )
+    assert (
+        end.receipt == "end"
+        and end.result == Appended(offset=core.offset, closed=True)
+        and core.is_idle
+    )
     assert core.close_stream([]) is batch, "it may be said twice"
     for again in (lambda: core.offer(b"1", 0.0), lambda: core.close_stream([b"1"])):
         with pytest.raises(StreamClosed, match="this producer closed the stream"):
@@ -281,7 +360,8 @@ def test_a_producer_closes_its_stream_after_all_that_it_was_given(names: Names, 
 
 @pytest.mark.parametrize("last", [[], [b"9"]])
 def test_a_close_is_stored_once_and_only_after_what_is_before_it(last: list[bytes]) -> None:
-    """A closed stream refuses the repeats of earlier batches: the close does not leave before all of those are known to be applied."""
+    """A closed stream refuses the repeats of earlier batches: the close does not leave before all
+    of those are known to be applied."""
     core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
     fill(core, 2)
     core.close_stream(last)
@@ -295,23 +375,38 @@ def test_a_close_is_stored_once_and_only_after_what_is_before_it(last: list[byte
     server.answer(closing)
     core.on_result(closing, EffectResult(1.0, 1.0, LOST))
     run(core, server, now=2.0)
-    assert core.failure is None and core.applied == 2 + len(last) and server.records == [0, 1, *map(int, last)] and server.closed
+    assert (
+        core.failure is None
+        and core.applied == 2 + len(last)
+        and server.records == [0, 1, *map(int, last)]
+        and server.closed
+    )
 
 
 @pytest.mark.parametrize("names", [FRESH, NAMED])
 def test_a_stream_that_is_closed_already_needs_no_second_close(names: Names) -> None:
-    """As when the program that closed it is run again. Last records are refused: they cannot have been stored."""
+    """As when the program that closed it is run again. Last records are refused: they cannot have
+    been stored."""
     server = Server()
     server.closed = True
     core = ProducerCore(names, SMALL, RETRY)
     core.close_stream([])
     run(core, server)
     (end,) = core.take_settled()
-    assert core.failure is None and isinstance(end.result, Appended) and end.result.closed and end.result.offset == token(0, 0)
+    assert (
+        core.failure is None
+        and isinstance(end.result, Appended)
+        and end.result.closed
+        and end.result.offset == token(0, 0)
+    )
     core = ProducerCore(names, SMALL, RETRY)
     core.close_stream([b"1"])
     run(core, server)
-    assert core.failure is not None and isinstance(core.failure.cause, StreamClosed) and core.failure.refused == 1
+    assert (
+        core.failure is not None
+        and isinstance(core.failure.cause, StreamClosed)
+        and core.failure.refused == 1
+    )
 
 
 def test_a_close_that_cannot_be_is_refused_at_once() -> None:
@@ -342,7 +437,9 @@ def test_a_batching_that_cannot_work_is_refused(wrong: dict[str, float]) -> None
 def test_an_epoch_that_no_server_takes_is_refused(epoch: int, name: str) -> None:
     stream = Subject("s", "application/json", RETRY)
     refused = play(producer_names(stream, name, epoch, "drawn"), [])
-    assert isinstance(refused.error, ValueError) and "epoch must be between 0 and" in str(refused.error)
+    assert isinstance(refused.error, ValueError) and "epoch must be between 0 and" in str(
+        refused.error
+    )
     assert play(producer_names(stream, name, 7, "drawn"), []).result.epoch == 7
 
 
@@ -381,7 +478,9 @@ def test_abandoning_leaves_what_was_under_way_unknown() -> None:
 @given(st.integers(0, 2**32))
 def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(seed: int) -> None:
     chance = random.Random(seed)
-    core = ProducerCore(FRESH, Batching(batch_records=3, linger_seconds=0.05, in_flight=chance.randint(1, 5)), RETRY)
+    core = ProducerCore(
+        FRESH, Batching(batch_records=3, linger_seconds=0.05, in_flight=chance.randint(1, 5)), RETRY
+    )
     server, given, now = Server(), 0, 0.0
     total = chance.randint(1, 40)
     on_the_way: list[HttpRequest] = []

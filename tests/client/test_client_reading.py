@@ -37,7 +37,11 @@ class Source:
         return b"[" + b",".join(self.raws[begin:end]) + b"]"
 
     def page(self, begin: int, end: int, **more: str) -> HttpResponse:
-        headers = {"content_type": self.content_type, "stream_next_offset": self.offset(end), "stream_incarnation": LIFE}
+        headers = {
+            "content_type": self.content_type,
+            "stream_next_offset": self.offset(end),
+            "stream_incarnation": LIFE,
+        }
         if end == len(self.raws):
             headers["stream_up_to_date"] = "true"
         return ok(200, self.body(begin, end), **headers, **more)
@@ -60,19 +64,36 @@ def values(played: Played) -> list[int]:
 def test_pages_come_until_the_tail() -> None:
     source = Source(5)
     place = ReadPosition("s", "-1")
-    played = play(read(place, RETRY), [source.page(0, 2), LOST, source.page(2, 4), source.page(4, 5)])
+    played = play(
+        read(place, RETRY), [source.page(0, 2), LOST, source.page(2, 4), source.page(4, 5)]
+    )
     assert played.ended and played.error is None and values(played) == [0, 1, 2, 3, 4]
     assert place.offset == source.offset(5) and place.up_to_date
-    assert f"offset={source.offset(2)}" in played.targets[1] and played.targets[2].startswith(played.targets[1])
-    assert played.asked[2].headers["stream-incarnation"] == LIFE, "another life of the name must not be read on"
+    assert f"offset={source.offset(2)}" in played.targets[1] and played.targets[2].startswith(
+        played.targets[1]
+    )
+    assert played.asked[2].headers["stream-incarnation"] == LIFE, (
+        "another life of the name must not be read on"
+    )
 
 
 def test_each_record_knows_the_offset_after_it() -> None:
     source = Source(3)
     (page,) = play(read(ReadPosition("s", "-1"), RETRY), [source.page(0, 3)]).given
-    assert [record.offset for record in page.records] == [source.offset(1), source.offset(2), source.offset(3)]
+    assert [record.offset for record in page.records] == [
+        source.offset(1),
+        source.offset(2),
+        source.offset(3),
+    ]
     foreign = Page(
-        stream="s", begin="", offset="opaque", content_type="application/json", body=b"", up_to_date=True, closed=False, raws=(b"1", b"2")
+        stream="s",
+        begin="",
+        offset="opaque",
+        content_type="application/json",
+        body=b"",
+        up_to_date=True,
+        closed=False,
+        raws=(b"1", b"2"),
     )
     assert [record.offset for record in foreign.records] == ["", "opaque"]
 
@@ -88,7 +109,10 @@ def test_each_record_knows_the_offset_after_it() -> None:
 def test_a_damaged_page_is_asked_for_again(damage: dict[str, Any]) -> None:
     source = Source(3)
     bad = msgspec.structs.replace(source.page(1, 3), **damage)
-    played = play(read(ReadPosition("s", source.offset(0)), RETRY), [source.page(0, 1), bad, source.page(1, 3)])
+    played = play(
+        read(ReadPosition("s", source.offset(0)), RETRY),
+        [source.page(0, 1), bad, source.page(1, 3)],
+    )
     assert played.error is None and values(played) == [0, 1, 2] and len(played.asked) == 3
 
 
@@ -97,7 +121,11 @@ def test_bytes_go_on_after_a_restore_that_has_lost_what_was_read_last() -> None:
 
     def page(end: str, body: bytes) -> HttpResponse:
         return ok(
-            body=body, content_type="application/octet-stream", stream_next_offset=end, stream_up_to_date="true", stream_incarnation=LIFE
+            body=body,
+            content_type="application/octet-stream",
+            stream_next_offset=end,
+            stream_up_to_date="true",
+            stream_incarnation=LIFE,
         )
 
     place = ReadPosition("s", "-1")
@@ -113,7 +141,15 @@ def test_bytes_go_on_after_a_restore_that_has_lost_what_was_read_last() -> None:
 
 def test_where_answers_break_off_smaller_ones_are_asked_for_and_then_larger_ones_again() -> None:
     source = Source(6)
-    outcomes = [LOST, LOST, source.page(0, 1), source.page(1, 2), NOBODY, source.page(2, 3), source.page(3, 6)]
+    outcomes = [
+        LOST,
+        LOST,
+        source.page(0, 1),
+        source.page(1, 2),
+        NOBODY,
+        source.page(2, 3),
+        source.page(3, 6),
+    ]
     played = play(read(ReadPosition("s", "-1", 1 << 20), RETRY), outcomes)
     assert values(played) == list(range(6))
     asked = [int(target.partition("max_bytes=")[2]) for target in played.targets]
@@ -124,9 +160,22 @@ def test_a_page_that_is_too_large_for_an_event_comes_by_pages() -> None:
     source = Source(4)
     at_tail = source.page(0, 1)
     at_tail.headers["stream-up-to-date"] = "true"
-    outcomes = [at_tail, OPENED, source.event(1, 1) + source.event(1, 4)[:30], LOST, LOST, source.page(1, 3), source.page(3, 4), OPENED]
+    outcomes = [
+        at_tail,
+        OPENED,
+        source.event(1, 1) + source.event(1, 4)[:30],
+        LOST,
+        LOST,
+        source.page(1, 3),
+        source.page(3, 4),
+        OPENED,
+    ]
     played = play(tail(ReadPosition("s", "-1"), RETRY), outcomes)
-    assert values(played) == [0, 1, 2, 3] and "live" not in played.targets[2] and "live=sse" in played.targets[-1]
+    assert (
+        values(played) == [0, 1, 2, 3]
+        and "live" not in played.targets[2]
+        and "live=sse" in played.targets[-1]
+    )
 
 
 def test_a_server_that_gets_nowhere_is_given_up_on() -> None:
@@ -148,7 +197,9 @@ def test_a_tail_reads_up_and_then_follows_events_over_any_number_of_connections(
     ]  # fmt: skip
     place = ReadPosition("s", "-1")
     played = play(tail(place, RETRY), outcomes)
-    assert played.ended and played.error is None and values(played) == list(range(6)) and place.closed
+    assert (
+        played.ended and played.error is None and values(played) == list(range(6)) and place.closed
+    )
     assert [target.partition("offset=")[2].partition("&")[0] for target in played.targets[1:]] == [
         source.offset(2), source.offset(3), source.offset(3), source.offset(3), source.offset(5),
     ]  # fmt: skip
@@ -158,9 +209,20 @@ def test_a_tail_reads_up_and_then_follows_events_over_any_number_of_connections(
 def test_events_that_come_twice_are_given_once() -> None:
     source = Source(3)
     empty = ok(
-        200, b"[]", content_type="application/json", stream_next_offset=source.offset(0), stream_up_to_date="true", stream_incarnation=LIFE
+        200,
+        b"[]",
+        content_type="application/json",
+        stream_next_offset=source.offset(0),
+        stream_up_to_date="true",
+        stream_incarnation=LIFE,
     )
-    twice = source.event(0, 1) + source.event(0, 1) + source.event(1, 3) + source.event(0, 3) + source.event(1, 3)
+    twice = (
+        source.event(0, 1)
+        + source.event(0, 1)
+        + source.event(1, 3)
+        + source.event(0, 3)
+        + source.event(1, 3)
+    )
     played = play(tail(ReadPosition("s", "-1"), RETRY), [empty, OPENED, twice])
     assert values(played) == [0, 1, 2]
 
@@ -168,18 +230,27 @@ def test_events_that_come_twice_are_given_once() -> None:
 def test_what_the_end_cuts_off_is_not_given() -> None:
     source = Source(2)
     empty = ok(
-        200, b"[]", content_type="application/json", stream_next_offset=source.offset(0), stream_up_to_date="true", stream_incarnation=LIFE
+        200,
+        b"[]",
+        content_type="application/json",
+        stream_next_offset=source.offset(0),
+        stream_up_to_date="true",
+        stream_incarnation=LIFE,
     )
     whole = source.event(0, 1)
     for cut in range(1, len(whole) - 1):
-        played = play(tail(ReadPosition("s", "-1"), RETRY), [empty, OPENED, whole[:cut], LOST, empty, OPENED, source.event(0, 2)])
+        played = play(
+            tail(ReadPosition("s", "-1"), RETRY),
+            [empty, OPENED, whole[:cut], LOST, empty, OPENED, source.event(0, 2)],
+        )
         assert values(played) == [0, 1], cut
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
-    """A server that answers from the asked offset; connections that end anywhere, repeat pieces, or never come to be."""
+    """A server that answers from the asked offset; connections that end anywhere, repeat pieces, or
+    never come to be."""
     chance = random.Random(seed)
     count = chance.randint(1, 8)
     source = Source(count)
@@ -192,7 +263,9 @@ def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
         yield first
         while True:
             if chance.random() < 0.3:
-                yield chance.choice([LOST, NOBODY, no(503, "UNAVAILABLE"), no(500, outcome="unknown")])
+                yield chance.choice(
+                    [LOST, NOBODY, no(503, "UNAVAILABLE"), no(500, outcome="unknown")]
+                )
                 continue
             at = offsets[place.offset]
             if "live" not in played.targets[-1]:
@@ -223,37 +296,81 @@ def test_an_error_event_ends_the_tail_or_resumes_it() -> None:
     start = source.page(0, 1)
 
     def error(code: str) -> bytes:
-        return b'event: error\ndata:{"error":{"code":"%s","message":"m","request_id":""}}\n\n' % code.encode()
+        return (
+            b'event: error\ndata:{"error":{"code":"%s","message":"m","request_id":""}}\n\n'
+            % code.encode()
+        )
 
-    played = play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("SLOW_READER"), OPENED])
+    played = play(
+        tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("SLOW_READER"), OPENED]
+    )
     assert not played.ended and len(played.asked) == 3
-    assert isinstance(play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("GONE")]).error, StreamGone)
-    assert isinstance(play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("STREAM_RECREATED")]).error, StreamReplaced)
+    assert isinstance(
+        play(tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("GONE")]).error, StreamGone
+    )
+    assert isinstance(
+        play(
+            tail(ReadPosition("s", "-1"), RETRY), [start, OPENED, error("STREAM_RECREATED")]
+        ).error,
+        StreamReplaced,
+    )
 
 
 def test_a_recreated_stream_and_a_trimmed_offset_are_told() -> None:
     source = Source(2)
     at_tail = source.page(0, 1)
     at_tail.headers["stream-up-to-date"] = "true"
-    assert isinstance(play(tail(ReadPosition("s", "-1"), RETRY), [at_tail, no(412, "INCARNATION_MISMATCH")]).error, StreamReplaced)
-    error = play(read(ReadPosition("s", source.offset(1)), RETRY), [no(410, "TRIMMED", stream_retained_offset="7")]).error
+    assert isinstance(
+        play(
+            tail(ReadPosition("s", "-1"), RETRY), [at_tail, no(412, "INCARNATION_MISMATCH")]
+        ).error,
+        StreamReplaced,
+    )
+    error = play(
+        read(ReadPosition("s", source.offset(1)), RETRY),
+        [no(410, "TRIMMED", stream_retained_offset="7")],
+    ).error
     assert isinstance(error, Trimmed) and error.retained_offset == "7"
 
 
 def test_text_is_followed_by_long_polls_because_events_cannot_carry_it() -> None:
     def poll(text: bytes, end: int, **more: str) -> HttpResponse:
-        return ok(200, text, content_type="text/plain", stream_next_offset=token(end, end), stream_incarnation=LIFE, **more)
+        return ok(
+            200,
+            text,
+            content_type="text/plain",
+            stream_next_offset=token(end, end),
+            stream_incarnation=LIFE,
+            **more,
+        )
 
     start = poll(b"", 0, stream_up_to_date="true")
     quiet = ok(204, stream_next_offset=token(0, 0), stream_up_to_date="true", stream_cursor="5")
     last = ok(204, stream_next_offset=token(2, 2), stream_up_to_date="true", stream_closed="true")
-    played = play(tail(ReadPosition("s", "-1"), RETRY), [start, quiet, LOST, poll(b"a\r", 2, stream_up_to_date="true"), last])
-    assert played.ended and b"".join(page.body for page in played.given) == b"a\r" and played.given[-1].closed
-    assert all("live=long-poll" in target for target in played.targets[1:]) and "cursor=5" in played.targets[2]
+    played = play(
+        tail(ReadPosition("s", "-1"), RETRY),
+        [start, quiet, LOST, poll(b"a\r", 2, stream_up_to_date="true"), last],
+    )
+    assert (
+        played.ended
+        and b"".join(page.body for page in played.given) == b"a\r"
+        and played.given[-1].closed
+    )
+    assert (
+        all("live=long-poll" in target for target in played.targets[1:])
+        and "cursor=5" in played.targets[2]
+    )
 
 
 def test_bytes_come_in_base64() -> None:
-    start = ok(200, b"", content_type="image/png", stream_next_offset=token(0, 0), stream_up_to_date="true", stream_incarnation=LIFE)
+    start = ok(
+        200,
+        b"",
+        content_type="image/png",
+        stream_next_offset=token(0, 0),
+        stream_up_to_date="true",
+        stream_incarnation=LIFE,
+    )
     opened = ok(200, stream_sse_data_encoding="base64")
     event = (
         b"event: data\ndata:"
@@ -267,22 +384,39 @@ def test_bytes_come_in_base64() -> None:
 
 def test_where_events_do_not_get_through_long_polls_are_tried() -> None:
     source = Source(1)
-    outcomes = [source.page(0, 1), *[OPENED, END] * 3, ok(204, stream_next_offset=source.offset(1), stream_up_to_date="true")]
+    outcomes = [
+        source.page(0, 1),
+        *[OPENED, END] * 3,
+        ok(204, stream_next_offset=source.offset(1), stream_up_to_date="true"),
+    ]
     played = play(tail(ReadPosition("s", "-1"), RETRY), outcomes)
-    assert ["sse" in target for target in played.targets[1:4]] == [True] * 3 and "live=long-poll" in played.targets[4]
-    only = play(tail(ReadPosition("s", "-1"), RETRY, "sse"), [source.page(0, 1), *[OPENED, END] * 5])
+    assert ["sse" in target for target in played.targets[1:4]] == [
+        True
+    ] * 3 and "live=long-poll" in played.targets[4]
+    only = play(
+        tail(ReadPosition("s", "-1"), RETRY, "sse"), [source.page(0, 1), *[OPENED, END] * 5]
+    )
     assert all("live=sse" in target for target in only.targets[1:])
 
 
 def test_a_server_that_does_not_come_back_ends_a_tail_after_the_time_that_was_set() -> None:
     source = Source(1)
-    played = play(tail(ReadPosition("s", "-1"), RETRY), [source.page(0, 1), OPENED, source.event(1, 1), LOST, *[NOBODY] * 1000])
+    played = play(
+        tail(ReadPosition("s", "-1"), RETRY),
+        [source.page(0, 1), OPENED, source.event(1, 1), LOST, *[NOBODY] * 1000],
+    )
     assert isinstance(played.error, Unavailable) and 25 < sum(played.pauses) <= 30
 
 
 def test_a_record_with_a_lone_surrogate_is_given_as_it_is() -> None:
     raw = b'["\\ud83d", {"a": [1, "]"]} , 2.50]'
-    page = ok(200, raw, content_type="application/json", stream_next_offset=token(3, 99), stream_up_to_date="true")
+    page = ok(
+        200,
+        raw,
+        content_type="application/json",
+        stream_next_offset=token(3, 99),
+        stream_up_to_date="true",
+    )
     (given,) = play(read(ReadPosition("s", "-1"), RETRY), [page]).given
     assert list(given.raws) == [b'"\\ud83d"', b'{"a": [1, "]"]}', b"2.50"]
 
@@ -290,16 +424,26 @@ def test_a_record_with_a_lone_surrogate_is_given_as_it_is() -> None:
 def test_a_local_read_ends_where_the_node_has_no_more() -> None:
     source = Source(3)
     short = source.page(0, 2)
-    nothing = ok(200, b"[]", content_type="application/json", stream_next_offset=source.offset(2), stream_incarnation=LIFE)
+    nothing = ok(
+        200,
+        b"[]",
+        content_type="application/json",
+        stream_next_offset=source.offset(2),
+        stream_incarnation=LIFE,
+    )
     place = ReadPosition("s", "-1", local=True)
     played = play(read(place, RETRY), [short, nothing])
-    assert played.ended and played.error is None and values(played) == [0, 1] and not place.up_to_date
+    assert (
+        played.ended and played.error is None and values(played) == [0, 1] and not place.up_to_date
+    )
     assert all("consistency=local" in target for target in played.targets)
 
 
 def test_a_live_reader_is_told_later_that_it_has_all() -> None:
     source = Source(2)
-    unsure = source.event(1, 2).replace(b'"upToDate": true, ', b"").replace(b', "upToDate": true', b"")
+    unsure = (
+        source.event(1, 2).replace(b'"upToDate": true, ', b"").replace(b', "upToDate": true', b"")
+    )
     assert b"upToDate" not in unsure
     at_tail = source.page(0, 1, stream_up_to_date="true")
     place = ReadPosition("s", "-1")

@@ -1,4 +1,5 @@
-"""Where a client goes: to the owner that an answer names, if the cluster names it too, and elsewhere when a node is away."""
+"""Where a client goes: to the owner that an answer names, if the cluster names it too, and
+elsewhere when a node is away."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_the_owner_that_the_cluster_names_is_asked_first_and_for_its_stream_alon
     told(router, B, A, B, C)
     assert router.ways(f"{S}?offset=-1", 0) == [B, A, C] and router.owns(B, f"{S}/retention")
     assert router.ways(T, 0) == [A, B, C], "all that are known, one after the other"
-    assert router.ways(f"{S}?offset=-1&consistency=local", 0)[0] == A, "what the asked node has is what was asked for"
+    assert router.ways(f"{S}?offset=-1&consistency=local", 0)[0] == A, (
+        "what the asked node has is what was asked for"
+    )
     assert not router.on_answer(B, S, ok(C), 1.0)
     assert router.ways(S, 1)[0] == C, "the lead went on, and known nodes need no look"
 
@@ -44,7 +47,9 @@ def test_the_owner_that_the_cluster_names_is_asked_first_and_for_its_stream_alon
         (A, "nonsense"),
     ],
 )
-def test_a_token_does_not_follow_a_hint_to_where_it_was_not_safe_to_send_it(server: str, hint: str) -> None:
+def test_a_token_does_not_follow_a_hint_to_where_it_was_not_safe_to_send_it(
+    server: str, hint: str
+) -> None:
     router = NodeRouter([server], with_token=True)
     assert not router.on_answer(server, S, ok(hint), 0)
     router.met([hint])
@@ -52,7 +57,9 @@ def test_a_token_does_not_follow_a_hint_to_where_it_was_not_safe_to_send_it(serv
     assert router.ways(S, 0) == [server]
 
 
-def test_a_hint_to_a_host_that_the_cluster_does_not_name_is_not_followed_nor_asked_about_all_the_time() -> None:
+def test_a_hint_to_a_host_that_the_cluster_does_not_name_is_not_followed_nor_asked_about_all_the_time() -> (
+    None
+):
     router = NodeRouter([A], with_token=True)
     told(router, "http://evil:1", A, B)
     assert router.ways(S, 0) == [A, B]
@@ -75,7 +82,11 @@ def test_a_node_that_is_away_comes_last_for_a_while_and_longer_each_time() -> No
 
 
 def test_servers_are_one_or_several() -> None:
-    assert server_list("a:1, b:2/,http://a:1") == ["http://a:1", "http://b:2"] == server_list(["a:1", "http://b:2"])
+    assert (
+        server_list("a:1, b:2/,http://a:1")
+        == ["http://a:1", "http://b:2"]
+        == server_list(["a:1", "http://b:2"])
+    )
     with Client(["http://a:1", "http://b:1"]) as client:
         assert client.server == "http://a:1"
     with pytest.raises(ValueError, match="all https or all http"):

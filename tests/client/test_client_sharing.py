@@ -1,4 +1,5 @@
-"""Workers of a group: claims, turns, acknowledgements, and leases that end, played without a server."""
+"""Workers of a group: claims, turns, acknowledgements, and leases that end, played without a
+server."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Server:
         if path == "/v1/stream/s":
             return self._read(request)
         if request.method == "GET":
-            return ok(204, stream_next_offset=token(0, 0), stream_up_to_date="true")  # the wake stream is quiet
+            # the wake stream is quiet
+            return ok(204, stream_next_offset=token(0, 0), stream_up_to_date="true")
         return ok(200, stream_next_offset=token(0, 0))
 
     def _claim(self, body: dict[str, Any]) -> HttpResponse | Broken:
@@ -56,8 +58,20 @@ class Server:
         if self.lost:
             self.lost -= 1
             return Broken(True, "the connection broke")
-        link = {"path": "s", "acked_offset": at(self.acked), "tail_offset": at(self.records), "has_pending": True, "link_type": "glob"}
-        claim = {"wake_id": "w", "generation": self.generation, "token": f"t{self.generation}", "streams": [link], "lease_ttl_ms": 30_000}
+        link = {
+            "path": "s",
+            "acked_offset": at(self.acked),
+            "tail_offset": at(self.records),
+            "has_pending": True,
+            "link_type": "glob",
+        }
+        claim = {
+            "wake_id": "w",
+            "generation": self.generation,
+            "token": f"t{self.generation}",
+            "streams": [link],
+            "lease_ttl_ms": 30_000,
+        }
         return ok(200, msgspec.json.encode(claim))
 
     def _ack(self, request: HttpRequest, body: dict[str, Any]) -> HttpResponse:
@@ -101,7 +115,13 @@ def jobs(worker: Worker, server: Server, *, seconds_each: float = 0.0) -> Iterat
                 now += seconds_each
                 effect = operation.send(EffectResult(now, 0.0))
             else:
-                effect = operation.send(EffectResult(now, 0.0, server.answer(effect.request) if hasattr(effect, "request") else None))
+                effect = operation.send(
+                    EffectResult(
+                        now,
+                        0.0,
+                        server.answer(effect.request) if hasattr(effect, "request") else None,
+                    )
+                )
         except StopIteration:
             return
 
@@ -109,14 +129,20 @@ def jobs(worker: Worker, server: Server, *, seconds_each: float = 0.0) -> Iterat
 def test_every_record_is_given_and_acknowledged_at_the_end_of_the_turn() -> None:
     server = Server(25)
     given = list(jobs(Worker(PLAN, "me", RETRY), server))
-    assert [job.offset for job in given] == [at(number + 1) for number in range(25)] and given[3].value == 3
-    assert [(ack["acks"], ack["done"]) for ack in server.acks] == [([{"stream": "s", "offset": at(25)}], True)]
+    assert [job.offset for job in given] == [at(number + 1) for number in range(25)] and given[
+        3
+    ].value == 3
+    assert [(ack["acks"], ack["done"]) for ack in server.acks] == [
+        ([{"stream": "s", "offset": at(25)}], True)
+    ]
 
 
 def test_cursors_move_from_time_to_time_and_a_turn_ends() -> None:
     server = Server(60)
     given = list(jobs(Worker(PLAN, "me", RETRY), server, seconds_each=0.3))
-    assert [job.offset for job in given] == [at(number + 1) for number in range(60)], "over several turns, once each"
+    assert [job.offset for job in given] == [at(number + 1) for number in range(60)], (
+        "over several turns, once each"
+    )
     turns = sum(ack["done"] for ack in server.acks)
     assert turns == pytest.approx(60 * 0.3 / TURN_SECONDS, abs=1)
     assert len(server.acks) >= 60 * 0.3 / ACK_SECONDS / 2
@@ -149,7 +175,9 @@ def test_a_lease_is_kept_while_a_record_is_handled_and_not_for_too_long() -> Non
     first = next(given)
     assert worker.lease_to_keep(9.9) is first.lease and worker.lease_to_keep(10.0) is None
     assert next(given).lease is first.lease
-    assert worker.lease_to_keep(11.9) is first.lease and worker.lease_to_keep(12.0) is None, "each record has its own time"
+    assert worker.lease_to_keep(11.9) is first.lease and worker.lease_to_keep(12.0) is None, (
+        "each record has its own time"
+    )
     assert list(given) == [] and worker.lease_to_keep(4.0) is None
 
 
@@ -161,7 +189,9 @@ def test_a_farewell_acknowledges_what_was_handled_and_gives_the_lease_back() -> 
         job = next(given)
     farewell = worker.farewell()
     assert farewell and server.answer(farewell).status == 200
-    assert server.acked == 2 and server.holder == "" and worker.farewell() is None, "the third was not come back from"
+    assert server.acked == 2 and server.holder == "" and worker.farewell() is None, (
+        "the third was not come back from"
+    )
     worker = Worker(PLAN, "me", RETRY)
     job = next(jobs(worker, server))
     assert job.offset == at(3)
@@ -188,9 +218,15 @@ def test_a_lost_lease_ends_the_turn_and_not_the_worker() -> None:
 def test_records_are_divided_between_lanes_and_none_is_left_over() -> None:
     for by in ("record", "stream"):
         plan = WorkerSettings(group="g", sources=("a/*",), lanes=5, by=by)  # type: ignore[arg-type]
-        lanes = [plan.lane_of(stream, number) for stream in ("a/1", "a/2", "a/3") for number in range(100)]
+        lanes = [
+            plan.lane_of(stream, number)
+            for stream in ("a/1", "a/2", "a/3")
+            for number in range(100)
+        ]
         assert set(lanes) <= set(range(5))
-        assert len({plan.lane_of("a/1", number) for number in range(100)}) == (5 if by == "record" else 1)
+        assert len({plan.lane_of("a/1", number) for number in range(100)}) == (
+            5 if by == "record" else 1
+        )
 
 
 def test_a_lane_passes_over_the_records_of_the_others() -> None:
@@ -198,7 +234,9 @@ def test_a_lane_passes_over_the_records_of_the_others() -> None:
     server = Server(9)
     worker = Worker(plan, "me", RETRY)
     mine = [job.offset for job in jobs(worker, server)]
-    first = plan.lanes  # the one server stands for both lanes here, so the first to claim takes all and passes over half
+    # the one server stands for both lanes here, so the first to claim takes all and passes over
+    # half
+    first = plan.lanes
     assert first == 2 and len(mine) in (4, 5) and server.acked == 9
 
 
@@ -215,12 +253,19 @@ def test_what_was_trimmed_or_deleted_does_not_hold_up_a_worker() -> None:
 
 
 def test_a_group_with_other_sources_is_refused() -> None:
-    exists = [ok(201, stream_next_offset=token(0, 0)), ok(200, stream_next_offset=token(0, 0)), no(409, "SUBSCRIPTION_ALREADY_EXISTS")]
+    exists = [
+        ok(201, stream_next_offset=token(0, 0)),
+        ok(200, stream_next_offset=token(0, 0)),
+        no(409, "SUBSCRIPTION_ALREADY_EXISTS"),
+    ]
     assert isinstance(play(Worker(PLAN, "me", RETRY).join(), exists).error, StreamExists)
 
 
 def test_a_group_is_disbanded_lane_by_lane() -> None:
-    played = play(disband("g", RETRY), [ok(200), ok(204), ok(200), ok(204), no(404, "SUBSCRIPTION_NOT_FOUND"), ok(204)])
+    played = play(
+        disband("g", RETRY),
+        [ok(200), ok(204), ok(200), ok(204), no(404, "SUBSCRIPTION_NOT_FOUND"), ok(204)],
+    )
     assert played.result == 2 and played.targets[-1] == "/v1/stream/groups/g"
 
 

@@ -1,4 +1,5 @@
-"""The client against a real server through a network that cuts, delays, truncates and repeats: nothing lost, nothing twice."""
+"""The client against a real server through a network that cuts, delays, truncates and repeats:
+nothing lost, nothing twice."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from fault_proxy import FaultProxy, Faults, fault_proxy
 from free_ports import nobody
 from product import RunningNode, running_node
 
-from polynya.client import START, AsyncClient, Batching, Client, Live, OutcomeUnknown, ProducerFailed, Retry, Unavailable
+from polynya.client import (
+    START,
+    AsyncClient,
+    Batching,
+    Client,
+    Live,
+    OutcomeUnknown,
+    ProducerFailed,
+    Retry,
+    Unavailable,
+)
 
 pytestmark = pytest.mark.process
 
@@ -51,7 +62,10 @@ def truth(url: str, name: str) -> list[int]:
 
 def follow(url: str, name: str, live: Live, into: list[int]) -> threading.Thread:
     def run() -> None:
-        with Client(url, retry=RETRY) as client, client.stream(name).tail(START, live=live) as reader:
+        with (
+            Client(url, retry=RETRY) as client,
+            client.stream(name).tail(START, live=live) as reader,
+        ):
             into.extend(record.value["n"] for record in reader)
 
     thread = threading.Thread(target=run)
@@ -61,15 +75,23 @@ def follow(url: str, name: str, live: Live, into: list[int]) -> threading.Thread
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_appends_are_stored_once_and_tails_have_no_gap(node: RunningNode, kind: str, seed: int) -> None:
+def test_appends_are_stored_once_and_tails_have_no_gap(
+    node: RunningNode, kind: str, seed: int
+) -> None:
     name = f"faults/{kind}-{seed}"
-    with fault_proxy(address(node.url), KINDS[kind], seed) as proxy, Client(proxy.url, retry=RETRY) as client:
+    with (
+        fault_proxy(address(node.url), KINDS[kind], seed) as proxy,
+        Client(proxy.url, retry=RETRY) as client,
+    ):
         stream = client.stream(name)
         stream.create()
         seen: dict[Live, list[int]] = {"sse": [], "long-poll": []}
         threads = [follow(proxy.url, name, live, into) for live, into in seen.items()]
         with stream.producer(batching=BATCHING) as producer:
-            receipts = [producer.append({"n": number, "fill": "x" * (number % 200)}) for number in range(RECORDS)]
+            receipts = [
+                producer.append({"n": number, "fill": "x" * (number % 200)})
+                for number in range(RECORDS)
+            ]
         assert all(receipt.done() for receipt in receipts) and producer.applied == RECORDS
         stream.close()
         for thread in threads:
@@ -115,7 +137,10 @@ def test_workers_are_given_everything_at_least_once(node: RunningNode) -> None:
     everything = threading.Event()
 
     def work(url: str) -> None:
-        with Client(url, retry=RETRY) as client, client.share("crew", "jobs/*", lanes=3, lease_seconds=2.0) as jobs:
+        with (
+            Client(url, retry=RETRY) as client,
+            client.share("crew", "jobs/*", lanes=3, lease_seconds=2.0) as jobs,
+        ):
             for job in jobs:
                 with lock:
                     handled[job.value["n"]] += 1
@@ -124,7 +149,10 @@ def test_workers_are_given_everything_at_least_once(node: RunningNode) -> None:
                 if everything.is_set():
                     return
 
-    with fault_proxy(address(node.url), Faults(cut=0.3, delay=0.1, refuse=0.1), 5) as proxy, Client(node.url) as client:
+    with (
+        fault_proxy(address(node.url), Faults(cut=0.3, delay=0.1, refuse=0.1), 5) as proxy,
+        Client(node.url) as client,
+    ):
         for name in ("jobs/a", "jobs/b"):
             client.stream(name).create()
         with client.share("crew", "jobs/*", lanes=3, lease_seconds=2.0):
@@ -133,7 +161,9 @@ def test_workers_are_given_everything_at_least_once(node: RunningNode) -> None:
         for worker in workers:
             worker.start()
         for number in range(0, 300, 10):
-            client.stream("jobs/a" if number % 20 else "jobs/b").append(*[{"n": number + more} for more in range(10)])
+            client.stream("jobs/a" if number % 20 else "jobs/b").append(
+                *[{"n": number + more} for more in range(10)]
+            )
         assert everything.wait(60), f"{300 - len(handled)} of 300 are missing; {proxy.counts}"
         client.stream("jobs/a").append(*[{"n": -1}] * 9)  # whoever waits comes to its end
         for worker in workers:
@@ -157,7 +187,11 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(tmp_pa
         for number in range(RECORDS // 2):
             producer.append({"n": number})
         first.kill()
-        rest = threading.Thread(target=lambda: [producer.append({"n": number}) for number in range(RECORDS // 2, RECORDS)])
+        rest = threading.Thread(
+            target=lambda: [
+                producer.append({"n": number}) for number in range(RECORDS // 2, RECORDS)
+            ]
+        )
         rest.start()  # it waits when there is no more room
         with running_node(tmp_path / "data") as second:
             proxy.server = address(second.url)

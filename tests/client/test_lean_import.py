@@ -27,8 +27,12 @@ LEAN = {"polynya", "polynya.base", "polynya.client"}
 
 def test_the_import_is_lean() -> None:
     code = "import json, sys, polynya.client; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment(), check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env=environment(), check=True
+    )
     modules = json.loads(done.stdout)
     assert not HEAVY.intersection(module.split(".")[0] for module in modules)
-    rooms = {".".join(module.split(".")[:2]) for module in modules if module.split(".")[0] == "polynya"}
+    rooms = {
+        ".".join(module.split(".")[:2]) for module in modules if module.split(".")[0] == "polynya"
+    }
     assert rooms == LEAN

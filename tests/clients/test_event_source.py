@@ -1,4 +1,5 @@
-"""A browser's plain `EventSource` follows a stream, and resumes by itself when its server was killed, was restarted, or cut it off."""
+"""A browser's plain `EventSource` follows a stream, and resumes by itself when its server was
+killed, was restarted, or cut it off."""
 
 from __future__ import annotations
 
@@ -47,8 +48,13 @@ def origin() -> Iterator[str]:
         thread.join()
 
 
-def test_it_goes_on_over_a_crash_and_a_restart_without_loss_or_repetition(browser: Browser, origin: str, tmp_path: Path) -> None:
-    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web:
+def test_it_goes_on_over_a_crash_and_a_restart_without_loss_or_repetition(
+    browser: Browser, origin: str, tmp_path: Path
+) -> None:
+    with (
+        steady_node(tmp_path / "data") as server,
+        httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web,
+    ):
         assert web.put("seen", headers=JSON).status_code == 201
         page = browser.open(origin)
         page.run(FOLLOW % f"{server.url}/v1/stream/seen?offset=now&live=sse")
@@ -63,13 +69,21 @@ def test_it_goes_on_over_a_crash_and_a_restart_without_loss_or_repetition(browse
         assert page.run("errors >= 2 && opened >= 3")
 
 
-def test_it_stops_by_itself_at_the_end_of_a_closed_stream(browser: Browser, origin: str, tmp_path: Path) -> None:
-    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web:
+def test_it_stops_by_itself_at_the_end_of_a_closed_stream(
+    browser: Browser, origin: str, tmp_path: Path
+) -> None:
+    with (
+        steady_node(tmp_path / "data") as server,
+        httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web,
+    ):
         assert web.put("ended", headers=JSON).status_code == 201
         page = browser.open(origin)
         page.run(FOLLOW % f"{server.url}/v1/stream/ended?offset=-1&live=sse")
         page.wait("opened === 1")
-        assert web.post("ended", json="last", headers=JSON | {"Stream-Closed": "true"}).status_code == 204
+        assert (
+            web.post("ended", json="last", headers=JSON | {"Stream-Closed": "true"}).status_code
+            == 204
+        )
         page.wait("ended")
         page.wait("source.readyState === EventSource.CLOSED")
         assert page.run("got") == ["last"]

@@ -54,13 +54,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 def run(client: str, *arguments: object) -> Any:
     """What a client prints, as JSON."""
     command = [sys.executable, str(SCRIPTS / f"{client}_client.py"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, timeout=SECONDS, env=environment(), check=False)
+    done = subprocess.run(
+        command, capture_output=True, timeout=SECONDS, env=environment(), check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
 
 def expected(codec: str, *, with_none: bool) -> list[list[Any]]:
-    """The records as every client writes them; librdkafka alone can write a header without a value."""
+    """The records as every client writes them; librdkafka alone can write a header without a
+    value."""
     none = [["none", None]] if with_none else []
     return [
         [
@@ -75,7 +78,9 @@ def expected(codec: str, *, with_none: bool) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize(("writer", "reader", "codec"), PAIRS)
-def test_what_one_client_writes_another_reads(node: RunningNode, writer: str, reader: str, codec: str) -> None:
+def test_what_one_client_writes_another_reads(
+    node: RunningNode, writer: str, reader: str, codec: str
+) -> None:
     """Keys, values, headers, tombstones, nulls and times come back, in each codec, in order."""
     topic = f"{writer}-{codec}"
     written = run(writer, "write", node.kafka, topic, codec, COUNT)
@@ -83,7 +88,9 @@ def test_what_one_client_writes_another_reads(node: RunningNode, writer: str, re
     found, ends, at = run(reader, "read", node.kafka, topic, COUNT)
     assert found == expected(codec, with_none=writer == "confluent")
     assert ends == [0, COUNT]
-    assert at <= COUNT // 2, "the first offset of a time, exactly or, in a compressed batch, its begin"
+    assert at <= COUNT // 2, (
+        "the first offset of a time, exactly or, in a compressed batch, its begin"
+    )
     if codec == "none":
         assert at == COUNT // 2
 
@@ -127,7 +134,9 @@ def test_over_http_a_partition_is_read_and_left_alone(node: RunningNode) -> None
         assert response.headers["Content-Type"] == "application/octet-stream"
         assert response.read() == b"a"
     for method, body in (("POST", b"no batch"), ("PUT", b"no batch"), ("DELETE", None)):
-        asked = urllib.request.Request(url, data=body, method=method, headers={"Content-Type": KAFKA_CONTENT_TYPE})
+        asked = urllib.request.Request(
+            url, data=body, method=method, headers={"Content-Type": KAFKA_CONTENT_TYPE}
+        )
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(asked)
         with refused.value as answer:
@@ -139,7 +148,20 @@ def test_over_http_a_partition_is_read_and_left_alone(node: RunningNode) -> None
 def test_a_consumer_waits_for_what_comes(node: RunningNode) -> None:
     """A fetch beyond the end is answered as soon as there is a record, on whichever core."""
     kcat(node, "-P", "-t", "later", given=b"first\n")
-    command = [needed_program("kcat"), "-b", node.kafka, "-C", "-t", "later", "-o", "beginning", "-c", "2", "-q", "-u"]
+    command = [
+        needed_program("kcat"),
+        "-b",
+        node.kafka,
+        "-C",
+        "-t",
+        "later",
+        "-o",
+        "beginning",
+        "-c",
+        "2",
+        "-q",
+        "-u",
+    ]
     reader = subprocess.Popen(command, stdout=subprocess.PIPE)
     timer = threading.Timer(SECONDS, reader.kill)
     timer.start()
@@ -172,9 +194,18 @@ def kafka_jars(maven: str) -> Path:
     shutil.rmtree(cached, ignore_errors=True)
     cached.mkdir(parents=True)
     (cached / "pom.xml").write_text(POM)
-    command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cached}"]
+    command = [
+        maven,
+        "-q",
+        "-B",
+        "dependency:copy-dependencies",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={cached}",
+    ]
     try:
-        done = subprocess.run(command, cwd=cached, capture_output=True, timeout=FETCH_SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=cached, capture_output=True, timeout=FETCH_SECONDS, check=False
+        )
         if done.returncode or not list(cached.glob("kafka-tools-*.jar")):
             left_out(f"Kafka's Java tools: Maven cannot fetch them: {done.stdout.decode()[-300:]}")
         with contextlib.suppress(OSError):  # another run was first
@@ -192,21 +223,37 @@ def libraries() -> Path:
     java, maven = shutil.which("java"), shutil.which("mvn")
     if java is None:
         left_out("Kafka's Java tools: java 17 or newer is not installed")
-    said = subprocess.run([java, "-version"], capture_output=True, timeout=SECONDS, check=False).stderr.decode()
+    said = subprocess.run(
+        [java, "-version"], capture_output=True, timeout=SECONDS, check=False
+    ).stderr.decode()
     release = re.search(r'version "(\d+)', said)
     if release is None or int(release[1]) < 17:
         left_out(f"Kafka's Java tools need java 17 or newer: {said[:80]}")
     named = os.environ.get("KAFKA_LIBS", "")
     if named:
-        assert Path(named).is_dir(), f"KAFKA_LIBS is {named}: expected a folder with the jars of kafka-tools"
+        assert Path(named).is_dir(), (
+            f"KAFKA_LIBS is {named}: expected a folder with the jars of kafka-tools"
+        )
         return Path(named)
     if maven is None:
-        left_out("Kafka's Java tools: install mvn, which fetches them, or set KAFKA_LIBS to a folder with them")
+        left_out(
+            "Kafka's Java tools: install mvn, which fetches them, or set KAFKA_LIBS to a folder "
+            "with them"
+        )
     return kafka_jars(maven)
 
 
 def java(node: RunningNode, libraries: Path, tool: str, *arguments: str, given: bytes = b"") -> str:
-    command = ["java", "-Xmx256m", "-cp", f"{libraries}/*", tool, "--bootstrap-server", node.kafka, *arguments]
+    command = [
+        "java",
+        "-Xmx256m",
+        "-cp",
+        f"{libraries}/*",
+        tool,
+        "--bootstrap-server",
+        node.kafka,
+        *arguments,
+    ]
     done = subprocess.run(command, input=given, capture_output=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     return done.stdout.decode()
@@ -216,7 +263,14 @@ def test_the_java_tools_create_write_and_read(node: RunningNode, libraries: Path
     topics = "org.apache.kafka.tools.TopicCommand"
     java(node, libraries, topics, "--create", "--topic", "java", "--partitions", "1")
     assert "java" in java(node, libraries, topics, "--list").split()
-    java(node, libraries, "org.apache.kafka.tools.ConsoleProducer", "--topic", "java", given=b"1\n2\n3\n")
+    java(
+        node,
+        libraries,
+        "org.apache.kafka.tools.ConsoleProducer",
+        "--topic",
+        "java",
+        given=b"1\n2\n3\n",
+    )
     found = java(
         node, libraries, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", "java", "--partition", "0",
         "--offset", "earliest", "--max-messages", "3", "--timeout-ms", "60000",

@@ -1,4 +1,5 @@
-"""The official TypeScript client, the State protocol and Yjs from npm: each runs its own features against a node; the client lives through restarts."""
+"""The official TypeScript client, the State protocol and Yjs from npm: each runs its own features
+against a node; the client lives through restarts."""
 
 from __future__ import annotations
 
@@ -30,19 +31,28 @@ def folder() -> Path:
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_foreign_client_works(suite: str, cores: int, folder: Path, tmp_path: Path) -> None:
     with running_node(tmp_path / "data", "--cores", str(cores)) as server:
+        # the Yjs server leaves connections open
         command = [
             node(),
             "--test",
             "--test-force-exit",
             "--test-reporter=tap",
             f"{suite}.test.mjs",
-        ]  # the Yjs server leaves connections open
+        ]
         ran = subprocess.run(
-            command, cwd=folder, env=environment(SERVER=server.url), capture_output=True, text=True, timeout=200, check=False
+            command,
+            cwd=folder,
+            env=environment(SERVER=server.url),
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
         )
     told = dict(re.findall(r"^# (tests|pass|fail|skipped|todo) (\d+)$", ran.stdout, re.MULTILINE))
     assert (ran.returncode, told.get("fail")) == (0, "0"), ran.stdout + ran.stderr
-    assert (told["pass"], told["skipped"], told["todo"]) == (str(STORIES[suite]), "0", "0"), ran.stdout
+    assert (told["pass"], told["skipped"], told["todo"]) == (str(STORIES[suite]), "0", "0"), (
+        ran.stdout
+    )
 
 
 class Script:
@@ -50,7 +60,12 @@ class Script:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [node(), *arguments], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [node(), *arguments],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -77,8 +92,13 @@ class Script:
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_a_reader_lives_through_restarts_and_misses_nothing(live: str, folder: Path, tmp_path: Path) -> None:
-    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web:
+def test_a_reader_lives_through_restarts_and_misses_nothing(
+    live: str, folder: Path, tmp_path: Path
+) -> None:
+    with (
+        steady_node(tmp_path / "data") as server,
+        httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web,
+    ):
         kind = {"Content-Type": "application/json"}
         assert web.put("followed", headers=kind).status_code == 201
         reader = Script(folder, "follow.mjs", f"{server.url}/v1/stream/followed", live)
@@ -86,7 +106,10 @@ def test_a_reader_lives_through_restarts_and_misses_nothing(live: str, folder: P
             for part, again in enumerate((server.crash, server.restart, None)):
                 for number in range(part * 10, part * 10 + 10):
                     assert web.post("followed", json=number, headers=kind).status_code == 204
-                wait_until(lambda part=part: len(reader.lines) >= part * 10 + 5, what="the reader to follow")
+                wait_until(
+                    lambda part=part: len(reader.lines) >= part * 10 + 5,
+                    what="the reader to follow",
+                )
                 if again:
                     again()
             assert web.post("followed", headers={"Stream-Closed": "true"}).status_code == 204
@@ -95,8 +118,13 @@ def test_a_reader_lives_through_restarts_and_misses_nothing(live: str, folder: P
     assert [json.loads(line) for line in reader.lines] == list(range(30))
 
 
-def test_a_producer_lives_through_a_crash_and_stores_everything_once(folder: Path, tmp_path: Path) -> None:
-    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web:
+def test_a_producer_lives_through_a_crash_and_stores_everything_once(
+    folder: Path, tmp_path: Path
+) -> None:
+    with (
+        steady_node(tmp_path / "data") as server,
+        httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web,
+    ):
         assert web.put("produced", headers={"Content-Type": "application/json"}).status_code == 201
         writer = Script(folder, "produce.mjs", f"{server.url}/v1/stream/produced", str(COUNT))
         try:

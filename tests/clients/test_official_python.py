@@ -1,4 +1,5 @@
-"""The official Python client from PyPI, feature by feature, against a node; readers that resume over restarts."""
+"""The official Python client from PyPI, feature by feature, against a node; readers that resume
+over restarts."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1-core", "2-cores"])
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_node(tmp_path_factory.mktemp("node") / "data", "--cores", str(request.param)) as server:
+    with running_node(
+        tmp_path_factory.mktemp("node") / "data", "--cores", str(request.param)
+    ) as server:
         yield f"{server.url}/v1/stream/python/"
 
 
@@ -72,8 +75,14 @@ def test_text_and_bytes_come_back_as_they_are(url: str) -> None:
 
 def test_appends_of_many_threads_are_batched_and_none_is_lost(url: str) -> None:
     posts = []
-    watch = httpx.Client(event_hooks={"request": [lambda asked: posts.append(asked.method)]}, timeout=60)
-    with watch, DurableStream.create(url, content_type=JSON, client=watch) as made, ThreadPoolExecutor(16) as threads:
+    watch = httpx.Client(
+        event_hooks={"request": [lambda asked: posts.append(asked.method)]}, timeout=60
+    )
+    with (
+        watch,
+        DurableStream.create(url, content_type=JSON, client=watch) as made,
+        ThreadPoolExecutor(16) as threads,
+    ):
         list(threads.map(lambda number: made.append({"n": number}), range(200)))
         assert sorted(item["n"] for item in made.stream(live=False).read_json()) == list(range(200))
         assert posts.count("POST") < 200
@@ -108,7 +117,10 @@ def test_the_asynchronous_client_does_the_same(live: str, url: str) -> None:
         async with await AsyncDurableStream.create(url, content_type=JSON) as made:
             await made.append(0)
             got: list[int] = []
-            async with await astream(url, offset="-1", live=live) as reading, asyncio.TaskGroup() as tasks:
+            async with (
+                await astream(url, offset="-1", live=live) as reading,
+                asyncio.TaskGroup() as tasks,
+            ):
                 async for event in reading.iter_events(mode="json"):
                     got += event.data if isinstance(event.data, list) else [event.data]
                     if got == [0]:
@@ -149,7 +161,9 @@ def test_a_stream_with_a_time_to_live_goes(url: str) -> None:
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_a_reader_resumes_where_it_was_after_a_crash_and_a_restart(live: str, tmp_path: Path) -> None:
+def test_a_reader_resumes_where_it_was_after_a_crash_and_a_restart(
+    live: str, tmp_path: Path
+) -> None:
     with steady_node(tmp_path / "data") as server:
         url = f"{server.url}/v1/stream/followed"
         got: list[int] = []

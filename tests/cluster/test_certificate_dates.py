@@ -7,7 +7,13 @@ from pathlib import Path
 
 from cryptography import x509
 
-from polynya.cluster.certificates import CERTIFICATE_DAYS, date_trouble, expires, make_authority, make_certificate
+from polynya.cluster.certificates import (
+    CERTIFICATE_DAYS,
+    date_trouble,
+    expires,
+    make_authority,
+    make_certificate,
+)
 
 
 def test_a_node_whose_clock_is_hours_behind_is_let_in(tmp_path: Path) -> None:

@@ -21,8 +21,15 @@ from polynya.stream.placement import ClusterMap
 
 
 def nodes(*records: NodeRecord) -> ClusterMap:
-    known = {number: NodeRecord(number, f"h{number}:1", f"http://h{number}", "a") for number in (1, 2, 3)}
-    return ClusterMap(epoch=1, replicas=3, nodes=known | {record.id: record for record in records}, groups={1: cast(Any, None)})
+    known = {
+        number: NodeRecord(number, f"h{number}:1", f"http://h{number}", "a") for number in (1, 2, 3)
+    }
+    return ClusterMap(
+        epoch=1,
+        replicas=3,
+        nodes=known | {record.id: record for record in records},
+        groups={1: cast(Any, None)},
+    )
 
 
 HEIR = NodeRecord(4, "h2:1", "http://h2", "a", replaces=2)
@@ -32,7 +39,9 @@ def test_the_settings_of_a_node_that_is_added_again_name_it_once() -> None:
     now = nodes(HEIR)
 
     async def told() -> dict[str, Any]:
-        acts = ClusterOperations(cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, None), "c")
+        acts = ClusterOperations(
+            cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, None), "c"
+        )
 
         async def see() -> tuple[ClusterMap, Any]:
             return now, SimpleNamespace(up=[1, 3])
@@ -48,7 +57,11 @@ def test_the_settings_of_a_node_that_is_added_again_name_it_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("up", "why"), [((1,), "it has no quorum of its nodes 1, 2, 3; down: 2, 3"), ((1, 2), "an election is in progress")]
+    ("up", "why"),
+    [
+        ((1,), "it has no quorum of its nodes 1, 2, 3; down: 2, 3"),
+        ((1, 2), "an election is in progress"),
+    ],
 )
 def test_without_a_majority_the_reason_names_who_is_missing(up: tuple[int, ...], why: str) -> None:
     async def call(group: int, command: Command) -> Any:
@@ -58,28 +71,51 @@ def test_without_a_majority_the_reason_names_who_is_missing(up: tuple[int, ...],
         return {(node, 0): Told("9", []) for node in up}
 
     now = msgspec.structs.replace(nodes(), groups={0: Placement((1, 2, 3), (1, 2, 3), 1)})
-    maps, view, service = SimpleNamespace(now=now), SimpleNamespace(gather=gather), SimpleNamespace(call=call)
-    acts = ClusterOperations(cast(Any, view), cast(Any, maps), cast(Any, None), cast(Any, service), "c")
+    maps, view, service = (
+        SimpleNamespace(now=now),
+        SimpleNamespace(gather=gather),
+        SimpleNamespace(call=call),
+    )
+    acts = ClusterOperations(
+        cast(Any, view), cast(Any, maps), cast(Any, None), cast(Any, service), "c"
+    )
     with pytest.raises(
-        ClusterRefused, match=rf"group 0, which holds the cluster map, has no leader: {why}; nothing was changed"
+        ClusterRefused,
+        match=rf"group 0, which holds the cluster map, has no leader: {why}; nothing was changed",
     ) as refused:
         asyncio.run(acts.set_node(3, "cordon", False))
     assert refused.value.code == "UNAVAILABLE", "a client may try again"
 
 
-def handed_over(answer: ProposalRefused | PolynyaError | None, *, first: int) -> tuple[dict[str, Any], list[Command]]:
-    """What a transfer of group 1 from node 1 to node 2 says, and what was written, where its leader answers so; node `first` was to lead it."""
+def handed_over(
+    answer: ProposalRefused | PolynyaError | None, *, first: int
+) -> tuple[dict[str, Any], list[Command]]:
+    """What a transfer of group 1 from node 1 to node 2 says, and what was written, where its leader
+    answers so; node `first` was to lead it."""
     written: list[Command] = []
     now = msgspec.structs.replace(nodes(), groups={1: Placement((1, 2, 3), (1, 2, 3), first, 5)})
     led = {1: SimpleNamespace(leader=1)}
-    transfer = AsyncMock(side_effect=answer) if isinstance(answer, BaseException) else AsyncMock(return_value=answer)
-    acts = ClusterOperations(cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(transfer=transfer)), cast(Any, None), "c")
+    transfer = (
+        AsyncMock(side_effect=answer)
+        if isinstance(answer, BaseException)
+        else AsyncMock(return_value=answer)
+    )
+    acts = ClusterOperations(
+        cast(Any, None),
+        cast(Any, None),
+        cast(Any, SimpleNamespace(transfer=transfer)),
+        cast(Any, None),
+        "c",
+    )
 
     async def write(command: Command) -> int:
         written.append(command)
         return 2
 
-    acts._see, acts._write = AsyncMock(return_value=(now, SimpleNamespace(groups=led))), cast(Any, write)  # type: ignore[method-assign]
+    acts._see, acts._write = (
+        AsyncMock(return_value=(now, SimpleNamespace(groups=led))),
+        cast(Any, write),
+    )  # type: ignore[method-assign]
     with mock.patch("polynya.replica.refusals.transferring", return_value=""):
         return asyncio.run(acts.transfer(1, 2)), written
 
@@ -92,7 +128,9 @@ def handed_over(answer: ProposalRefused | PolynyaError | None, *, first: int) ->
         (OutcomeUnknown("the leader was lost"), "the leader was lost"),
     ],
 )
-def test_a_lead_that_is_to_go_and_does_not_go_yet_is_no_refusal(answer: ProposalRefused | PolynyaError, why: str) -> None:
+def test_a_lead_that_is_to_go_and_does_not_go_yet_is_no_refusal(
+    answer: ProposalRefused | PolynyaError, why: str
+) -> None:
     """Who is to lead is written already, and the lead follows by itself."""
     told, written = handed_over(answer, first=1)
     assert len(written) == 1 and told == {

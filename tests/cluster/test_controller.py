@@ -1,4 +1,5 @@
-"""The controller takes the planner's steps through what may fail at any of them, and whoever comes after it goes on."""
+"""The controller takes the planner's steps through what may fail at any of them, and whoever comes
+after it goes on."""
 
 from __future__ import annotations
 
@@ -24,17 +25,33 @@ from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
 
 NODES = tuple(ClusterNode(number, f"n{number}:1", f"http://n{number}") for number in (1, 2, 3))
-BIRTH = NodeIdentity(cluster_id="c", node=1, nodes=(1, 2, 3), zones=("", "", ""), replicas=3, groups=6, cores=1, created_ms=0)
+BIRTH = NodeIdentity(
+    cluster_id="c",
+    node=1,
+    nodes=(1, 2, 3),
+    zones=("", "", ""),
+    replicas=3,
+    groups=6,
+    cores=1,
+    created_ms=0,
+)
 
 
 class World:
-    """A toy cluster behind the surface that a controller has. `trouble`: how many of a hundred asks fail, before or after they had effect."""
+    """A toy cluster behind the surface that a controller has. `trouble`: how many of a hundred asks
+    fail, before or after they had effect."""
 
     def __init__(self, trouble: int = 0, readers: tuple[int, ...] = (), **settings: Any) -> None:
         self.toy = Toy([""] * 3, groups=6, seed=7)
         self.trouble = trouble
         self.birth = msgspec.structs.replace(BIRTH, readers=readers)
-        nodes = (*NODES, *(ClusterNode(number, f"n{number}:1", f"http://n{number}", reader=True) for number in readers))
+        nodes = (
+            *NODES,
+            *(
+                ClusterNode(number, f"n{number}:1", f"http://n{number}", reader=True)
+                for number in readers
+            ),
+        )
         self.level = 2
         self.cluster = ClusterConfig(id="0" * 32, node=1, nodes=nodes, **settings)
         self.maps = ClusterMapCache(BIRTH, self.cluster, None, core=0)
@@ -44,7 +61,9 @@ class World:
 
     def another(self) -> Controller:
         """Who leads the meta group from now on."""
-        start: Any = SimpleNamespace(birth=self.birth, cores=1, core=0, config=SimpleNamespace(cluster=self.cluster))
+        start: Any = SimpleNamespace(
+            birth=self.birth, cores=1, core=0, config=SimpleNamespace(cluster=self.cluster)
+        )
         return Controller(start, self.maps, self, self, self, lambda: self.leading)  # type: ignore[arg-type]
 
     def _fail(self) -> None:
@@ -59,7 +78,18 @@ class World:
         self._fail()
         told: ByCore = {(number, 0): Told("9", [], 1) for number in self.toy.up}
         for group, seen in self.toy.observe().groups.items():
-            one = Replica(group, "leader", 1, seen.leader, 1, 1, 1, seen.configuration, seen.settled, sorted(seen.caught_up))
+            one = Replica(
+                group,
+                "leader",
+                1,
+                seen.leader,
+                1,
+                1,
+                1,
+                seen.configuration,
+                seen.settled,
+                sorted(seen.caught_up),
+            )
             told[seen.leader, 0].replicas.append(one)
         return told
 
@@ -139,10 +169,16 @@ def test_read_replicas_of_the_birth_are_let_in_once_all_nodes_know_what_they_are
     world = World(readers=(4, 5))
     world.level = 1
     world.maps.take(world.toy.machine.map)
-    assert asyncio.run(world.controller._round()) == WAIT_SECONDS and world.toy.map.members == (1, 2, 3)
+    assert asyncio.run(world.controller._round()) == WAIT_SECONDS and world.toy.map.members == (
+        1,
+        2,
+        3,
+    )
     world.level = 2
     asyncio.run(world.settle())
-    assert world.toy.map.readers == {4, 5} and all(each.readers == (4, 5) for each in world.toy.configurations.values())
+    assert world.toy.map.readers == {4, 5} and all(
+        each.readers == (4, 5) for each in world.toy.configurations.values()
+    )
     world.toy.check_rest()
     world.toy.apply(NodeSet(5, NodeState.LEAVING))
     asyncio.run(world.settle())
@@ -163,9 +199,12 @@ def test_while_nothing_is_to_do_nobody_is_asked():
 
 
 @pytest.mark.parametrize("on_its_way", [True, False])
-def test_a_group_that_has_other_voters_than_the_map_names_is_looked_at_until_it_has_those(on_its_way):
-    """As where a change that was asked for under an earlier goal arrives late: the map is at rest, and the group is not. It is between two majorities,
-    or has come to another one, and who is to be back is away."""
+def test_a_group_that_has_other_voters_than_the_map_names_is_looked_at_until_it_has_those(
+    on_its_way,
+):
+    """As where a change that was asked for under an earlier goal arrives late: the map is at rest,
+    and the group is not. It is between two majorities, or has come to another one, and who is to be
+    back is away."""
     world = World()
     world.toy.apply(NodeAdd(node(4), balance=False))
     asyncio.run(world.settle())
@@ -174,7 +213,9 @@ def test_a_group_that_has_other_voters_than_the_map_names_is_looked_at_until_it_
     other = tuple(sorted({*three, 4} - {gone}))
     world.toy.caught_up[group].add(4)
     world.toy.down.add(gone)
-    world.toy.configurations[group] = Configuration(other, three, ()) if on_its_way else Configuration(other, (), (gone,))
+    world.toy.configurations[group] = (
+        Configuration(other, three, ()) if on_its_way else Configuration(other, (), (gone,))
+    )
     world.controller = world.another()
     assert [asyncio.run(world.controller._round()) for _ in range(3)] == [WAIT_SECONDS] * 3
     if on_its_way:
@@ -210,7 +251,14 @@ def test_a_node_that_is_away_is_given_up_only_when_that_is_asked_for(monkeypatch
             await world.settle()
 
         asyncio.run(later())
-        assert all(3 not in placement.voters for group, placement in world.toy.map.groups.items() if group) == gone
+        assert (
+            all(
+                3 not in placement.voters
+                for group, placement in world.toy.map.groups.items()
+                if group
+            )
+            == gone
+        )
 
 
 def test_an_absence_under_an_earlier_lead_does_not_count(monkeypatch):
@@ -257,13 +305,20 @@ def test_the_first_map_waits_for_all_nodes_and_for_releases_that_know_maps():
 
 def test_a_node_says_where_it_is_when_the_map_has_it_elsewhere():
     world = World()
-    world.cluster = ClusterConfig(id="0" * 32, node=1, nodes=(ClusterNode(1, "other:9", "http://other", "east"), *NODES[1:]))
+    world.cluster = ClusterConfig(
+        id="0" * 32, node=1, nodes=(ClusterNode(1, "other:9", "http://other", "east"), *NODES[1:])
+    )
     world.controller = world.another()
     world.leading = False
     world.maps.take(world.toy.machine.map)
     asyncio.run(world.controller._announce())
     record = world.toy.map.nodes[1]
-    assert (record.peer, record.http, record.zone, record.cores) == ("other:9", "http://other", "east", 1)
+    assert (record.peer, record.http, record.zone, record.cores) == (
+        "other:9",
+        "http://other",
+        "east",
+        1,
+    )
     epoch = world.toy.map.epoch
     asyncio.run(world.controller._announce())
     assert world.toy.map.epoch == epoch

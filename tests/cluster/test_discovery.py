@@ -17,7 +17,13 @@ from polynya.base.errors import ConfigError
 from polynya.cluster import discovery
 from polynya.cluster.discovery import ask_others, begun_anew, differs, is_other, learn
 from polynya.config.model import Config
-from polynya.config.node_identity import FILE, DiscoveredCluster, NodeIdentity, birth_of, journal_id_of
+from polynya.config.node_identity import (
+    FILE,
+    DiscoveredCluster,
+    NodeIdentity,
+    birth_of,
+    journal_id_of,
+)
 from polynya.objectstore import StoreSettings, claim_root, open_store
 from polynya.raft import EntryKind
 from polynya.wal import Journal
@@ -25,15 +31,22 @@ from polynya.wal import Journal
 
 def config_of(tmp_path: Path, port: int, **flags: str) -> Config:
     (tmp_path / "data").mkdir(exist_ok=True)
-    nodes = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:8,2=127.0.0.1:{port}=http://127.0.0.1:9"
+    nodes = (
+        f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:8,2=127.0.0.1:{port}=http://127.0.0.1:9"
+    )
     return loaded(tmp_path, cluster_nodes=nodes, **flags).config
 
 
-def test_history_and_groups_are_those_of_the_cluster_and_nobody_is_alarmed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_history_and_groups_are_those_of_the_cluster_and_nobody_is_alarmed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     port = free_ports(1)[0]
     config = config_of(tmp_path, port)
     assert asyncio.run(learn(config)) == DiscoveredCluster()  # nobody is there
-    with cluster_peer(tmp_path / "peer", port, cluster=ID, history=7, groups=6), caplog.at_level(logging.INFO):
+    with (
+        cluster_peer(tmp_path / "peer", port, cluster=ID, history=7, groups=6),
+        caplog.at_level(logging.INFO),
+    ):
         learned = asyncio.run(learn(config))
     assert learned == DiscoveredCluster(7, 6)
     assert not [record for record in caplog.records if record.getMessage() == "a node was refused"]
@@ -53,7 +66,10 @@ def test_a_number_that_was_removed_begins_no_folder(tmp_path: Path) -> None:
     with cluster_peer(tmp_path / "peer", port, cluster=ID, history=7, removed=12):
         learned = asyncio.run(learn(config))
     assert learned.removed_by == 2
-    with pytest.raises(ConfigError, match=r"number 1 was removed from the cluster, as node 2 reports, .*under a new number"):
+    with pytest.raises(
+        ConfigError,
+        match=r"number 1 was removed from the cluster, as node 2 reports, .*under a new number",
+    ):
         birth_of(config, learned)
     assert not list((tmp_path / "data").iterdir())
 
@@ -79,12 +95,20 @@ def test_the_object_store_knows_the_history_too(tmp_path: Path) -> None:
     asyncio.run(claimed(ID))
     assert asyncio.run(learn(config)) == DiscoveredCluster(12, 0)
     assert (
-        asyncio.run(learn(msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, id="f" * 32))))
+        asyncio.run(
+            learn(
+                msgspec.structs.replace(
+                    config, cluster=msgspec.structs.replace(config.cluster, id="f" * 32)
+                )
+            )
+        )
         == DiscoveredCluster()
     )
 
 
-def test_who_was_heard_is_not_asked_again_and_who_is_elsewhere_is_told_apart(tmp_path: Path) -> None:
+def test_who_was_heard_is_not_asked_again_and_who_is_elsewhere_is_told_apart(
+    tmp_path: Path,
+) -> None:
     port = free_ports(1)[0]
     config = config_of(tmp_path, port)
     birth = birth_of(config)
@@ -97,10 +121,14 @@ def test_who_was_heard_is_not_asked_again_and_who_is_elsewhere_is_told_apart(tmp
         assert asyncio.run(differs(config, birth, {2}))
 
 
-def test_another_number_of_groups_is_another_cluster_only_where_the_settings_leave_it_open(tmp_path: Path) -> None:
+def test_another_number_of_groups_is_another_cluster_only_where_the_settings_leave_it_open(
+    tmp_path: Path,
+) -> None:
     birth = NodeIdentity(cluster_id=ID, groups=16, cores=1, created_ms=1, history=3)
     left_open, said = config_of(tmp_path, 1), config_of(tmp_path, 1, groups="16")
-    assert is_other(left_open, birth, DiscoveredCluster(3, 8)) and not is_other(said, birth, DiscoveredCluster(3, 8))
+    assert is_other(left_open, birth, DiscoveredCluster(3, 8)) and not is_other(
+        said, birth, DiscoveredCluster(3, 8)
+    )
     assert (
         is_other(said, birth, DiscoveredCluster(4, 8))
         and not is_other(left_open, birth, DiscoveredCluster(2, 8))

@@ -17,11 +17,24 @@ from polynya.stream.placement import ClusterMap, NodeRecord
         (2, {0: 1, 1: 0}, {1, 3}, "no known leader for 1 of 2 groups"),
         (2, {0: 1, 1: 1}, {3}, None),  # it will elect another by itself
         (4, {0: 1, 1: 1}, {1, 3}, None),
-        (4, {0: 1, 1: 3}, {3}, "no known leader for 1 of 2 groups"),  # a read replica remembers the last leader for ever
+        (
+            4,
+            {0: 1, 1: 3},
+            {3},
+            "no known leader for 1 of 2 groups",
+        ),  # a read replica remembers the last leader for ever
     ],
 )
-def test_a_node_knows_whether_its_groups_are_led(node: int, leaders: dict[int, int], there: set[int], said: str | None):
-    nodes = {number: NodeRecord(number, f"h:{number}", "", "", reader=number == 4) for number in (1, 2, 3, 4)}
+def test_a_node_knows_whether_its_groups_are_led(
+    node: int, leaders: dict[int, int], there: set[int], said: str | None
+):
+    nodes = {
+        number: NodeRecord(number, f"h:{number}", "", "", reader=number == 4)
+        for number in (1, 2, 3, 4)
+    }
     placed = {group: Placement((1, 2, 3), (1, 2, 3), 1) for group in (0, 1)}
     now = ClusterMap(epoch=1, replicas=3, nodes=nodes, groups=placed)
-    assert leaderless((0, 1), leaders.__getitem__, GroupLocations(node, now, there.__contains__)) == said
+    assert (
+        leaderless((0, 1), leaders.__getitem__, GroupLocations(node, now, there.__contains__))
+        == said
+    )

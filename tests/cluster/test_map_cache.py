@@ -54,8 +54,19 @@ def nodes_of(cables: Cables) -> dict[int, ClusterMapCache]:
     listed = tuple(ClusterNode(number, f"n{number}:1", f"http://n{number}") for number in NODES)
     found = {}
     for number in NODES:
-        birth = NodeIdentity(cluster_id="c", node=number, nodes=NODES, zones=("", "", ""), replicas=3, groups=2, cores=1, created_ms=0)
-        found[number] = ClusterMapCache(birth, ClusterConfig(id="0" * 32, node=number, nodes=listed), cables.of(number), core=0)
+        birth = NodeIdentity(
+            cluster_id="c",
+            node=number,
+            nodes=NODES,
+            zones=("", "", ""),
+            replicas=3,
+            groups=2,
+            cores=1,
+            created_ms=0,
+        )
+        found[number] = ClusterMapCache(
+            birth, ClusterConfig(id="0" * 32, node=number, nodes=listed), cables.of(number), core=0
+        )
     return found
 
 
@@ -73,7 +84,9 @@ def maps(cables: Cables) -> dict[int, ClusterMapCache]:
     return nodes_of(cables)
 
 
-def test_who_was_away_takes_the_newest_map_that_anybody_has(cables: Cables, maps: dict[int, ClusterMapCache]) -> None:
+def test_who_was_away_takes_the_newest_map_that_anybody_has(
+    cables: Cables, maps: dict[int, ClusterMapCache]
+) -> None:
     seen: list[int] = []
     maps[3].on_map.append(lambda now: seen.append(now.epoch))
     maps[1].take(later(maps[1].now, 7))
@@ -84,7 +97,9 @@ def test_who_was_away_takes_the_newest_map_that_anybody_has(cables: Cables, maps
     assert seen == [7]
 
 
-def test_who_does_not_answer_is_passed_over(cables: Cables, maps: dict[int, ClusterMapCache]) -> None:
+def test_who_does_not_answer_is_passed_over(
+    cables: Cables, maps: dict[int, ClusterMapCache]
+) -> None:
     cables.down = {1}
     maps[2].take(later(maps[2].now, 5))
     asyncio.run(maps[3].ask_another())
@@ -94,14 +109,29 @@ def test_who_does_not_answer_is_passed_over(cables: Cables, maps: dict[int, Clus
 
 
 def test_other_cores_ask_their_own_core_0(cables: Cables, maps: dict[int, ClusterMapCache]) -> None:
-    birth = NodeIdentity(cluster_id="c", node=3, nodes=NODES, zones=("", "", ""), replicas=3, groups=2, cores=2, created_ms=0)
-    sibling = ClusterMapCache(birth, ClusterConfig(id="0" * 32, node=3, nodes=()), cables.of(4), core=1)
+    birth = NodeIdentity(
+        cluster_id="c",
+        node=3,
+        nodes=NODES,
+        zones=("", "", ""),
+        replicas=3,
+        groups=2,
+        cores=2,
+        created_ms=0,
+    )
+    sibling = ClusterMapCache(
+        birth, ClusterConfig(id="0" * 32, node=3, nodes=()), cables.of(4), core=1
+    )
     asyncio.run(sibling.ask_another())
     assert cables.asked == []
 
 
-@pytest.mark.parametrize("answer", [b"\xc1", b"\xa3\xff\xff\xff", b"\x94\x01\x02\x80\x05", b"\x91" * 5000])
-def test_a_map_that_makes_no_sense_is_not_taken_and_ends_nothing(cables: Cables, maps: dict[int, ClusterMapCache], answer: bytes) -> None:
+@pytest.mark.parametrize(
+    "answer", [b"\xc1", b"\xa3\xff\xff\xff", b"\x94\x01\x02\x80\x05", b"\x91" * 5000]
+)
+def test_a_map_that_makes_no_sense_is_not_taken_and_ends_nothing(
+    cables: Cables, maps: dict[int, ClusterMapCache], answer: bytes
+) -> None:
     cables.handlers[1] = lambda body, reply, sender: reply(answer)
     maps[2].take(later(maps[2].now, 5))
     asyncio.run(maps[3].ask_another())
@@ -111,9 +141,21 @@ def test_a_map_that_makes_no_sense_is_not_taken_and_ends_nothing(cables: Cables,
 
 
 def test_the_hosts_of_the_nodes_are_those_of_the_settings_and_of_the_newest_map() -> None:
-    listed = (ClusterNode(1, "N1.internal:4439", "http://n1.example:4437"), ClusterNode(2, "[FD00::2]:4439", "https://10.0.0.2"))
+    listed = (
+        ClusterNode(1, "N1.internal:4439", "http://n1.example:4437"),
+        ClusterNode(2, "[FD00::2]:4439", "https://10.0.0.2"),
+    )
     config = ClusterConfig(id="0" * 32, node=1, nodes=listed)
-    birth = NodeIdentity(cluster_id="c", node=1, nodes=(1, 2), zones=("", ""), replicas=1, groups=2, cores=1, created_ms=0)
+    birth = NodeIdentity(
+        cluster_id="c",
+        node=1,
+        nodes=(1, 2),
+        zones=("", ""),
+        replicas=1,
+        groups=2,
+        cores=1,
+        created_ms=0,
+    )
     maps = ClusterMapCache(birth, config, None, core=0)
     hosts = NodeHosts(config, maps)
     born = {"n1.internal", "n1.example", "fd00::2", "10.0.0.2"}

@@ -1,4 +1,5 @@
-"""A node that was away while others came: one of those that it does not know may be all that is left of a majority with it."""
+"""A node that was away while others came: one of those that it does not know may be all that is
+left of a majority with it."""
 
 from __future__ import annotations
 
@@ -20,22 +21,43 @@ from polynya.transport import Hello, address
 
 def map_of(epoch: int, ports: dict[int, int]) -> ClusterMap:
     return ClusterMap(
-        epoch, 3, {number: NodeRecord(number, f"127.0.0.1:{port}", f"http://n{number}") for number, port in ports.items()}, {}
+        epoch,
+        3,
+        {
+            number: NodeRecord(number, f"127.0.0.1:{port}", f"http://n{number}")
+            for number, port in ports.items()
+        },
+        {},
     )
 
 
 def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
     """As a core has them: it meets whom they name."""
     (transport,) = node.transports
-    birth = NodeIdentity(cluster_id="c", node=node.number, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0)
-    config = ClusterConfig(id="0" * 32, node=node.number, nodes=(ClusterNode(node.number, f"127.0.0.1:{node.port}", "http://n"),))
+    birth = NodeIdentity(
+        cluster_id="c",
+        node=node.number,
+        nodes=(),
+        zones=(),
+        replicas=3,
+        groups=4,
+        cores=1,
+        created_ms=0,
+    )
+    config = ClusterConfig(
+        id="0" * 32,
+        node=node.number,
+        nodes=(ClusterNode(node.number, f"127.0.0.1:{node.port}", "http://n"),),
+    )
     maps = ClusterMapCache(birth, config, transport, core=0)
 
     def meet(now: ClusterMap) -> None:
         transport.know(now.epoch)
         for number in now.members:
             if number != node.number:
-                transport.add_node(number, ("127.0.0.1", int(now.nodes[number].peer.rpartition(":")[2])))
+                transport.add_node(
+                    number, ("127.0.0.1", int(now.nodes[number].peer.rpartition(":")[2]))
+                )
 
     maps.on_map.append(meet)
     maps.take(known)
@@ -44,11 +66,15 @@ def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
 
 @asynccontextmanager
 async def world(folder: Path, old: int, new: int) -> Any:
-    """Node 3 knows of nodes 1 and 2, which are gone, by a map of epoch `old`; node 5 knows of it, by a map of epoch `new`."""
+    """Node 3 knows of nodes 1 and 2, which are gone, by a map of epoch `old`; node 5 knows of it,
+    by a map of epoch `new`."""
     three, five = Node(folder, 3), Node(folder, 5)
     await three.start({1: 1, 2: 1})
     await five.start({3: three.port})
-    before, now = map_of(old, {1: 1, 2: 1, 3: three.port}), map_of(new, {3: three.port, 4: 1, 5: five.port})
+    before, now = (
+        map_of(old, {1: 1, 2: 1, 3: three.port}),
+        map_of(new, {3: three.port, 4: 1, 5: five.port}),
+    )
     try:
         yield three, five, maps_of(three, before), maps_of(five, now)
     finally:
@@ -69,11 +95,15 @@ def test_a_newcomer_that_knows_more_is_let_in_and_tells_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("new", [0, 6, 7])
-def test_a_stranger_that_knows_no_more_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, new: int) -> None:
+def test_a_stranger_that_knows_no_more_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, new: int
+) -> None:
     async def story() -> None:
         async with world(tmp_path, old=7, new=new) as (_, five, known, _):
             said = "node 5 is not a known member of the cluster"
-            await until(lambda: any(said in str(getattr(each, "reason", "")) for each in caplog.records))
+            await until(
+                lambda: any(said in str(getattr(each, "reason", "")) for each in caplog.records)
+            )
             assert not five.raft.is_up(3) and known.now.epoch == 7
 
     asyncio.run(story())
@@ -97,7 +127,9 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
 
     async def story() -> None:
         transport: Any = Broken()
-        birth = NodeIdentity(cluster_id="c", node=5, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0)
+        birth = NodeIdentity(
+            cluster_id="c", node=5, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0
+        )
         maps = ClusterMapCache(birth, ClusterConfig(id="0" * 32, node=5), transport, core=0)
         maps.take(map_of(9, {3: 1, 5: 2}))
         about = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=9)

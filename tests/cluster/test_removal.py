@@ -1,4 +1,5 @@
-"""A node that was removed from its cluster ends, whichever way it hears so, and one that was not does not."""
+"""A node that was removed from its cluster ends, whichever way it hears so, and one that was not
+does not."""
 
 from __future__ import annotations
 
@@ -19,16 +20,36 @@ from polynya.stream.placement import ClusterMap
 class World:
     """Core `core` of node 3, which ends only in word."""
 
-    def __init__(self, folder: Path, *, epoch: int, state: int = NodeState.ACTIVE, core: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, epoch: int, state: int = NodeState.ACTIVE, core: int = 0
+    ) -> None:
         self.folder = folder
         self.maps: Any = SimpleNamespace(now=self.map(epoch, state), on_map=[])
-        start: Any = SimpleNamespace(birth=SimpleNamespace(node=3), core=core, supervisor_pid=77, config=SimpleNamespace(data=str(folder)))
+        start: Any = SimpleNamespace(
+            birth=SimpleNamespace(node=3),
+            core=core,
+            supervisor_pid=77,
+            config=SimpleNamespace(data=str(folder)),
+        )
         self.ends: list[tuple[int, ...]] = []
-        self.removal = Removal(start, self.maps, stop=lambda *told: self.ends.append(told), end=lambda code: self.ends.append((code,)))
+        self.removal = Removal(
+            start,
+            self.maps,
+            stop=lambda *told: self.ends.append(told),
+            end=lambda code: self.ends.append((code,)),
+        )
 
     @staticmethod
     def map(epoch: int, state: int) -> ClusterMap:
-        return ClusterMap(epoch, 3, {number: NodeRecord(number, "", "", state=state if number == 3 else 0) for number in (1, 2, 3)}, {})
+        return ClusterMap(
+            epoch,
+            3,
+            {
+                number: NodeRecord(number, "", "", state=state if number == 3 else 0)
+                for number in (1, 2, 3)
+            },
+            {},
+        )
 
     def hears(self, epoch: int, state: int) -> None:
         for hear in self.maps.on_map:

@@ -1,4 +1,5 @@
-"""A core's folder that is a stale copy: it ends, says so at each start, and what others say of themselves is kept."""
+"""A core's folder that is a stale copy: it ends, says so at each start, and what others say of
+themselves is kept."""
 
 from __future__ import annotations
 
@@ -22,9 +23,13 @@ class World:
     def __init__(self, folder: Path, history: int = 1) -> None:
         self.folder = folder / "core-1"
         self.folder.mkdir(exist_ok=True)
-        start: Any = SimpleNamespace(birth=SimpleNamespace(history=history), core=1, config=SimpleNamespace(data=str(folder)))
+        start: Any = SimpleNamespace(
+            birth=SimpleNamespace(history=history), core=1, config=SimpleNamespace(data=str(folder))
+        )
         self.vouched: list[Any] = []
-        self.transport: Any = SimpleNamespace(peer_positions=PeerJournalPositions(), vouch=lambda *said: self.vouched.append(said))
+        self.transport: Any = SimpleNamespace(
+            peer_positions=PeerJournalPositions(), vouch=lambda *said: self.vouched.append(said)
+        )
         self.ends: list[BaseException] = []
         self.journal: Any = SimpleNamespace(begun=5, opened=10, settled=20)
         self.older = StaleCopyGuard(start, self.transport, self.journal, end=self.ends.append)
@@ -35,10 +40,14 @@ def test_it_vouches_for_its_journal(tmp_path: Path) -> None:
     assert (number, opened, synced()) == (5, 10, 20)
 
 
-def test_by_the_word_of_a_node_that_remembers_more_it_ends_and_does_not_start_again(tmp_path: Path) -> None:
+def test_by_the_word_of_a_node_that_remembers_more_it_ends_and_does_not_start_again(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path)
     refuse_stale_copy(world.folder)
-    world.transport.on_stale_copy(Hello(4, 4, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early"))
+    world.transport.on_stale_copy(
+        Hello(4, 4, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early")
+    )
     (fault,) = world.ends
     assert isinstance(fault, CorruptData) and "is a stale copy" in str(fault)
     assert "node 3 recorded a later position (its journal ends too early)" in str(fault)
@@ -60,13 +69,17 @@ def test_what_others_said_is_kept_and_is_of_this_history(tmp_path: Path) -> None
     assert World(tmp_path).transport.peer_positions.saved() == []
 
 
-def test_a_disk_that_takes_no_file_takes_it_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_takes_no_file_takes_it_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World(tmp_path)
     world.transport.peer_positions.record_accepted(ABOUT)
     hidden = world.folder.rename(tmp_path / "hidden")
     for _ in range(2):
         asyncio.run(world.older.keep())
-    assert [each.message for each in caplog.records] == ["cannot store the journal positions of other nodes; retrying"]
+    assert [each.message for each in caplog.records] == [
+        "cannot store the journal positions of other nodes; retrying"
+    ]
     hidden.rename(world.folder)
     asyncio.run(world.older.keep())
     assert (world.folder / FILE).exists()

@@ -20,11 +20,17 @@ async def packed(store: FaultyStore, slices: int = 3, size: int = 100) -> list[C
     entries = []
     for number in range(slices):
         payloads = [b"%d" % number * size, b"tail"]
-        batches = [HotBatch(n, n * size, 1, data, b"", crc32c(data), 5, 0, 0, 0) for n, data in enumerate(payloads)]
+        batches = [
+            HotBatch(n, n * size, 1, data, b"", crc32c(data), 5, 0, 0, 0)
+            for n, data in enumerate(payloads)
+        ]
         entries.append(builder.add(number, 1, build_slice(0, 0, 0, batches)))
     parts, _ = builder.finish(home_group=1, created_ms=0)
     await store.put("pack", parts)
-    return [ColdSlice(10, 1000, each.records, each.length, "pack", each.offset, each.stored, each.crc) for each in entries]
+    return [
+        ColdSlice(10, 1000, each.records, each.length, "pack", each.offset, each.stored, each.crc)
+        for each in entries
+    ]
 
 
 def test_batches_and_payload_are_where_the_index_says() -> None:
@@ -33,7 +39,12 @@ def test_batches_and_payload_are_where_the_index_says() -> None:
         cold = (await packed(store))[1]
         reader = ColdReader(store)
         (run,) = await reader.batches(cold)
-        assert (run.record, run.byte, run.records, bytes(run.payload)) == (10, 1000, 2, b"1" * 100 + b"tail")
+        assert (run.record, run.byte, run.records, bytes(run.payload)) == (
+            10,
+            1000,
+            2,
+            b"1" * 100 + b"tail",
+        )
         assert await reader.payload(cold, 11, 12) == b"tail"
         assert await reader.payload(cold, 10, 12) == b"1" * 100 + b"tail"
         with pytest.raises(ValueError):
@@ -62,7 +73,10 @@ def test_one_who_leaves_does_not_end_the_fetch_of_others() -> None:
         store = FaultyStore()
         cold = (await packed(store))[0]
         reader = ColdReader(store)
-        leaving, staying = asyncio.create_task(reader.slice(cold)), asyncio.create_task(reader.slice(cold))
+        leaving, staying = (
+            asyncio.create_task(reader.slice(cold)),
+            asyncio.create_task(reader.slice(cold)),
+        )
         await asyncio.sleep(0)
         leaving.cancel()
         assert (await staying).records == 2
@@ -76,7 +90,9 @@ def test_a_failed_fetch_is_not_kept() -> None:
         cold = (await packed(store))[0]
         reader = ColdReader(store)
         store.fail_at = store.calls + 1
-        outcomes = await asyncio.gather(reader.slice(cold), reader.slice(cold), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            reader.slice(cold), reader.slice(cold), return_exceptions=True
+        )
         assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
         assert (await reader.slice(cold)).records == 2
 
@@ -129,7 +145,9 @@ def test_another_slice_than_the_index_names_is_refused() -> None:
     async def story() -> None:
         store = FaultyStore()
         cold = (await packed(store))[0]
-        wrong = ColdSlice(cold.record, cold.byte, 3, cold.length, cold.pack, cold.offset, cold.stored, cold.crc)
+        wrong = ColdSlice(
+            cold.record, cold.byte, 3, cold.length, cold.pack, cold.offset, cold.stored, cold.crc
+        )
         with pytest.raises(CorruptData, match="does not match its index entry"):
             await ColdReader(store).slice(wrong)
 

@@ -18,7 +18,9 @@ SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)
 
 
 def evictor_of(tier: Tier, settings: EvictSettings = SETTINGS) -> Evictor:
-    return Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep)
+    return Evictor(
+        tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep
+    )
 
 
 def evicted(tier: Tier) -> set[str]:
@@ -157,11 +159,23 @@ def test_states_are_fetched_once_and_checked() -> None:
         ghost = next(ghosts(machine))
         place = slice_of(machine, ghost)
         states = StateReader(tier.store)
-        assert len({id(state) for state in await asyncio.gather(*(states.state(place) for _ in range(5)))}) == 1
+        assert (
+            len(
+                {
+                    id(state)
+                    for state in await asyncio.gather(*(states.state(place) for _ in range(5)))
+                }
+            )
+            == 1
+        )
         assert states.counters.loads == 1
         key = place.pack
         data, version, at = tier.store.objects[key]
-        tier.store.objects[key] = (data[: place.offset] + b"?" + data[place.offset + 1 :], version, at)
+        tier.store.objects[key] = (
+            data[: place.offset] + b"?" + data[place.offset + 1 :],
+            version,
+            at,
+        )
         assert await states.state(place), "what is known is known"
         with pytest.raises(CorruptData):
             await StateReader(tier.store).state(place)

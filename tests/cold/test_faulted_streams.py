@@ -1,4 +1,5 @@
-"""Damage in memory costs the stream that has it: it is read again, or the stream is set aside. No pack ever has it."""
+"""Damage in memory costs the stream that has it: it is read again, or the stream is set aside. No
+pack ever has it."""
 
 from __future__ import annotations
 
@@ -43,9 +44,15 @@ def test_one_damaged_stream_leaves_all_others_to_the_flusher() -> None:
             await tier.flusher.flush_now()
         assert stream.uid in tier.world.faulted and "a" in (tier.world.faulted.trouble() or "")
         assert tier.world.faulted.bytes == tier.world.faulted.bytes_of(group_of(A, GROUPS)) == 12
-        assert await tier.world.read(B, tier.reader) == b"goodbad!last" and stream_of(tier, B).hot is None
+        assert (
+            await tier.world.read(B, tier.reader) == b"goodbad!last"
+            and stream_of(tier, B).hot is None
+        )
         assert stream.hot and len(stream.hot) == 3, "they stay, and so does the journal"
-        assert all(not damaged_slices(data) for data in [await tier.store.get(key) for key in tier.store.objects])
+        assert all(
+            not damaged_slices(data)
+            for data in [await tier.store.get(key) for key in tier.store.objects]
+        )
         tier.append(B, b"more")
         await tier.flusher.flush_now(B)
         assert stream_of(tier, B).hot is None
@@ -136,15 +143,23 @@ def test_the_journal_gives_back_what_was_damaged_in_memory() -> None:
     async def story() -> None:
         world = World().start()
         await world.create(A)
-        await asyncio.gather(*(world.append(A, b"record %d\n" % number) for number in range(4)))  # a bundle
+        # a bundle
+        await asyncio.gather(*(world.append(A, b"record %d\n" % number) for number in range(4)))
         hot = hot_of(world, A)
         hot[2].payload = b"recorx 2\n"
         hot[3].crc ^= 1
         await world.flusher.flush_now()
-        assert world.engine.repairer.repaired == 2 and not hot_of(world, A) and not len(world.local.faulted)
+        assert (
+            world.engine.repairer.repaired == 2
+            and not hot_of(world, A)
+            and not len(world.local.faulted)
+        )
         assert await world.read(A) == b"record 0\nrecord 1\nrecord 2\nrecord 3\n"
         assert isinstance(world.store, MemoryStore)
-        assert all(not damaged_slices(data) for data in [await world.store.get(key) for key in world.store.objects])
+        assert all(
+            not damaged_slices(data)
+            for data in [await world.store.get(key) for key in world.store.objects]
+        )
         assert (await world.append(A, b"more")).code == Code.OK
         await world.stop()
 
@@ -187,15 +202,23 @@ def test_a_stream_that_cannot_be_stored_is_set_aside_after_each_start() -> None:
             assert not hot_of(world, B) and len(hot_of(world, A)) == 3
             assert world.local.memory.bytes == 0 and world.hot_bytes == 33
             page = await world.page(A)
-            assert (b"".join(bytes(span.payload) for span in page.spans), page.record, page.up_to_date) == (b"first", 1, False)
+            assert (
+                b"".join(bytes(span.payload) for span in page.spans),
+                page.record,
+                page.up_to_date,
+            ) == (b"first", 1, False)
             with pytest.raises(CorruptData, match="record 1 of a is damaged"):
                 await world.page(A, 1, 5)
             assert bytes((await world.page(A, 2, 28)).spans[0].payload) == b"third"
-            assert (await world.append(B, b"x" * 30)).code == Code.OK, "its hot bytes are out of the bounds"
+            assert (await world.append(B, b"x" * 30)).code == Code.OK, (
+                "its hot bytes are out of the bounds"
+            )
             await world.flusher.flush_now(B)
             place = hot_of(world, A)[0].place
             await world.snapshot()
-            assert hot_of(world, A)[0].place == place and place >> 32 in dict(world.engine.core.journal.segments())
+            assert hot_of(world, A)[0].place == place and place >> 32 in dict(
+                world.engine.core.journal.segments()
+            )
             world.kill()
             assert not world.faults and not len(world.local.faulted)
         with pytest.raises(Unavailable):
@@ -217,7 +240,9 @@ class Wire:
     def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes], None], int], None]) -> None:
         self.handlers.append(handler)
 
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+    def call_nowait(
+        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
+    ) -> None:
         if core >= len(self.handlers):
             done(Unavailable("it is away"))
         else:
@@ -237,11 +262,17 @@ def test_another_member_gives_what_the_journal_does_not(peer: bytes, gives: bool
             machine = Machine(1)
             machine.apply(Create(A, 1, "text/plain", Encoding.BYTES), 1)
             if payload:
-                machine.apply(Append(A, 1, "text/plain", Batch(Encoding.BYTES, 1, payload, crc32c(b"good"))), 2)
+                machine.apply(
+                    Append(A, 1, "text/plain", Batch(Encoding.BYTES, 1, payload, crc32c(b"good"))),
+                    2,
+                )
             batches.append(machine.streams[A].hot or [])
             repairers.append(Repairer(cast("Journal", Broken()), {1: Group(1, machine)}))
             repairers[-1].join(wire, lambda group: [7, 1])
         assert await repairers[0].repair(1, (1 << 48) + 1, batches[0]) is gives
-        assert batches[0][0].payload == (b"good" if gives else b"goof") and is_intact(batches[0][0]) is gives
+        assert (
+            batches[0][0].payload == (b"good" if gives else b"goof")
+            and is_intact(batches[0][0]) is gives
+        )
 
     play(story)

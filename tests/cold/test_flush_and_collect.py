@@ -27,7 +27,9 @@ def test_a_flush_moves_everything_and_all_reads_back() -> None:
         await tier.check()
         tier.fill(appends=2)
         await tier.check()
-        assert tier.flusher.counters.bytes + tier.world.hot_bytes() == sum(map(len, tier.written.values()))
+        assert tier.flusher.counters.bytes + tier.world.hot_bytes() == sum(
+            map(len, tier.written.values())
+        )
         assert not tier.flusher.in_flight
 
     play(story)
@@ -40,7 +42,9 @@ def test_only_streams_under_the_prefix_are_flushed_on_demand() -> None:
         tier.append("default/b/1", b"y")
         await tier.flusher.flush_now("default/a/")
         assert tier.world.hot_bytes() == 1
-        assert next(machine.hot for machine in tier.world.machines().values() if machine.hot).keys() == {
+        assert next(
+            machine.hot for machine in tier.world.machines().values() if machine.hot
+        ).keys() == {
             tier.world.machines()[group_of("default/b/1", GROUPS)].streams["default/b/1"].uid
         }
         await tier.flusher.flush_now("default/nothing/")
@@ -57,8 +61,14 @@ def test_packs_are_self_describing() -> None:
         ((key, (data, _, _)),) = tier.store.objects.items()
         footer = read_footer(data)
         assert key.startswith("c1/packs/20231114-22/")
-        assert {entry.path for entry in footer.entries if entry.base_record == 0} == {"default/s0", "default/s1"}
-        assert all(entry.content_type == ("text/plain" if entry.base_record == 0 else "") for entry in footer.entries)
+        assert {entry.path for entry in footer.entries if entry.base_record == 0} == {
+            "default/s0",
+            "default/s1",
+        }
+        assert all(
+            entry.content_type == ("text/plain" if entry.base_record == 0 else "")
+            for entry in footer.entries
+        )
         assert len(footer.entries) == 6
 
     play(story)
@@ -71,7 +81,8 @@ def test_nothing_happens_before_it_is_due() -> None:
         assert await tier.flusher.flush_due() == 0
         tier.append("default/b", b"y")
         assert await tier.flusher.flush_due() == 1
-        assert tier.world.hot_bytes() == 1  # half of the bound is let stand: the small one waits for company
+        # half of the bound is let stand: the small one waits for company
+        assert tier.world.hot_bytes() == 1
         tier.world.now += 9_999
         assert await tier.flusher.flush_due() == 0
         tier.world.now += 400
@@ -178,7 +189,8 @@ def test_any_call_of_the_store_may_fail(after: bool) -> None:
 @pytest.mark.parametrize("how", ["before", "after", "lost"])
 @pytest.mark.parametrize("in_a_row", [1, 3])
 def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
-    """Three in a row make the flusher give the pack up; it is planned again, and the lost one is settled and deleted."""
+    """Three in a row make the flusher give the pack up; it is planned again, and the lost one is
+    settled and deleted."""
 
     async def story(number: int) -> int:
         tier = Tier()
@@ -257,7 +269,12 @@ def test_a_caller_that_leaves_blocks_nobody() -> None:
             assert tier.world.hot_bytes() == 0
             await tier.settle_all()
             await tier.check()
-            live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in m.index_of(s)}
+            live = {
+                cold.pack
+                for m in tier.world.machines().values()
+                for s in m.streams.values()
+                for cold in m.index_of(s)
+            }
             assert set(tier.store.objects) == live
 
     play(story)
@@ -284,12 +301,15 @@ def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
 
 
 def test_a_name_that_is_used_again_during_its_flush_has_its_own_data() -> None:
-    """Deleted and made again between any two steps, and the old data deleted with no grace: the new life keeps what is its own."""
+    """Deleted and made again between any two steps, and the old data deleted with no grace: the new
+    life keeps what is its own."""
 
     async def story() -> None:
         for later in range(24):
             tier = Tier()
-            eager = tier.new_collector(CollectorSettings(orphan_ms=0, settle_after_ms=0, grace_ms=0, sweep_every_ms=0))
+            eager = tier.new_collector(
+                CollectorSettings(orphan_ms=0, settle_after_ms=0, grace_ms=0, sweep_every_ms=0)
+            )
             tier.append("default/a", b"old")
             if later % 2:
                 await tier.flusher.flush_now()
@@ -314,7 +334,9 @@ def test_a_name_that_is_used_again_during_its_flush_has_its_own_data() -> None:
     play(story)
 
 
-def test_a_pack_is_logged_by_an_entry_for_each_of_its_groups_however_many_streams_are_in_it() -> None:
+def test_a_pack_is_logged_by_an_entry_for_each_of_its_groups_however_many_streams_are_in_it() -> (
+    None
+):
     async def story() -> None:
         tier = Tier(settings=FlushSettings(pack_bytes_max=1 << 20, slice_bytes_max=100))
         tier.fill(streams=60, appends=2)
@@ -333,7 +355,9 @@ def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
         tier = Tier()
         tier.fill(streams=5, appends=3)
         tier.world.log_turns = 20
-        eager = tier.new_collector(CollectorSettings(orphan_ms=-(10**15), settle_after_ms=0, grace_ms=0, sweep_every_ms=0))
+        eager = tier.new_collector(
+            CollectorSettings(orphan_ms=-(10**15), settle_after_ms=0, grace_ms=0, sweep_every_ms=0)
+        )
         flush = asyncio.create_task(tier.flusher.flush_now())
         while not flush.done():
             await eager.collect()
@@ -347,7 +371,8 @@ def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
 
 
 def test_a_pack_that_was_so_slow_that_it_was_swept_is_not_named() -> None:
-    """The lead of its home group has moved meanwhile: who leads it now knows nothing of what is on its way."""
+    """The lead of its home group has moved meanwhile: who leads it now knows nothing of what is on
+    its way."""
 
     async def story() -> None:
         tier = Tier()
@@ -373,11 +398,14 @@ def test_a_pack_that_was_so_slow_that_it_was_swept_is_not_named() -> None:
         await tier.check()
 
     play(story)
-    assert 2 * WRITE_MS_MAX <= GRACE_SECONDS_MIN * 1000 <= CollectorSettings().orphan_ms, "the clocks of store and node differ by less"
+    assert 2 * WRITE_MS_MAX <= GRACE_SECONDS_MIN * 1000 <= CollectorSettings().orphan_ms, (
+        "the clocks of store and node differ by less"
+    )
 
 
 def test_age_goes_by_the_clock_of_the_store() -> None:
-    """Log time is ahead for good once a leader's clock was: what another leader has just put, and not logged yet, is no orphan."""
+    """Log time is ahead for good once a leader's clock was: what another leader has just put, and
+    not logged yet, is no orphan."""
 
     async def story() -> None:
         tier = Tier()
@@ -387,7 +415,11 @@ def test_age_goes_by_the_clock_of_the_store() -> None:
         tier.world.now = int(time.time() * 1000) + 10 * CollectorSettings().orphan_ms
         collector = tier.new_collector()
         assert (await collector.sweep()).orphans == [] and tier.store.objects.keys() == {key}
-        tier.store.objects[key] = (b"x", 1, int(time.time() * 1000) - CollectorSettings().orphan_ms - 1)
+        tier.store.objects[key] = (
+            b"x",
+            1,
+            int(time.time() * 1000) - CollectorSettings().orphan_ms - 1,
+        )
         assert (await collector.sweep()).orphans == [key] and not tier.store.objects
 
     play(story)
@@ -481,7 +513,9 @@ def test_the_sweep_finds_orphans_of_its_own_groups_only() -> None:
         await tier.store.put(f"c1/packs/20200101-00/3-{name}", b"young")
         tier.store.objects[f"c1/packs/20200101-00/3-{name}"] = (b"young", 1, tier.world.now - 1000)
         before = set(tier.store.objects)
-        assert (await tier.new_collector(sweep_deletes=False).sweep()).orphans == [f"c1/packs/20200101-00/2-{name}"]
+        assert (await tier.new_collector(sweep_deletes=False).sweep()).orphans == [
+            f"c1/packs/20200101-00/2-{name}"
+        ]
         assert set(tier.store.objects) == before
         await tier.collector.collect()
         assert set(tier.store.objects) == before - {f"c1/packs/20200101-00/2-{name}"}

@@ -7,7 +7,16 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.cold.planner import SLICES_MAX, STREAMS_MAX, Candidate, FlushSettings, Waiting, choose, cut_runs, plan_packs
+from polynya.cold.planner import (
+    SLICES_MAX,
+    STREAMS_MAX,
+    Candidate,
+    FlushSettings,
+    Waiting,
+    choose,
+    cut_runs,
+    plan_packs,
+)
 from polynya.stream.state.model import HotBatch
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=8)
@@ -23,7 +32,10 @@ def candidate(uid: int, lengths: list[int], *, group: int = 1, first: bool = Tru
 
 
 def settings(**changes: int) -> FlushSettings:
-    return FlushSettings(**{"from_bytes": 100, "pack_bytes_max": 100, "slice_bytes_max": 40, "age_ms_max": 1000} | changes)
+    return FlushSettings(
+        **{"from_bytes": 100, "pack_bytes_max": 100, "slice_bytes_max": 40, "age_ms_max": 1000}
+        | changes
+    )
 
 
 def waiting(uid: int, size: int, oldest_ms: int = 0) -> Waiting:
@@ -61,8 +73,14 @@ def test_one_pack_has_a_bounded_number_of_slices() -> None:
 
 
 def test_a_large_stream_takes_one_pack_and_the_small_ones_the_next() -> None:
-    packs = plan_packs([candidate(1, [30] * 10, group=2), candidate(2, [20]), candidate(3, [20], group=3)], settings())
-    assert [[(each.uid, len(each.batches)) for each in pack.slices] for pack in packs] == [[(1, 1), (1, 1), (1, 1)], [(2, 1), (3, 1)]]
+    packs = plan_packs(
+        [candidate(1, [30] * 10, group=2), candidate(2, [20]), candidate(3, [20], group=3)],
+        settings(),
+    )
+    assert [[(each.uid, len(each.batches)) for each in pack.slices] for pack in packs] == [
+        [(1, 1), (1, 1), (1, 1)],
+        [(2, 1), (3, 1)],
+    ]
     assert [pack.home_group for pack in packs] == [2, 1]
     assert [pack.groups for pack in packs] == [[2], [1, 3]]
     assert [each.path for each in packs[0].slices] == ["default/1", "", ""]
@@ -86,7 +104,10 @@ def test_runs_cover_all_in_order_and_keep_the_bound(lengths: list[int], bytes_ma
         assert following is None or size + len(following[0].payload) > bytes_max
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=20), st.integers(1, 100))
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=20),
+    st.integers(1, 100),
+)
 def test_a_run_has_one_encoding(drawn: list[tuple[int, int]], bytes_max: int) -> None:
     batches = list(candidate(1, [size for _, size in drawn]).batches)
     for batch, (encoding, _) in zip(batches, drawn, strict=True):
@@ -94,8 +115,13 @@ def test_a_run_has_one_encoding(drawn: list[tuple[int, int]], bytes_max: int) ->
     runs = cut_runs(batches, bytes_max)
     assert [batch for run in runs for batch in run] == batches
     assert all(len({batch.encoding for batch in run}) == 1 for run in runs)
-    assert len(cut_runs(batches, 1 << 30)) == 1 + sum(one[0] != other[0] for one, other in pairwise(drawn))
-    pack = plan_packs([Candidate(1, 1, "default/1", "text/plain", True, batches)], settings(pack_bytes_max=1 << 30))[0]
+    assert len(cut_runs(batches, 1 << 30)) == 1 + sum(
+        one[0] != other[0] for one, other in pairwise(drawn)
+    )
+    pack = plan_packs(
+        [Candidate(1, 1, "default/1", "text/plain", True, batches)],
+        settings(pack_bytes_max=1 << 30),
+    )[0]
     assert all(each.encoding == batch.encoding for each in pack.slices for batch in each.batches)
 
 
@@ -108,12 +134,16 @@ def test_a_run_ends_before_its_records_are_too_many() -> None:
 
 
 @given(st.lists(sizes, min_size=1, max_size=8))
-def test_packs_keep_the_bound_and_begin_at_each_streams_first_batch(streams: list[list[int]]) -> None:
+def test_packs_keep_the_bound_and_begin_at_each_streams_first_batch(
+    streams: list[list[int]],
+) -> None:
     candidates = [candidate(uid, lengths, group=uid % 3 + 1) for uid, lengths in enumerate(streams)]
     packs = plan_packs(candidates, settings())
     seen: dict[int, list[HotBatch]] = {}
     for pack in packs:
-        assert pack.size == sum(len(batch.payload) for each in pack.slices for batch in each.batches)
+        assert pack.size == sum(
+            len(batch.payload) for each in pack.slices for batch in each.batches
+        )
         assert pack.size <= 100 or len(pack.slices) == 1
         assert not pack.uids & seen.keys()
         for each in pack.slices:

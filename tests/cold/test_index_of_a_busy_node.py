@@ -1,4 +1,5 @@
-"""A real node under appends at full speed, with far smaller flushes than it should have: its indexes stay short, and its objects few."""
+"""A real node under appends at full speed, with far smaller flushes than it should have: its
+indexes stay short, and its objects few."""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ ENTRIES_MAX = 64  # of a stream with less than a full slice or two
 
 @pytest.mark.timeout(120)
 def test_the_index_of_a_busy_node_stays_short() -> None:
-    command = [sys.executable, "-m", "bench.memory", "--minutes", "0.5", "--every", "10", "--streams", str(STREAMS)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.memory",
+        "--minutes",
+        "0.5",
+        "--every",
+        "10",
+        "--streams",
+        str(STREAMS),
+    ]
     done = subprocess.run(
         command,
         cwd=Path(__file__).parents[2],
@@ -25,10 +36,14 @@ def test_the_index_of_a_busy_node_stays_short() -> None:
         text=True,
         check=True,
     )
-    heading, *rows = ([cell.strip() for cell in line.strip("| ").split("|")] for line in done.stdout.splitlines())
+    heading, *rows = (
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in done.stdout.splitlines()
+    )
     assert len(rows) == 3, done.stdout
     last = dict(zip(heading, rows[-1], strict=True))
-    assert float(last["written again"]) > 0.5, "a node that merged nothing would prove nothing\n" + done.stdout
+    assert float(last["written again"]) > 0.5, (
+        "a node that merged nothing would prove nothing\n" + done.stdout
+    )
     assert float(last["written again"]) < 4, done.stdout
     assert int(last["slices in the indexes"].replace(",", "")) <= STREAMS * ENTRIES_MAX, done.stdout
     assert int(last["objects"]) <= int(last["packs known"]) + 10, done.stdout

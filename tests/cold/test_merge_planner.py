@@ -25,7 +25,9 @@ class History:
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
-        self.written: list[list[tuple[int, int]]] = []  # per entry: (length of an original slice, times written again)
+        self.written: list[
+            list[tuple[int, int]]
+        ] = []  # per entry: (length of an original slice, times written again)
 
     def append(self, length: int) -> None:
         self.lengths.append(length)
@@ -43,8 +45,12 @@ class History:
                 assert not any(begin < bound < end for bound in bounds)
                 assert sum(self.lengths[begin:end]) <= MAX
                 self.lengths[begin:end] = [sum(self.lengths[begin:end])]
-                self.written[begin:end] = [[(size, times + 1) for each in self.written[begin:end] for size, times in each]]
-                bounds = {bound if bound <= begin else bound - (end - begin - 1) for bound in bounds}
+                self.written[begin:end] = [
+                    [(size, times + 1) for each in self.written[begin:end] for size, times in each]
+                ]
+                bounds = {
+                    bound if bound <= begin else bound - (end - begin - 1) for bound in bounds
+                }
 
     def amplification(self) -> float:
         sizes = [(size, times) for each in self.written for size, times in each]
@@ -67,7 +73,11 @@ def test_equal_slices_are_written_again_two_or_three_times() -> None:
     assert max(times for each in history.written for _, times in each) <= 3
 
 
-@given(st.lists(st.one_of(st.integers(1, 5), st.integers(1, 300), st.integers(1, 2 * MAX)), max_size=400))
+@given(
+    st.lists(
+        st.one_of(st.integers(1, 5), st.integers(1, 300), st.integers(1, 2 * MAX)), max_size=400
+    )
+)
 def test_any_slices_leave_a_short_index(lengths: list[int]) -> None:
     history = History()
     for length in lengths:
@@ -112,6 +122,18 @@ def test_packs_are_filled_with_neighbours() -> None:
     settings = MergeSettings(pack_bytes_max=100)
     runs = [MergeRun(group, uid, 0, 9, 20, 40) for uid in (3, 1, 2) for group in (2, 1)]
     packs = plan_packs(runs, settings)
-    assert [[(run.group, run.uid) for run in pack] for pack in packs] == [[(1, 1), (1, 2)], [(1, 3), (2, 1)], [(2, 2), (2, 3)]]
-    assert [len(pack) for pack in plan_packs([MergeRun(1, uid, 0, 9, 2, 0) for uid in range(SLICES_MAX + 1)], settings)] == [SLICES_MAX, 1]
-    assert [len(pack) for pack in plan_packs([MergeRun(1, uid, 0, 9, 2000, 1) for uid in range(3)], settings)] == [2, 1]
+    assert [[(run.group, run.uid) for run in pack] for pack in packs] == [
+        [(1, 1), (1, 2)],
+        [(1, 3), (2, 1)],
+        [(2, 2), (2, 3)],
+    ]
+    assert [
+        len(pack)
+        for pack in plan_packs(
+            [MergeRun(1, uid, 0, 9, 2, 0) for uid in range(SLICES_MAX + 1)], settings
+        )
+    ] == [SLICES_MAX, 1]
+    assert [
+        len(pack)
+        for pack in plan_packs([MergeRun(1, uid, 0, 9, 2000, 1) for uid in range(3)], settings)
+    ] == [2, 1]

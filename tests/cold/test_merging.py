@@ -1,4 +1,5 @@
-"""Small slices become larger ones: nothing is lost, nothing leaks, whatever fails; readers and tables notice nothing."""
+"""Small slices become larger ones: nothing is lost, nothing leaks, whatever fails; readers and
+tables notice nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +39,12 @@ def test_many_small_slices_become_few() -> None:
         assert set(tier.store.objects) == tier.live()
         assert len(tier.store.objects) == 3
         counters = tier.merger.counters
-        assert (counters.packs, counters.slices, counters.failures, counters.refused) == (3, 100, 0, 0)
+        assert (counters.packs, counters.slices, counters.failures, counters.refused) == (
+            3,
+            100,
+            0,
+            0,
+        )
         assert counters.bytes == sum(map(len, tier.written.values()))
         await tier.check()
 
@@ -58,7 +64,9 @@ def test_merged_packs_are_self_describing() -> None:
         ] or [(entry.path, entry.content_type) for entry in footer.entries] == [
             (name, "text/plain") for name in sorted(tier.written, reverse=True)
         ]
-        assert {(entry.base_record, entry.base_byte, entry.records) for entry in footer.entries} == {(0, 0, 20)}
+        assert {
+            (entry.base_record, entry.base_byte, entry.records) for entry in footer.entries
+        } == {(0, 0, 20)}
 
     play(story)
 
@@ -80,7 +88,9 @@ def test_an_index_stays_short_for_ever() -> None:
     play(story)
 
 
-def test_long_indexes_are_looked_at_from_where_they_are_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_indexes_are_looked_at_from_where_they_are_not_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("polynya.cold.merger.SETTLED_MIN", 3)
 
     async def story() -> None:
@@ -120,7 +130,9 @@ def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
         tier = Tier()
         await many_slices(tier, streams=5)
         begin = len(tier.world.proposed)
-        tier.world.fail = lambda nth, command: how if number <= nth - begin < number + in_a_row else ""
+        tier.world.fail = lambda nth, command: (
+            how if number <= nth - begin < number + in_a_row else ""
+        )
         for _ in range(3):
             await tier.merger.merge_due()
         calls = len(tier.world.proposed) - begin
@@ -163,7 +175,9 @@ def test_readers_during_a_merge_read_on() -> None:
         tier = Tier()
         await many_slices(tier)
         plans = {
-            name: tier.world.machines()[group_of(name, GROUPS)].index_of(tier.world.machines()[group_of(name, GROUPS)].streams[name])[:]
+            name: tier.world.machines()[group_of(name, GROUPS)].index_of(
+                tier.world.machines()[group_of(name, GROUPS)].streams[name]
+            )[:]
             for name in tier.written
         }
         merge = asyncio.create_task(tier.merger.merge_due())
@@ -175,7 +189,9 @@ def test_readers_during_a_merge_read_on() -> None:
         old = [cold for slices in plans.values() for cold in slices]
         reader = tier.new_reader()
         for cold in old:
-            assert await reader.batches(cold), "within the grace every place that a reader may hold is there"
+            assert await reader.batches(cold), (
+                "within the grace every place that a reader may hold is there"
+            )
         await tier.settle_all()
         with pytest.raises(PackGone):
             await tier.new_reader().batches(old[0])
@@ -222,7 +238,9 @@ def test_slices_that_cannot_be_read_stop_nobody_else() -> None:
         await tier.merger.merge_due()
         counts = {name: len(slices) for name, slices in tier.indexes().items()}
         assert counts["default/s1"] == counts["default/s2"] == 20
-        assert tier.merger.counters.failures == len([count for count in counts.values() if count == 20])
+        assert tier.merger.counters.failures == len(
+            [count for count in counts.values() if count == 20]
+        )
         failures = tier.merger.counters.failures
         await tier.merger.merge_due()
         assert tier.merger.counters.failures == failures, "it is said once"
@@ -233,8 +251,14 @@ def test_slices_that_cannot_be_read_stop_nobody_else() -> None:
 def claim(tier: Tier, job: int, committed: int) -> list[tuple[int, int]]:
     """What a table's job takes of the stream: first record, and the record behind the last."""
     group = group_of(NAME, GROUPS)
-    reply = tier.world.apply(group, ClaimRanges(7, job, committed, "default/", [], 1 << 30, fresh=True))
-    return [(part.slices[0].record, part.slices[-1].record + part.slices[-1].records) for part in reply.detail if part.name == NAME]
+    reply = tier.world.apply(
+        group, ClaimRanges(7, job, committed, "default/", [], 1 << 30, fresh=True)
+    )
+    return [
+        (part.slices[0].record, part.slices[-1].record + part.slices[-1].records)
+        for part in reply.detail
+        if part.name == NAME
+    ]
 
 
 async def grow(tier: Tier, slices: int) -> None:
@@ -246,15 +270,22 @@ async def grow(tier: Tier, slices: int) -> None:
 def test_a_job_finds_the_same_records_after_a_merge() -> None:
     async def story() -> None:
         tier = Tier()
-        tier.merger = tier.new_merger(MergeSettings(slice_bytes_max=4000, pack_bytes_max=8000, claim_rest_ms=1000))
+        tier.merger = tier.new_merger(
+            MergeSettings(slice_bytes_max=4000, pack_bytes_max=8000, claim_rest_ms=1000)
+        )
         await grow(tier, 20)
         assert claim(tier, 1, 0) == [(0, 20)]
         await grow(tier, 20)
         await tier.merger.merge_due()
-        assert [(cold.record, cold.records) for cold in tier.indexes()[NAME]] == [(at, 1) for at in range(20)] + [(20, 20)]
+        assert [(cold.record, cold.records) for cold in tier.indexes()[NAME]] == [
+            (at, 1) for at in range(20)
+        ] + [(20, 20)]
         tier.world.now += 1001
         await tier.merger.merge_due()
-        assert [(cold.record, cold.records) for cold in tier.indexes()[NAME]] == [(0, 20), (20, 20)], "an hour later its driver is gone"
+        assert [(cold.record, cold.records) for cold in tier.indexes()[NAME]] == [
+            (0, 20),
+            (20, 20),
+        ], "an hour later its driver is gone"
         assert claim(tier, 1, 0) == [(0, 20)]
         assert claim(tier, 2, 1) == [(20, 40)]
         await tier.check()
@@ -265,12 +296,15 @@ def test_a_job_finds_the_same_records_after_a_merge() -> None:
 def test_every_record_is_in_one_job_whatever_is_merged_between() -> None:
     async def story() -> None:
         tier = Tier()
-        tier.merger = tier.new_merger(MergeSettings(slice_bytes_max=4000, pack_bytes_max=8000, claim_rest_ms=0))
+        tier.merger = tier.new_merger(
+            MergeSettings(slice_bytes_max=4000, pack_bytes_max=8000, claim_rest_ms=0)
+        )
         at = 0
         for job in range(1, 8):
             await grow(tier, 13 + job)
             await tier.merger.merge_due()
-            taken = claim(tier, job, job - 1 if job != 4 else job - 2)  # the third job never committed
+            # the third job never committed
+            taken = claim(tier, job, job - 1 if job != 4 else job - 2)
             await tier.merger.merge_due()
             expected = sum(13 + each for each in range(1, job + 1))
             begin = at if job != 4 else at - (13 + 3)
@@ -319,7 +353,9 @@ def test_the_most_eager_collector_leaves_merged_packs_on_their_way_alone() -> No
         await many_slices(tier)
         tier.world.log_turns = 20
         tier.world.covered = 0
-        eager = tier.new_collector(CollectorSettings(orphan_ms=-(10**15), settle_after_ms=0, grace_ms=0, sweep_every_ms=0))
+        eager = tier.new_collector(
+            CollectorSettings(orphan_ms=-(10**15), settle_after_ms=0, grace_ms=0, sweep_every_ms=0)
+        )
         merge = asyncio.create_task(tier.merger.merge_due())
         while not merge.done():
             await eager.collect()
@@ -359,7 +395,13 @@ def test_neighbours_are_fetched_together() -> None:
     def cold(pack: str, offset: int, stored: int) -> ColdSlice:
         return ColdSlice(0, 0, 1, stored, pack, offset, stored, 0)
 
-    slices = [cold("b", 0, 10), cold("a", 16, 10), cold("a", 0, 10), cold("a", 70_000, 10), cold("a", 70_016, 4 << 20)]
+    slices = [
+        cold("b", 0, 10),
+        cold("a", 16, 10),
+        cold("a", 0, 10),
+        cold("a", 70_000, 10),
+        cold("a", 70_016, 4 << 20),
+    ]
     assert [[(each.pack, each.offset) for each in request] for request in cut_requests(slices)] == [
         [("a", 0), ("a", 16)],
         [("a", 70_000)],

@@ -1,4 +1,5 @@
-"""Streams whose batches are of several encodings: Kafka's beside those of HTTP, flushed, merged, trimmed and read."""
+"""Streams whose batches are of several encodings: Kafka's beside those of HTTP, flushed, merged,
+trimmed and read."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def produce(tier: Tier, records: int, payload: bytes) -> None:
 
 
 async def batches_of(tier: Tier) -> list[tuple[int, int, bytes]]:
-    """The stream as it is read from its first kept record: record, byte and payload of each Kafka batch, and of each run of others."""
+    """The stream as it is read from its first kept record: record, byte and payload of each Kafka
+    batch, and of each run of others."""
     machine, stream = tier.world.machines()[group_of(NAME, GROUPS)], stream_of(tier)
     record, byte = stream.first_record, stream.first_byte
     found: list[tuple[int, int, bytes]] = []
@@ -66,11 +68,24 @@ def test_a_slice_ends_where_the_encoding_changes() -> None:
         tier.append(NAME, b"more")
         await tier.flusher.flush_now()
         assert stream_of(tier).hot is None and not len(tier.world.faulted)
-        assert [(cold.record, cold.records, cold.byte) for cold in tier.indexes()[NAME]] == [(0, 1, 0), (1, 12, 3), (13, 1, 17)]
+        assert [(cold.record, cold.records, cold.byte) for cold in tier.indexes()[NAME]] == [
+            (0, 1, 0),
+            (1, 12, 3),
+            (13, 1, 17),
+        ]
         (key,) = tier.store.objects
         entries = read_footer(tier.store.objects[key][0]).entries
-        assert [entry.encoding for entry in entries] == [Encoding.BYTES, Encoding.KAFKA, Encoding.BYTES]
-        assert await batches_of(tier) == [(0, 0, b"one"), (1, 3, b"ten records"), (11, 14, b"two"), (13, 17, b"more")]
+        assert [entry.encoding for entry in entries] == [
+            Encoding.BYTES,
+            Encoding.KAFKA,
+            Encoding.BYTES,
+        ]
+        assert await batches_of(tier) == [
+            (0, 0, b"one"),
+            (1, 3, b"ten records"),
+            (11, 14, b"two"),
+            (13, 17, b"more"),
+        ]
         await tier.check()
 
     play(story)
@@ -113,7 +128,9 @@ def test_slices_are_merged_up_to_where_the_encoding_changes() -> None:
     play(story)
 
 
-def test_a_stream_that_changes_its_encoding_all_the_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_changes_its_encoding_all_the_time_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story() -> None:
         monkeypatch.setattr(merger, "BOUNDS_MAX", 10)
         tier = Tier()
@@ -167,11 +184,16 @@ async def _against_a_list(steps: list[tuple[str, int]]) -> None:
             await tier.merger.merge_due()
         elif step == "trim" and model:
             first = max(first, size % len(model))
-            tier.world.apply(group_of(NAME, GROUPS), Trim([(stream_of(tier).uid, *model[first][:2])], tier.world.now))
+            tier.world.apply(
+                group_of(NAME, GROUPS),
+                Trim([(stream_of(tier).uid, *model[first][:2])], tier.world.now),
+            )
     if not model:
         return
     found = await batches_of(tier)
-    assert b"".join(payload for *_, payload in found) == b"".join(payload for *_, payload in model[first:])
+    assert b"".join(payload for *_, payload in found) == b"".join(
+        payload for *_, payload in model[first:]
+    )
     known = {record: (byte, payload) for record, byte, payload in model}
     for record, byte, payload in found:
         assert known[record][0] == byte

@@ -10,12 +10,20 @@ from s3_server import s3_server  # noqa: F401  (a fixture)
 from worlds.cold import CoreWorld
 
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings
-from polynya.objectstore import StoreSettings, claim_root, open_store, owns_root, prove_conditional_writes
+from polynya.objectstore import (
+    StoreSettings,
+    claim_root,
+    open_store,
+    owns_root,
+    prove_conditional_writes,
+)
 from polynya.wire.pack import FOOTER_GUESS_BYTES, parse_slice, read_footer
 
 
 @pytest.mark.parametrize("backend", ["local", pytest.param("s3", marks=pytest.mark.process)])
-def test_flush_read_describe_and_delete(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_flush_read_describe_and_delete(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     settings = StoreSettings(root=str(tmp_path))
     if backend == "s3":
         settings = StoreSettings(**request.getfixturevalue("s3_server").settings())
@@ -50,8 +58,12 @@ def test_flush_read_describe_and_delete(backend: str, tmp_path: Path, request: p
             for entry in footer.entries:
                 assert bool(entry.path) == (entry.base_byte == 0)
                 stored = await store.get_range(key, entry.offset, entry.stored)
-                found.setdefault(entry.uid, {})[entry.base_byte] = bytes(parse_slice(stored, entry.crc).payload)
-        whole = [b"".join(payload for _, payload in sorted(slices.items())) for slices in found.values()]
+                found.setdefault(entry.uid, {})[entry.base_byte] = bytes(
+                    parse_slice(stored, entry.crc).payload
+                )
+        whole = [
+            b"".join(payload for _, payload in sorted(slices.items())) for slices in found.values()
+        ]
         assert sorted(whole) == sorted(written.values())
         for name in written:
             world.delete(name)

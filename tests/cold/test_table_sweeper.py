@@ -1,4 +1,5 @@
-"""What lost jobs left under a table's folder goes, and nothing that any snapshot, log or reader may still be at: with real tables."""
+"""What lost jobs left under a table's folder goes, and nothing that any snapshot, log or reader may
+still be at: with real tables."""
 
 from __future__ import annotations
 
@@ -43,7 +44,14 @@ class Groups:
     def machines(self) -> Mapping[int, Any]:
         found = self.lake.coordinator.table
         table = Table(
-            7001, found.name, "", 0, committed=found.job, committed_ms=self.committed_ms, main=found.iceberg, dlq=found.iceberg_dlq
+            7001,
+            found.name,
+            "",
+            0,
+            committed=found.job,
+            committed_ms=self.committed_ms,
+            main=found.iceberg,
+            dlq=found.iceberg_dlq,
         )
         return {0: SimpleNamespace(tables={7001: table})}
 
@@ -60,7 +68,8 @@ class World:
         self.number = 0
 
     def job(self, die_at: str = "") -> None:
-        """One job of a few records; with `die_at` its driver is killed there. What a job of before left open is taken up."""
+        """One job of a few records; with `die_at` its driver is killed there. What a job of before
+        left open is taken up."""
         self.number += 1
         self.lake.source.append("s", [b'{"n":%d}' % self.number, b"7"])
         plan = self.lake.coordinator.plan("flights")
@@ -110,15 +119,26 @@ class World:
             os.utime(path, (status.st_atime, status.st_mtime - hours * 3600))
 
     def check(self) -> None:
-        """Both formats have every record once, in every snapshot and version that they still list."""
+        """Both formats have every record once, in every snapshot and version that they still
+        list."""
         self.lake.check_exactly_once()
         for part in ("main", "dlq"):
-            pointer = self.lake.coordinator.table.iceberg if part == "main" else self.lake.coordinator.table.iceberg_dlq
+            pointer = (
+                self.lake.coordinator.table.iceberg
+                if part == "main"
+                else self.lake.coordinator.table.iceberg_dlq
+            )
             table = StaticTable.from_metadata(pointer)
             for snapshot in table.metadata.snapshots:
-                assert all(self.exists(task.file.file_path) for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+                assert all(
+                    self.exists(task.file.file_path)
+                    for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+                )
             for older in table.metadata.metadata_log:
-                assert all(self.exists(task.file.file_path) for task in StaticTable.from_metadata(older.metadata_file).scan().plan_files())
+                assert all(
+                    self.exists(task.file.file_path)
+                    for task in StaticTable.from_metadata(older.metadata_file).scan().plan_files()
+                )
             delta = DeltaTable(f"{self.lake.settings.root}/tables/7001/{part}")
             for version in range(delta.version() + 1):
                 delta.load_as_version(version)
@@ -147,14 +167,30 @@ def test_a_table_in_order_loses_its_old_plans_alone(world: World) -> None:
     world.check()
 
 
-@pytest.mark.parametrize("step", ["planned", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main"])
-def test_what_a_killed_driver_left_goes_once_its_job_is_over_and_nothing_else(world: World, step: str) -> None:
+@pytest.mark.parametrize(
+    "step",
+    [
+        "planned",
+        "plan-object",
+        "ran",
+        "result-object",
+        "staged-main",
+        "staged-dlq",
+        "pointer",
+        "delta-main",
+    ],
+)
+def test_what_a_killed_driver_left_goes_once_its_job_is_over_and_nothing_else(
+    world: World, step: str
+) -> None:
     world.job()
     before = world.files()
     world.job(die_at=step)
     left = world.files() - before
     world.age()
-    assert not world.find() & left or step in ("pointer", "delta-main"), "its job is open: it may yet be committed"
+    assert not world.find() & left or step in ("pointer", "delta-main"), (
+        "its job is open: it may yet be committed"
+    )
     for _ in range(3):
         world.job()
     world.drain()
@@ -164,11 +200,16 @@ def test_what_a_killed_driver_left_goes_once_its_job_is_over_and_nothing_else(wo
     assert world.find() == set()
     remaining = world.files()
     committed = [key for key in remaining if "/data/" in key]
-    assert len(committed) == 2 * world.lake.coordinator.table.job, "of each job one file in each part"
+    assert len(committed) == 2 * world.lake.coordinator.table.job, (
+        "of each job one file in each part"
+    )
     if step == "ran":
         assert len([key for key in found & left if "/data/" in key]) == 2
     if step == "staged-dlq":
-        assert {key.rpartition(".")[2] for key in found & left if "/_iceberg/" in key} == {"json", "avro"}
+        assert {key.rpartition(".")[2] for key in found & left if "/_iceberg/" in key} == {
+            "json",
+            "avro",
+        }
     world.job()
     world.check()
 
@@ -181,24 +222,36 @@ def test_metadata_goes_when_it_was_superseded_for_longer_than_the_grace(world: W
     for _ in range(9):
         world.job()
     found = {key for key in world.find() if "/_iceberg/" in key}
-    assert [key for key in found if key.startswith("tables/7001/main/") and not key.endswith(".metadata.json")] == []
-    assert len(found) == 2 * 2, "versions 0 and 1 of both: 2 may have been superseded just now, and 3 was"
+    assert [
+        key
+        for key in found
+        if key.startswith("tables/7001/main/") and not key.endswith(".metadata.json")
+    ] == []
+    assert len(found) == 2 * 2, (
+        "versions 0 and 1 of both: 2 may have been superseded just now, and 3 was"
+    )
     StaticTable.from_metadata(held).scan().to_arrow()
     world.age()
     world.job()
     again = {key for key in world.find() if "/main/_iceberg/" in key}
-    assert len(again) == 6 and world.lake.blobs.key(held) in again, "2 to 7, as 8 to 12 are in the log of 13"
+    assert len(again) == 6 and world.lake.blobs.key(held) in again, (
+        "2 to 7, as 8 to 12 are in the log of 13"
+    )
     world.check()
 
 
-def test_manifests_of_expired_snapshots_go_with_the_last_metadata_that_names_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_of_expired_snapshots_go_with_the_last_metadata_that_names_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("polynya.lakehouse.iceberg.EXPIRE_EVERY_JOBS", 8)
     monkeypatch.setattr("polynya.lakehouse.iceberg.KEPT_SNAPSHOTS", 2)
     assert (EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS) == (100, 20)
     for _ in range(8):
         world.job()
     world.age()
-    assert not [key for key in world.find() if "/main/_iceberg/snap-" in key], "the metadata before it still names all"
+    assert not [key for key in world.find() if "/main/_iceberg/snap-" in key], (
+        "the metadata before it still names all"
+    )
     for _ in range(7):
         world.job()
         world.age()
@@ -209,7 +262,12 @@ def test_manifests_of_expired_snapshots_go_with_the_last_metadata_that_names_the
 
 def test_strangers_and_files_that_cannot_be_understood_are_left_alone(world: World) -> None:
     world.job()
-    strangers = {"tables/7001/main/data/mine.parquet", "tables/7001/notes.txt", "tables/7001/main/_iceberg/v1.json", "tables/7002/x"}
+    strangers = {
+        "tables/7001/main/data/mine.parquet",
+        "tables/7001/notes.txt",
+        "tables/7001/main/_iceberg/v1.json",
+        "tables/7002/x",
+    }
     for key in strangers:
         world.lake.blobs.put(key, b"x")
     lost = f"tables/7001/main/data/{1:012d}-{'a' * 32}-00000-{'b' * 16}.parquet"
@@ -238,7 +296,9 @@ def test_strangers_and_files_that_cannot_be_understood_are_left_alone(world: Wor
     world.check()
 
 
-def test_manifests_that_name_too_few_files_are_not_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_that_name_too_few_files_are_not_believed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(2):
         world.job()
     world.age()
@@ -247,7 +307,9 @@ def test_manifests_that_name_too_few_files_are_not_believed(world: World, monkey
     world.check()
 
 
-def test_the_same_in_a_bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_in_a_bucket(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = StoreSettings(**request.getfixturevalue("s3_server").settings())
     monkeypatch.setenv("POLYNYA_COLD_S3_ACCESS_KEY_ID", settings.s3_access_key_id)
     monkeypatch.setenv("POLYNYA_COLD_S3_SECRET_ACCESS_KEY", settings.s3_secret_access_key)
@@ -256,9 +318,13 @@ def test_the_same_in_a_bucket(request: pytest.FixtureRequest, monkeypatch: pytes
         world.job(step)
     world.drain()
     assert world.find() == set()
-    found = world.find(grace_ms=-HOUR_MS)  # files in a bucket cannot be made older: all are taken to be
+    # files in a bucket cannot be made older: all are taken to be
+    found = world.find(grace_ms=-HOUR_MS)
     assert {key.rpartition(".")[2] for key in found} == {"parquet", "json", "avro"}
-    assert len([key for key in world.files() if "/main/data/" in key]) == world.lake.coordinator.table.job
+    assert (
+        len([key for key in world.files() if "/main/data/" in key])
+        == world.lake.coordinator.table.job
+    )
     world.lake.check_exactly_once()
     world.job()
     world.lake.check_exactly_once()
@@ -266,9 +332,22 @@ def test_the_same_in_a_bucket(request: pytest.FixtureRequest, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_drivers_that_die_anywhere_and_sweeps_at_any_time_lose_nothing(world: World, seed: int) -> None:
+def test_drivers_that_die_anywhere_and_sweeps_at_any_time_lose_nothing(
+    world: World, seed: int
+) -> None:
     chance = random.Random(seed)
-    steps = ("plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "", "", "")
+    steps = (
+        "plan-object",
+        "ran",
+        "result-object",
+        "staged-main",
+        "staged-dlq",
+        "pointer",
+        "delta-main",
+        "",
+        "",
+        "",
+    )
     for _ in range(12):
         world.job(chance.choice(steps))
         if chance.random() < 0.5:
@@ -281,4 +360,7 @@ def test_drivers_that_die_anywhere_and_sweeps_at_any_time_lose_nothing(world: Wo
     world.job()
     world.find()
     world.check()
-    assert len([key for key in world.files() if "/main/data/" in key]) == world.lake.coordinator.table.job
+    assert (
+        len([key for key in world.files() if "/main/data/" in key])
+        == world.lake.coordinator.table.job
+    )

@@ -1,4 +1,5 @@
-"""The verifier finds every slice that is missing or not as it was written, and nothing else, whatever happens meanwhile."""
+"""The verifier finds every slice that is missing or not as it was written, and nothing else,
+whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def test_what_is_missing_cut_or_changed_is_found_and_who_needs_it_is_named() -> 
         first, second, third, *_ = sorted(tier.live())
         data, *rest = tier.store.objects[first]
         changed = bytearray(data)
-        where = next(cold for slices in tier.indexes().values() for cold in slices if cold.pack == first)
+        where = next(
+            cold for slices in tier.indexes().values() for cold in slices if cold.pack == first
+        )
         changed[where.offset + where.stored - 1] ^= 1
         tier.store.objects[first] = (bytes(changed), *rest)  # type: ignore[assignment]
         tier.store.objects[second] = (tier.store.objects[second][0][:40], *rest)  # type: ignore[assignment]
@@ -61,14 +64,19 @@ def test_what_is_missing_cut_or_changed_is_found_and_who_needs_it_is_named() -> 
         parts = await whole(PackVerifier(tier.world, tier.store), tier.world.machines())
         assert faults(parts) == [(first, DAMAGED), (second, DAMAGED), (third, MISSING)]
         named: dict[str, Fault] = {fault.pack: fault for part in parts for fault in part.faults}
-        needed = sorted(name for name, slices in tier.indexes().items() if any(cold.pack == third for cold in slices))
+        needed = sorted(
+            name
+            for name, slices in tier.indexes().items()
+            if any(cold.pack == third for cold in slices)
+        )
         assert sorted(named[third].streams) == needed
 
     play(story)
 
 
 def test_what_lies_between_slices_is_nobodys() -> None:
-    """A check that finds damage where none is would be as bad: each byte outside the slices may be anything."""
+    """A check that finds damage where none is would be as bad: each byte outside the slices may be
+    anything."""
 
     async def story() -> None:
         tier = await filled(1)
@@ -80,7 +88,9 @@ def test_what_lies_between_slices_is_nobodys() -> None:
             changed = bytearray(data)
             changed[at] ^= 1
             tier.store.objects[key] = (bytes(changed), *rest)  # type: ignore[assignment]
-            assert bool(faults(await whole(PackVerifier(tier.world, tier.store), tier.world.machines()))) == (at in inside)
+            assert bool(
+                faults(await whole(PackVerifier(tier.world, tier.store), tier.world.machines()))
+            ) == (at in inside)
 
     play(story)
 
@@ -94,7 +104,11 @@ def test_what_is_released_meanwhile_is_no_fault(monkeypatch: pytest.MonkeyPatch)
         for name in list(tier.written):
             machine = next(each for each in tier.world.machines().values() if name in each.streams)
             stream = machine.streams[name]
-            command = Delete(name, tier.world.now) if name.endswith("1") else Trim([(stream.uid, stream.next_record, 0)], tier.world.now)
+            command = (
+                Delete(name, tier.world.now)
+                if name.endswith("1")
+                else Trim([(stream.uid, stream.next_record, 0)], tier.world.now)
+            )
             await tier.world.propose(machine.group, command)
         tier.store.objects.clear()
         while part.after:
@@ -127,6 +141,8 @@ def test_a_sweep_by_hand_lists_or_deletes() -> None:
         assert orphan in tier.store.objects
         assert (await collector.sweep(grace_ms=60_000)).deleted
         assert orphan not in tier.store.objects
-        assert faults(await whole(PackVerifier(tier.world, tier.store), tier.world.machines())) == []
+        assert (
+            faults(await whole(PackVerifier(tier.world, tier.store), tier.world.machines())) == []
+        )
 
     play(story)

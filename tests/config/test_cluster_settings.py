@@ -63,7 +63,10 @@ backend = "none"
     [
         ("per = 'x:1'", "cluster.nodes: node 1: per: unknown; did you mean peer?"),
         ("", "node 1: peer is missing"),
-        ("peer = 'h:1'\nid = 4\nlisten = 'h:2'", "node 4: listen: unknown; a node has id, peer, http, zone, role, and settings"),
+        (
+            "peer = 'h:1'\nid = 4\nlisten = 'h:2'",
+            "node 4: listen: unknown; a node has id, peer, http, zone, role, and settings",
+        ),
         ("peer = 'nowhere'", "'nowhere': expected the HOST:PORT of its peer port"),
         ("peer = 'h:1'\nid = 251", "'251': a node's id is a number from 1 to 250"),
         ("peer = 'a=b:1'", "no value has ',' or '=' in it"),
@@ -83,24 +86,56 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
     [
         ({"cluster_id": "orders"}, "expected 32 hexadecimal digits, the same on every node"),
         ({"cluster_id": "-"}, "go together; not set: cluster.id"),
-        ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-", "cluster_listen": "127.0.0.1:1"}, "there is no cluster"),
+        (
+            {
+                "cluster_id": "-",
+                "cluster_node": "-",
+                "cluster_nodes": "-",
+                "cluster_listen": "127.0.0.1:1",
+            },
+            "there is no cluster",
+        ),
         ({"cluster_node": "3"}, "cluster.node (--cluster-node): 3 is not in cluster.nodes"),
         ({"cluster_nodes": TWO.replace("2=127", "1=127")}, "two nodes have the id 1"),
         ({"cluster_nodes": TWO.replace("5012", "5002")}, "two nodes have the peer 127.0.0.1:5002"),
-        ({"cluster_nodes": TWO.replace("5012", "5000")}, "the peer port of node 2, 127.0.0.1:5000, is also the http address of node 1"),
-        ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "ftp://x")}, "expected the URL that clients reach it at"),
-        ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "http://h:99999")}, "expected the URL that clients reach it at"),
-        ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", 'http://h"x:1')}, "expected the URL that clients reach it at"),
+        (
+            {"cluster_nodes": TWO.replace("5012", "5000")},
+            "the peer port of node 2, 127.0.0.1:5000, is also the http address of node 1",
+        ),
+        (
+            {"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "ftp://x")},
+            "expected the URL that clients reach it at",
+        ),
+        (
+            {"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "http://h:99999")},
+            "expected the URL that clients reach it at",
+        ),
+        (
+            {"cluster_nodes": TWO.replace("http://127.0.0.1:5010", 'http://h"x:1')},
+            "expected the URL that clients reach it at",
+        ),
         ({"cluster_nodes": "1=127.0.0.1:5002"}, "expected ID=HOST:PORT=URL"),
         ({"cluster_ca": "ca.crt"}, "cluster.ca, cluster.cert and cluster.key go together"),
-        ({"cluster_listen": "0.0.0.0:5002"}, "the peer port on 0.0.0.0 is reachable from other machines"),
+        (
+            {"cluster_listen": "0.0.0.0:5002"},
+            "the peer port on 0.0.0.0 is reachable from other machines",
+        ),
         ({"cold_backend": "local"}, "share one object store"),
         ({"cold_backend": "memory"}, "share one object store"),
         ({"cluster_replicas": "4"}, "4: expected 1, 3 or 5"),
-        ({"cluster_nodes": "1=127.0.0.1:5002=http://127.0.0.1:5000", "cluster_join": "true"}, "name nodes of the cluster to be joined"),
+        (
+            {"cluster_nodes": "1=127.0.0.1:5002=http://127.0.0.1:5000", "cluster_join": "true"},
+            "name nodes of the cluster to be joined",
+        ),
         ({"cluster_nodes": TWO + "=a b"}, "a zone's name has letters, digits"),
-        ({"cluster_nodes": TWO + "=a=leader"}, "'leader': a node's role is reader (a read replica) or voter"),
-        ({"cluster_nodes": TWO.replace(",", "==reader,") + "==reader"}, "all of them are read replicas"),
+        (
+            {"cluster_nodes": TWO + "=a=leader"},
+            "'leader': a node's role is reader (a read replica) or voter",
+        ),
+        (
+            {"cluster_nodes": TWO.replace(",", "==reader,") + "==reader"},
+            "all of them are read replicas",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_said(tmp_path, flags, said):
@@ -110,8 +145,13 @@ def test_what_does_not_go_together_is_said(tmp_path, flags, said):
 def test_beyond_loopback_certificates_or_a_word_are_needed(tmp_path):
     assert loaded(tmp_path).config.unsafe == []
     named = loaded(tmp_path, cluster_listen="0.0.0.0:5002", cluster_unsafe_no_tls="true").config
-    assert any("whoever reaches the peer port 0.0.0.0:5002 may read and write all" in line for line in named.unsafe)
-    proven = loaded(tmp_path, cluster_listen="0.0.0.0:5002", cluster_ca="a", cluster_cert="b", cluster_key="c").config
+    assert any(
+        "whoever reaches the peer port 0.0.0.0:5002 may read and write all" in line
+        for line in named.unsafe
+    )
+    proven = loaded(
+        tmp_path, cluster_listen="0.0.0.0:5002", cluster_ca="a", cluster_cert="b", cluster_key="c"
+    ).config
     assert proven.unsafe == []
 
 
@@ -123,7 +163,10 @@ def test_a_data_folder_stays_with_its_cluster_and_its_node(tmp_path):
     for flags, said in (
         ({"cluster_node": "2"}, "that of node 1; this is node 2"),
         ({"cluster_id": "f" * 32}, f"belongs to the cluster {ID}"),
-        ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-"}, f"node 1 of the cluster {ID}, and cannot be used standalone"),
+        (
+            {"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-"},
+            f"node 1 of the cluster {ID}, and cannot be used standalone",
+        ),
     ):
         with pytest.raises(ConfigError, match=said):
             birth_of(loaded(tmp_path, **flags).config)
@@ -133,7 +176,12 @@ def test_who_belongs_is_fixed_by_the_birth_and_not_by_the_list_of_a_later_start(
     (tmp_path / "data").mkdir()
     made = birth_of(loaded(tmp_path, cluster_nodes=TWO.replace(",", "=east,") + "=west").config)
     assert (made.nodes, made.zones, made.replicas) == ((1, 2), ("east", "west"), 3)
-    assert birth_of(loaded(tmp_path, cluster_nodes=f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020").config) == made
+    assert (
+        birth_of(
+            loaded(tmp_path, cluster_nodes=f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020").config
+        )
+        == made
+    )
 
 
 def test_a_node_that_joins_was_not_there_at_the_birth(tmp_path):
@@ -150,7 +198,9 @@ def test_a_read_replica_is_not_born_with_the_cluster_and_the_others_know_that_it
     assert parse_nodes(f"{TWO}==voter") == parse_nodes(TWO)
     for number, born in (("1", ((1,), (2,))), ("2", ((), ()))):
         (tmp_path / number).mkdir()
-        config = loaded(tmp_path, cluster_nodes=text, cluster_node=number, data=str(tmp_path / number)).config
+        config = loaded(
+            tmp_path, cluster_nodes=text, cluster_node=number, data=str(tmp_path / number)
+        ).config
         made = birth_of(config)
         assert (made.nodes, made.readers) == born
         assert map_at_birth(made, config.cluster).members == born[0]
@@ -172,16 +222,22 @@ def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
 def test_a_restore_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
     (tmp_path / "data").mkdir()
     origin = RestoreOrigin(cluster_id=ID, history=2, groups=4)
-    with contextlib.ExitStack() as held, pytest.raises(ConfigError, match=r"remove join.*identically in each file"):
+    with (
+        contextlib.ExitStack() as held,
+        pytest.raises(ConfigError, match=r"remove join.*identically in each file"),
+    ):
         RestoreTarget(loaded(tmp_path, cluster_join="true").config, origin, held)
     with contextlib.ExitStack() as held:
-        RestoreTarget(loaded(tmp_path).config, origin, held)  # whose object store belongs to somebody, which is seen later
+        # whose object store belongs to somebody, which is seen later
+        RestoreTarget(loaded(tmp_path).config, origin, held)
     birth_of(loaded(tmp_path).config)  # a node may start on it
 
 
 def test_nodes_that_are_restored_together_know_the_same_nodes(tmp_path):
     one = loaded(tmp_path).config
-    two = loaded(tmp_path, cluster_nodes=f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020", cluster_node="2").config
+    two = loaded(
+        tmp_path, cluster_nodes=f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020", cluster_node="2"
+    ).config
     with pytest.raises(ConfigError, match=r"1, 2 \(node 1\) and 1, 2, 3 \(node 2\)"):
         open_shared([one, two])
 
@@ -192,8 +248,11 @@ def test_the_first_map_is_the_same_whoever_makes_it(tmp_path):
     made = birth_of(config)
     other = msgspec.structs.replace(made, node=2)
     assert birth_command(made, config.cluster) == birth_command(other, config.cluster)
-    older = msgspec.structs.replace(made, zones=(), replicas=0)  # as a release before placements wrote it
-    assert {placement.voters for placement in map_at_birth(older, config.cluster).groups.values()} == {(1, 2)}
+    # as a release before placements wrote it
+    older = msgspec.structs.replace(made, zones=(), replicas=0)
+    assert {
+        placement.voters for placement in map_at_birth(older, config.cluster).groups.values()
+    } == {(1, 2)}
 
 
 def test_the_data_of_a_node_by_itself_does_not_join_a_cluster(tmp_path):

@@ -1,4 +1,5 @@
-"""Only the node's user may read what it keeps: new files, those of earlier releases, and not those of a root that is shared."""
+"""Only the node's user may read what it keeps: new files, those of earlier releases, and not those
+of a root that is shared."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def open_umask() -> Iterator[None]:
 def modes(folder: Path) -> dict[str, int]:
     """Of everything in a folder, and of it."""
     return {
-        str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) for path in (folder, *folder.rglob("*")) if not path.is_symlink()
+        str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode)
+        for path in (folder, *folder.rglob("*"))
+        if not path.is_symlink()
     }
 
 
@@ -56,12 +59,20 @@ def config_of(tmp_path: Path, root: str = "", *, shared: bool = False) -> Config
 
 def test_older_files_are_tightened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
-    older(data, "node.json", "core-0/journal/1.journal", f"objects/{CLUSTER}/packs/p", "objects/tables/1/main/data/f.parquet")
+    older(
+        data,
+        "node.json",
+        "core-0/journal/1.journal",
+        f"objects/{CLUSTER}/packs/p",
+        "objects/tables/1/main/data/f.parquet",
+    )
     (tmp_path / "elsewhere").write_text("")
     (data / "link").symlink_to(tmp_path / "elsewhere")
     (data / "start.sh").touch(0o755)
     tighten_once(config_of(tmp_path), CLUSTER)
-    assert readable(data) == [] and modes(data)["start.sh"] == 0o700 and modes(data)["core-0"] == 0o700
+    assert (
+        readable(data) == [] and modes(data)["start.sh"] == 0o700 and modes(data)["core-0"] == 0o700
+    )
     assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o644, "links are not followed"
     monkeypatch.setattr(file_modes, "tighten", lambda *_: pytest.fail("it was done"))
     tighten_once(config_of(tmp_path), CLUSTER)
@@ -84,7 +95,9 @@ def test_a_root_elsewhere_is_tightened_but_not_what_others_have_in_it(tmp_path: 
     assert modes(shared) == before
 
 
-def test_a_refused_chmod_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_chmod_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     data = tmp_path / "data"
     older(data, "node.json", "core-0/1.journal")
     real = os.chmod
@@ -100,9 +113,13 @@ def test_a_refused_chmod_is_a_warning(tmp_path: Path, monkeypatch: pytest.Monkey
     assert readable(data) == ["core-0/1.journal"]
     (record,) = caplog.records
     assert (
-        "cannot remove other users' rights" in record.message and record.__dict__["files"] == 1 and "1.journal" in record.__dict__["first"]
+        "cannot remove other users' rights" in record.message
+        and record.__dict__["files"] == 1
+        and "1.journal" in record.__dict__["first"]
     )
-    assert tighten([data / "core-0" / "1.journal"], deep=False) == [(str(data / "core-0" / "1.journal"), "Operation not permitted")]
+    assert tighten([data / "core-0" / "1.journal"], deep=False) == [
+        (str(data / "core-0" / "1.journal"), "Operation not permitted")
+    ]
 
 
 def test_the_data_folder_is_closed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +163,15 @@ def test_objects_are_private_unless_their_root_is_shared(tmp_path: Path, umask: 
         {"--cold-backend": "s3", "--cold-s3-bucket": "b", "--cold-root": "/elsewhere"},
     ],
 )
-def test_only_a_root_outside_the_data_folder_can_be_shared(tmp_path: Path, flags: dict[str, str]) -> None:
-    given = {flag: text.replace("DATA", str(tmp_path)) for flag, text in flags.items()} | {"--data": str(tmp_path), "--cold-shared": "true"}
+def test_only_a_root_outside_the_data_folder_can_be_shared(
+    tmp_path: Path, flags: dict[str, str]
+) -> None:
+    given = {flag: text.replace("DATA", str(tmp_path)) for flag, text in flags.items()} | {
+        "--data": str(tmp_path),
+        "--cold-shared": "true",
+    }
     with pytest.raises(ConfigError, match="only a folder outside the data folder can be shared"):
         load(given, environ={})
-    assert load({"--data": str(tmp_path), "--cold-shared": "true", "--cold-root": "/elsewhere"}, environ={}).config.store.shared
+    assert load(
+        {"--data": str(tmp_path), "--cold-shared": "true", "--cold-root": "/elsewhere"}, environ={}
+    ).config.store.shared

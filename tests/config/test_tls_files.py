@@ -22,9 +22,14 @@ def own(folder: Path, listen: str = "127.0.0.1:0") -> TlsFiles:
 
 def names(files: TlsFiles) -> set[str]:
     found = (
-        x509.load_pem_x509_certificate(Path(files.cert).read_bytes()).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        x509.load_pem_x509_certificate(Path(files.cert).read_bytes())
+        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        .value
     )
-    return {*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))}
+    return {
+        *found.get_values_for_type(x509.DNSName),
+        *map(str, found.get_values_for_type(x509.IPAddress)),
+    }
 
 
 def shake(context: ssl.SSLContext, trusted: TlsFiles, host: str = "localhost") -> bytes:
@@ -50,7 +55,9 @@ def test_no_files_without_tls(tmp_path: Path) -> None:
     assert prepare(Config(data=str(tmp_path))) is None
 
 
-def test_a_certificate_of_our_own_is_made_once_and_is_trusted_as_its_own_authority(tmp_path: Path) -> None:
+def test_a_certificate_of_our_own_is_made_once_and_is_trusted_as_its_own_authority(
+    tmp_path: Path,
+) -> None:
     files = own(tmp_path)
     assert {"localhost", "127.0.0.1", "::1"} <= names(files)
     assert os.stat(files.key).st_mode & 0o777 == 0o600 and len(files.fingerprint) == 95
@@ -111,8 +118,12 @@ def test_a_key_with_a_passphrase_is_refused_and_not_asked_for(tmp_path: Path) ->
     files = own(tmp_path)
     private = serialization.load_pem_private_key(Path(files.key).read_bytes(), None)
     locked = private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
     )
     (tmp_path / "locked").write_bytes(locked)
     with pytest.raises(ConfigError, match="passphrase"):
-        prepare(Config(data=str(tmp_path), tls=TlsConfig(cert=files.cert, key=str(tmp_path / "locked"))))
+        prepare(
+            Config(data=str(tmp_path), tls=TlsConfig(cert=files.cert, key=str(tmp_path / "locked")))
+        )

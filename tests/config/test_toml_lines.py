@@ -34,4 +34,12 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> set[str]:
 def test_every_key_has_its_line() -> None:
     lines = lines_of_keys(TEXT)
     assert set(lines) == leaves(tomllib.loads(TEXT))
-    assert lines == {"listen": 2, "cores": 4, "data": 5, "cold.backend": 6, "log.level": 8, "log.note": 9, "cold.s3.bucket": 14}
+    assert lines == {
+        "listen": 2,
+        "cores": 4,
+        "data": 5,
+        "cold.backend": 6,
+        "log.level": 8,
+        "log.note": 9,
+        "cold.s3.bucket": 14,
+    }

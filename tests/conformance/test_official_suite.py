@@ -23,25 +23,59 @@ pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_official_suite_passes_whole(tmp_path: Path, cores: int) -> None:
-    with ahead_of_others(), running_node(tmp_path / "data", *FLAGS, "--cores", str(cores)) as server:
+    with (
+        ahead_of_others(),
+        running_node(tmp_path / "data", *FLAGS, "--cores", str(cores)) as server,
+    ):
         _passes_whole(server.url, tmp_path)
 
 
 def test_the_official_suite_passes_whole_through_three_nodes_in_turn(tmp_path: Path) -> None:
-    with ahead_of_others(), dev_cluster(tmp_path / "cluster", *FLAGS, "--cores", "1") as cluster, in_turn(cluster.urls) as url:
+    with (
+        ahead_of_others(),
+        dev_cluster(tmp_path / "cluster", *FLAGS, "--cores", "1") as cluster,
+        in_turn(cluster.urls) as url,
+    ):
         _passes_whole(url, tmp_path)
 
 
 def _passes_whole(url: str, tmp_path: Path) -> None:
-    """It has lives of two seconds, looks at them after one and a half, and has no patience: hence `ahead_of_others`."""
+    """It has lives of two seconds, looks at them after one and a half, and has no patience: hence
+    `ahead_of_others`."""
     folder = installed(Path(__file__).parent, "conformance")
     report = tmp_path / "report.json"
-    settings = environment(CONFORMANCE_URL=url, CONFORMANCE_LONG_POLL_MS=str(round(LONG_POLL_SECONDS * 1000)))
-    command = [node(), "node_modules/vitest/vitest.mjs", "run", "-c", "vitest.config.mjs", "--reporter=json", f"--outputFile={report}"]
-    ran = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=SUITE_SECONDS, check=False)
+    settings = environment(
+        CONFORMANCE_URL=url, CONFORMANCE_LONG_POLL_MS=str(round(LONG_POLL_SECONDS * 1000))
+    )
+    command = [
+        node(),
+        "node_modules/vitest/vitest.mjs",
+        "run",
+        "-c",
+        "vitest.config.mjs",
+        "--reporter=json",
+        f"--outputFile={report}",
+    ]
+    ran = subprocess.run(
+        command,
+        cwd=folder,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=SUITE_SECONDS,
+        check=False,
+    )
     assert report.exists(), ran.stdout + ran.stderr
-    results = [test for file in json.loads(report.read_text())["testResults"] for test in file["assertionResults"]]
-    failed = [f"{test['fullName']}\n    {_first_line(test)}" for test in results if test["status"] != "passed"]
+    results = [
+        test
+        for file in json.loads(report.read_text())["testResults"]
+        for test in file["assertionResults"]
+    ]
+    failed = [
+        f"{test['fullName']}\n    {_first_line(test)}"
+        for test in results
+        if test["status"] != "passed"
+    ]
     assert not failed, f"{len(failed)} of {len(results)} did not pass:\n" + "\n".join(failed)
     assert Counter(test["status"] for test in results) == {"passed": TESTS}
 

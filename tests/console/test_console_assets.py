@@ -48,14 +48,29 @@ def test_a_kept_file_is_not_sent_again(assets: Assets) -> None:
     assert other is not None and other.status == 200
 
 
-@pytest.mark.parametrize("path", ["../assets.py", "..", "static/main.js", "main.js/", "/etc/passwd", "Main.js", "assets.py", "."])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../assets.py",
+        "..",
+        "static/main.js",
+        "main.js/",
+        "/etc/passwd",
+        "Main.js",
+        "assets.py",
+        ".",
+    ],
+)
 def test_what_is_no_file_of_it_is_not_there(assets: Assets, path: str) -> None:
     assert assets.answer("GET", path, {}) is None
 
 
 def test_it_is_only_read(assets: Assets) -> None:
     answer = assets.answer("POST", "main.js", {})
-    assert answer is not None and (answer.status, answer.headers) == (405, (("Allow", "GET, HEAD"),))
+    assert answer is not None and (answer.status, answer.headers) == (
+        405,
+        (("Allow", "GET, HEAD"),),
+    )
 
 
 def test_nothing_comes_from_elsewhere_and_nothing_is_inline(assets: Assets) -> None:
@@ -72,9 +87,12 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_inline(assets: Assets) -> N
 def test_no_markup_is_made_of_text(assets: Assets) -> None:
     """All elements are made by `dom.js`, of names and text nodes."""
     ways = re.compile(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|\beval\b|new Function"
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|\beval\b|new "
+        r"Function"
     )
-    assert not [name for name in assets.names if name.endswith(".js") and ways.search(text_of(assets, name))]
+    assert not [
+        name for name in assets.names if name.endswith(".js") and ways.search(text_of(assets, name))
+    ]
     makers = [name for name in assets.names if "createElement" in text_of(assets, name)]
     assert makers == ["dom.js"]
 

@@ -1,4 +1,5 @@
-"""The console in a headless Chromium, over a running node: what a person sees and does, and what hostile streams cannot do."""
+"""The console in a headless Chromium, over a running node: what a person sees and does, and what
+hostile streams cannot do."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ __all__ = ["browser"]  # the fixture
 
 JSON = {"Content-Type": "application/json"}
 EVIL = "<img src=x onerror=window.pwned=1>"
-EVIL_RECORD = {"<script>window.pwned=2</script>": '<img src=x onerror="window.pwned=3">', "turned": "\u202egpj.exe"}
+EVIL_RECORD = {
+    "<script>window.pwned=2</script>": '<img src=x onerror="window.pwned=3">',
+    "turned": "\u202egpj.exe",
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,28 +38,49 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
             for number in range(60):
                 web.put(f"many/{number:02}", headers=JSON)
             web.put("orders", headers=JSON)
-            web.post("orders", content=b'[{"item":7,"price":1.50},{"big":12345678901234567890123}]', headers=JSON)
+            web.post(
+                "orders",
+                content=b'[{"item":7,"price":1.50},{"big":12345678901234567890123}]',
+                headers=JSON,
+            )
             web.post("orders", json=[{"n": number} for number in range(2, 250)], headers=JSON)
             web.put(quote(EVIL), headers=JSON)
             web.post(quote(EVIL), json=EVIL_RECORD, headers=JSON)
             web.put("logs/web", headers={"Content-Type": "text/plain"})
             for number in range(40):
-                web.post("logs/web", content=f"line {number}\n".encode(), headers={"Content-Type": "text/plain"})
+                web.post(
+                    "logs/web",
+                    content=f"line {number}\n".encode(),
+                    headers={"Content-Type": "text/plain"},
+                )
             web.put("blobs/x", headers={"Content-Type": "application/octet-stream"})
-            web.post("blobs/x", content=bytes(range(256)), headers={"Content-Type": "application/octet-stream"})
-            web.post("blobs/x", content=b"\0" * 100_000, headers={"Content-Type": "application/octet-stream"})
+            web.post(
+                "blobs/x",
+                content=bytes(range(256)),
+                headers={"Content-Type": "application/octet-stream"},
+            )
+            web.post(
+                "blobs/x",
+                content=b"\0" * 100_000,
+                headers={"Content-Type": "application/octet-stream"},
+            )
         yield node
 
 
 @pytest.fixture
 def page(browser: Browser, node: RunningNode) -> Iterator[Page]:
-    """A page of the console that nothing hostile has touched at the end, and that has complained of nothing."""
+    """A page of the console that nothing hostile has touched at the end, and that has complained of
+    nothing."""
     page = browser.open(f"{node.url}/console")
     page.size(1200, 800)
     page.wait("document.querySelector('#title') !== null")
     yield page
     assert page.run("window.pwned") is None
-    assert not [line for line in page.log if "Content Security" in line or "Refused" in line or "Error" in line], page.log
+    assert not [
+        line
+        for line in page.log
+        if "Content Security" in line or "Refused" in line or "Error" in line
+    ], page.log
     page.call("Page.close")
 
 
@@ -64,18 +89,24 @@ def go(page: Page, hash_: str) -> None:
 
 
 def texts(page: Page, selector: str) -> list[str]:
-    found: list[str] = page.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)")
+    found: list[str] = page.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
+    )
     return found
 
 
 def wait_text(page: Page, selector: str, words: str) -> None:
-    page.wait(f"document.querySelector({json.dumps(selector)})?.textContent.includes({json.dumps(words)})")
+    page.wait(
+        f"document.querySelector({json.dumps(selector)})?.textContent.includes({json.dumps(words)})"
+    )
 
 
 def fill(page: Page, selector: str, text: str) -> None:
     page.run(
-        f"(() => {{ const field = document.querySelector({json.dumps(selector)}); field.value = {json.dumps(text)};"
-        " field.dispatchEvent(new Event('input', { bubbles: true })); field.form?.requestSubmit(); })()"
+        f"(() => {{ const field = document.querySelector({json.dumps(selector)}); field.value = "
+        f"{json.dumps(text)};"
+        " field.dispatchEvent(new Event('input', { bubbles: true })); "
+        "field.form?.requestSubmit(); })()"
     )
 
 
@@ -84,9 +115,14 @@ def test_streams_are_listed_searched_and_paged(page: Page) -> None:
     assert EVIL in texts(page, "tbody .name"), "a name is text, whatever it spells"
     page.press("n")
     page.wait("location.hash.includes('after=')")
-    page.wait("document.querySelectorAll('tbody tr').length > 5 && document.querySelectorAll('tbody tr').length < 50")
+    page.wait(
+        "document.querySelectorAll('tbody tr').length > 5 && document.querySelectorAll('tbody "
+        "tr').length < 50"
+    )
     page.press("p")
-    page.wait("!location.hash.includes('after=') && document.querySelectorAll('tbody tr').length === 50")
+    page.wait(
+        "!location.hash.includes('after=') && document.querySelectorAll('tbody tr').length === 50"
+    )
     page.press("/")
     assert page.run("document.activeElement.id") == "search"
     fill(page, "#search", "many/5")
@@ -131,7 +167,9 @@ def test_keys_lead_from_a_row_to_its_stream_and_back(page: Page) -> None:
     page.wait("document.querySelector('#help-dialog').open")
 
 
-def test_a_records_numbers_are_not_rounded_and_places_are_found(page: Page, node: RunningNode) -> None:
+def test_a_records_numbers_are_not_rounded_and_places_are_found(
+    page: Page, node: RunningNode
+) -> None:
     go(page, "#/stream/orders")
     page.wait("document.querySelectorAll('.record').length === 100")
     assert texts(page, ".record .at")[0::99] == ["#151", "#250"], "the newest ones first of all"
@@ -163,9 +201,19 @@ def test_copy_as_curl_is_a_command_that_gives_the_record(page: Page) -> None:
     page.wait("document.querySelector('.record .at')?.textContent === '#2'")
     page.run("document.querySelector('.record').click()")
     page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
-    page.run("[...document.querySelectorAll('.pane button')].find((each) => each.textContent === 'Copy as curl').click()")
+    page.run(
+        "[...document.querySelectorAll('.pane button')].find((each) => each.textContent === 'Copy "
+        "as curl').click()"
+    )
     command = page.wait("window.copied")
-    told = subprocess.run(["bash", "-c", command], env=environment(no_proxy="*"), capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(
+        ["bash", "-c", command],
+        env=environment(no_proxy="*"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert told.stdout == '{"big":12345678901234567890123}\n'
 
 
@@ -181,14 +229,24 @@ def test_what_a_hostile_stream_says_is_text(page: Page) -> None:
 
 
 def test_markup_cannot_be_made_of_text_even_by_mistake(page: Page) -> None:
-    tried = page.run("(() => { try { document.body.innerHTML = '<b>x</b>'; return 'made' } catch (error) { return error.name } })()")
+    tried = page.run(
+        "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'made' } catch (error) { "
+        "return error.name } })()"
+    )
     assert tried == "TypeError"
     page.log.clear()  # the browser says that it refused
 
 
-def test_a_page_that_a_stream_holds_is_not_of_this_origin(browser: Browser, node: RunningNode) -> None:
-    """A record may be HTML, and opened by itself: it must not read the token of the console's tab."""
-    for kind, name in (("text/html", "pages/html"), ("image/svg+xml", "pages/svg"), ("application/xhtml+xml", "pages/xhtml")):
+def test_a_page_that_a_stream_holds_is_not_of_this_origin(
+    browser: Browser, node: RunningNode
+) -> None:
+    """A record may be HTML, and opened by itself: it must not read the token of the console's
+    tab."""
+    for kind, name in (
+        ("text/html", "pages/html"),
+        ("image/svg+xml", "pages/svg"),
+        ("application/xhtml+xml", "pages/xhtml"),
+    ):
         httpx.put(f"{node.url}/v1/stream/{name}", headers={"Content-Type": kind}, timeout=60)
         script = "<script>document.documentElement.setAttribute('class', 'pwned')</script>"
         body = {
@@ -196,7 +254,9 @@ def test_a_page_that_a_stream_holds_is_not_of_this_origin(browser: Browser, node
             "image/svg+xml": f'<svg xmlns="http://www.w3.org/2000/svg">{script}</svg>',
             "application/xhtml+xml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{script}</body></html>',
         }[kind]
-        httpx.post(f"{node.url}/v1/stream/{name}", content=body, headers={"Content-Type": kind}, timeout=60)
+        httpx.post(
+            f"{node.url}/v1/stream/{name}", content=body, headers={"Content-Type": kind}, timeout=60
+        )
         page = browser.open(f"{node.url}/v1/stream/{name}")
         assert page.run("document.documentElement.getAttribute('class')") is None, kind
         assert page.run("self.origin") == "null", kind
@@ -287,12 +347,31 @@ def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
 
 def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> None:
     place = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:4437=east"
-    flags = ("--cluster-id", "ab" * 16, "--cluster-node", "1", "--cluster-nodes", place, "--cold-backend", "none", "--cores", "1")
+    flags = (
+        "--cluster-id",
+        "ab" * 16,
+        "--cluster-node",
+        "1",
+        "--cluster-nodes",
+        place,
+        "--cold-backend",
+        "none",
+        "--cores",
+        "1",
+    )
     with running_node(tmp_path / "data", *flags) as one:
         page = browser.open(f"{one.url}/console/#/health")
         page.wait("document.querySelectorAll('.nodes tbody tr').length === 1")
         page.wait("document.querySelector('.nodes tbody td:nth-child(6)').textContent === '17'")
-        assert texts(page, ".nodes tbody td") == ["1 (this node)", "http://127.0.0.1:4437", "east", "up", __version__, "17", "17"]
+        assert texts(page, ".nodes tbody td") == [
+            "1 (this node)",
+            "http://127.0.0.1:4437",
+            "east",
+            "up",
+            __version__,
+            "17",
+            "17",
+        ]
         page.call("Page.close")
 
 
@@ -311,21 +390,38 @@ def test_light_and_dark(page: Page) -> None:
     page.run("localStorage.clear()")
 
 
-@pytest.mark.parametrize("place", ["streams", "stream/orders?at=1", f"stream/{quote(EVIL)}", "tables", "table/orders", "sql", "health"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "streams",
+        "stream/orders?at=1",
+        f"stream/{quote(EVIL)}",
+        "tables",
+        "table/orders",
+        "sql",
+        "health",
+    ],
+)
 def test_it_fits_a_phone_and_everything_has_a_name(page: Page, place: str) -> None:
     page.size(360, 740, mobile=True)
     go(page, f"#/{place}")
     page.wait("document.querySelector('#title') !== null")
     page.wait("document.querySelector('tbody tr, .record, .numbers div, textarea') !== null")
     assert page.run("document.documentElement.scrollWidth") <= 360
-    named = "each.getAttribute('aria-label') || each.textContent.trim() || each.labels?.[0]?.textContent.trim()"
+    named = (
+        "each.getAttribute('aria-label') || each.textContent.trim() || "
+        "each.labels?.[0]?.textContent.trim()"
+    )
     nameless = page.run(
-        f"[...document.querySelectorAll('a, button, input, textarea')].filter((each) => !({named})).map((each) => each.outerHTML)"
+        "[...document.querySelectorAll('a, button, input, textarea')].filter((each) => "
+        f"!({named})).map((each) => each.outerHTML)"
     )
     assert nameless == []
 
 
-def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNode, tmp_path: Path) -> None:
+def test_the_address_is_the_place(
+    page: Page, browser: Browser, node: RunningNode, tmp_path: Path
+) -> None:
     go(page, "#/stream/orders?at=7")
     page.wait("document.querySelector('.record .at')?.textContent === '#7'")
     again = browser.open(page.run("location.href"))
@@ -357,12 +453,16 @@ def test_the_newest_records_are_in_sight_when_a_stream_is_opened(page: Page) -> 
     go(page, "#/stream/orders")
     page.wait("document.querySelectorAll('.record').length === 100")
     page.wait(
-        "(() => { const last = [...document.querySelectorAll('.record')].at(-1).getBoundingClientRect();"
-        " return last.bottom <= document.querySelector('.records').parentElement.getBoundingClientRect().bottom + 1; })()"
+        "(() => { const last = "
+        "[...document.querySelectorAll('.record')].at(-1).getBoundingClientRect();"
+        " return last.bottom <= "
+        "document.querySelector('.records').parentElement.getBoundingClientRect().bottom + 1; })()"
     )
 
 
-def test_a_node_that_went_away_is_said_in_words_until_it_is_back(browser: Browser, tmp_path: Path) -> None:
+def test_a_node_that_went_away_is_said_in_words_until_it_is_back(
+    browser: Browser, tmp_path: Path
+) -> None:
     listen = f"127.0.0.1:{two_free_ports()}"
     with running_node(tmp_path / "data", "--listen", listen) as node:
         page = browser.open(f"{node.url}/console")

@@ -1,4 +1,5 @@
-"""The access token of the console: asked for when the server wants one, sent with everything, kept in the tab alone."""
+"""The access token of the console: asked for when the server wants one, sent with everything, kept
+in the tab alone."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ ENTRY = {
 }
 EVENTS = (
     b'id: x\nevent: data\ndata:[{"n":1}]\n\n'
-    b'id: x\nevent: control\ndata:{"streamNextOffset":"0000000000000002_0000000000000018","upToDate":true,"streamClosed":true}\n\n'
+    b"id: x\nevent: control\n"
+    b'data:{"streamNextOffset":"0000000000000002_0000000000000018","upToDate":true,"streamClosed":true}\n'
+    b"\n"
 )
 
 
@@ -58,21 +61,44 @@ class Guarded(BaseHTTPRequestHandler):
         sent = self.headers.get("Authorization", "")
         self.asked.append((self.path, sent))
         if sent != f"Bearer {TOKEN}":
-            body = json.dumps({"error": {"code": "UNAUTHORIZED", "message": "a token is needed", "request_id": "1"}}).encode()
+            body = json.dumps(
+                {
+                    "error": {
+                        "code": "UNAUTHORIZED",
+                        "message": "a token is needed",
+                        "request_id": "1",
+                    }
+                }
+            ).encode()
             self._answer(401, "application/json", body, {"WWW-Authenticate": "Bearer"})
         elif path == "/v1/streams":
-            self._answer(200, "application/json", json.dumps({"streams": [ENTRY], "next": None}).encode())
+            self._answer(
+                200, "application/json", json.dumps({"streams": [ENTRY], "next": None}).encode()
+            )
         elif "live=sse" in query:
             self._answer(200, "text/event-stream", EVENTS)
         else:
             lines = b'{"n": 0}\n' if self.command == "GET" else b""
             self._answer(
-                200, "application/json", lines, {"Stream-Next-Offset": OFFSET, "Stream-Incarnation": "7", "Stream-Up-To-Date": "true"}
+                200,
+                "application/json",
+                lines,
+                {
+                    "Stream-Next-Offset": OFFSET,
+                    "Stream-Incarnation": "7",
+                    "Stream-Up-To-Date": "true",
+                },
             )
 
-    def _answer(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+    def _answer(
+        self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None
+    ) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": content_type, "Content-Length": str(len(body)), **(headers or {})}.items():
+        for name, value in {
+            "Content-Type": content_type,
+            "Content-Length": str(len(body)),
+            **(headers or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -94,12 +120,20 @@ def server() -> Iterator[str]:
 def test_a_token_is_asked_for_sent_and_forgotten(browser: Browser, server: str) -> None:
     page = browser.open(f"{server}/console/")
     page.wait("document.querySelector('#token-dialog').open")
-    page.run("document.querySelector('#token-input').value = 'wrong'; document.querySelector('#token-form').requestSubmit()")
+    page.run(
+        "document.querySelector('#token-input').value = 'wrong'; "
+        "document.querySelector('#token-form').requestSubmit()"
+    )
     page.wait("document.querySelector('#token-dialog').open")
-    page.run(f"document.querySelector('#token-input').value = '{TOKEN}'; document.querySelector('#token-form').requestSubmit()")
+    page.run(
+        f"document.querySelector('#token-input').value = '{TOKEN}'; "
+        "document.querySelector('#token-form').requestSubmit()"
+    )
     page.wait("document.querySelector('tbody .name')?.textContent === 'secret'")
     assert page.run("sessionStorage.getItem('polynya.token')") == TOKEN
-    assert page.run("JSON.stringify(localStorage) + document.cookie + location.href").count(TOKEN) == 0
+    assert (
+        page.run("JSON.stringify(localStorage) + document.cookie + location.href").count(TOKEN) == 0
+    )
 
     page.run("location.hash = '#/stream/secret'")
     page.wait("document.querySelectorAll('.record').length === 1")
@@ -114,7 +148,9 @@ def test_a_token_is_asked_for_sent_and_forgotten(browser: Browser, server: str) 
     command = page.wait("window.copied")
     assert "$POLYNYA_TOKEN" in command and TOKEN not in command
 
-    page.run("document.querySelector('#token').click(); document.querySelector('#token-forget').click()")
+    page.run(
+        "document.querySelector('#token').click(); document.querySelector('#token-forget').click()"
+    )
     page.wait("document.querySelector('#token-dialog').open")
     assert page.run("sessionStorage.getItem('polynya.token')") is None
     page.run("document.querySelector('#token-dialog').close()")
@@ -122,7 +158,9 @@ def test_a_token_is_asked_for_sent_and_forgotten(browser: Browser, server: str) 
     page.run("location.hash = '#/streams'")
     page.wait("document.querySelector('#content').textContent.includes('a token is needed')")
     wait_until(lambda: len(Guarded.asked) > before + 1, what="the list to be asked for again")
-    assert not page.run("document.querySelector('#token-dialog').open"), "who closed it is left alone"
+    assert not page.run("document.querySelector('#token-dialog').open"), (
+        "who closed it is left alone"
+    )
 
 
 def test_a_node_shows_what_the_token_may_read(browser: Browser, tmp_path: Path) -> None:
@@ -132,28 +170,49 @@ def test_a_node_shows_what_the_token_may_read(browser: Browser, tmp_path: Path) 
             polynya("token", "create", name, "--allow", scope, "--data", str(data)).out.strip()
             for name, scope in (("root", "all,admin"), ("reader", "read:orders/"))
         )
-        with httpx.Client(base_url=node.url, headers={"Authorization": f"Bearer {root}"}, timeout=60) as web:
+        with httpx.Client(
+            base_url=node.url, headers={"Authorization": f"Bearer {root}"}, timeout=60
+        ) as web:
             for token in (root, reader):
                 known = {"Authorization": f"Bearer {token}"}
-                wait_until(lambda known=known: web.get("/v1/streams", headers=known).status_code == 200, what="the tokens to be known")
+                wait_until(
+                    lambda known=known: web.get("/v1/streams", headers=known).status_code == 200,
+                    what="the tokens to be known",
+                )
             for name in ("orders/1", "salaries/1"):
-                assert web.put(f"/v1/stream/{name}", headers={"Content-Type": "application/json"}).status_code == 201
-                web.post(f"/v1/stream/{name}", json=[{"n": 1}], headers={"Content-Type": "application/json"})
+                assert (
+                    web.put(
+                        f"/v1/stream/{name}", headers={"Content-Type": "application/json"}
+                    ).status_code
+                    == 201
+                )
+                web.post(
+                    f"/v1/stream/{name}",
+                    json=[{"n": 1}],
+                    headers={"Content-Type": "application/json"},
+                )
                 web.put(f"/v1/tables/{name.split('/')[0]}", json={"prefix": name[:-1]})
         page = browser.open(f"{node.url}/console/")
         page.wait("document.querySelector('#token-dialog').open")
-        page.run(f"document.querySelector('#token-input').value = '{reader}'; document.querySelector('#token-form').requestSubmit()")
+        page.run(
+            f"document.querySelector('#token-input').value = '{reader}'; "
+            "document.querySelector('#token-form').requestSubmit()"
+        )
         page.wait("document.querySelector('tbody .name')?.textContent === 'orders/1'")
         assert page.run("document.querySelectorAll('tbody tr').length") == 1
         page.run("location.hash = '#/tables'")
         page.wait("document.querySelector('.tables tbody .name')?.textContent === 'orders'")
         assert page.run("document.querySelectorAll('tbody tr').length") == 1
         page.run("location.hash = '#/sql?q=select * from salaries'")
-        page.wait("document.querySelector('#sql-state').textContent.includes(\"no table 'salaries'\")")
+        page.wait(
+            "document.querySelector('#sql-state').textContent.includes(\"no table 'salaries'\")"
+        )
         page.run("location.hash = '#/stream/salaries/1'")
         page.wait("document.querySelector('.state.wrong') !== null")
         page.run("location.hash = '#/health'")
-        page.wait("document.querySelector('#content').textContent.includes('This token has no access')")
+        page.wait(
+            "document.querySelector('#content').textContent.includes('This token has no access')"
+        )
         page.run("location.hash = '#/stream/orders/1'")
         page.wait("document.querySelectorAll('.record').length === 1")
         page.press("l")

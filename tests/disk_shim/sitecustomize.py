@@ -1,4 +1,5 @@
-"""Every Python process that has this folder on PYTHONPATH obeys the orders in the file that DISK_ORDERS names; see `disk_orders`."""
+"""Every Python process that has this folder on PYTHONPATH obeys the orders in the file that
+DISK_ORDERS names; see `disk_orders`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What docs/embedded.md shows is what happens: its examples are run in order and print what their comments say."""
+"""What docs/embedded.md shows is what happens: its examples are run in order and print what their
+comments say."""
 
 from __future__ import annotations
 
@@ -21,10 +22,20 @@ def test_the_examples_print_what_they_say(tmp_path: Path) -> None:
     assert len(EXAMPLES) >= 5
     script = "".join(f"{example}\nprint({MARK!r})\n" for example in EXAMPLES)
     command = [sys.executable, "-c", script]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=200, check=False)
+    ran = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=200,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr
     for example, said in zip(EXAMPLES, ran.stdout.split(MARK + "\n"), strict=False):
-        assert ", ".join(said.splitlines()) == ", ".join(PRINTS.findall(example)), f"{example}\n{said}"
+        assert ", ".join(said.splitlines()) == ", ".join(PRINTS.findall(example)), (
+            f"{example}\n{said}"
+        )
 
 
 def test_the_page_names_every_public_method_and_error() -> None:
@@ -32,5 +43,14 @@ def test_the_page_names_every_public_method_and_error() -> None:
         names = [name for name in dir(kind) if not name.startswith("_")]
         unnamed = {"path", "close", "create", "drop_cursor", "name", "topic", "commit", "cuts"}
         assert not [name for name in names if name not in unnamed and f"{name}" not in PAGE]
-    errors = {"LogError", "LogFailed", "LogFull", "LogLocked", "LimitExceeded", "RecordTrimmed", "RecordMissing", "CorruptData"}
+    errors = {
+        "LogError",
+        "LogFailed",
+        "LogFull",
+        "LogLocked",
+        "LimitExceeded",
+        "RecordTrimmed",
+        "RecordMissing",
+        "CorruptData",
+    }
     assert not [name for name in errors if f"`{name}`" not in PAGE]

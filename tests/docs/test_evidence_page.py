@@ -44,12 +44,30 @@ def test_what_is_wrong_is_not_hidden() -> None:
             **times,
         )  # type: ignore[arg-type]
 
-    fine = Results(date="2026-01-01", chaos=[chaos()], mutants=[Mutant("raft", "votes twice", "seed 1")], simulation=Simulation(seeds=5))
-    assert not fine.wrong and "| nothing |" in appendix(fine) and "x: no root" in appendix(fine) and "none failed" in appendix(fine)
-    assert "nothing wrong" in written(fine) and "| 1 caught |" in written(fine) and "0 failed" in written(fine)
+    fine = Results(
+        date="2026-01-01",
+        chaos=[chaos()],
+        mutants=[Mutant("raft", "votes twice", "seed 1")],
+        simulation=Simulation(seeds=5),
+    )
+    assert (
+        not fine.wrong
+        and "| nothing |" in appendix(fine)
+        and "x: no root" in appendix(fine)
+        and "none failed" in appendix(fine)
+    )
+    assert (
+        "nothing wrong" in written(fine)
+        and "| 1 caught |" in written(fine)
+        and "0 failed" in written(fine)
+    )
     for results, briefly, told in (
         (Results(date="d", chaos=[chaos("lost: w.1.0")]), "lost: w.1.0", "| 1 |"),
-        (Results(date="d", mutants=[Mutant("raft", "votes twice", "")]), "| 0 caught |", "**survives**"),
+        (
+            Results(date="d", mutants=[Mutant("raft", "votes twice", "")]),
+            "| 0 caught |",
+            "**survives**",
+        ),
         (Results(date="d", simulation=Simulation(seeds=5, failed=[7])), "failed: 7", "failed: 7"),
     ):
         assert results.wrong and briefly in written(results) and told in appendix(results)
@@ -63,14 +81,31 @@ REPORT = """<testsuites><testsuite name="pytest" tests="4" time="120.0" timestam
 </testsuite></testsuites>"""
 
 
-def test_the_time_of_a_run_is_shared_out_to_tiers_by_the_time_of_their_tests(tmp_path: Path) -> None:
+def test_the_time_of_a_run_is_shared_out_to_tiers_by_the_time_of_their_tests(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "junit.xml").write_text(REPORT)
     run = measured(tmp_path / "junit.xml", "2 cores")
-    found = {took.what.partition(" ")[0].strip(":,"): (took.tests, round(run.minutes(took), 3)) for took in run.tiers if took.tests}
-    assert found == {"mutations": (1, 0.5), "Spark": (1, 0.008), "unit": (1, 0.158), "processes": (1, 1.333)}
-    assert over(run) == [] and "| 4 | | 10 | 2.0 |" in table(run) and "2026-11-22, 2 cores" in table(run)
+    found = {
+        took.what.partition(" ")[0].strip(":,"): (took.tests, round(run.minutes(took), 3))
+        for took in run.tiers
+        if took.tests
+    }
+    assert found == {
+        "mutations": (1, 0.5),
+        "Spark": (1, 0.008),
+        "unit": (1, 0.158),
+        "processes": (1, 1.333),
+    }
+    assert (
+        over(run) == []
+        and "| 4 | | 10 | 2.0 |" in table(run)
+        and "2026-11-22, 2 cores" in table(run)
+    )
     run.seconds *= 10
-    assert over(run) == [tier.what for tier in TIERS if tier.what.startswith(("mutations", "processes", "unit"))]
+    assert over(run) == [
+        tier.what for tier in TIERS if tier.what.startswith(("mutations", "processes", "unit"))
+    ]
     assert "**13.3**" in table(run)
     (tmp_path / "junit.xml").write_text(REPORT.replace("tests.raft", "raft"))
     with pytest.raises(ValueError, match="in the root"):

@@ -1,4 +1,5 @@
-"""Pages that are generated are what is written; links lead somewhere; every command and every error code has its place."""
+"""Pages that are generated are what is written; links lead somewhere; every command and every error
+code has its place."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def write_docs() -> types.ModuleType:
 
 @pytest.mark.parametrize("name", ["cli.md", "errors.md"])
 def test_a_generated_page_is_what_is_written(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text("utf-8") == write_docs().PAGES[name](), "run: python scripts/write_docs.py"
+    assert (ROOT / "docs" / name).read_text("utf-8") == write_docs().PAGES[name](), (
+        "run: python scripts/write_docs.py"
+    )
 
 
 def test_the_man_page_is_what_is_written() -> None:
@@ -40,7 +43,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    reached = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text("utf-8"))}
+    reached = {
+        (ROOT / target).resolve()
+        for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text("utf-8"))
+    }
     missing = [page.name for page in (ROOT / "docs").glob("*.md") if page.resolve() not in reached]
     assert not missing
 
@@ -48,7 +54,9 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_the_readme_names_every_make_target() -> None:
     targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {"run", "test", "check", "bench"} <= set(targets)
-    assert "make run" in (ROOT / "README.md").read_text("utf-8") and "make test" in (ROOT / "README.md").read_text("utf-8")
+    assert "make run" in (ROOT / "README.md").read_text("utf-8") and "make test" in (
+        ROOT / "README.md"
+    ).read_text("utf-8")
 
 
 def test_the_benchmarks_are_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""The quickstarts do what they say: their blocks are run as they stand, in order, against a node of this test."""
+"""The quickstarts do what they say: their blocks are run as they stand, in order, against a node of
+this test."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from polynya.lakehouse.sql import _extension
 __all__ = ["browser", "jars"]  # fixtures
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "quickstarts.md"
-SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+SECTIONS = dict(
+    re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+)
 ORDERS = '[{"item": "ice", "price": 2.5},{"item": "salt", "price": 1}'
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -47,13 +50,23 @@ class Reader:
         return [block.replace("http://127.0.0.1:4437", self.url) for block in found]
 
     def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
-        ran = subprocess.run(command, capture_output=True, text=True, env=self._environment, timeout=600, check=False, cwd=self.folder)
+        ran = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=self._environment,
+            timeout=600,
+            check=False,
+            cwd=self.folder,
+        )
         assert ran.returncode in codes, f"{command}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 
     def shell(self, section: str) -> list[str]:
         """What each block prints. 28 is curl's own end of following."""
-        return [self.run("bash", "-ec", block, codes=(0, 28)) for block in self.blocks(section, "sh")]
+        return [
+            self.run("bash", "-ec", block, codes=(0, 28)) for block in self.blocks(section, "sh")
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +85,10 @@ def test_curl(reader: Reader) -> None:
     assert repeatable == ""
     (again,) = [block for block in reader.blocks("curl", "sh") if "Producer-Seq" in block]
     reader.run("bash", "-ec", again)
-    assert reader.run("curl", "-sS", f"{reader.url}/v1/stream/shop/orders") == ORDERS + ',{"item": "ice", "price": 2.5}]'
+    assert (
+        reader.run("curl", "-sS", f"{reader.url}/v1/stream/shop/orders")
+        == ORDERS + ',{"item": "ice", "price": 2.5}]'
+    )
 
 
 def test_browser(reader: Reader, browser: Browser) -> None:
@@ -89,7 +105,9 @@ def test_browser(reader: Reader, browser: Browser) -> None:
     finally:
         server.terminate()
         server.wait()
-    assert page.run("[...document.querySelectorAll('#orders li')].map((line) => line.textContent)") == ["ice: 2.5", "salt: 1", "ice: 2.5"]
+    assert page.run(
+        "[...document.querySelectorAll('#orders li')].map((line) => line.textContent)"
+    ) == ["ice: 2.5", "salt: 1", "ice: 2.5"]
 
 
 def connects(port: int) -> bool:
@@ -114,8 +132,12 @@ def test_sql_duckdb_and_spark(reader: Reader, jars: tuple[str, str]) -> None:
     script = reader.folder / "read.py"
     install = 'duckdb.sql("install iceberg; load iceberg")'
     assert install in duck
-    loads = "; ".join(f"load '{_extension(name)}'" for name in ("avro", "iceberg"))  # nothing is fetched in tests
-    script.write_text(duck.replace(install, f'duckdb.sql("{loads}")') + spark.replace(package, f'"spark.jars", "{paths}"'))
+    # nothing is fetched in tests
+    loads = "; ".join(f"load '{_extension(name)}'" for name in ("avro", "iceberg"))
+    script.write_text(
+        duck.replace(install, f'duckdb.sql("{loads}")')
+        + spark.replace(package, f'"spark.jars", "{paths}"')
+    )
     printed = reader.run(sys.executable, str(script))
     assert re.search(r"ice\s+│\s+2 │\n│ salt\s+│\s+1 │", printed), printed
     assert re.search(r"\|\s*ice\|\s*5\.0\|\n\|\s*salt\|\s*1\.0\|", printed), printed

@@ -1,4 +1,5 @@
-"""What the README shows is what happens: its sessions are played against a node, in order, and must print what they say."""
+"""What the README shows is what happens: its sessions are played against a node, in order, and must
+print what they say."""
 
 from __future__ import annotations
 
@@ -46,14 +47,25 @@ def test_the_sessions_print_what_they_say(tmp_path: Path, settings: dict[str, st
     with running_node(tmp_path / "data") as node:
         settings["POLYNYA_SERVER"] = node.url
         for command, output in steps():
-            here = command.replace("http://127.0.0.1:4437", node.url).replace("curl -s", "curl -sS --fail")
-            ran = subprocess.run(["bash", "-c", here], capture_output=True, text=True, env=settings, timeout=200, check=False)
+            here = command.replace("http://127.0.0.1:4437", node.url).replace(
+                "curl -s", "curl -sS --fail"
+            )
+            ran = subprocess.run(
+                ["bash", "-c", here],
+                capture_output=True,
+                text=True,
+                env=settings,
+                timeout=200,
+                check=False,
+            )
             assert ran.returncode == 0, f"$ {here}\n{ran.stdout}{ran.stderr}"
             assert ran.stdout.rstrip("\n") == output.rstrip("\n"), f"$ {command}\n{ran.stderr}"
 
 
 def test_the_minute_of_a_cluster_can_be_pasted(tmp_path: Path, settings: dict[str, str]) -> None:
-    block = re.search(r"## Three nodes in a minute\n\n```sh\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    block = re.search(
+        r"## Three nodes in a minute\n\n```sh\n(.*?)```", README.read_text("utf-8"), re.DOTALL
+    )
     assert block is not None
     with ports_in_a_row(24) as port:
         pass
@@ -61,5 +73,15 @@ def test_the_minute_of_a_cluster_can_be_pasted(tmp_path: Path, settings: dict[st
     for number in range(3):
         script = script.replace(f":{4437 + 10 * number}", f":{port + 10 * number}")
     settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"
-    ran = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, env=settings, timeout=120, check=False)
-    assert '{"n": 1}\n{"n": 2}\n' in ran.stdout, f"{ran.stdout}{ran.stderr}{(tmp_path / 'cluster.log').read_text()}"
+    ran = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=settings,
+        timeout=120,
+        check=False,
+    )
+    assert '{"n": 1}\n{"n": 2}\n' in ran.stdout, (
+        f"{ran.stdout}{ran.stderr}{(tmp_path / 'cluster.log').read_text()}"
+    )

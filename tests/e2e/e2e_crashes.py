@@ -1,4 +1,5 @@
-"""What goes on while a node is killed: writers, tailing readers, flushes; each keeps a ledger of what it was promised, checked afterwards."""
+"""What goes on while a node is killed: writers, tailing readers, flushes; each keeps a ledger of
+what it was promised, checked afterwards."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class Worker(threading.Thread):
     def step(self) -> None:
         raise NotImplementedError
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer | None:
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> Answer | None:
         """None when the outcome is unknown; a 503 that says so is one."""
         if self._client is None or self._url != self.world.url:
             if self._client is not None:
@@ -65,7 +68,9 @@ class Worker(threading.Thread):
             return None
         return answer
 
-    def until(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer | None:
+    def until(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> Answer | None:
         """Repeat what is idempotent until it is answered."""
         while not self.stopping.is_set():
             if (answer := self.ask(method, path, body, **headers)) is not None:
@@ -88,7 +93,9 @@ def numbers(records: list[Any]) -> list[int]:
     found = []
     for first in range(0, len(records), BATCH):
         whole = records[first : first + BATCH]
-        assert whole == [[whole[0][0], part, whole[0][2]] for part in range(BATCH)], f"a half batch: {str(whole)[:500]}"
+        assert whole == [[whole[0][0], part, whole[0][2]] for part in range(BATCH)], (
+            f"a half batch: {str(whole)[:500]}"
+        )
         found.append(whole[0][0])
     return found
 
@@ -120,7 +127,9 @@ class PlainWriter(Worker):
         found = numbers(self.world.records(self.stream))
         assert found == sorted(set(found)), f"{self.stream}: out of order or twice"
         lost = set(self.acknowledged) - set(found)
-        assert not lost, f"{self.stream}: acknowledged and lost: {sorted(lost)[:10]} of {len(self.acknowledged)}"
+        assert not lost, (
+            f"{self.stream}: acknowledged and lost: {sorted(lost)[:10]} of {len(self.acknowledged)}"
+        )
 
 
 class Producer(Worker):
@@ -136,18 +145,23 @@ class Producer(Worker):
             self._made = self.created(self.stream)
             return
         named = {"Producer_Id": "p", "Producer_Epoch": "0", "Producer_Seq": str(self.promised)}
-        answer = self.until("POST", f"/v1/stream/{self.stream}", batch(self.promised), **JSON, **named)
+        answer = self.until(
+            "POST", f"/v1/stream/{self.stream}", batch(self.promised), **JSON, **named
+        )
         if answer is not None:
             assert answer.status in (200, 204), answer
             self.promised += 1
 
     def check(self) -> None:
         found = numbers(self.world.records(self.stream))
-        assert found in (list(range(self.promised)), list(range(self.promised + 1))), f"{self.stream}: {self.promised} promised"
+        assert found in (list(range(self.promised)), list(range(self.promised + 1))), (
+            f"{self.stream}: {self.promised} promised"
+        )
 
 
 class Lives(Worker):
-    """Creates streams with content, closes some, deletes some, and remembers what was acknowledged of each."""
+    """Creates streams with content, closes some, deletes some, and remembers what was acknowledged
+    of each."""
 
     def __init__(self, world: World, prefix: str) -> None:
         super().__init__(world)
@@ -184,13 +198,19 @@ class Lives(Worker):
                 if state in ("deleted", "deleted?") and head.status == 404:
                     continue
                 assert head.status == 200 and state != "deleted", (name, state, head)
-                assert state != "closed" or head.headers.get("stream-closed") == "true", (name, head)
+                assert state != "closed" or head.headers.get("stream-closed") == "true", (
+                    name,
+                    head,
+                )
                 assert state != "open" or "stream-closed" not in head.headers, (name, head)
-                assert numbers(json.loads(client.ask("GET", f"/v1/stream/{name}?offset=-1").body)) == [7]
+                assert numbers(
+                    json.loads(client.ask("GET", f"/v1/stream/{name}?offset=-1").body)
+                ) == [7]
 
 
 class Tail(Worker):
-    """Reads a stream as it grows, resuming where it was. What it saw is a prefix of what is there in the end."""
+    """Reads a stream as it grows, resuming where it was. What it saw is a prefix of what is there
+    in the end."""
 
     def __init__(self, world: World, stream: str) -> None:
         super().__init__(world)
@@ -205,7 +225,9 @@ class Tail(Worker):
 
     def check(self) -> None:
         found = self.world.records(self.stream)
-        assert self.seen == found[: len(self.seen)], f"{self.stream}: a reader saw what is not there"
+        assert self.seen == found[: len(self.seen)], (
+            f"{self.stream}: a reader saw what is not there"
+        )
 
 
 class LongPollTail(Tail):
@@ -279,7 +301,10 @@ class Progress:
 
     def of_each(self) -> None:
         """Until every one of them was promised something."""
-        self._wait(lambda: all(worker.promised for worker in self._workers), "something acknowledged to each")
+        self._wait(
+            lambda: all(worker.promised for worker in self._workers),
+            "something acknowledged to each",
+        )
 
     def _total(self) -> int:
         return sum(worker.promised for worker in self._workers)
@@ -294,7 +319,10 @@ class Progress:
         try:
             wait_until(look, what=what, seconds=120, pause=0.005)
         except AssertionError as error:
-            raise AssertionError(f"{error}; promised: {[(type(one).__name__, one.promised) for one in self._workers]}") from error
+            raise AssertionError(
+                f"{error}; promised: "
+                f"{[(type(one).__name__, one.promised) for one in self._workers]}"
+            ) from error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""A node with its data for the end-to-end tests: started, killed in pieces, started again; and a plain blocking HTTP connection."""
+"""A node with its data for the end-to-end tests: started, killed in pieces, started again; and a
+plain blocking HTTP connection."""
 
 from __future__ import annotations
 
@@ -64,9 +65,21 @@ class World:
 
     def refused(self, *flags: str, seconds: float = 60.0, **variables: str) -> tuple[int, str]:
         """A start that must not succeed: its exit code, and what it said."""
-        command = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(self.data), *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "polynya",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data",
+            str(self.data),
+            *flags,
+        ]
         known = environment(**{TAG: self.tag}, **variables)
-        done = subprocess.run(command, capture_output=True, env=known, text=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            command, capture_output=True, env=known, text=True, timeout=seconds, check=False
+        )
         return done.returncode, done.stdout + done.stderr
 
     def stop(self) -> int:
@@ -92,7 +105,8 @@ class World:
         return "".join(self.node.log)
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this world, the node's cores and strays included; one that is just ending may be missing."""
+        """Every living process of this world, the node's cores and strays included; one that is
+        just ending may be missing."""
         return processes_with(TAG, self.tag)
 
     def cores(self) -> list[psutil.Process]:
@@ -143,7 +157,7 @@ class World:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(signal.SIGKILL)
 
-    # --- requests --------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def connect(self, seconds: float = 60.0) -> Client:
         return Client(self.url, seconds)
@@ -172,7 +186,8 @@ class World:
 
 
 class Client:
-    """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next one connects anew."""
+    """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next
+    one connects anew."""
 
     def __init__(self, url: str, seconds: float = 60.0) -> None:
         parts = urlsplit(url)
@@ -209,8 +224,11 @@ def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
         yield connection
 
 
-def live_readers(world: World, target: str, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """So many connections that have asked for `target`, such as `shop/orders?offset=now&live=sse`, and are left open."""
+def live_readers(
+    world: World, target: str, count: int, stack: contextlib.ExitStack
+) -> list[socket.socket]:
+    """So many connections that have asked for `target`, such as `shop/orders?offset=now&live=sse`,
+    and are left open."""
     found = []
     for _ in range(count):
         connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
@@ -252,17 +270,22 @@ def is_root() -> bool:
 
 
 def metric(world: World, name: str) -> float:
-    """A metric of the whole node, summed over its labels. A core that is too busy to say its part is asked again."""
+    """A metric of the whole node, summed over its labels. A core that is too busy to say its part
+    is asked again."""
 
     def whole() -> list[str] | None:
         lines = world.ask("GET", "/metrics").body.decode().splitlines()
-        return lines if _value(lines, "polynya_cores_up") == _value(lines, "polynya_cores") else None
+        return (
+            lines if _value(lines, "polynya_cores_up") == _value(lines, "polynya_cores") else None
+        )
 
     return _value(wait_until(whole, what="what all cores count"), name)
 
 
 def _value(lines: list[str], name: str) -> float:
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{")))
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{"))
+    )
 
 
 def read_until(connection: socket.socket, word: bytes) -> bytes:

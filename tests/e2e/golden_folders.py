@@ -1,13 +1,16 @@
-"""Data folders as older releases wrote them, with a bit of everything and what they answered: `tests/e2e/golden/NAME.tar.xz`.
+"""Data folders as older releases wrote them, with a bit of everything and what they answered:
+`tests/e2e/golden/NAME.tar.xz`.
 
-A new one, of the release whose source is in SRC (a release that landed, laid out by `git archive REVISION src | tar -x -C FOLDER`):
+A new one, of the release whose source is in SRC (a release that landed, laid out by `git archive
+REVISION src | tar -x -C FOLDER`):
 
     PYTHONPATH=tests:src python tests/e2e/golden_folders.py SRC tests/e2e/golden/NAME.tar.xz
 
 NAME is the revision, or what is new in it.
 
-In the archive: `data`, of a node that was killed; `backup`, if the release knows backups; `answers.json`: what was asked last, what the node said,
-and the tokens. Golden files are never changed: when the format gets something new, there is one more.
+In the archive: `data`, of a node that was killed; `backup`, if the release knows backups;
+`answers.json`: what was asked last, what the node said, and the tokens. Golden files are never
+changed: when the format gets something new, there is one more.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ from product import polynya
 FLAGS = ("--cores", "1", "--groups", "4", "--auth-required", "--cold-delete-grace-ms", "1s")
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
+# of the headers of an answer, with those that begin with `stream-` and `producer-`
 KEPT = (
     "content-type",
     "etag",
     "last-modified",
     "location",
-)  # of the headers of an answer, with those that begin with `stream-` and `producer-`
+)
 SUBSCRIPTIONS = "/v1/stream/__ds/subscriptions"
 LEASE_MS = 600_000
 
@@ -71,7 +75,11 @@ def unpack(path: Path, folder: Path) -> Golden:
 
 
 def kept_headers(answer: Answer) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if name in KEPT or name.startswith(("stream-", "producer-"))}
+    return {
+        name: value
+        for name, value in answer.headers.items()
+        if name in KEPT or name.startswith(("stream-", "producer-"))
+    }
 
 
 class Maker:
@@ -86,12 +94,16 @@ class Maker:
     def make(self) -> None:
         self.root = self._token("root", "all,admin")
         self.revoked = self._token("former", "all")
-        self._start("--cold-flush-max-age-ms", "100", COLD_FLUSH_INTERVAL_MS="100", **self._evicting())
+        self._start(
+            "--cold-flush-max-age-ms", "100", COLD_FLUSH_INTERVAL_MS="100", **self._evicting()
+        )
         self._create()
         self._write_first()
         wait_until(lambda: not self._metric("polynya_hot_bytes"), what="everything in packs")
         if self._evicting():
-            wait_until(lambda: self._metric("polynya_streams_evicted") >= 15, what="evicted streams")
+            wait_until(
+                lambda: self._metric("polynya_streams_evicted") >= 15, what="evicted streams"
+            )
         self.world.stop()
         self._start("--cold-flush-max-age-ms", "1h")
         self._pull()
@@ -100,14 +112,21 @@ class Maker:
         answers = self._settled()
         self.evicted = int(self._metric("polynya_streams_evicted")) if self._evicting() else 0
         if self._knows("backup"):
-            self._cli("backup", str(self.folder / "backup"), server=self.world.url, POLYNYA_TOKEN=self.root)
+            self._cli(
+                "backup",
+                str(self.folder / "backup"),
+                server=self.world.url,
+                POLYNYA_TOKEN=self.root,
+            )
         release = self._cli("--version").strip()
         incarnation = self._ask("HEAD", "/v1/stream/gold/again").headers["stream-incarnation"]
         self.world.kill_all()
         golden = Golden(release, self.root, self.revoked, answers, self.evicted, incarnation)
-        (self.folder / "answers.json").write_bytes(msgspec.json.format(msgspec.json.encode(golden), indent=1))
+        (self.folder / "answers.json").write_bytes(
+            msgspec.json.format(msgspec.json.encode(golden), indent=1)
+        )
 
-    # --- what is written -----------------------------------------------------------------------------------------------------------
+    # --- what is written --------------------------------------------------------------------------
 
     def _create(self) -> None:
         put = self._put
@@ -117,7 +136,10 @@ class Maker:
         put("gold/closed", JSON)
         put("gold/lives", JSON | {"Stream-TTL": "315360000"})
         put("gold/expires", JSON | {"Stream-Expires-At": "2126-01-01T00:00:00Z"})
-        put("gold/kept", JSON | {"Stream-Retention-Age": "315360000", "Stream-Retention-Bytes": "1000000"})
+        put(
+            "gold/kept",
+            JSON | {"Stream-Retention-Age": "315360000", "Stream-Retention-Bytes": "1000000"},
+        )
         put("gold/trimmed", JSON)
         put("gold/gone", JSON, b"[1]")
         put("gold/again", JSON, b"[1]")
@@ -132,12 +154,32 @@ class Maker:
         put("Iot/long", JSON, b'["no bucket"]')
         self._ok("PUT", "/v1/buckets/tidy_bucket/retention", b'{"age_seconds": 315360000}', **JSON)
         self._ok("PUT", "/v1/tables/golden", b'{"prefix": "gold/"}', **JSON)
-        wake = {"type": "pull-wake", "pattern": "gold/jobs/*", "wake_stream": "gold/wakes", "lease_ttl_ms": LEASE_MS}
+        wake = {
+            "type": "pull-wake",
+            "pattern": "gold/jobs/*",
+            "wake_stream": "gold/wakes",
+            "lease_ttl_ms": LEASE_MS,
+        }
         self._ok("PUT", f"{SUBSCRIPTIONS}/workers", json.dumps(wake).encode(), **JSON)
         put("later/wakes", JSON)
-        self._ok("PUT", f"{SUBSCRIPTIONS}/waiting", json.dumps(wake | {"wake_stream": "later/wakes"}).encode(), **JSON)
-        hook = {"type": "webhook", "pattern": "gold/text", "streams": ["other/stream"], "webhook": {"url": "https://example.com/hook"}}
-        self._ok("PUT", f"{SUBSCRIPTIONS}/hooks", json.dumps(hook | {"pattern": "nobody/*"}).encode(), **JSON)
+        self._ok(
+            "PUT",
+            f"{SUBSCRIPTIONS}/waiting",
+            json.dumps(wake | {"wake_stream": "later/wakes"}).encode(),
+            **JSON,
+        )
+        hook = {
+            "type": "webhook",
+            "pattern": "gold/text",
+            "streams": ["other/stream"],
+            "webhook": {"url": "https://example.com/hook"},
+        }
+        self._ok(
+            "PUT",
+            f"{SUBSCRIPTIONS}/hooks",
+            json.dumps(hook | {"pattern": "nobody/*"}).encode(),
+            **JSON,
+        )
 
     def _write_first(self) -> None:
         """All of this comes into packs."""
@@ -157,10 +199,19 @@ class Maker:
         for sequence in range(3):
             self._produce(3, sequence)
         post("gold/ordered", b'["a"]', JSON | {"Stream-Seq": "a"})
-        self._put("gold/fork", JSON | {"Stream-Forked-From": "/v1/stream/gold/source", "Stream-Fork-Offset": _offset(2, 4)})
+        self._put(
+            "gold/fork",
+            JSON
+            | {"Stream-Forked-From": "/v1/stream/gold/source", "Stream-Fork-Offset": _offset(2, 4)},
+        )
         for number in range(6):
             post(f"gold/idle/{number}", b"[%d]" % number, self._producer(0, 0))
-        self._ok("POST", "/v1/stream/gold/trimmed/retention", b'{"before": "%s"}' % _offset(2, 4).encode(), **JSON)
+        self._ok(
+            "POST",
+            "/v1/stream/gold/trimmed/retention",
+            b'{"before": "%s"}' % _offset(2, 4).encode(),
+            **JSON,
+        )
         self._put("gold/jobs/1", JSON)
         post("gold/jobs/1", b'["job 1"]')
 
@@ -180,10 +231,25 @@ class Maker:
 
     def _pull(self) -> None:
         """For `workers` all is done; `waiting` waits to be claimed."""
-        claimed = json.loads(self._ok("POST", f"{SUBSCRIPTIONS}/workers/claim", b'{"worker": "w"}', **JSON).body)
-        done = [{"stream": each["path"], "offset": each["tail_offset"]} for each in claimed["streams"]]
-        wake = {"wake_id": claimed["wake_id"], "generation": claimed["generation"], "acks": done, "done": True}
-        self._ok("POST", f"{SUBSCRIPTIONS}/workers/ack", json.dumps(wake).encode(), **JSON, Authorization=f"Bearer {claimed['token']}")
+        claimed = json.loads(
+            self._ok("POST", f"{SUBSCRIPTIONS}/workers/claim", b'{"worker": "w"}', **JSON).body
+        )
+        done = [
+            {"stream": each["path"], "offset": each["tail_offset"]} for each in claimed["streams"]
+        ]
+        wake = {
+            "wake_id": claimed["wake_id"],
+            "generation": claimed["generation"],
+            "acks": done,
+            "done": True,
+        }
+        self._ok(
+            "POST",
+            f"{SUBSCRIPTIONS}/workers/ack",
+            json.dumps(wake).encode(),
+            **JSON,
+            Authorization=f"Bearer {claimed['token']}",
+        )
 
     def _settled(self) -> list[Said]:
         """What is answered twice: a wake may end just now."""
@@ -191,7 +257,9 @@ class Maker:
 
         def same() -> bool:
             before, answers[:] = list(answers), [self._said(*asked) for asked in self._questions()]
-            return bool(before) and [_lasting(said) for said in before] == [_lasting(said) for said in answers]
+            return bool(before) and [_lasting(said) for said in before] == [
+                _lasting(said) for said in answers
+            ]
 
         wait_until(same, what="answers that stay", pause=2.0)
         return answers
@@ -200,7 +268,9 @@ class Maker:
         listed = json.loads(self._ask("GET", "/v1/streams?prefix=gold/").body)["streams"]
         names = [each["name"] for each in listed]
         assert len(names) >= 20, names
-        asked = [(method, f"/v1/stream/{quote(name)}") for name in names for method in ("HEAD", "GET")]
+        asked = [
+            (method, f"/v1/stream/{quote(name)}") for name in names for method in ("HEAD", "GET")
+        ]
         asked += [("GET", f"/v1/stream/{quote(name)}/retention") for name in names]
         asked += [
             ("GET", "/v1/streams?prefix=gold/"),
@@ -208,13 +278,32 @@ class Maker:
             ("GET", "/v1/buckets"),
             ("GET", "/v1/tables"),
         ]
-        asked += [("GET", f"{SUBSCRIPTIONS}/workers"), ("GET", f"{SUBSCRIPTIONS}/hooks"), ("GET", "/v1/stream/__ds/jwks.json")]
-        asked += [("GET", f"/v1/stream/gold/json?offset={_offset(2, 13)}"), ("GET", "/v1/stream/gold/json?offset=now")]
-        asked += [("GET", "/v1/stream/gold/closed?offset=-1&live=sse"), ("GET", "/v1/stream/gold/json?from_time=2020-01-01")]
-        asked += [("GET", "/v1/streams?prefix=iot/"), ("GET", "/iot/short"), ("HEAD", "/default/Iot/long")]
-        return [*asked, ("GET", "/v1/stream/gold/gone"), ("GET", "/v1/stream/gold/source"), ("GET", "/v1/stream/gold/never")]
+        asked += [
+            ("GET", f"{SUBSCRIPTIONS}/workers"),
+            ("GET", f"{SUBSCRIPTIONS}/hooks"),
+            ("GET", "/v1/stream/__ds/jwks.json"),
+        ]
+        asked += [
+            ("GET", f"/v1/stream/gold/json?offset={_offset(2, 13)}"),
+            ("GET", "/v1/stream/gold/json?offset=now"),
+        ]
+        asked += [
+            ("GET", "/v1/stream/gold/closed?offset=-1&live=sse"),
+            ("GET", "/v1/stream/gold/json?from_time=2020-01-01"),
+        ]
+        asked += [
+            ("GET", "/v1/streams?prefix=iot/"),
+            ("GET", "/iot/short"),
+            ("HEAD", "/default/Iot/long"),
+        ]
+        return [
+            *asked,
+            ("GET", "/v1/stream/gold/gone"),
+            ("GET", "/v1/stream/gold/source"),
+            ("GET", "/v1/stream/gold/never"),
+        ]
 
-    # --- how -----------------------------------------------------------------------------------------------------------------------
+    # --- how --------------------------------------------------------------------------------------
 
     def _evicting(self) -> dict[str, str]:
         knows = "evict_after_ms" in (self.source / "polynya/config/settings.py").read_text()
@@ -233,15 +322,25 @@ class Maker:
         return not polynya(*words, "--help", PYTHONPATH=str(self.source)).code
 
     def _token(self, name: str, scopes: str) -> str:
-        return self._cli("token", "create", name, "--allow", scopes, "--data", str(self.world.data)).strip().splitlines()[-1]
+        return (
+            self._cli("token", "create", name, "--allow", scopes, "--data", str(self.world.data))
+            .strip()
+            .splitlines()[-1]
+        )
 
     def _metric(self, name: str) -> float:
         lines = self._ask("GET", "/metrics").body.decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{")))
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in lines
+            if line.startswith((name + " ", name + "{"))
+        )
 
     def _ask(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Answer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.world.ask(method, target, body, **({"Authorization": f"Bearer {self.root}"} | named))
+        return self.world.ask(
+            method, target, body, **({"Authorization": f"Bearer {self.root}"} | named)
+        )
 
     def _ok(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Answer:
         answer = self._ask(method, target, body, **headers)
@@ -262,7 +361,9 @@ class Maker:
 
     def _said(self, method: str, target: str) -> Said:
         answer = self._ask(method, target)
-        return Said(method, target, answer.status, kept_headers(answer), b64encode(answer.body).decode())
+        return Said(
+            method, target, answer.status, kept_headers(answer), b64encode(answer.body).decode()
+        )
 
 
 def _offset(record: int, byte: int) -> str:
@@ -275,7 +376,10 @@ def _lasting(said: Said) -> tuple[int, bytes]:
 
 def pack(folder: Path, path: Path) -> None:
     """`folder` as an archive, without what a process leaves beside its data."""
-    with lzma.open(path, "wb", preset=9 | lzma.PRESET_EXTREME) as file, tarfile.open(fileobj=file, mode="w") as tar:
+    with (
+        lzma.open(path, "wb", preset=9 | lzma.PRESET_EXTREME) as file,
+        tarfile.open(fileobj=file, mode="w") as tar,
+    ):
         for name in ("answers.json", "data", "backup"):
             if (folder / name).exists():
                 tar.add(folder / name, name, filter=_plain)

@@ -1,4 +1,5 @@
-"""Backups of real nodes, taken while they are written to, restored into others; and the loss of everything but the object store."""
+"""Backups of real nodes, taken while they are written to, restored into others; and the loss of
+everything but the object store."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def post(url: str, name: str, body: bytes | None) -> None:
 
 
 def check(url: str, before: dict[str, int]) -> None:
-    """Every record that was acknowledged before the backup is there, in order, at its offset, and one more can be appended."""
+    """Every record that was acknowledged before the backup is there, in order, at its offset, and
+    one more can be appended."""
     for name, count in before.items():
         there = records(url, name)
         assert there == list(range(len(there)))
@@ -60,10 +62,15 @@ def check(url: str, before: dict[str, int]) -> None:
         assert records(url, name)[-1] == "new"
 
 
-def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_and_into_a_cluster(tmp_path: Path) -> None:
+def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_and_into_a_cluster(
+    tmp_path: Path,
+) -> None:
     place = str(tmp_path / "backups")
     with dev_cluster(tmp_path / "old", "--cores", "2") as cluster, writing(cluster.urls) as writers:
-        wait_until(lambda: all(writer.acknowledged > 20 for writer in writers.values()), what="some records")
+        wait_until(
+            lambda: all(writer.acknowledged > 20 for writer in writers.values()),
+            what="some records",
+        )
 
         taken = []
         for number in range(2):
@@ -76,11 +83,15 @@ def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_
                 assert ran.code == 0, ran
         ran = polynya("verify", place)
         assert (ran.code, "no damage" in ran.err) == (0, True), ran
-    ran = polynya("restore", place, "--backup", taken[0][0], "--data", str(tmp_path / "lone"), "--cores", "1")
+    ran = polynya(
+        "restore", place, "--backup", taken[0][0], "--data", str(tmp_path / "lone"), "--cores", "1"
+    )
     assert ran.code == 0, ran
     with running_node(tmp_path / "lone") as node:
         check(node.url, taken[0][1])
-    with dev_cluster(tmp_path / "new", "--restore", place, "--nodes", "2", "--cores", "1") as cluster:
+    with dev_cluster(
+        tmp_path / "new", "--restore", place, "--nodes", "2", "--cores", "1"
+    ) as cluster:
         check(cluster.urls[0], taken[1][1])
         assert [records(cluster.urls[1], name)[-1] for name in NAMES] == ["new"] * len(NAMES)
     ran = polynya("restore", str(tmp_path / "one.tar"), "--data", str(tmp_path / "third"), "--json")
@@ -90,7 +101,12 @@ def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_
 
 def started(*arguments: str, server: str = "") -> subprocess.Popen[bytes]:
     command = [*WITH_US, sys.executable, "-m", "polynya", *arguments]
-    return subprocess.Popen(command, env=environment(POLYNYA_SERVER=server), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        command,
+        env=environment(POLYNYA_SERVER=server),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
@@ -99,7 +115,9 @@ def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) ->
     def is_time() -> bool:
         try:
             return next(folder.glob(pattern), None) is not None or process.poll() is not None
-        except FileNotFoundError:  # a folder that a restore takes away while it is listed: one before had begun it
+        except (
+            FileNotFoundError
+        ):  # a folder that a restore takes away while it is listed: one before had begun it
             return False
 
     wait_until(is_time, what=pattern, pause=0.001)
@@ -110,7 +128,9 @@ def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) ->
     process.stdout.close()
 
 
-def test_a_backup_and_a_restore_that_are_killed_are_given_again(world: World, tmp_path: Path) -> None:
+def test_a_backup_and_a_restore_that_are_killed_are_given_again(
+    world: World, tmp_path: Path
+) -> None:
     place = tmp_path / "backups"
     world.start("--cores", "2")
     for name in NAMES:
@@ -128,7 +148,9 @@ def test_a_backup_and_a_restore_that_are_killed_are_given_again(world: World, tm
     before = dict.fromkeys(NAMES, 12)
     new = tmp_path / "new"
     for pattern in ("restore.begun", "core-0/snapshots/*.snap", "objects/*/packs/*/*"):
-        killed_when(started("restore", str(place), "--data", str(new), "--cores", "2"), new, pattern)
+        killed_when(
+            started("restore", str(place), "--data", str(new), "--cores", "2"), new, pattern
+        )
         if (new / "node.json").exists():
             shutil.rmtree(new)
             continue
@@ -140,9 +162,14 @@ def test_a_backup_and_a_restore_that_are_killed_are_given_again(world: World, tm
         check(node.url, before)
 
 
-def test_an_older_copy_of_a_data_folder_is_refused_and_what_came_later_is_in_the_store(world: World, tmp_path: Path) -> None:
+def test_an_older_copy_of_a_data_folder_is_refused_and_what_came_later_is_in_the_store(
+    world: World, tmp_path: Path
+) -> None:
     """As of a machine that is put back."""
-    settings = {"POLYNYA_COLD_ROOT": str(tmp_path / "objects"), "POLYNYA_COLD_DELETE_GRACE_MS": "1000"}
+    settings = {
+        "POLYNYA_COLD_ROOT": str(tmp_path / "objects"),
+        "POLYNYA_COLD_DELETE_GRACE_MS": "1000",
+    }
 
     def copied() -> set[str]:
         return {path.name for path in tmp_path.glob("objects/*/copies/*/*/*")}
@@ -165,7 +192,9 @@ def test_an_older_copy_of_a_data_folder_is_refused_and_what_came_later_is_in_the
     (tmp_path / "older").rename(world.data)
     code, said = world.refused(**settings)
     assert (code, "is a stale copy" in said) == (78, True), said
-    ran = polynya("restore", "--from-store", "--take-over", "--data", str(tmp_path / "new"), **settings)
+    ran = polynya(
+        "restore", "--from-store", "--take-over", "--data", str(tmp_path / "new"), **settings
+    )
     assert ran.code == 0, ran
     with running_node(tmp_path / "new", **settings) as node:
         assert records(node.url, NAMES[0]) == [0, 1]
@@ -178,14 +207,18 @@ def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
     settings = {"POLYNYA_COLD_ROOT": str(tmp_path / "objects")}
     if kind == "s3":
         server: S3Server = request.getfixturevalue("s3_server")
-        settings = {f"POLYNYA_COLD_{name.upper()}": value for name, value in server.settings().items()}
+        settings = {
+            f"POLYNYA_COLD_{name.upper()}": value for name, value in server.settings().items()
+        }
     world.start("--cores", "2", **settings)
     for name in NAMES:
         post(world.url, name, None)
         for number in range(7):
             post(world.url, name, json.dumps(number).encode())
     assert world.flush().status == 200
-    wait_until(lambda: metric(world, "polynya_state_copies_total") >= 17, what="copies of all groups")
+    wait_until(
+        lambda: metric(world, "polynya_state_copies_total") >= 17, what="copies of all groups"
+    )
     for name in NAMES:
         post(world.url, name, b"7")
     post(world.url, f"{NAMES[0]}-late", None)
@@ -196,7 +229,15 @@ def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
     shutil.rmtree(world.data)
     ran = polynya("restore", "--from-store", "--data", str(tmp_path / "new"), **settings)
     assert (ran.code, "--take-over" in ran.err) == (1, True), ran
-    ran = polynya("restore", "--from-store", "--take-over", "--data", str(tmp_path / "new"), "--json", **settings)
+    ran = polynya(
+        "restore",
+        "--from-store",
+        "--take-over",
+        "--data",
+        str(tmp_path / "new"),
+        "--json",
+        **settings,
+    )
     assert ran.code == 0, ran
     assert json.loads(ran.out)["restored_streams"] == len(NAMES) + 1
     again = World(tmp_path / "new")
@@ -211,7 +252,9 @@ def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
         again.close()
 
 
-def test_backups_in_a_bucket_of_a_node_on_s3(world: World, tmp_path: Path, s3_server: S3Server) -> None:
+def test_backups_in_a_bucket_of_a_node_on_s3(
+    world: World, tmp_path: Path, s3_server: S3Server
+) -> None:
     found = s3_server.settings()
     settings = {f"POLYNYA_COLD_{name.upper()}": value for name, value in found.items()}
     place = f"s3://{found['s3_bucket']}/{found['root']}-backups"
@@ -228,11 +271,18 @@ def test_backups_in_a_bucket_of_a_node_on_s3(world: World, tmp_path: Path, s3_se
         taken.append(json.loads(ran.out))
     assert taken[2]["kept"] > 0
     ran = polynya("backup", place, "--list", "--json", **settings)
-    assert sorted(json.loads(line)["backup"] for line in ran.out.splitlines()) == [each["backup"] for each in taken[-2:]]
+    assert sorted(json.loads(line)["backup"] for line in ran.out.splitlines()) == [
+        each["backup"] for each in taken[-2:]
+    ]
     ran = polynya("verify", place, **settings)
     assert ran.code == 0, ran
-    keys = {name: value for name, value in settings.items() if not name.endswith(("BACKEND", "BUCKET", "ROOT"))}
-    ran = polynya("restore", place, "--data", str(tmp_path / "new"), "--cores", "2", **keys)  # with an object store of its own
+    keys = {
+        name: value
+        for name, value in settings.items()
+        if not name.endswith(("BACKEND", "BUCKET", "ROOT"))
+    }
+    # with an object store of its own
+    ran = polynya("restore", place, "--data", str(tmp_path / "new"), "--cores", "2", **keys)
     assert ran.code == 0, ran
     with running_node(tmp_path / "new") as node:
         check(node.url, dict.fromkeys(NAMES, 3))

@@ -1,4 +1,5 @@
-"""Bad clients on the real server: 4xx or a closed connection, never a 5xx, a hang or a leak; others are served meanwhile."""
+"""Bad clients on the real server: 4xx or a closed connection, never a 5xx, a hang or a leak; others
+are served meanwhile."""
 
 from __future__ import annotations
 
@@ -33,9 +34,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def head(*lines: str, method: str = "POST") -> bytes:
-    return "\r\n".join([f"{method} {STREAM} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *lines, "", ""]).encode(
-        "latin-1"
-    )
+    return "\r\n".join(
+        [
+            f"{method} {STREAM} HTTP/1.1",
+            "Host: localhost",
+            "Content-Type: application/json",
+            *lines,
+            "",
+            "",
+        ]
+    ).encode("latin-1")
 
 
 BAD = {
@@ -69,10 +77,14 @@ BAD = {
     "a chunk with bare LF": head("Transfer-Encoding: chunked") + b"3\n[1]\n0\n\n",
     "a huge chunk": head("Transfer-Encoding: chunked") + b"FFFFFFFF\r\n",
     "an endless chunk line": head("Transfer-Encoding: chunked") + b"1;" + b"a" * 5000,
-    "a chunk size of many digits": head("Transfer-Encoding: chunked") + b"0" * 50 + b"3\r\n[1]\r\n0\r\n\r\n",
+    "a chunk size of many digits": head("Transfer-Encoding: chunked")
+    + b"0" * 50
+    + b"3\r\n[1]\r\n0\r\n\r\n",
     "300 KB of headers": head(*(f"X-{number}: {'y' * 3000}" for number in range(100))),
     "one header of 300 KB": head("X-A: " + "y" * 300_000),
-    "a path of 300 KB": b"GET /v1/stream/" + b"a" * 300_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a path of 300 KB": b"GET /v1/stream/"
+    + b"a" * 300_000
+    + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "1,000 headers": head(*(f"X-{number}: y" for number in range(1000))),
     "200,000 brackets": head("Content-Length: 200000") + b"[" * 200_000,
     "100,000 closed brackets": head("Content-Length: 200000") + b"[" * 100_000 + b"]" * 100_000,
@@ -94,8 +106,14 @@ BAD = {
     "half an escape": b"GET /v1/stream/a%2?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "an escape that is no UTF-8": b"PUT /v1/stream/a%ff HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "an injected line in a query": b"GET /v1/stream/bad/s?offset=%0d%0aX-Evil:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "an injected line in a producer": head("Content-Length: 3", "Producer-Id: a\r b", "Producer-Epoch: 0", "Producer-Seq: 0") + b"[1]",
-    "a number that is none": head("Content-Length: 3", "Producer-Id: a", "Producer-Epoch: \xb2", "Producer-Seq: 0") + b"[1]",
+    "an injected line in a producer": head(
+        "Content-Length: 3", "Producer-Id: a\r b", "Producer-Epoch: 0", "Producer-Seq: 0"
+    )
+    + b"[1]",
+    "a number that is none": head(
+        "Content-Length: 3", "Producer-Id: a", "Producer-Epoch: \xb2", "Producer-Seq: 0"
+    )
+    + b"[1]",
     "a huge TTL": head("Stream-TTL: 99999999999999999999", method="PUT"),
     "an expectation": head("Content-Length: 3", "Expect: coffee"),
 }
@@ -115,14 +133,19 @@ def test_what_is_malformed_gets_one_4xx_and_changes_nothing(served: World, case:
             connection.shutdown(socket.SHUT_WR)
         answer = drain(connection)
     found = statuses(answer)
-    assert len(found) == 1 and (400 <= found[0] < 500 or (found[0] == 505 and case in MAY_BE_CLOSED)), (case, answer[:2000])
+    assert len(found) == 1 and (
+        400 <= found[0] < 500 or (found[0] == 505 and case in MAY_BE_CLOSED)
+    ), (case, answer[:2000])
     assert b"x-evil" not in answer.partition(b"\r\n\r\n")[0].lower()
     assert served.records("bad/s") == before
 
 
 def test_a_smuggled_request_is_not_taken_for_one(served: World) -> None:
     inner = b"DELETE /v1/stream/bad/s HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    for outer in ("Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 4"):
+    for outer in (
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4",
+    ):
         with raw(served.url) as connection:
             connection.sendall(head(outer) + b"0\r\n\r\n" + inner)
             assert statuses(drain(connection)) == [400]
@@ -131,9 +154,13 @@ def test_a_smuggled_request_is_not_taken_for_one(served: World) -> None:
 
 def test_one_byte_at_a_time_is_slow_but_right(served: World) -> None:
     assert served.ask("PUT", "/v1/stream/bad/slow", **JSON).status == 201
-    text = b"POST /v1/stream/bad/slow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    text = (
+        b"POST /v1/stream/bad/slow HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+        b"application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     text += (
-        b"3;ext=1\r\n[1]\r\n0\r\nTrailer: x\r\n\r\n" + b"HEAD /v1/stream/bad/slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        b"3;ext=1\r\n[1]\r\n0\r\nTrailer: x\r\n\r\n"
+        b"HEAD /v1/stream/bad/slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
     with raw(served.url) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -156,7 +183,8 @@ PHASES = (
     f"GET {STREAM}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
     f"GET {STREAM}?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 50,
     b"PUT /v1/stream/bad/early HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    b"PUT /v1/stream/bad/fork HTTP/1.1\r\nHost: localhost\r\nStream-Forked-From: /v1/stream/bad/s\r\n\r\n",
+    b"PUT /v1/stream/bad/fork HTTP/1.1\r\nHost: localhost\r\nStream-Forked-From: "
+    b"/v1/stream/bad/s\r\n\r\n",
 )
 
 
@@ -176,7 +204,10 @@ def test_abandoned_connections_leave_nothing_behind(served: World) -> None:
     wait_until(lambda: served.ask("GET", "/livez").status == 200, what="an answer")
     before = descriptors(cores), resident(cores)
     abandon(served, 1000)
-    wait_until(lambda: descriptors(cores) <= before[0] + 4, what=f"descriptors: {before[0]} before, {descriptors(cores)} after")
+    wait_until(
+        lambda: descriptors(cores) <= before[0] + 4,
+        what=f"descriptors: {before[0]} before, {descriptors(cores)} after",
+    )
     assert resident(cores) < before[1] + 24 * 2**20, (before[1], resident(cores))
     assert served.cores() == cores
 
@@ -184,7 +215,9 @@ def test_abandoned_connections_leave_nothing_behind(served: World) -> None:
 def test_half_requests_do_not_keep_others_waiting(served: World) -> None:
     with contextlib.ExitStack() as stack:
         for number in range(1000):
-            connection = stack.enter_context(socket.create_connection(address(served.url), timeout=60))
+            connection = stack.enter_context(
+                socket.create_connection(address(served.url), timeout=60)
+            )
             connection.sendall(PHASES[number % 5])
         assert served.ask("POST", STREAM, b"[1]", **JSON).status == 204
 
@@ -195,7 +228,10 @@ def test_large_bodies_are_taken_whole_or_refused(served: World, megabytes: int) 
     assert served.ask("PUT", name, Content_Type="application/octet-stream").status == 201
     body = bytes(range(256)) * (4096 * megabytes)
     with raw(served.url, 60) as connection:
-        request = f"POST {name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/octet-stream\r\n"
+        request = (
+            f"POST {name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
+            "application/octet-stream\r\n"
+        )
         with contextlib.suppress(ConnectionError):
             connection.sendall(f"{request}Content-Length: {len(body)}\r\n\r\n".encode())
             connection.sendall(body)
@@ -216,10 +252,16 @@ def test_large_bodies_are_taken_whole_or_refused(served: World, megabytes: int) 
 def test_200_appends_at_once_are_all_there(served: World) -> None:
     assert served.ask("PUT", "/v1/stream/bad/many", **JSON).status == 201
     with contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(socket.create_connection(address(served.url), timeout=60)) for _ in range(200)]
+        connections = [
+            stack.enter_context(socket.create_connection(address(served.url), timeout=60))
+            for _ in range(200)
+        ]
         for number, connection in enumerate(connections):
             body = json.dumps([number]).encode()
-            request = "POST /v1/stream/bad/many HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            request = (
+                "POST /v1/stream/bad/many HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                "Content-Type: application/json\r\n"
+            )
             connection.sendall(f"{request}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         assert {tuple(statuses(drain(connection))) for connection in connections} == {(204,)}
     assert sorted(served.records("bad/many")) == list(range(200))
@@ -230,7 +272,11 @@ def test_a_slow_reader_is_cut_with_a_reason_while_others_get_everything(served: 
     assert served.ask("PUT", name, Content_Type="text/plain").status == 201
     ask = f"GET {name}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     block = b"0123456789abcdef" * 65_536
-    with raw(served.url) as slow, raw(served.url) as quick, contextlib.closing(served.connect()) as writer:
+    with (
+        raw(served.url) as slow,
+        raw(served.url) as quick,
+        contextlib.closing(served.connect()) as writer,
+    ):
         for reader in (slow, quick):
             reader.sendall(ask)
             read_until(reader, b"streamNextOffset")

@@ -1,4 +1,5 @@
-"""The number of cores changes between starts, of a node by itself and of members of a cluster, and nothing is lost or there twice."""
+"""The number of cores changes between starts, of a node by itself and of members of a cluster, and
+nothing is lost or there twice."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 NAMES = [f"changed/{number}" for number in range(12)]
 
 
-def test_a_node_by_itself_is_started_with_more_and_fewer_cores_and_killed_while_it_changes(world: World) -> None:
+def test_a_node_by_itself_is_started_with_more_and_fewer_cores_and_killed_while_it_changes(
+    world: World,
+) -> None:
     for written, cores in enumerate((2, 3, 1, 4, 2), 1):
         world.start("--cores", str(cores))
         assert json.loads(world.ask("GET", "/v1/node").body)["cores"] == cores
@@ -31,7 +34,9 @@ def test_a_node_by_itself_is_started_with_more_and_fewer_cores_and_killed_while_
 
 def with_cores(cluster: DevCluster, number: int, cores: int) -> None:
     path = cluster.node(number) / "polynya.toml"
-    path.write_text(re.sub(r"^cores = \d+$", f"cores = {cores}", path.read_text(), flags=re.MULTILINE))
+    path.write_text(
+        re.sub(r"^cores = \d+$", f"cores = {cores}", path.read_text(), flags=re.MULTILINE)
+    )
 
 
 def cores_of(cluster: DevCluster, number: int) -> int:
@@ -41,12 +46,16 @@ def cores_of(cluster: DevCluster, number: int) -> int:
     return cores
 
 
-def test_members_of_a_cluster_change_one_after_the_other_while_it_is_written(tmp_path: Path) -> None:
+def test_members_of_a_cluster_change_one_after_the_other_while_it_is_written(
+    tmp_path: Path,
+) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "2") as cluster:
         one, two, three = cluster.urls
         for name in NAMES:
             assert ask("PUT", f"{one}/v1/stream/{name}")[0] == 201
-        writers = [Writer(url, name) for url, name in zip((one, two, three, one), NAMES, strict=False)]
+        writers = [
+            Writer(url, name) for url, name in zip((one, two, three, one), NAMES, strict=False)
+        ]
         for writer in (writers[0], writers[3]):
             writer.start()
         for number, cores in ((2, 3), (3, 1), (2, 1)):
@@ -56,19 +65,32 @@ def test_members_of_a_cluster_change_one_after_the_other_while_it_is_written(tmp
             if cores == 3:  # it is killed once more, wherever it is
                 folder = cluster.node(number)
                 wait_until(
-                    lambda folder=folder: (folder / "cores.new").exists() or json.loads((folder / "node.json").read_text())["cores"] == 3,  # type: ignore[misc]
+                    lambda folder=folder: (
+                        (folder / "cores.new").exists()
+                        or json.loads((folder / "node.json").read_text())["cores"] == 3
+                    ),  # type: ignore[misc]
                     what="the change to begin",
                 )
                 cluster._started[-1].kill()
                 cluster._started[-1].wait(60)
                 cluster.start(number)
-            wait_until(lambda: cores_of(cluster, number) == cores, what=f"node {number} with {cores} cores")  # noqa: B023
+            wait_until(
+                lambda: cores_of(cluster, number) == cores,  # noqa: B023
+                what=f"node {number} with {cores} cores",
+            )
             go_on([writers[0], writers[3]], f"writes beside a node of {cores} cores")
         counts = [writer.finish() for writer in (writers[0], writers[3])]
         for url in cluster.urls:
             for writer, count in zip((writers[0], writers[3]), counts, strict=True):
                 name = writer.stream.partition("/v1/stream/")[2]
-                assert json.loads(ask("GET", f"{url}/v1/stream/{name}?offset=-1")[1]) == list(range(count))
+                assert json.loads(ask("GET", f"{url}/v1/stream/{name}?offset=-1")[1]) == list(
+                    range(count)
+                )
         for url in cluster.urls:  # any node answers for every group, and any leads
             for name in NAMES[4:]:
-                wait_until(lambda url=url, name=name: ask("POST", f"{url}/v1/stream/{name}", b"1")[0] == 204, what="an append")  # type: ignore[misc]
+                wait_until(
+                    lambda url=url, name=name: (
+                        ask("POST", f"{url}/v1/stream/{name}", b"1")[0] == 204
+                    ),
+                    what="an append",
+                )  # type: ignore[misc]

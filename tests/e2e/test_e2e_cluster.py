@@ -1,4 +1,5 @@
-"""Three nodes as real processes: any of them answers everything, one may die, and comes back with its data."""
+"""Three nodes as real processes: any of them answers everything, one may die, and comes back with
+its data."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def seconds_of(url: str) -> float:
     return time.monotonic() - began
 
 
-def test_any_node_answers_everything_and_a_node_that_dies_or_stands_still_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_any_node_answers_everything_and_a_node_that_dies_or_stands_still_takes_nothing_with_it(
+    tmp_path: Path,
+) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "2") as cluster:
         one, two, three = cluster.urls
         names = names_by_leader(cluster)
@@ -43,7 +46,9 @@ def test_any_node_answers_everything_and_a_node_that_dies_or_stands_still_takes_
             assert ask("PUT", f"{one}/v1/stream/{name}")[0] == 201
             assert ask("HEAD", f"{two}/v1/stream/{name}")[0] == 200
             assert ask("POST", f"{three}/v1/stream/{name}", b'"first"')[0] == 204
-            assert {ask("GET", f"{url}/v1/stream/{name}?offset=-1") for url in cluster.urls} == {(200, b'["first"]')}
+            assert {ask("GET", f"{url}/v1/stream/{name}?offset=-1") for url in cluster.urls} == {
+                (200, b'["first"]')
+            }
             assert ask("DELETE", f"{two}/v1/stream/{name}")[0] == 204
             assert {ask("HEAD", f"{url}/v1/stream/{name}")[0] for url in cluster.urls} == {404}
             assert ask("PUT", f"{three}/v1/stream/{name}")[0] == 201
@@ -62,41 +67,70 @@ def test_any_node_answers_everything_and_a_node_that_dies_or_stands_still_takes_
         cluster.wait_until_well(3)
         counts = [writer.finish() for writer in writers]
         for writer, tail, count, name in zip(writers, tails, counts, names.values(), strict=True):
-            wait_until(lambda tail=tail, count=count: len(tail.got) >= count, what="the tail to have all")
+            wait_until(
+                lambda tail=tail, count=count: len(tail.got) >= count, what="the tail to have all"
+            )
             tail.stopping.set()
             assert tail.got == list(range(count))
             for url in cluster.urls:
-                assert json.loads(ask("GET", f"{url}/v1/stream/{name}?offset=-1")[1]) == list(range(count))
+                assert json.loads(ask("GET", f"{url}/v1/stream/{name}?offset=-1")[1]) == list(
+                    range(count)
+                )
             assert writer.longest < 30.0
         assert cluster.stop() == 0
-    assert not [line for line in cluster.logs().splitlines() if "level=error" in line or "level=critical" in line]
+    assert not [
+        line
+        for line in cluster.logs().splitlines()
+        if "level=error" in line or "level=critical" in line
+    ]
 
 
 def test_a_node_that_lost_its_data_gets_it_back(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
         for number in range(20):
-            assert ask("PUT", f"{cluster.urls[0]}/v1/stream/s/{number}", json.dumps([number] * 50).encode())[0] == 201
+            assert (
+                ask(
+                    "PUT",
+                    f"{cluster.urls[0]}/v1/stream/s/{number}",
+                    json.dumps([number] * 50).encode(),
+                )[0]
+                == 201
+            )
         cluster.kill(3)
         cluster.wipe(3)
         cluster.start(3)
         cluster.wait_until_well(3)
         for number in range(20):
-            assert json.loads(ask("GET", f"{cluster.urls[2]}/v1/stream/s/{number}?offset=-1")[1]) == [number] * 50
+            assert (
+                json.loads(ask("GET", f"{cluster.urls[2]}/v1/stream/s/{number}?offset=-1")[1])
+                == [number] * 50
+            )
         cluster.kill(1)
-        wait_until(lambda: ask("POST", f"{cluster.urls[2]}/v1/stream/s/7", b"8")[0] == 204, what="an append by what came back")
+        wait_until(
+            lambda: ask("POST", f"{cluster.urls[2]}/v1/stream/s/7", b"8")[0] == 204,
+            what="an append by what came back",
+        )
 
 
 def test_a_cluster_starts_again_from_its_folders_and_says_how_it_is(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
-        assert ask("PUT", f"{cluster.urls[0]}/v1/stream/s/7", json.dumps([7] * 50).encode())[0] == 201
+        assert (
+            ask("PUT", f"{cluster.urls[0]}/v1/stream/s/7", json.dumps([7] * 50).encode())[0] == 201
+        )
         assert cluster.stop() == 0
     with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
         for url in cluster.urls:
             assert json.loads(ask("GET", f"{url}/v1/stream/s/7?offset=-1")[1]) == [7] * 50
         cluster.wait_until_well(3)
-        shown = said_by(lambda: polynya("cluster", "status", "--groups", server=cluster.urls[2]), " up ", 3)
+        shown = said_by(
+            lambda: polynya("cluster", "status", "--groups", server=cluster.urls[2]), " up ", 3
+        )
         assert shown.code == 0
-        assert polynya("cluster", "health", "--watch", "--exit-when-healthy", server=cluster.urls[0]).out.strip().endswith("healthy")
+        assert (
+            polynya("cluster", "health", "--watch", "--exit-when-healthy", server=cluster.urls[0])
+            .out.strip()
+            .endswith("healthy")
+        )
 
         def lacking() -> set[str]:
             scraped = ask("GET", f"{cluster.urls[0]}/metrics")[1].decode()
@@ -104,7 +138,9 @@ def test_a_cluster_starts_again_from_its_folders_and_says_how_it_is(tmp_path: Pa
 
         wait_until(lambda: not lacking(), what="the metrics of a cluster from all cores")
         cluster.kill(1)
-        sick = said_by(lambda: polynya("cluster", "health", server=cluster.urls[1]), "node 1 does not answer")
+        sick = said_by(
+            lambda: polynya("cluster", "health", server=cluster.urls[1]), "node 1 does not answer"
+        )
         assert sick.code == 1
     refused = polynya("cluster", "dev", "--nodes", "5", "--data", str(tmp_path / "c"))
     assert refused.code == 2 and "holds a cluster of 3 nodes" in refused.err
@@ -136,7 +172,10 @@ def test_a_node_that_is_alone_answers_what_it_has_when_that_is_enough(tmp_path: 
             assert ask("PUT", f"{one}/v1/stream/{name}")[0] == 201
             assert ask("POST", f"{two}/v1/stream/{name}", b'"first"')[0] == 204
             local = f"{one}/v1/stream/{name}?consistency=local"
-            wait_until(lambda local=local: ask_once("GET", local) == (200, b'["first"]'), what="this node to have it")  # type: ignore[misc]
+            wait_until(
+                lambda local=local: ask_once("GET", local) == (200, b'["first"]'),
+                what="this node to have it",
+            )  # type: ignore[misc]
         cluster.pause(2, True)
         cluster.pause(3, True)
         try:
@@ -144,24 +183,45 @@ def test_a_node_that_is_alone_answers_what_it_has_when_that_is_enough(tmp_path: 
                 stream = f"{one}/v1/stream/{name}"
                 assert ask_once("GET", f"{stream}?consistency=local") == (200, b'["first"]')
                 assert ask_once("HEAD", f"{stream}?consistency=local")[0] == 200
-                wait_until(lambda stream=stream: seconds_of(f"{stream}?consistency=local") < 0.5, what="an answer that asks nobody")  # type: ignore[misc]
-            told = [polynya(*verb, "--consistency", "local", server=one) for verb in (("read", names[0]), ("info", names[0]), ("ls",))]
-            assert not any(ran.code for ran in told) and '"first"' in told[0].out and names[0] in told[2].out
-            wait_until(lambda: ask_once("GET", f"{one}/v1/stream/{names[0]}")[0] == 503, what="no read to be vouched for")
+                wait_until(
+                    lambda stream=stream: seconds_of(f"{stream}?consistency=local") < 0.5,
+                    what="an answer that asks nobody",
+                )  # type: ignore[misc]
+            told = [
+                polynya(*verb, "--consistency", "local", server=one)
+                for verb in (("read", names[0]), ("info", names[0]), ("ls",))
+            ]
+            assert (
+                not any(ran.code for ran in told)
+                and '"first"' in told[0].out
+                and names[0] in told[2].out
+            )
+            wait_until(
+                lambda: ask_once("GET", f"{one}/v1/stream/{names[0]}")[0] == 503,
+                what="no read to be vouched for",
+            )
             for name in names:
                 began = time.monotonic()
                 assert ask_once("GET", f"{one}/v1/stream/{name}")[0] == 503
                 assert time.monotonic() - began < 15
-                assert "stream-up-to-date" not in headers_of(f"{one}/v1/stream/{name}?consistency=local")[1]
+                assert (
+                    "stream-up-to-date"
+                    not in headers_of(f"{one}/v1/stream/{name}?consistency=local")[1]
+                )
         finally:
             cluster.pause(2, False)
             cluster.pause(3, False)
-        wait_until(lambda: all(ask("GET", f"{one}/v1/stream/{name}")[0] == 200 for name in names), what="the others to be back")
+        wait_until(
+            lambda: all(ask("GET", f"{one}/v1/stream/{name}")[0] == 200 for name in names),
+            what="the others to be back",
+        )
 
 
-def test_a_leader_that_stands_still_while_its_groups_sleep_is_missed_in_a_moment(tmp_path: Path) -> None:
-    """The promise is two seconds; here it may take twice that, and what the machine, which other tests may have, costs a write beside it. In
-    simulated time it is held to it."""
+def test_a_leader_that_stands_still_while_its_groups_sleep_is_missed_in_a_moment(
+    tmp_path: Path,
+) -> None:
+    """The promise is two seconds; here it may take twice that, and what the machine, which other
+    tests may have, costs a write beside it. In simulated time it is held to it."""
     with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
         one, _, three = cluster.urls
         names = names_by_leader(cluster)

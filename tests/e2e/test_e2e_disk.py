@@ -1,4 +1,5 @@
-"""A full disk, a disk whose fsync fails, an object store that is gone: writes are refused with a reason, reads go on, nothing is lost."""
+"""A full disk, a disk whose fsync fails, an object store that is gone: writes are refused with a
+reason, reads go on, nothing is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +35,15 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     mount = needed_program("mount")
     folder.mkdir()
     done = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", f"size={megabytes}m,nr_inodes=1000", "polynya-e2e", str(folder)],
+        [
+            mount,
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={megabytes}m,nr_inodes=1000",
+            "polynya-e2e",
+            str(folder),
+        ],
         check=False,
         capture_output=True,
         text=True,
@@ -48,11 +57,17 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def remount(folder: Path, how: str) -> None:
-    """`ro` is refused ("busy") for as long as the server has a file open for writing, so it is tried until it is granted."""
+    """`ro` is refused ("busy") for as long as the server has a file open for writing, so it is
+    tried until it is granted."""
     said = [""]
 
     def granted() -> bool:
-        done = subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            ["mount", "-o", f"remount,{how}", str(folder)],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         said[0] = done.stderr.strip()
         return done.returncode == 0
 
@@ -102,12 +117,26 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, co
                 for name in names:  # writes of every kind say so; reads go on
                     assert json.loads(client.ask("GET", f"/v1/stream/{name}?offset=-1").body)
                 large = json.dumps("x" * 10_000).encode()
-                refused(client.ask("POST", f"/v1/stream/{names[0]}", large, Stream_Closed="true", **JSON))
+                refused(
+                    client.ask(
+                        "POST", f"/v1/stream/{names[0]}", large, Stream_Closed="true", **JSON
+                    )
+                )
                 refused(client.ask("PUT", "/v1/stream/full/new", large, **JSON))
-                refused(client.ask("PUT", "/v1/stream/full/fork", large, Stream_Forked_From=f"/v1/stream/{names[1]}"))
+                refused(
+                    client.ask(
+                        "PUT",
+                        "/v1/stream/full/fork",
+                        large,
+                        Stream_Forked_From=f"/v1/stream/{names[1]}",
+                    )
+                )
                 assert client.ask("GET", "/livez").status == 200
                 ballast.unlink()
-                wait_until(lambda: client.ask("PUT", "/v1/stream/full/new", **JSON).status == 201, what="writes to be taken again")
+                wait_until(
+                    lambda: client.ask("PUT", "/v1/stream/full/new", **JSON).status == 201,
+                    what="writes to be taken again",
+                )
                 assert append_until(client, acknowledged, 507, count=40) == 0, "there is room again"
             holds(world, acknowledged)
             assert "died" not in world.log, world.log
@@ -130,7 +159,14 @@ def fill_up(client: Client, acknowledged: dict[str, list[int]]) -> None:
             assert append_until(client, {name: numbers}, 507, count=400, size=size) == 507
 
 
-def append_until(client: Client, acknowledged: dict[str, list[int]], status: int, *, count: int, size: int = 100_000) -> int:
+def append_until(
+    client: Client,
+    acknowledged: dict[str, list[int]],
+    status: int,
+    *,
+    count: int,
+    size: int = 100_000,
+) -> int:
     """The status met, or 0 when all was taken."""
     names = list(acknowledged)
     for turn in range(count):
@@ -178,11 +214,16 @@ def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
                 for path in files[:4]:  # room for the next segment, and for a few snapshots
                     path.unlink()
                 assert append_until(client, acknowledged, 507, count=10, size=1_000_000) == 0
-                wait_until(lambda: "retrying later" in world.log or "died" in world.log, what="a snapshot to fail")
+                wait_until(
+                    lambda: "retrying later" in world.log or "died" in world.log,
+                    what="a snapshot to fail",
+                )
                 assert "died" not in world.log, world.log
                 for path in files[4:]:
                     path.unlink()
-                wait_until(lambda: len(list(snapshots.glob("*.snap"))) > 16, what="snapshots of all groups")
+                wait_until(
+                    lambda: len(list(snapshots.glob("*.snap"))) > 16, what="snapshots of all groups"
+                )
                 assert append_until(client, acknowledged, 507, count=40) == 0
             world.kill_all()
             world.start("--cores", "1")
@@ -192,7 +233,9 @@ def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
-def test_an_error_of_the_journals_disk_stops_the_node_and_a_restart_has_everything(world: World, orders: DiskOrders, call: str) -> None:
+def test_an_error_of_the_journals_disk_stops_the_node_and_a_restart_has_everything(
+    world: World, orders: DiskOrders, call: str
+) -> None:
     world.start("--cores", "1", **orders.variables)
     writers = [PlainWriter(world, "sync/plain"), Producer(world, "sync/once")]
     with at_work(list(writers)) as progress:
@@ -228,8 +271,14 @@ def test_an_object_that_cannot_be_synced_is_not_published(world: World, orders: 
 def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_path: Path) -> None:
     with small_disk(tmp_path / "objects", 20) as store:
         world = World(tmp_path / "data")
-        settings = {"POLYNYA_COLD_ROOT": str(store / "root"), "POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP": str(3 << 20)}
-        settings |= {"POLYNYA_COLD_FLUSH_BYTES": str(256 << 10), "POLYNYA_COLD_FLUSH_INTERVAL_MS": "50"}
+        settings = {
+            "POLYNYA_COLD_ROOT": str(store / "root"),
+            "POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP": str(3 << 20),
+        }
+        settings |= {
+            "POLYNYA_COLD_FLUSH_BYTES": str(256 << 10),
+            "POLYNYA_COLD_FLUSH_INTERVAL_MS": "50",
+        }
         try:
             world.start("--cores", "1", **settings)
             acknowledged: dict[str, list[int]] = {"store/s": []}
@@ -238,12 +287,21 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
                 assert append_until(client, acknowledged, 503, count=20) == 0
                 remount(store, "ro")
                 assert append_until(client, acknowledged, 503, count=100) == 503
-                answer = client.ask("POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON)
-                assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "MEMORY_PRESSURE", "1")
+                answer = client.ask(
+                    "POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON
+                )
+                assert (answer.status, answer.code, answer.headers["retry-after"]) == (
+                    503,
+                    "MEMORY_PRESSURE",
+                    "1",
+                )
                 assert len(acknowledged["store/s"]) > 25
                 holds(world, acknowledged)
                 remount(store, "rw")
-                wait_until(lambda: append_until(client, acknowledged, 503, count=1) == 0, what="appends to be taken again")
+                wait_until(
+                    lambda: append_until(client, acknowledged, 503, count=1) == 0,
+                    what="appends to be taken again",
+                )
                 assert world.flush().status == 200
             holds(world, acknowledged)
             assert "died" not in world.log, world.log
@@ -252,11 +310,18 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
 
 
 def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Path) -> None:
-    """507, as of any full disk: to wait does not help. Reads go on, and so does everything once there is room."""
+    """507, as of any full disk: to wait does not help. Reads go on, and so does everything once
+    there is room."""
     with small_disk(tmp_path / "objects", 20) as store:
         world = World(tmp_path / "data")
-        settings = {"POLYNYA_COLD_ROOT": str(store / "root"), "POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP": str(3 << 20)}
-        settings |= {"POLYNYA_COLD_FLUSH_BYTES": str(256 << 10), "POLYNYA_COLD_FLUSH_INTERVAL_MS": "50"}
+        settings = {
+            "POLYNYA_COLD_ROOT": str(store / "root"),
+            "POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP": str(3 << 20),
+        }
+        settings |= {
+            "POLYNYA_COLD_FLUSH_BYTES": str(256 << 10),
+            "POLYNYA_COLD_FLUSH_INTERVAL_MS": "50",
+        }
         try:
             world.start("--cores", "1", **settings)
             acknowledged: dict[str, list[int]] = {"store/s": []}
@@ -267,13 +332,21 @@ def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Pat
                 fill(ballast, leave=64 << 10)  # something small still finds room
                 assert append_until(client, acknowledged, 507, count=200) == 507
                 for _ in range(20):
-                    answer = client.ask("POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON)
-                    assert (answer.status, answer.code) == (507, "MEMORY_FULL") and b"no room" in answer.body, answer
+                    answer = client.ask(
+                        "POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON
+                    )
+                    assert (answer.status, answer.code) == (
+                        507,
+                        "MEMORY_FULL",
+                    ) and b"no room" in answer.body, answer
                     assert answer.headers["stream-outcome"] == "refused"
                 holds(world, acknowledged)
                 ballast.unlink()
                 began = time.monotonic()
-                wait_until(lambda: append_until(client, acknowledged, 507, count=1) == 0, what="appends to be taken again")
+                wait_until(
+                    lambda: append_until(client, acknowledged, 507, count=1) == 0,
+                    what="appends to be taken again",
+                )
                 assert time.monotonic() - began < 3.0
                 assert world.flush().status == 200
             holds(world, acknowledged)
@@ -281,7 +354,9 @@ def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Pat
             world.close()
 
 
-def test_a_core_that_dies_while_the_object_store_is_gone_comes_back_without_it_and_uses_it_when_it_is_there(tmp_path: Path) -> None:
+def test_a_core_that_dies_while_the_object_store_is_gone_comes_back_without_it_and_uses_it_when_it_is_there(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "objects", 20) as store:
         world = World(tmp_path / "data")
         try:
@@ -289,12 +364,18 @@ def test_a_core_that_dies_while_the_object_store_is_gone_comes_back_without_it_a
             assert world.ask("PUT", "/v1/stream/store/s", b"[1]", **JSON).status == 201
             remount(store, "ro")
             world.kill_cores()
-            wait_until(lambda: "a core died" in world.log and answers(world), what="the core to serve again", seconds=150)
+            wait_until(
+                lambda: "a core died" in world.log and answers(world),
+                what="the core to serve again",
+                seconds=150,
+            )
             assert world.records("store/s") == [1]
             assert world.ask("POST", "/v1/stream/store/s", b"[2]", **JSON).status == 204
             assert world.flush().status == 503
             remount(store, "rw")
-            wait_until(lambda: world.flush().status == 200, what="the store to be used", seconds=150)
+            wait_until(
+                lambda: world.flush().status == 200, what="the store to be used", seconds=150
+            )
             assert world.records("store/s") == [1, 2]
             assert world.log.count("a core died") == 1
         finally:
@@ -308,11 +389,16 @@ def answers(world: World) -> bool:
 
 
 def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) -> None:
-    """Somebody removed a pack: its bytes cannot be read, which must not be answered with fewer bytes; all else goes on."""
+    """Somebody removed a pack: its bytes cannot be read, which must not be answered with fewer
+    bytes; all else goes on."""
     world.start("--cores", "1")
     assert world.ask("PUT", "/v1/stream/lost/a", b"[1]", **JSON).status == 201
     assert world.flush().status == 200
-    packs = [path for path in (world.data / "objects").rglob("*") if "/packs/" in str(path) and path.is_file()]
+    packs = [
+        path
+        for path in (world.data / "objects").rglob("*")
+        if "/packs/" in str(path) and path.is_file()
+    ]
     assert packs
     for pack in packs:
         pack.unlink()
@@ -325,18 +411,28 @@ def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) 
 
 
 def test_nothing_is_visible_before_it_is_synced(world: World, orders: DiskOrders) -> None:
-    """While the fdatasync of an append is held up, neither the writer nor any reader hears of it."""
+    """While the fdatasync of an append is held up, neither the writer nor any reader hears of
+    it."""
     world.start("--cores", "1", "--long-poll-timeout", "60", **orders.variables)
     tail = world.ask("PUT", "/v1/stream/sync/seen", **JSON).next_offset
     with contextlib.ExitStack() as stack:
         live = [stack.enter_context(raw(world.url)) for _ in range(2)]
         for reader, mode in zip(live, ("sse", "long-poll"), strict=True):
-            reader.sendall(f"GET /v1/stream/sync/seen?offset={tail}&live={mode} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            reader.sendall(
+                f"GET /v1/stream/sync/seen?offset={tail}&live={mode} HTTP/1.1\r\nHost: "
+                "localhost\r\n\r\n".encode()
+            )
         read_until(live[0], b"upToDate")
-        wait_until(lambda: metric(world, "polynya_http_long_polls_total") == 1, what="the long-poll to wait")
+        wait_until(
+            lambda: metric(world, "polynya_http_long_polls_total") == 1,
+            what="the long-poll to wait",
+        )
         orders.hold("fdatasync")
         writer = stack.enter_context(raw(world.url))
-        head = "POST /v1/stream/sync/seen HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n"
+        head = (
+            "POST /v1/stream/sync/seen HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+            "application/json\r\nContent-Length: 5\r\n\r\n"
+        )
         writer.sendall(head.encode() + b"[2,1]")
         orders.wait_held()
         for _ in range(5):
@@ -345,7 +441,9 @@ def test_nothing_is_visible_before_it_is_synced(world: World, orders: DiskOrders
             assert not select.select([*live, writer], [], [], 0.05)[0]
         orders.clear()
         assert b" 204 " in read_until(writer, b"\r\n\r\n")
-        assert b"[2,1]" in read_until(live[0], b"[2,1]") and b"[2,1]" in read_until(live[1], b"[2,1]")
+        assert b"[2,1]" in read_until(live[0], b"[2,1]") and b"[2,1]" in read_until(
+            live[1], b"[2,1]"
+        )
 
 
 def test_without_a_bound_of_its_own_a_group_takes_appends(world: World) -> None:

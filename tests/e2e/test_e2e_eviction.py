@@ -1,4 +1,5 @@
-"""A whole node whose idle streams leave the memory: nobody sees it, over a kill, a restart, a backup and its restore."""
+"""A whole node whose idle streams leave the memory: nobody sees it, over a kill, a restart, a
+backup and its restore."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ from polling import wait_until
 from product import polynya
 
 pytestmark = pytest.mark.process
-FLAGS = ("--cores", "2", "--cold-flush-max-age-ms", "100", "--cold-evict-after-ms", "300", "--cold-delete-grace-ms", "1s")
+FLAGS = (
+    "--cores",
+    "2",
+    "--cold-flush-max-age-ms",
+    "100",
+    "--cold-evict-after-ms",
+    "300",
+    "--cold-delete-grace-ms",
+    "1s",
+)
 NAMES = [f"idle/s{number}" for number in range(12)]
 
 
@@ -22,7 +32,11 @@ def append(world: World, name: str, sequence: int) -> int:
 
 
 def wait_evicted(world: World, count: int = len(NAMES)) -> None:
-    wait_until(lambda: metric(world, "polynya_streams_evicted") == count, what=f"{count} evicted streams", seconds=60)
+    wait_until(
+        lambda: metric(world, "polynya_streams_evicted") == count,
+        what=f"{count} evicted streams",
+        seconds=60,
+    )
 
 
 def test_idle_streams_leave_the_memory_and_nobody_sees_it(world: World, tmp_path: Path) -> None:
@@ -34,7 +48,9 @@ def test_idle_streams_leave_the_memory_and_nobody_sees_it(world: World, tmp_path
     wait_evicted(world)
     listed = json.loads(world.ask("GET", "/v1/streams?prefix=idle/").body)["streams"]
     assert len(listed) == len(NAMES)
-    assert {name: world.ask("HEAD", f"/v1/stream/{name}").headers["etag"] for name in NAMES} == before
+    assert {
+        name: world.ask("HEAD", f"/v1/stream/{name}").headers["etag"] for name in NAMES
+    } == before
     assert [world.records(name) for name in NAMES] == [[0]] * len(NAMES)
     assert metric(world, "polynya_recalled_streams_total") == 0, "no read brings one back"
 

@@ -1,4 +1,5 @@
-"""A batch that was damaged before it reached the journal costs its stream, and neither the core nor a later start."""
+"""A batch that was damaged before it reached the journal costs its stream, and neither the core nor
+a later start."""
 
 from __future__ import annotations
 
@@ -23,18 +24,29 @@ FLAGS = ("--cores", "1", "--cold-flush-max-age-ms", "100")
 
 
 def journal_a_damaged_batch(data: Path) -> None:
-    """As a core would that got it damaged: the frame is in order, the batch's checksum is not its payload's."""
+    """As a core would that got it damaged: the frame is in order, the batch's checksum is not its
+    payload's."""
     birth = json.loads((data / "node.json").read_text())
     groups = int(birth["groups"])
 
     async def main() -> None:
-        storage = open_storage(data / "core-0", core=0, cores=1, groups=groups, cluster_id=birth["cluster_id"])
+        storage = open_storage(
+            data / "core-0", core=0, cores=1, groups=groups, cluster_id=birth["cluster_id"]
+        )
         core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
         for name, crc in (("default/bad", crc32c(b"other")), ("default/good", crc32c(b"bytes"))):
             group = group_of(name, groups)
             await core.call(group, Create(name, storage.log_ms + 1, "text/plain", Encoding.BYTES))
             assert (
-                await core.call(group, Append(name, storage.log_ms + 1, "text/plain", Batch(Encoding.BYTES, 1, b"bytes", crc)))
+                await core.call(
+                    group,
+                    Append(
+                        name,
+                        storage.log_ms + 1,
+                        "text/plain",
+                        Batch(Encoding.BYTES, 1, b"bytes", crc),
+                    ),
+                )
             ).code == 0
         await core.drain()
         core.close()
@@ -54,14 +66,23 @@ def test_a_node_serves_beside_a_stream_that_it_cannot_store(world: World) -> Non
     journal_a_damaged_batch(world.data)
     for _ in range(2):
         node = world.start(*FLAGS)
-        wait_until(lambda: "core 0 streams: 1 stream is set aside" in got(f"{world.url}/readyz?verbose"), what="the fault to be told")
+        wait_until(
+            lambda: "core 0 streams: 1 stream is set aside" in got(f"{world.url}/readyz?verbose"),
+            what="the fault to be told",
+        )
         assert "is damaged: bad" in got(f"{world.url}/readyz?verbose")
         with contextlib.closing(world.connect()) as client:
             refused = client.ask("POST", "/v1/stream/bad", b"more", content_type="text/plain")
             assert refused.status == 503 and b"STREAM_FAULTED" in refused.body
-            assert client.ask("POST", "/v1/stream/good", b"more", content_type="text/plain").status == 204
+            assert (
+                client.ask("POST", "/v1/stream/good", b"more", content_type="text/plain").status
+                == 204
+            )
             assert client.ask("GET", "/v1/stream/good").body.startswith(b"bytes")
             assert client.ask("GET", "/v1/stream/bad").status == 500
         metrics = got(f"{node.admin}/metrics")
-        assert "polynya_streams_faulted 1" in metrics and 'polynya_stream_faulted{stream="bad"} 1' in metrics
+        assert (
+            "polynya_streams_faulted 1" in metrics
+            and 'polynya_stream_faulted{stream="bad"} 1' in metrics
+        )
         world.stop()

@@ -1,4 +1,5 @@
-"""What older releases wrote (`golden_folders.py`) opens in this one: everything is there, answered as it was, and goes on.
+"""What older releases wrote (`golden_folders.py`) opens in this one: everything is there, answered
+as it was, and goes on.
 
 The data of format 1, which was never released, is refused with what to do, and left as it is.
 """
@@ -36,15 +37,23 @@ def test_a_folder_of_format_1_is_refused_and_left_as_it_is(name: str, tmp_path: 
 @pytest.mark.parametrize("name", ["60a99e2", "a3f3ec6"])
 def test_a_backup_of_format_1_is_refused(name: str, tmp_path: Path) -> None:
     unpack(GOLDEN / f"{name}.tar.xz", tmp_path)
-    for words in (("verify", str(tmp_path / "backup")), ("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new"))):
+    for words in (
+        ("verify", str(tmp_path / "backup")),
+        ("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new")),
+    ):
         done = polynya(*words)
         assert done.code not in (0, 70), done
-        assert "the backup has format 1, and this release reads format 2: restore it with the release that wrote it" in done.err
+        assert (
+            "the backup has format 1, and this release reads format 2: restore it with the "
+            "release that wrote it" in done.err
+        )
     assert not (tmp_path / "new" / "node.json").exists()
 
 
 def _files(folder: Path) -> dict[Path, bytes]:
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 @pytest.fixture(params=["format-2"])
@@ -63,19 +72,26 @@ def node(golden: Golden, tmp_path: Path) -> Iterator[World]:
         world.close()
 
 
-def asked(node: World, golden: Golden, method: str, target: str, body: bytes | None = None, **headers: str) -> Answer:
-    return node.ask(method, target, body, **({"Authorization": f"Bearer {golden.root}", **JSON} | headers))
+def asked(
+    node: World, golden: Golden, method: str, target: str, body: bytes | None = None, **headers: str
+) -> Answer:
+    return node.ask(
+        method, target, body, **({"Authorization": f"Bearer {golden.root}", **JSON} | headers)
+    )
 
 
 def differs(said: Said, answer: Answer) -> str:
-    """From what was said: nothing of it may be missing or other. An answer may tell more than it did."""
+    """From what was said: nothing of it may be missing or other. An answer may tell more than it
+    did."""
     if answer.status != said.status:
         return f"{said.method} {said.target}: {answer.status} instead of {said.status}"
     headers = kept_headers(answer)
     missing = {name: value for name, value in said.headers.items() if headers.get(name) != value}
     if missing:
         return f"{said.method} {said.target}: {missing}, now {headers}"
-    if answer.body == said.data() or (said.data()[:1] == b"{" and _has(json.loads(answer.body), json.loads(said.data()))):
+    if answer.body == said.data() or (
+        said.data()[:1] == b"{" and _has(json.loads(answer.body), json.loads(said.data()))
+    ):
         return ""
     return f"{said.method} {said.target}: {said.data()!r}, now {answer.body!r}"
 
@@ -83,14 +99,19 @@ def differs(said: Said, answer: Answer) -> str:
 def _has(now: Any, then: Any) -> bool:
     """Objects may have more fields."""
     if isinstance(then, dict) and isinstance(now, dict):
-        return all(name in OF_THE_MOMENT or (name in now and _has(now[name], value)) for name, value in then.items())
+        return all(
+            name in OF_THE_MOMENT or (name in now and _has(now[name], value))
+            for name, value in then.items()
+        )
     if isinstance(then, list) and isinstance(now, list):
         return len(now) == len(then) and all(map(_has, now, then))
     return bool(now == then)
 
 
 def test_a_folder_of_an_older_release_opens_and_goes_on(golden: Golden, node: World) -> None:
-    found = [differs(said, asked(node, golden, said.method, said.target)) for said in golden.answers]
+    found = [
+        differs(said, asked(node, golden, said.method, said.target)) for said in golden.answers
+    ]
     assert len(found) > 80 and not any(found), "\n".join(filter(None, found))
     assert node.ask("GET", "/v1/streams", Authorization=f"Bearer {golden.revoked}").status == 401
     goes_on(golden, node)
@@ -103,7 +124,9 @@ def goes_on(golden: Golden, node: World) -> None:
         return asked(node, golden, "POST", f"/v1/stream/gold/{name}", body, **headers).status
 
     def produced(name: str, epoch: int, sequence: int, body: bytes) -> int:
-        return post(name, body, Producer_Id="p", Producer_Epoch=str(epoch), Producer_Seq=str(sequence))
+        return post(
+            name, body, Producer_Id="p", Producer_Epoch=str(epoch), Producer_Seq=str(sequence)
+        )
 
     assert produced("produced", 3, 3, b"[3]") == 204, "a repeat is known as one"
     assert produced("produced", 2, 4, b"[4]") == 403, "an older epoch stays fenced off"
@@ -118,7 +141,11 @@ def goes_on(golden: Golden, node: World) -> None:
     assert post("again", b'["more"]', Stream_Incarnation=golden.incarnation) == 204
     assert json.loads(asked(node, golden, "GET", "/v1/stream/gold/idle/3").body) == [3, 33]
     assert asked(node, golden, "DELETE", "/v1/stream/gold/fork").status == 204
-    assert json.loads(asked(node, golden, "GET", "/v1/stream/gold/fork/of/fork").body) == [0, 1, "own"]
+    assert json.loads(asked(node, golden, "GET", "/v1/stream/gold/fork/of/fork").body) == [
+        0,
+        1,
+        "own",
+    ]
     assert asked(node, golden, "PUT", "/v1/stream/gold/closed").status == 409, "another's settings"
     assert asked(node, golden, "PUT", "/v1/stream/gold/jobs/2", b'["job 2"]').status == 201
     assert claimed(node, golden, "workers")[0] == 2
@@ -127,7 +154,9 @@ def goes_on(golden: Golden, node: World) -> None:
 
 def claimed(node: World, golden: Golden, subscription: str) -> tuple[int, list[str]]:
     """By a worker of now: the generation, and which streams have something for it."""
-    answer = asked(node, golden, "POST", f"{SUBSCRIPTIONS}/{subscription}/claim", b'{"worker": "later"}')
+    answer = asked(
+        node, golden, "POST", f"{SUBSCRIPTIONS}/{subscription}/claim", b'{"worker": "later"}'
+    )
     assert answer.status == 200, answer
     wake = json.loads(answer.body)
     return wake["generation"], [each["path"] for each in wake["streams"] if each["has_pending"]]
@@ -139,10 +168,14 @@ def restored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[G
     golden = unpack(GOLDEN / f"{request.param}.tar.xz", tmp_path)
     looked = polynya("verify", str(tmp_path / "backup"))
     assert looked.code == 0, looked
-    made = polynya("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new"), "--cores", "1")
+    made = polynya(
+        "restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new"), "--cores", "1"
+    )
     assert made.code == 0, made
     (tmp_path / "new" / "access").mkdir(exist_ok=True)
-    (tmp_path / "new" / "access" / "tokens.json").write_bytes((tmp_path / "data" / "access" / "tokens.json").read_bytes())
+    (tmp_path / "new" / "access" / "tokens.json").write_bytes(
+        (tmp_path / "data" / "access" / "tokens.json").read_bytes()
+    )
     world = World(tmp_path / "new")
     try:
         world.start(*FLAGS)
@@ -153,8 +186,16 @@ def restored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[G
 
 def test_a_backup_of_an_older_release_is_restored(restored: tuple[Golden, World]) -> None:
     golden, node = restored
-    streams = [said for said in golden.answers if said.method == "GET" and "/gold/" in said.target and said.status == 200]
-    whole = [said for said in streams if "?" not in said.target and not said.target.endswith("/retention")]
+    streams = [
+        said
+        for said in golden.answers
+        if said.method == "GET" and "/gold/" in said.target and said.status == 200
+    ]
+    whole = [
+        said
+        for said in streams
+        if "?" not in said.target and not said.target.endswith("/retention")
+    ]
     found = {said.target: asked(node, golden, "GET", said.target).body for said in whole}
     assert found == {said.target: said.data() for said in whole}
     assert len(found) > 20

@@ -1,4 +1,5 @@
-"""Kafka clients and a cluster of three: every node is a broker, any of them answers, one of them dies."""
+"""Kafka clients and a cluster of three: every node is a broker, any of them answers, one of them
+dies."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def places(cluster: DevCluster) -> list[str]:
 
 def client(code: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
+    )
 
 
 def test_a_default_producer_sees_no_error_when_a_node_dies(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Kill -9 at any moment, of a core, of the supervisor, of all: nothing acknowledged is lost, nothing comes twice, nothing seen goes away."""
+"""Kill -9 at any moment, of a core, of the supervisor, of all: nothing acknowledged is lost,
+nothing comes twice, nothing seen goes away."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ import os
 import random
 
 import pytest
-from e2e_crashes import Flushes, Lives, LongPollTail, PlainWriter, Producer, SseTail, Worker, at_work
+from e2e_crashes import (
+    Flushes,
+    Lives,
+    LongPollTail,
+    PlainWriter,
+    Producer,
+    SseTail,
+    Worker,
+    at_work,
+)
 from e2e_world import World
 from long_tests import long
 from polling import wait_until
@@ -55,7 +65,12 @@ def check(world: World, workers: list[Worker]) -> None:
 
 @pytest.mark.parametrize(
     ("target", "cores"),
-    [("core", 2), ("supervisor", 1), ("all", 2), *long([("core", 1), ("supervisor", 2), ("all", 1)])],
+    [
+        ("core", 2),
+        ("supervisor", 1),
+        ("all", 2),
+        *long([("core", 1), ("supervisor", 2), ("all", 1)]),
+    ],
 )
 def test_nothing_acknowledged_is_lost_by_kill_9(world: World, target: str, cores: int) -> None:
     chance = random.Random(f"{target} {cores}")

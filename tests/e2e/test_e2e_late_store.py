@@ -1,4 +1,5 @@
-"""A node whose object store is away, or is not its own, when it starts: it serves what it can, says so, and goes on as soon as it may."""
+"""A node whose object store is away, or is not its own, when it starts: it serves what it can, says
+so, and goes on as soon as it may."""
 
 from __future__ import annotations
 
@@ -85,19 +86,29 @@ def fill(world: World) -> None:
 def check_without(world: World) -> None:
     """What is served, and what is said, while the store is away."""
     ready = world.ask("GET", "/readyz")
-    assert ready.status == 200 and ready.body.startswith(b"[!] core 0 object store: no response since the start")
+    assert ready.status == 200 and ready.body.startswith(
+        b"[!] core 0 object store: no response since the start"
+    )
     health = world.ask("GET", "/health")
     assert health.status == 200 and json.loads(health.body)["status"] == "warn"
     assert [each["core"] for each in json.loads(health.body)["warnings"]] == [0, 1]
     assert metric(world, "polynya_object_store_waiting") == 2
-    assert world.ask("GET", "/v1/stream/s?offset=0000000000000001_0000000000000006").body == b'["new"]'
+    assert (
+        world.ask("GET", "/v1/stream/s?offset=0000000000000001_0000000000000006").body == b'["new"]'
+    )
     assert world.ask("POST", "/v1/stream/s", b'"more"', **JSON).status == 204
     assert world.ask("PUT", "/v1/stream/t", **JSON).status == 201
     assert world.ask("GET", "/v1/stream/s?offset=-1").status == 503, "this is in the store"
     assert world.flush().status == 503
-    told = polynya("doctor", "--json", "--data", str(world.data), "--listen", "127.0.0.1:0", server=world.url)
+    told = polynya(
+        "doctor", "--json", "--data", str(world.data), "--listen", "127.0.0.1:0", server=world.url
+    )
     said = [json.loads(line) for line in told.out.splitlines()]
-    assert any(each["status"] == "WARN" and "object store" in each["said"] for each in said if each["name"] == "health"), told.out
+    assert any(
+        each["status"] == "WARN" and "object store" in each["said"]
+        for each in said
+        if each["name"] == "health"
+    ), told.out
     assert "the object store does not respond yet" in world.log
 
 
@@ -109,7 +120,11 @@ def is_ready(world: World) -> bool:
 
 
 def check_recovered(world: World) -> None:
-    wait_until(lambda: world.ask("GET", "/readyz").body == b"ready\n", what="the store to be claimed", seconds=60)
+    wait_until(
+        lambda: world.ask("GET", "/readyz").body == b"ready\n",
+        what="the store to be claimed",
+        seconds=60,
+    )
     assert world.records("s") == ["old", "new", "more"]
     assert world.flush().status == 200
     assert json.loads(world.ask("GET", "/health").body)["status"] == "pass"
@@ -132,9 +147,14 @@ def test_a_folder_that_cannot_be_used_at_start_is_used_once_it_can_be(world: Wor
     assert world.stop() == 0
 
 
-def test_s3_that_is_away_at_start_is_used_once_it_answers(world: World, s3_server: S3Server) -> None:
+def test_s3_that_is_away_at_start_is_used_once_it_answers(
+    world: World, s3_server: S3Server
+) -> None:
     with door_to(s3_server) as door:
-        settings = {f"POLYNYA_COLD_{name.upper()}": value for name, value in {**s3_server.settings(), "s3_endpoint": door.endpoint}.items()}
+        settings = {
+            f"POLYNYA_COLD_{name.upper()}": value
+            for name, value in {**s3_server.settings(), "s3_endpoint": door.endpoint}.items()
+        }
         world.start(*FLAGS, **settings)
         fill(world)
         world.kill_all()
@@ -179,9 +199,14 @@ def test_a_store_that_comes_back_as_another_s_ends_the_node(world: World, tmp_pa
     objects.mkdir()
     (objects / "polynya-root.json").write_text(json.dumps({**marker, "cluster_id": "f" * 32}))
     assert node.process.wait(60) == 77
-    assert "belongs to another cluster" in world.log and "the object store does not belong to this node" in world.log
+    assert (
+        "belongs to another cluster" in world.log
+        and "the object store does not belong to this node" in world.log
+    )
     files = [path.relative_to(objects).parts[0] for path in objects.rglob("*") if path.is_file()]
-    assert [first for first in files if not first.startswith(".")] == ["polynya-root.json"], "nothing was put there"
+    assert [first for first in files if not first.startswith(".")] == ["polynya-root.json"], (
+        "nothing was put there"
+    )
     shutil.rmtree(objects)
     (world.data / "mine").rename(objects)
     world.start(*FLAGS)

@@ -10,18 +10,43 @@ from polynya.observability.metrics import METRICS
 
 pytestmark = pytest.mark.process
 OF_A_CLUSTER = {
-    *("polynya_groups_led", "polynya_leads_followed_total", "polynya_peers_connected", "polynya_peer_messages_dropped_total"),
-    *("polynya_nodes_down", "polynya_map_epoch", "polynya_groups_moving", "polynya_placement_steps_total", "polynya_replicas_lost"),
+    *(
+        "polynya_groups_led",
+        "polynya_leads_followed_total",
+        "polynya_peers_connected",
+        "polynya_peer_messages_dropped_total",
+    ),
+    *(
+        "polynya_nodes_down",
+        "polynya_map_epoch",
+        "polynya_groups_moving",
+        "polynya_placement_steps_total",
+        "polynya_replicas_lost",
+    ),
     *("polynya_forwarded_total", "polynya_forward_retries_total", "polynya_forward_refused_total"),
 }
 OF_FAULTS = {"polynya_stream_faulted"}  # of streams that are set aside
-OF_TABLES = {metric.name for metric in METRICS if metric.name.startswith("polynya_table_")}  # with a table as their label
-OF_READERS = {"polynya_reader_lag_entries", "polynya_reader_lag_seconds"}  # of a cluster that has some
+# with a table as their label
+OF_TABLES = {metric.name for metric in METRICS if metric.name.startswith("polynya_table_")}
+# of a cluster that has some
+OF_READERS = {
+    "polynya_reader_lag_entries",
+    "polynya_reader_lag_seconds",
+}
 
 
 def test_every_metric_of_the_table_is_in_a_real_scrape(world: World) -> None:
     node = world.start("--cores", "2", "--text-listen", "on")
-    httpx.put(f"{node.url}/v1/stream/scraped", headers={"Content-Type": "text/plain"}, content=b"x", timeout=60).raise_for_status()
+    httpx.put(
+        f"{node.url}/v1/stream/scraped",
+        headers={"Content-Type": "text/plain"},
+        content=b"x",
+        timeout=60,
+    ).raise_for_status()
     text = httpx.get(f"{node.url}/metrics", timeout=60).text
-    missing = {metric.name for metric in METRICS if f"\n{metric.name}" not in text.replace("\r", "")}
-    assert missing == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES, "those of a cluster, which this node is no part of, and of faults"
+    missing = {
+        metric.name for metric in METRICS if f"\n{metric.name}" not in text.replace("\r", "")
+    }
+    assert missing == OF_A_CLUSTER | OF_READERS | OF_FAULTS | OF_TABLES, (
+        "those of a cluster, which this node is no part of, and of faults"
+    )

@@ -1,4 +1,5 @@
-"""The soak in short: two days of log time in less than a minute, in which nothing may grow or be lost; and that its judge can say no."""
+"""The soak in short: two days of log time in less than a minute, in which nothing may grow or be
+lost; and that its judge can say no."""
 
 from __future__ import annotations
 
@@ -33,16 +34,32 @@ STEADY = measures.Sample(
 
 def samples(**growth: int) -> list[measures.Sample]:
     """A run of a hundred samples; each named field grows by so much from one to the next."""
-    more = [{field: getattr(STEADY, field) + step * number for field, step in growth.items()} for number in range(100)]
-    return [msgspec.structs.replace(STEADY, seconds=float(number), **fields) for number, fields in enumerate(more)]
+    more = [
+        {field: getattr(STEADY, field) + step * number for field, step in growth.items()}
+        for number in range(100)
+    ]
+    return [
+        msgspec.structs.replace(STEADY, seconds=float(number), **fields)
+        for number, fields in enumerate(more)
+    ]
 
 
 @pytest.mark.process
 @pytest.mark.timeout(500)
 def test_nothing_grows_in_two_days() -> None:
     command = [sys.executable, "-m", "bench.soak", "--minutes", "0.7", "--rate", "1500"]
-    ran = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=450, check=False)
-    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["nothing grew"]), ran.stdout + ran.stderr
+    ran = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=450,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["nothing grew"]), (
+        ran.stdout + ran.stderr
+    )
 
 
 def test_what_is_flat_passes() -> None:
@@ -53,7 +70,8 @@ def test_what_is_flat_passes() -> None:
 def test_what_grows_is_named(bound: str) -> None:
     name, slack = measures.BOUNDS[bound]
     field = "resident" if bound == "memory" else bound
-    step = getattr(STEADY, field) // 20 + slack // 20 + 1  # between the two halves there are thirty steps
+    # between the two halves there are thirty steps
+    step = getattr(STEADY, field) // 20 + slack // 20 + 1
     assert [found.split(" grew")[0] for found in measures.judge(samples(**{field: step}))] == [name]
 
 
@@ -70,6 +88,11 @@ def test_a_lost_or_repeated_record_is_found() -> None:
     size = 20
     held = [b"%012d" % number + b"." * (size - 12) for number in range(5)]
     assert soak.check_numbers(b"".join(held[1:4]), "0004_0080", size, "x") == (1, 4)
-    for wrong in (held[1:3] + held[4:], [*held[1:3], held[2], held[3]], [held[2], held[1], held[3]], [held[1][:-1]]):
+    for wrong in (
+        held[1:3] + held[4:],
+        [*held[1:3], held[2], held[3]],
+        [held[2], held[1], held[3]],
+        [held[1][:-1]],
+    ):
         with pytest.raises(soak.Failed, match="x: "):
             soak.check_numbers(b"".join(wrong), "0004_0080", size, "x")

@@ -1,4 +1,5 @@
-"""Real processes: a node whose folder was put back from an older copy takes no part, says so, and comes back without its data."""
+"""Real processes: a node whose folder was put back from an older copy takes no part, says so, and
+comes back without its data."""
 
 from __future__ import annotations
 
@@ -40,13 +41,17 @@ def test_an_older_copy_of_a_node_s_folder_is_kept_out_and_named(tmp_path: Path) 
         cluster.start(3)
         log = cluster.node(3) / "node.log"
         wait_until(lambda: "is a stale copy" in log.read_text(), what="node 3 to hear what it is")
-        wait_until(lambda: "its data is damaged, or a stale copy" in log.read_text(), what="node 3 to end")
+        wait_until(
+            lambda: "its data is damaged, or a stale copy" in log.read_text(), what="node 3 to end"
+        )
         append(one, 2)
         agreed(
             cluster,
             1,
             "why it is away",
-            lambda view: any("node 3 returned with a stale copy of its data" in note for note in view["notes"]),
+            lambda view: any(
+                "node 3 returned with a stale copy of its data" in note for note in view["notes"]
+            ),
         )
         again = polynya("serve", "--config", str(cluster.node(3) / "polynya.toml"))
         assert again.code == 65 and "is a stale copy" in again.err

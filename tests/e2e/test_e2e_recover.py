@@ -20,7 +20,8 @@ APPENDS = 12  # of the long one, each so large that it is one when it comes back
 
 
 class Kept:
-    """What readers get of streams: bytes, content type, closed, and for streams of bytes the records."""
+    """What readers get of streams: bytes, content type, closed, and for streams of bytes the
+    records."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -34,7 +35,10 @@ class Kept:
             body, offset = body + page.body, page.headers["stream-next-offset"]
             if page.headers.get("stream-up-to-date"):
                 break
-        kept = {key: headers.get(key) for key in ("content-type", "stream-closed", "stream-ttl", "stream-retention-age")}
+        kept = {
+            key: headers.get(key)
+            for key in ("content-type", "stream-closed", "stream-ttl", "stream-retention-age")
+        }
         return {**kept, "body": body}
 
 
@@ -66,7 +70,12 @@ def made(world: World, client: Client) -> None:
     assert world.flush().status == 200
     post("lost/json", b'["hot"]')
     post("lost/shut", b"[1]", **{"Stream-Closed": "true"})
-    trim = client.ask("POST", f"{path('lost/trimmed')}/retention", b'{"before": "%016d_%016d"}' % (5, 10), **{"Content-Type": JSON})
+    trim = client.ask(
+        "POST",
+        f"{path('lost/trimmed')}/retention",
+        b'{"before": "%016d_%016d"}' % (5, 10),
+        **{"Content-Type": JSON},
+    )
     assert trim.status == 200, trim
     ok(client.ask("PUT", path("lost/fork"), **{"Stream-Forked-From": path("lost/trimmed")}))
     post("lost/fork", b'["own"]')
@@ -84,7 +93,9 @@ def recovered(world: World, *arguments: str) -> Ran:
     return polynya("recover", *arguments, server=world.url)
 
 
-def test_deleted_streams_come_back_under_their_names_or_others_and_once(world: World, tmp_path: Path) -> None:
+def test_deleted_streams_come_back_under_their_names_or_others_and_once(
+    world: World, tmp_path: Path
+) -> None:
     place = str(tmp_path / "backup.tar")
     world.start("--cores", "2")
     with contextlib.closing(world.connect()) as client:
@@ -118,6 +129,8 @@ def test_deleted_streams_come_back_under_their_names_or_others_and_once(world: W
         assert kept.of("long/one") == before["long/one"]
 
     ran = recovered(world, place, "--prefix", "", "--list", "--json")
-    assert {row["name"] for row in json.loads(ran.out)["streams"]} == {spelled_name(name) for name in before}
+    assert {row["name"] for row in json.loads(ran.out)["streams"]} == {
+        spelled_name(name) for name in before
+    }
     ran = recovered(world, place, "lost/jason")
     assert (ran.code, "has no such stream" in ran.err) == (1, True), ran

@@ -1,4 +1,5 @@
-"""What a start finds: torn tails, damage, missing files, other nodes; and expiry that goes on while nothing runs."""
+"""What a start finds: torn tails, damage, missing files, other nodes; and expiry that goes on while
+nothing runs."""
 
 from __future__ import annotations
 
@@ -41,7 +42,12 @@ def written(world: World, count: int = 50, size: int = 100) -> list[list[object]
         assert client.ask("PUT", "/v1/stream/recovery/s", **JSON).status == 201
         for number in range(count):
             record = [number, "x" * size]
-            assert client.ask("POST", "/v1/stream/recovery/s", json.dumps([record]).encode(), **JSON).status == 204
+            assert (
+                client.ask(
+                    "POST", "/v1/stream/recovery/s", json.dumps([record]).encode(), **JSON
+                ).status
+                == 204
+            )
             expected.append(record)
     return expected
 
@@ -117,7 +123,9 @@ def test_a_damaged_snapshot_refuses_the_start(world: World) -> None:
     assert world.records("recovery/s") == expected
 
 
-def test_a_missing_segment_and_a_missing_identity_refuse_the_start(world: World, tmp_path: Path) -> None:
+def test_a_missing_segment_and_a_missing_identity_refuse_the_start(
+    world: World, tmp_path: Path
+) -> None:
     world.start("--cores", "2")
     expected = written(world, count=5)
     world.kill_all()
@@ -167,7 +175,8 @@ def test_starts_that_are_killed_at_any_moment_lose_nothing(world: World) -> None
     for _ in range(6):
         delay = chance.uniform(0.05, 1.2)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            world.refused("--cores", "2", seconds=delay)  # kills the supervisor, and the cores die with it
+            # kills the supervisor, and the cores die with it
+            world.refused("--cores", "2", seconds=delay)
         world.wait_gone()
     world.start("--cores", "2")
     assert world.records("recovery/s") == expected
@@ -183,10 +192,15 @@ def test_what_expires_while_nothing_runs_is_gone_at_the_start(world: World) -> N
         "ttl/long": {"Stream_TTL": "3600"},
         "ttl/none": {},
     }
-    created = {name: world.ask("PUT", f"/v1/stream/{name}", b'["old"]', **JSON, **life) for name, life in lives.items()}
+    created = {
+        name: world.ask("PUT", f"/v1/stream/{name}", b'["old"]', **JSON, **life)
+        for name, life in lives.items()
+    }
     assert {answer.status for answer in created.values()} == {201}
     world.kill_all()
-    wait_until(lambda: dt.datetime.now(dt.UTC) > soon + dt.timedelta(seconds=1), what="the time to pass")
+    wait_until(
+        lambda: dt.datetime.now(dt.UTC) > soon + dt.timedelta(seconds=1), what="the time to pass"
+    )
     world.start(*ONE)
     for _ in range(2):
         assert world.ask("GET", "/v1/stream/ttl/short?offset=-1").status == 404
@@ -202,14 +216,22 @@ def test_what_expires_while_nothing_runs_is_gone_at_the_start(world: World) -> N
 
 
 def test_reading_keeps_a_stream_alive_across_restarts(world: World) -> None:
-    """A TTL slides with reads; what was read is in the log in time, so that a kill does not shorten a life by more than a moment."""
+    """A TTL slides with reads; what was read is in the log in time, so that a kill does not shorten
+    a life by more than a moment."""
     world.start(*ONE)
     assert world.ask("PUT", "/v1/stream/ttl/slides", b"[1]", **JSON, Stream_TTL="15").status == 201
-    with socket.create_connection(("127.0.0.1", int(world.url.rsplit(":", 1)[1])), timeout=30) as reader:
-        reader.sendall(b"GET /v1/stream/ttl/slides?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with socket.create_connection(
+        ("127.0.0.1", int(world.url.rsplit(":", 1)[1])), timeout=30
+    ) as reader:
+        reader.sendall(
+            b"GET /v1/stream/ttl/slides?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         created = dt.datetime.now(dt.UTC)
         assert reader.recv(65536)
-        wait_until(lambda: dt.datetime.now(dt.UTC) - created > dt.timedelta(seconds=15.5), what="more than its life")
+        wait_until(
+            lambda: dt.datetime.now(dt.UTC) - created > dt.timedelta(seconds=15.5),
+            what="more than its life",
+        )
         assert world.ask("POST", "/v1/stream/other", b"[1]", **JSON).status == 404
         world.kill_all()
     world.start(*ONE)

@@ -1,4 +1,5 @@
-"""A whole node, filled, trimmed and measured: memory, journal, object store and disk give back what was trimmed, on both stores.
+"""A whole node, filled, trimmed and measured: memory, journal, object store and disk give back what
+was trimmed, on both stores.
 
 Run with `-s` it prints what it measured.
 """
@@ -30,13 +31,20 @@ NAMES = [f"fill/s{number}" for number in range(4)]
 
 def packs_of(world: World) -> list[Path]:
     """The files of the embedded store's packs."""
-    return [Path(path, name) for path, _, names in os.walk(world.data / "objects") for name in names if Path(path).parent.name == "packs"]
+    return [
+        Path(path, name)
+        for path, _, names in os.walk(world.data / "objects")
+        for name in names
+        if Path(path).parent.name == "packs"
+    ]
 
 
 def measure(world: World, settings: dict[str, str]) -> dict[str, float]:
     found = {
         "objects": len(keys(settings)) if settings else len(packs_of(world)),
-        "object_bytes": 0 if settings else sum(each.st_blocks * 512 for each in file_sizes(world.data / "objects")),
+        "object_bytes": 0
+        if settings
+        else sum(each.st_blocks * 512 for each in file_sizes(world.data / "objects")),
         "hot_bytes": metric(world, "polynya_hot_bytes"),
         "index_slices": metric(world, "polynya_index_slices"),
         "packs_known": metric(world, "polynya_packs"),
@@ -59,17 +67,25 @@ def fill_trim_measure(world: World, settings: dict[str, str]) -> None:
     tails = {name: world.ask("HEAD", f"/v1/stream/{name}").next_offset for name in NAMES}
     said = polynya("trim", NAMES[0], "--keep-bytes", "1MiB", "--json", server=world.url)
     assert said.code == 0 and json.loads(said.out)["bytes"] > 10 * MIB
-    assert len(world.records(NAMES[0])) == len(world.records(NAMES[1])) - json.loads(said.out)["records"]
+    assert (
+        len(world.records(NAMES[0]))
+        == len(world.records(NAMES[1])) - json.loads(said.out)["records"]
+    )
     for name in NAMES:
         assert world.ask("PUT", f"/v1/stream/{name}/retention", b'{"bytes": 0}').status == 200
     empty: dict[str, float] = {}
 
     def all_gone() -> bool:
         empty.update(measure(world, settings))
-        return not any(empty[name] for name in ("packs_known", "objects", "hot_bytes", "index_slices", "outbox"))
+        return not any(
+            empty[name]
+            for name in ("packs_known", "objects", "hot_bytes", "index_slices", "outbox")
+        )
 
     wait_until(all_gone, what="all packs and objects to go", seconds=120, pause=0.5)
-    assert empty["journal_bytes"] <= 2 * JOURNAL_SEGMENT_BYTES, "a core's journal keeps the segment that it writes"
+    assert empty["journal_bytes"] <= 2 * JOURNAL_SEGMENT_BYTES, (
+        "a core's journal keeps the segment that it writes"
+    )
     assert empty["object_bytes"] < MIB
     for name in NAMES:
         head = world.ask("HEAD", f"/v1/stream/{name}")
@@ -126,5 +142,12 @@ def test_verify_finds_what_a_disk_lost(world: World) -> None:
     world.kill_all()
     refused = polynya("store", "wipe", "--root", str(world.data / "objects"), "--yes")
     assert refused.code == 1 and "--force" in refused.err
-    assert polynya("store", "wipe", "--root", str(world.data / "objects"), "--yes", "--force").code == 0
-    assert not [path for path in (world.data / "objects").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert (
+        polynya("store", "wipe", "--root", str(world.data / "objects"), "--yes", "--force").code
+        == 0
+    )
+    assert not [
+        path
+        for path in (world.data / "objects").rglob("*")
+        if path.is_file() and path.name != ".lock"
+    ]

@@ -1,4 +1,5 @@
-"""Nothing that a node or its tables' worker writes can be read by other users, whatever the umask of who starts it."""
+"""Nothing that a node or its tables' worker writes can be read by other users, whatever the umask
+of who starts it."""
 
 from __future__ import annotations
 
@@ -23,8 +24,14 @@ def open_umask() -> Iterator[None]:
 
 def readable(folder: Path) -> list[str]:
     """What others may read, write or enter."""
-    there = [path for path in (folder, *folder.rglob("*")) if path.exists() and not path.is_symlink()]
-    return [f"{path.relative_to(folder)} {stat.filemode(mode)}" for path in there if (mode := path.stat().st_mode) & 0o077]
+    there = [
+        path for path in (folder, *folder.rglob("*")) if path.exists() and not path.is_symlink()
+    ]
+    return [
+        f"{path.relative_to(folder)} {stat.filemode(mode)}"
+        for path in there
+        if (mode := path.stat().st_mode) & 0o077
+    ]
 
 
 def test_a_node_s_files_are_its_user_s_alone_and_older_ones_become_so(world: World) -> None:
@@ -34,7 +41,11 @@ def test_a_node_s_files_are_its_user_s_alone_and_older_ones_become_so(world: Wor
     world.start("--cores", "1")
     assert world.ask("PUT", "/v1/stream/s", b"[1]", **JSON).status == 201
     assert world.flush().status == 200
-    packs = [path for path in (world.data / "objects").rglob("*") if "/packs/" in str(path) and path.is_file()]
+    packs = [
+        path
+        for path in (world.data / "objects").rglob("*")
+        if "/packs/" in str(path) and path.is_file()
+    ]
     assert packs and readable(world.data) == []
     world.kill_all()
     for path in (world.data, *world.data.rglob("*")):  # as an earlier release left them

@@ -1,4 +1,5 @@
-"""A whole node on S3: appends, packs, restarts, cold reads, and objects that go when their streams do."""
+"""A whole node on S3: appends, packs, restarts, cold reads, and objects that go when their streams
+do."""
 
 from __future__ import annotations
 
@@ -32,18 +33,32 @@ def keys(settings: dict[str, str]) -> list[str]:
         secret_access_key=named["s3_secret_access_key"],
         client_options={"allow_http": True},
     )
-    return [entry["path"] for page in obstore.list(store, prefix=named["root"]) for entry in page if "/packs/" in entry["path"]]
+    return [
+        entry["path"]
+        for page in obstore.list(store, prefix=named["root"])
+        for entry in page
+        if "/packs/" in entry["path"]
+    ]
 
 
-def test_a_node_on_s3_reads_back_what_it_flushed_and_releases_it(world: World, s3_server: S3Server) -> None:
+def test_a_node_on_s3_reads_back_what_it_flushed_and_releases_it(
+    world: World, s3_server: S3Server
+) -> None:
     settings = variables(s3_server)
     world.start("--cores", "2", **settings)
-    expected = {f"s3/s{number}": [[number, turn, "x" * 1000] for turn in range(30)] for number in range(6)}
+    expected = {
+        f"s3/s{number}": [[number, turn, "x" * 1000] for turn in range(30)] for number in range(6)
+    }
     with contextlib.closing(world.connect()) as client:
         for name, records in expected.items():
             assert client.ask("PUT", f"/v1/stream/{name}", **JSON).status == 201
             for record in records:
-                assert client.ask("POST", f"/v1/stream/{name}", json.dumps([record]).encode(), **JSON).status == 204
+                assert (
+                    client.ask(
+                        "POST", f"/v1/stream/{name}", json.dumps([record]).encode(), **JSON
+                    ).status
+                    == 204
+                )
     assert world.flush().status == 200
     packs = keys(settings)
     assert packs

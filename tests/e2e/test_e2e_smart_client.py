@@ -1,4 +1,5 @@
-"""A client that goes to the owner by itself, and the owner dies under it: nothing is lost, nothing stored twice."""
+"""A client that goes to the owner by itself, and the owner dies under it: nothing is lost, nothing
+stored twice."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def test_the_owner_dies_under_a_producer_a_reader_and_the_command_line(tmp_path:
             stream.create()
             stream.append(-1)
             ways = partial(client._wire.router.ways, f"/v1/stream/{name}", 0.0)
-            wait_until(lambda: not stream.head().closed and ways()[0] == cluster.urls[1], what="the owner to be asked")
+            wait_until(
+                lambda: not stream.head().closed and ways()[0] == cluster.urls[1],
+                what="the owner to be asked",
+            )
             with stream.producer("p") as producer:
                 receipts = [producer.append(number) for number in range(COUNT // 2)]
                 receipts[0].result(30)
@@ -49,7 +53,10 @@ def test_the_owner_dies_under_a_producer_a_reader_and_the_command_line(tmp_path:
             assert line.stdin is not None
             line.stdin.write("".join(f"{number}\n" for number in range(COUNT, COUNT + 10)))
             line.stdin.flush()
-            wait_until(lambda: stream.head().offset.startswith(f"{COUNT + 11:016d}"), what="the first lines to be stored")
+            wait_until(
+                lambda: stream.head().offset.startswith(f"{COUNT + 11:016d}"),
+                what="the first lines to be stored",
+            )
             cluster.kill(3)
             line.stdin.write("".join(f"{number}\n" for number in range(COUNT + 10, COUNT + 20)))
             line.stdin.close()

@@ -1,4 +1,5 @@
-"""Appends at full speed for a while: memory, descriptors and the journal's disk stay flat once the bounds are reached.
+"""Appends at full speed for a while: memory, descriptors and the journal's disk stay flat once the
+bounds are reached.
 
 `E2E_SOAK_SECONDS` makes it longer; run with `-s` it prints what it measured.
 """
@@ -22,7 +23,8 @@ MIB = 1 << 20
 
 
 class Flood(threading.Thread):
-    """Pipelined appends over all streams on one connection. `taken` counts the acknowledged, `refused` the others."""
+    """Pipelined appends over all streams on one connection. `taken` counts the acknowledged,
+    `refused` the others."""
 
     def __init__(self, world: World, number: int, stopping: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -30,9 +32,17 @@ class Flood(threading.Thread):
         self._stopping = stopping
         self._connection = socket.create_connection(address(world.url), timeout=30)
         body = json.dumps([{"writer": number, "pad": "x" * 2000}]).encode()
-        head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        lines = [f"POST /v1/stream/soak/s{stream} HTTP/1.1\r\n".encode() for stream in range(STREAMS)]
-        self._rounds = [b"".join(line + head + body for line in lines[begin : begin + PIPELINED]) for begin in range(0, STREAMS, PIPELINED)]
+        head = (
+            f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            "\r\n"
+        ).encode()
+        lines = [
+            f"POST /v1/stream/soak/s{stream} HTTP/1.1\r\n".encode() for stream in range(STREAMS)
+        ]
+        self._rounds = [
+            b"".join(line + head + body for line in lines[begin : begin + PIPELINED])
+            for begin in range(0, STREAMS, PIPELINED)
+        ]
 
     def run(self) -> None:
         turn = 0
@@ -66,8 +76,20 @@ def test_memory_descriptors_and_journal_are_flat_under_full_speed(world: World) 
         flood.start()
     while (passed := time.monotonic() - began) < SECONDS:
         stopping.wait(SECONDS / 40)
-        journal = sum(each.st_size for core in range(2) for each in file_sizes(world.data / f"core-{core}" / "journal"))
-        samples.append((passed, sum(flood.taken for flood in floods), resident(cores), descriptors(cores), journal))
+        journal = sum(
+            each.st_size
+            for core in range(2)
+            for each in file_sizes(world.data / f"core-{core}" / "journal")
+        )
+        samples.append(
+            (
+                passed,
+                sum(flood.taken for flood in floods),
+                resident(cores),
+                descriptors(cores),
+                journal,
+            )
+        )
         assert all(flood.is_alive() for flood in floods)
     stopping.set()
     for flood in floods:
@@ -86,4 +108,7 @@ def report(world: World, samples: list[tuple[float, int, int, int, int]], refuse
     print(f"\n{'s':>6} {'appends':>9} {'RSS MiB':>8} {'fds':>5} {'journal MiB':>11}")
     for passed, taken, rss, fds, journal in samples[:: max(1, len(samples) // 20)]:
         print(f"{passed:6.1f} {taken:9} {rss / MIB:8.1f} {fds:5} {journal / MIB:11.1f}")
-    print(f"{samples[-1][1] / samples[-1][0]:.0f} appends/s, {refused} refused; packs {metric(world, 'polynya_flush_packs_total'):.0f}")
+    print(
+        f"{samples[-1][1] / samples[-1][0]:.0f} appends/s, {refused} refused; packs "
+        f"{metric(world, 'polynya_flush_packs_total'):.0f}"
+    )

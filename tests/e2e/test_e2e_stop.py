@@ -1,4 +1,5 @@
-"""SIGTERM: whoever waits is answered, what is in flight is answered or cut, what was acknowledged stays, and the node ends soon, cleanly."""
+"""SIGTERM: whoever waits is answered, what is in flight is answered or cut, what was acknowledged
+stays, and the node ends soon, cleanly."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int
         idle = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
         for connection in events:
             assert b"streamNextOffset" in read_until(connection, b"streamNextOffset")
-        wait_until(lambda: metric(world, "polynya_http_long_polls_total") >= 50, what="long-polls to wait")
+        wait_until(
+            lambda: metric(world, "polynya_http_long_polls_total") >= 50, what="long-polls to wait"
+        )
         began = time.monotonic()
         code = world.stop()
         took = time.monotonic() - began
@@ -44,12 +47,15 @@ def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_no_core_goes_away_before_all_have_answered(world: World, slow: int) -> None:
-    """One core, perhaps that of the stream, is told to stop a second after the other: whoever waits at either is answered as ever."""
+    """One core, perhaps that of the stream, is told to stop a second after the other: whoever waits
+    at either is answered as ever."""
     world.start("--cores", "2", "--long-poll-timeout", "60")
     assert world.ask("PUT", "/v1/stream/stop/s", b"[1]", **JSON).status == 201
     with contextlib.ExitStack() as stack:
         polls = live_readers(world, "stop/s?offset=now&live=long-poll", 30, stack)
-        wait_until(lambda: metric(world, "polynya_http_long_polls_total") >= 30, what="long-polls to wait")
+        wait_until(
+            lambda: metric(world, "polynya_http_long_polls_total") >= 30, what="long-polls to wait"
+        )
         late = world.cores()[slow]
         late.suspend()
         codes: list[int] = []

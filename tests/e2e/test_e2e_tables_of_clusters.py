@@ -1,4 +1,5 @@
-"""Tables on a cluster of real processes: a table is known to every node, and what it lacks is seen at one of them."""
+"""Tables on a cluster of real processes: a table is known to every node, and what it lacks is seen
+at one of them."""
 
 from __future__ import annotations
 
@@ -30,12 +31,20 @@ def test_a_table_is_made_right_after_the_start_and_counts_what_ends(tmp_path: Pa
         for url in cluster.urls:
             (table,) = httpx.get(f"{url}/v1/tables", timeout=30).json()["tables"]
             assert (table["prefix"], table["hold"], table["records_ended"]) == ("t", True, 3)
-        seen = [json.loads(polynya("table", "describe", "t", "--json", server=url).out)["records_ended"] for url in cluster.urls]
+        seen = [
+            json.loads(polynya("table", "describe", "t", "--json", server=url).out)["records_ended"]
+            for url in cluster.urls
+        ]
         assert seen == [3, 3, 3]
 
         def reported() -> list[str]:
-            admins = [httpx.get(f"{url}/v1/node", timeout=30).json()["ports"]["admin"] for url in cluster.urls]
-            pages = [httpx.get(f"http://127.0.0.1:{admin}/metrics", timeout=30).text for admin in admins]
+            admins = [
+                httpx.get(f"{url}/v1/node", timeout=30).json()["ports"]["admin"]
+                for url in cluster.urls
+            ]
+            pages = [
+                httpx.get(f"http://127.0.0.1:{admin}/metrics", timeout=30).text for admin in admins
+            ]
             return [page for page in pages if 'polynya_table_records_ended{table="t"} 3' in page]
 
         assert len(wait_until(reported, what="the metrics of the table", seconds=60)) == 1

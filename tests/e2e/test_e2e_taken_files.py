@@ -1,4 +1,5 @@
-"""Files of a node that are taken away under it: it says so and ends, and acknowledges nothing that a start would not find."""
+"""Files of a node that are taken away under it: it says so and ends, and acknowledges nothing that
+a start would not find."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class Writer:
         return True
 
     def _ask(self, method: str, body: bytes) -> None:
-        request = Request(self._stream, method=method, data=body, headers={"Content-Type": "application/json"})
+        request = Request(
+            self._stream, method=method, data=body, headers={"Content-Type": "application/json"}
+        )
         with urlopen(request, timeout=30):
             pass
 
@@ -48,7 +51,9 @@ def written(node: RunningNode) -> Writer:
     return writer
 
 
-def test_a_node_whose_folder_is_moved_away_ends_and_has_all_when_it_is_put_back(tmp_path: Path) -> None:
+def test_a_node_whose_folder_is_moved_away_ends_and_has_all_when_it_is_put_back(
+    tmp_path: Path,
+) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     with running_node(data, "--cores", "1") as node:
         writer = written(node)
@@ -57,7 +62,10 @@ def test_a_node_whose_folder_is_moved_away_ends_and_has_all_when_it_is_put_back(
         assert node.wait() == EXIT_CORRUPT
         assert "its directory was moved, unmounted" in "".join(node.log)
     elsewhere.rename(data)
-    with running_node(data, "--cores", "1") as node, urlopen(f"{node.url}/v1/stream/kept?offset=-1", timeout=30) as answer:
+    with (
+        running_node(data, "--cores", "1") as node,
+        urlopen(f"{node.url}/v1/stream/kept?offset=-1", timeout=30) as answer,
+    ):
         found = json.load(answer)
         assert found[: len(writer.acknowledged)] == writer.acknowledged
 

@@ -1,4 +1,5 @@
-"""The text protocol on real nodes: Walrus' wire format, one shared cursor, access, and the prompt."""
+"""The text protocol on real nodes: Walrus' wire format, one shared cursor, access, and the
+prompt."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def test_a_node_answers_walrus_clients_byte_for_byte(tmp_path: Path) -> None:
                 ("GET logs", 'OK {"a": 1}'),
                 ("GET logs", 'OK w\u00f6rld \U0001f43b "quoted" \\ \x00'),
                 ("GET logs", "EMPTY"),
-                ("REGISTER a/../b", "ERR invalid topic a/../b: a stream path has no empty, '.' or '..' segments"),
+                (
+                    "REGISTER a/../b",
+                    "ERR invalid topic a/../b: a stream path has no empty, '.' or '..' segments",
+                ),
             ]
             for request, response in exchanges:
                 assert client.ask(request) == response, request
@@ -56,20 +60,33 @@ def test_a_node_answers_walrus_clients_byte_for_byte(tmp_path: Path) -> None:
             metrics = client.ask("METRICS")
             assert metrics.startswith("{\n  ") and json.loads(metrics)["current_leader"] == 1
 
-            client.send(*(f"PUT logs {number}" for number in range(500)), "GET logs", "PUT logs last")
-            assert [client.receive() for _ in range(502)] == [*["OK"] * 500, "OK 0", "OK"], "pipelined, in order"
+            client.send(
+                *(f"PUT logs {number}" for number in range(500)), "GET logs", "PUT logs last"
+            )
+            assert [client.receive() for _ in range(502)] == [*["OK"] * 500, "OK 0", "OK"], (
+                "pipelined, in order"
+            )
             large = "x" * (65_536 - len("PUT logs "))
             assert client.ask(f"PUT logs {large}") == "OK"
         check_the_other_side(node.url, text_place(node))
         assert node.stop() == 0
-    with running_node(tmp_path / "data", "--text-listen", "on") as node, TextClient(text_place(node)) as client:
+    with (
+        running_node(tmp_path / "data", "--text-listen", "on") as node,
+        TextClient(text_place(node)) as client,
+    ):
         client.send(*["GET logs"] * 502)
         rest = [client.receive() for _ in range(502)]
-        assert rest == [*(f"OK {number}" for number in range(1, 500)), "OK last", "OK " + large, "OK from http"]
+        assert rest == [
+            *(f"OK {number}" for number in range(1, 500)),
+            "OK last",
+            "OK " + large,
+            "OK from http",
+        ]
 
 
 def check_the_other_side(url: str, place: str) -> None:
-    """Messages are JSON strings over HTTP; other records come as their JSON; what is trimmed is skipped."""
+    """Messages are JSON strings over HTTP; other records come as their JSON; what is trimmed is
+    skipped."""
     with urlopen(f"{url}/v1/stream/logs?offset=-1") as answer:
         assert json.load(answer)[:2] == ["two  spaces, a\nline and trailing", '{"a": 1}']
     assert ask("POST", f"{url}/v1/stream/logs", b'"from http"')[0] == 204
@@ -103,9 +120,15 @@ def test_frames_without_meaning_end_the_connection_with_one_log_line(tmp_path: P
         with TextClient(place) as client:
             client.send("PUT t a", "PUT t b", "GET t")
             client.socket.shutdown(socket.SHUT_WR)
-            assert [client.receive() for _ in range(3)] == ["OK", "OK", "OK a"], "answers in flight are sent"
+            assert [client.receive() for _ in range(3)] == ["OK", "OK", "OK a"], (
+                "answers in flight are sent"
+            )
         with urlopen(f"{node.url}/metrics") as answer:
-            metrics = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+            metrics = dict(
+                line.rsplit(" ", 1)
+                for line in answer.read().decode().splitlines()
+                if line[0] != "#"
+            )
         assert metrics["polynya_text_malformed_total"] == "3"
         assert metrics['polynya_text_commands_total{command="PUT"}'] == "2"
         assert node.stop() == 0
@@ -116,14 +139,20 @@ def test_any_node_of_three_answers_and_each_message_goes_to_one_reader(tmp_path:
     with dev_cluster(tmp_path / "c", "--text-listen", "on") as cluster:
         ports = [int(url.rsplit(":", 1)[1]) + 4 for url in cluster.urls]
         places = [f"127.0.0.1:{port}" for port in ports]
-        with TextClient(places[0]) as one, TextClient(places[1]) as two, TextClient(places[2]) as three:
+        with (
+            TextClient(places[0]) as one,
+            TextClient(places[1]) as two,
+            TextClient(places[2]) as three,
+        ):
             assert one.ask("REGISTER logs") == "OK"
             assert two.ask("PUT logs hello") == "OK"
             assert three.ask("GET logs") == "OK hello"
             assert one.ask("GET logs") == "EMPTY"
             states = {client.ask("STATE logs") for client in (one, two, three)}
             assert len(states) == 1 and json.loads(states.pop())["leader_node"] in (1, 2, 3)
-            assert json.loads(two.ask("METRICS"))["membership_config"]["membership"]["configs"] == [[1, 2, 3]]
+            assert json.loads(two.ask("METRICS"))["membership_config"]["membership"]["configs"] == [
+                [1, 2, 3]
+            ]
             two.send(*(f"PUT logs {number}" for number in range(60)))
             assert [two.receive() for _ in range(60)] == ["OK"] * 60
         taken: list[list[str]] = [[], [], []]
@@ -140,58 +169,104 @@ def test_any_node_of_three_answers_and_each_message_goes_to_one_reader(tmp_path:
             each.join()
         found = [answer for each in taken for answer in each]
         assert sorted(found) == sorted(f"OK {number}" for number in range(60)), "each message once"
-        assert all(each == sorted(each, key=lambda text: int(text[3:])) for each in taken), "in order at each"
+        assert all(each == sorted(each, key=lambda text: int(text[3:])) for each in taken), (
+            "in order at each"
+        )
 
         cluster.kill(3)
         with TextClient(places[0]) as one, TextClient(places[1]) as two:
             wait_until(lambda: one.ask("PUT logs later") == "OK", what="a PUT without node 3")
-            assert wait_until(lambda: (said := two.ask("GET logs")) != "EMPTY" and said, what="it") == "OK later"
+            assert (
+                wait_until(lambda: (said := two.ask("GET logs")) != "EMPTY" and said, what="it")
+                == "OK later"
+            )
 
 
 def test_tokens_and_tls_guard_the_text_protocol_as_they_guard_http(tmp_path: Path) -> None:
     data = tmp_path / "data"
     tokens = {}
-    for name, scopes in {"all": "all,metrics", "writer": "append:logs", "reader": "read:logs"}.items():
+    for name, scopes in {
+        "all": "all,metrics",
+        "writer": "append:logs",
+        "reader": "read:logs",
+    }.items():
         arguments = [option for scope in scopes.split(",") for option in ("--allow", scope)]
         ran = polynya("token", "create", name, *arguments, "--data", str(data))
         assert ran.code == 0, ran.err
         tokens[name] = ran.out.strip()
-    slow = polynya("token", "create", "slow", "--allow", "read", "--requests", "1", "--data", str(data))
+    slow = polynya(
+        "token", "create", "slow", "--allow", "read", "--requests", "1", "--data", str(data)
+    )
     assert slow.code == 0, slow.err
     flags = ("--text-listen", "on", "--auth-required", "--tls-self")
     with running_node(data, *flags) as node:
         place, ca = text_place(node), data / "tls" / "self.crt"
         trust = ssl.create_default_context(cafile=ca)
         with TextClient(place, trust) as client:
-            assert client.ask("PUT logs x") == "ERR unauthorized: this node needs a token; send AUTH TOKEN first"
+            assert (
+                client.ask("PUT logs x")
+                == "ERR unauthorized: this node needs a token; send AUTH TOKEN first"
+            )
             assert client.ask("AUTH nonsense").startswith("ERR unauthorized: ")
             assert client.ask("METRICS").startswith("ERR unauthorized")
             assert client.ask(f"AUTH {tokens['all']}") == "OK"
-            assert [client.ask(f"{verb} logs x") for verb in ("REGISTER", "PUT", "GET")] == ["OK", "OK", "OK x"]
+            assert [client.ask(f"{verb} logs x") for verb in ("REGISTER", "PUT", "GET")] == [
+                "OK",
+                "OK",
+                "OK x",
+            ]
             assert client.ask("METRICS").startswith("{")
             assert client.ask(f"AUTH {tokens['writer']}") == "OK"
             assert client.ask("PUT logs y") == "OK"
-            assert client.ask("PUT other y") == "ERR forbidden: the token does not allow 'append' on other"
-            assert client.ask("GET logs") == "ERR forbidden: the token does not allow 'read' on logs"
-            assert client.ask("REGISTER logs") == "ERR forbidden: the token does not allow 'create' on logs"
+            assert (
+                client.ask("PUT other y")
+                == "ERR forbidden: the token does not allow 'append' on other"
+            )
+            assert (
+                client.ask("GET logs") == "ERR forbidden: the token does not allow 'read' on logs"
+            )
+            assert (
+                client.ask("REGISTER logs")
+                == "ERR forbidden: the token does not allow 'create' on logs"
+            )
             assert client.ask(f"AUTH {tokens['reader']}") == "OK"
             assert client.ask("STATE logs").startswith("{")
-            assert client.ask("GET logs") == "ERR forbidden: the token does not allow 'append' on logs"
+            assert (
+                client.ask("GET logs") == "ERR forbidden: the token does not allow 'append' on logs"
+            )
             assert polynya("token", "revoke", "reader", "--data", str(data)).code == 0
-            wait_until(lambda: client.ask("STATE logs").startswith("ERR unauthorized"), what="the revocation")
+            wait_until(
+                lambda: client.ask("STATE logs").startswith("ERR unauthorized"),
+                what="the revocation",
+            )
         with TextClient(place, trust) as client:
             assert client.ask(f"AUTH {slow.out.strip()}") == "OK"
             client.send(*["STATE logs"] * 20)
             answers = [client.receive() for _ in range(20)]
-            assert answers[0].startswith("{") and answers[-1].startswith("ERR rate limit of the token: retry after")
+            assert answers[0].startswith("{") and answers[-1].startswith(
+                "ERR rate limit of the token: retry after"
+            )
         with pytest.raises(OSError), TextClient(place) as plain:
             plain.ask(f"AUTH {tokens['all']}")
         server = node.url.rsplit(":", 1)[0]
         variables = {"POLYNYA_TOKEN": tokens["all"], "POLYNYA_CA_FILE": str(ca)}
-        arguments = ("--server", server, "--addr", place, "-c", "PUT logs cli", "-c", "GET logs", "-c", "GET logs")
+        arguments = (
+            "--server",
+            server,
+            "--addr",
+            place,
+            "-c",
+            "PUT logs cli",
+            "-c",
+            "GET logs",
+            "-c",
+            "GET logs",
+        )
         ran = polynya("walrus", *arguments, **variables)
         assert (ran.code, ran.out) == (0, "OK\nOK y\nOK cli\n"), ran.err
-    ran = polynya("serve", "--data", str(data), "--listen", "127.0.0.1:0", "--text-listen", "0.0.0.0:0")
+    ran = polynya(
+        "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--text-listen", "0.0.0.0:0"
+    )
     assert ran.code == 78 or "text_listen" in ran.err, ran.err
     assert "the text protocol has no TLS" in ran.err
 
@@ -199,7 +274,9 @@ def test_tokens_and_tls_guard_the_text_protocol_as_they_guard_http(tmp_path: Pat
 def test_the_prompt_and_single_commands(tmp_path: Path) -> None:
     with running_node(tmp_path / "data", "--text-listen", "on") as node:
         place = text_place(node)
-        ran = polynya("walrus", "--addr", place, stdin=b"REGISTER logs\n\nPUT logs from stdin\nGET logs\n")
+        ran = polynya(
+            "walrus", "--addr", place, stdin=b"REGISTER logs\n\nPUT logs from stdin\nGET logs\n"
+        )
         assert (ran.code, ran.out) == (0, "OK\nOK\nOK from stdin\n"), ran.err
         ran = polynya("walrus", "--addr", place, "-c", "PUT nothing x", "-c", "GET logs")
         assert (ran.code, ran.out) == (1, "ERR unknown topic nothing\nEMPTY\n")
@@ -208,7 +285,9 @@ def test_the_prompt_and_single_commands(tmp_path: Path) -> None:
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "polynya", "walrus", "--addr", place]
         more = {"XDG_STATE_HOME": str(tmp_path / "state"), "TERM": "dumb"}
-        prompt = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**more))
+        prompt = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**more)
+        )
         os.close(theirs)
         said = b""
 
@@ -218,7 +297,11 @@ def test_the_prompt_and_single_commands(tmp_path: Path) -> None:
                 said += os.read(ours, 4096)
 
         says(b"walrus> ")
-        typed = ((b"help\n", b"PUT <topic> <payload>"), (b"P\tlogs typed\n", b"OK"), (b"GET lo\t\n", b"OK typed"))
+        typed = (
+            (b"help\n", b"PUT <topic> <payload>"),
+            (b"P\tlogs typed\n", b"OK"),
+            (b"GET lo\t\n", b"OK typed"),
+        )
         for line, answer in typed:
             said = b""
             os.write(ours, line)

@@ -1,4 +1,5 @@
-"""A rolling upgrade with real processes: old and new nodes work side by side, and the new level begins with the last of them."""
+"""A rolling upgrade with real processes: old and new nodes work side by side, and the new level
+begins with the last of them."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def upgrade(cluster: DevCluster, number: int) -> None:
     cluster.kill(number)
     cluster.start(number, **NEXT)
     other = number % 3 + 1
-    wait_until(lambda: shown(cluster, other)[1][number - 1] == LEVEL + 1, what=f"node {number} with the new release")
+    wait_until(
+        lambda: shown(cluster, other)[1][number - 1] == LEVEL + 1,
+        what=f"node {number} with the new release",
+    )
     cluster.wait_until_well(other)
 
 
@@ -46,18 +50,25 @@ def test_three_nodes_are_upgraded_one_by_one(tmp_path: Path) -> None:
             assert ask("POST", streams[number % 3], b"%d" % number)[0] == 204
             if number == 1:
                 told = wait_until(
-                    lambda: (now := shown(cluster))[1] == [LEVEL, LEVEL + 1, LEVEL + 1] and now, what="node 1 to know what the others are"
+                    lambda: (now := shown(cluster))[1] == [LEVEL, LEVEL + 1, LEVEL + 1] and now,
+                    what="node 1 to know what the others are",
                 )
                 assert told[0] == LEVEL, "one node does not know it yet"
             upgrade(cluster, number)
             if number == 3:
-                wait_until(lambda: "an upgrade is under way" in status(cluster), what="the upgrade in the status")
+                wait_until(
+                    lambda: "an upgrade is under way" in status(cluster),
+                    what="the upgrade in the status",
+                )
         wait_until(lambda: shown(cluster) == (LEVEL + 1, [LEVEL + 1] * 3), what="the new level")
         assert ask("GET", streams[0])[1] == b"[3,2,1]"
         cluster.kill(3)
         log = cluster.node(3) / "node.log"
         before = log.stat().st_size
         cluster.start(3)  # the old release again
-        wait_until(lambda: b"works at level %d" % (LEVEL + 1) in log.read_bytes()[before:], what="the old release to be refused")
+        wait_until(
+            lambda: b"works at level %d" % (LEVEL + 1) in log.read_bytes()[before:],
+            what="the old release to be refused",
+        )
         upgrade(cluster, 3)
         assert ask("GET", streams[2])[1] == b"[3,2,1]"

@@ -1,4 +1,5 @@
-"""What a stranger's web page can make of a default node: with the requests that browsers send, and in a headless Chromium."""
+"""What a stranger's web page can make of a default node: with the requests that browsers send, and
+in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -73,30 +74,53 @@ def streams(node: RunningNode) -> list[str]:
 
 def refusals(node: RunningNode) -> int:
     """How many requests the base port has answered with 4xx."""
-    found = re.search(r'^polynya_http_responses_total{class="4xx"} (\d+)', httpx.get(f"{node.admin}/metrics").text, re.MULTILINE)
+    found = re.search(
+        r'^polynya_http_responses_total{class="4xx"} (\d+)',
+        httpx.get(f"{node.admin}/metrics").text,
+        re.MULTILINE,
+    )
     return int(found[1]) if found else 0
 
 
 def test_no_page_acts_on_the_cluster_or_the_store(node: RunningNode) -> None:
     act = "/v1/cluster/nodes/2/cordon"
     for port in (node.url, node.admin):
-        assert code_of(httpx.post(port + act, json={}, headers={"Origin": "http://evil.com"})) == (403, "ORIGIN_NOT_ALLOWED")
-        assert code_of(httpx.post(port + act, json={}, headers={"Host": "evil.com"})) == (421, "HOST_NOT_ALLOWED")
-        assert code_of(httpx.post(f"{port}/v1/admin/flush", headers={"Origin": "http://evil.com"})) == (403, "ORIGIN_NOT_ALLOWED")
-        assert code_of(httpx.post(f"{port}/v1/admin/flush", headers={"Host": "evil.com"})) == (421, "HOST_NOT_ALLOWED")
+        assert code_of(httpx.post(port + act, json={}, headers={"Origin": "http://evil.com"})) == (
+            403,
+            "ORIGIN_NOT_ALLOWED",
+        )
+        assert code_of(httpx.post(port + act, json={}, headers={"Host": "evil.com"})) == (
+            421,
+            "HOST_NOT_ALLOWED",
+        )
+        assert code_of(
+            httpx.post(f"{port}/v1/admin/flush", headers={"Origin": "http://evil.com"})
+        ) == (403, "ORIGIN_NOT_ALLOWED")
+        assert code_of(httpx.post(f"{port}/v1/admin/flush", headers={"Host": "evil.com"})) == (
+            421,
+            "HOST_NOT_ALLOWED",
+        )
         assert httpx.get(f"{port}/readyz", headers={"Host": "evil.com"}).status_code == 200
-    assert code_of(httpx.post(f"{node.admin}/v1/admin/flush", headers={"Origin": "http://localhost:5173"})) == (403, "ORIGIN_NOT_ALLOWED")
+    assert code_of(
+        httpx.post(f"{node.admin}/v1/admin/flush", headers={"Origin": "http://localhost:5173"})
+    ) == (403, "ORIGIN_NOT_ALLOWED")
 
 
 def test_the_base_port_names_the_admin_port_for_acts(node: RunningNode) -> None:
-    for path in ("/v1/cluster/nodes/2/cordon", "/v1/cluster/rebalance", "/v1/admin/flush", "/v1/admin/store/verify"):
+    for path in (
+        "/v1/cluster/nodes/2/cordon",
+        "/v1/cluster/rebalance",
+        "/v1/admin/flush",
+        "/v1/admin/store/verify",
+    ):
         refused = httpx.post(node.url + path, json={})
         assert code_of(refused) == (403, "ADMIN_PORT_ONLY")
         assert node.admin in refused.json()["error"]["message"]
     assert httpx.post(f"{node.admin}/v1/admin/flush").status_code == 200
-    assert code_of(httpx.post(f"{node.admin}/v1/cluster/nodes/2/cordon", json={})) == (409, "CLUSTER_REFUSED"), (
-        "it got as far as the cluster"
-    )
+    assert code_of(httpx.post(f"{node.admin}/v1/cluster/nodes/2/cordon", json={})) == (
+        409,
+        "CLUSTER_REFUSED",
+    ), "it got as far as the cluster"
     assert httpx.get(f"{node.url}/v1/cluster").status_code == 200
 
 
@@ -114,7 +138,9 @@ def test_hosts_of_the_settings_and_of_the_cluster_are_answered(tmp_path: Path) -
         "POLYNYA_CLUSTER_NODES": f"1=127.0.0.1:{peer}=http://Node-1.internal:4437",
         "POLYNYA_COLD_BACKEND": "none",
     }
-    with running_node(tmp_path / "data", "--cores", "1", "--allowed-hosts", "Polynya.internal, other", **cluster) as node:
+    with running_node(
+        tmp_path / "data", "--cores", "1", "--allowed-hosts", "Polynya.internal, other", **cluster
+    ) as node:
         for host, status in (
             ("polynya.INTERNAL:4437", 200),
             ("other.", 200),
@@ -122,12 +148,18 @@ def test_hosts_of_the_settings_and_of_the_cluster_are_answered(tmp_path: Path) -
             ("node-1.internal", 200),
             ("node-2.internal", 421),
         ):
-            assert httpx.get(f"{node.url}/v1/node", headers={"Host": host}).status_code == status, host
-        acted = httpx.post(f"{node.admin}/v1/cluster/nodes/1/cordon", json={}, headers={"Host": "node-1.internal"})
+            assert httpx.get(f"{node.url}/v1/node", headers={"Host": host}).status_code == status, (
+                host
+            )
+        acted = httpx.post(
+            f"{node.admin}/v1/cluster/nodes/1/cordon", json={}, headers={"Host": "node-1.internal"}
+        )
         assert acted.status_code in (200, 503), "200, or the cluster has no map yet"
 
 
-def test_a_page_of_a_foreign_name_neither_reads_nor_writes(node: RunningNode, browser: Browser) -> None:
+def test_a_page_of_a_foreign_name_neither_reads_nor_writes(
+    node: RunningNode, browser: Browser
+) -> None:
     before, before_refusals = streams(node), refusals(node)
     with pages() as port:
         page = browser.open(f"http://evil.test:{port}/")
@@ -135,20 +167,32 @@ def test_a_page_of_a_foreign_name_neither_reads_nor_writes(node: RunningNode, br
         for base in (node.url, node.url.replace("127.0.0.1", "localhost")):
             assert page.run(READ % f"{base}/v1/stream/secret?offset=-1") == "TypeError"
             assert page.run(WRITE % (f"{base}/v1/stream/made", '{method: "PUT"}')) == "TypeError"
-            silent = '{method: "POST", mode: "no-cors", headers: {"Content-Type": "text/plain"}, body: "[1]"}'
-            assert page.run(WRITE % (f"{base}/v1/stream/secret", silent)) == 0, "the page learns nothing of the answer"
+            silent = (
+                '{method: "POST", mode: "no-cors", headers: {"Content-Type": "text/plain"}, body: '
+                '"[1]"}'
+            )
+            assert page.run(WRITE % (f"{base}/v1/stream/secret", silent)) == 0, (
+                "the page learns nothing of the answer"
+            )
             page.run(WRITE % (f"{base}/v1/cluster/nodes/2/cordon", silent))
         page.run(WRITE % (f"{node.admin}/v1/admin/flush", '{method: "POST", mode: "no-cors"}'))
         page.run(
-            f"window.source = new EventSource({node.url + '/v1/stream/secret?offset=-1&live=sse'!r}); source.onerror = () => window.failed = true"
+            "window.source = new "
+            f"EventSource({node.url + '/v1/stream/secret?offset=-1&live=sse'!r}); source.onerror "
+            "= () => window.failed = true"
         )
         page.wait("window.failed && source.readyState === EventSource.CLOSED")
         page.call("Page.close")
-    assert (streams(node), httpx.get(f"{node.url}/v1/stream/secret?offset=-1").json()) == (before, [42])
+    assert (streams(node), httpx.get(f"{node.url}/v1/stream/secret?offset=-1").json()) == (
+        before,
+        [42],
+    )
     assert refusals(node) >= before_refusals + 4, "the browser did send what it kept the answers of"
 
 
-def test_a_page_whose_name_is_rebound_to_the_node_reaches_nothing(node: RunningNode, browser: Browser) -> None:
+def test_a_page_whose_name_is_rebound_to_the_node_reaches_nothing(
+    node: RunningNode, browser: Browser
+) -> None:
     port = urlsplit(node.url).port
     before = streams(node)
     page = browser.open(f"http://evil.test:{port}/livez")  # the only thing that it can be served
@@ -168,13 +212,24 @@ def test_a_development_server_on_another_port_works(node: RunningNode, browser: 
     with pages() as port:
         page = browser.open(f"http://localhost:{port}/")
         name = f"{node.url}/v1/stream/dev"
-        assert page.run(WRITE % (name, '{method: "PUT", headers: {"Content-Type": "application/json"}}')) == 201
-        sent = '{method: "POST", headers: {"Content-Type": "application/json", "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}, body: "[1,2]"}'
+        assert (
+            page.run(
+                WRITE % (name, '{method: "PUT", headers: {"Content-Type": "application/json"}}')
+            )
+            == 201
+        )
+        sent = (
+            '{method: "POST", headers: {"Content-Type": "application/json", "Producer-Id": "p", '
+            '"Producer-Epoch": "0", "Producer-Seq": "0"}, body: "[1,2]"}'
+        )
         assert page.run(WRITE % (name, sent)) == 200
         page.run(f"window.got = []; window.source = new EventSource({name + '?offset=-1&live=sse'!r});"
                  " source.addEventListener('data', (event) => got.push(...JSON.parse(event.data)))")  # fmt: skip
         page.wait("got.length === 2")
-        headers = f"fetch({name + '?offset=-1'!r}).then(async (answer) => [answer.headers.get('stream-next-offset'), await answer.json()])"
+        headers = (
+            f"fetch({name + '?offset=-1'!r}).then(async (answer) => "
+            "[answer.headers.get('stream-next-offset'), await answer.json()])"
+        )
         offset, records = page.run(headers)
         assert offset and records == [1, 2]
         page.call("Page.close")
@@ -184,7 +239,13 @@ def test_curl_works(node: RunningNode) -> None:
     curl = needed_program("curl")
 
     def run(*words: str) -> str:
-        return subprocess.run([curl, "-sS", "--fail-with-body", *words], capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(
+            [curl, "-sS", "--fail-with-body", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
 
     port = urlsplit(node.url).port
     for host in ("127.0.0.1", "localhost"):

@@ -1,4 +1,5 @@
-"""A short slice of every fuzzer: a seed that stays, and one of the commit. The long form is `make fuzz`."""
+"""A short slice of every fuzzer: a seed that stays, and one of the commit. The long form is `make
+fuzz`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from fuzz.words import fuzz_words
 pytestmark = pytest.mark.process
 FIXED = 20_261_122
 SEEDS = sorted({FIXED, commit_seed(FIXED)})
-SLICES: dict[str, tuple[Callable[..., Outcome], int, str]] = {  # how many rounds, and what must have been done in them
+SLICES: dict[
+    str, tuple[Callable[..., Outcome], int, str]
+] = {  # how many rounds, and what must have been done in them
     "http": (fuzz_http, 120, "requests"),
     "peers": (fuzz_peers, 25, "messages of groups"),
     "stored": (partial(fuzz_stored, verifies=6), 2, "verify: 1"),

@@ -1,4 +1,5 @@
-"""Crashes of the embedded log: each call fails once, power cuts, torn writes, damage, and kill -9."""
+"""Crashes of the embedded log: each call fails once, power cuts, torn writes, damage, and kill
+-9."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from worlds.fake_disk import FakeDisk
 from worlds.journal_process import kill_writer
 from worlds.log_process import SEGMENT_BYTES, start_log_writer
 
-from polynya.embedded import CorruptData, Log, LogError, LogFailed, LogFull, LogLocked, LogReader, Record
+from polynya.embedded import (
+    CorruptData,
+    Log,
+    LogError,
+    LogFailed,
+    LogFull,
+    LogLocked,
+    LogReader,
+    Record,
+)
 from polynya.wal.frames import SegmentHeader, pack_segment_header
 
 FOLDER = Path("/log")
@@ -22,7 +32,8 @@ SMALL = 4096
 
 
 class LogLife:
-    """A log on a fake disk with one topic; `kept` must come back, and all or nothing of `in_flight`."""
+    """A log on a fake disk with one topic; `kept` must come back, and all or nothing of
+    `in_flight`."""
 
     def __init__(self, disk: FakeDisk, sync: str = "each") -> None:
         self.disk = disk
@@ -68,7 +79,9 @@ class LogLife:
             return
         self.count += 1
         data = b"%06d" % self.count * self.random.choice((1, 3, 20, 150))
-        self.in_flight = [data] if what < 0.6 else [data + b"%d" % i for i in range(self.random.randint(1, 5))]
+        self.in_flight = (
+            [data] if what < 0.6 else [data + b"%d" % i for i in range(self.random.randint(1, 5))]
+        )
         try:
             if what < 0.6:
                 self.log.append("t", data)
@@ -144,7 +157,17 @@ def test_fail_the_nth_call_of_the_disk(error: int, sync: str, some: float) -> No
         disk.power_cut(some)
         life.begin()
         life.live(3)
-    assert n > 60 and failed_calls >= {"create", "allocate", "write", "sync", "sync_folder", "truncate", "unlink", "read", "open"}
+    assert n > 60 and failed_calls >= {
+        "create",
+        "allocate",
+        "write",
+        "sync",
+        "sync_folder",
+        "truncate",
+        "unlink",
+        "read",
+        "open",
+    }
 
 
 def test_after_a_failed_sync_nothing_is_acknowledged_any_more() -> None:
@@ -192,7 +215,12 @@ def test_a_crash_before_the_state_of_a_new_segment_loses_no_topic_and_no_cursor(
     empty.sync_folder(FOLDER)
     for _ in range(2):
         log = Log(FOLDER, segment_bytes=SMALL, files=empty)
-        assert (log.topics(), log.end("t"), log.count("t"), log.cursors("t")) == (["t"], 40, 0, {"c": 7})
+        assert (log.topics(), log.end("t"), log.count("t"), log.cursors("t")) == (
+            ["t"],
+            40,
+            0,
+            {"c": 7},
+        )
         empty.kill()
     log = Log(FOLDER, segment_bytes=SMALL, files=empty)
     assert log.append("t", b"next") == 40
@@ -261,7 +289,9 @@ def test_damage_in_the_middle_is_refused_at_each_byte() -> None:
     whole = bytes(disk.files[path].cached)
     for at in range(end):
         damaged = copy_with(disk, path, whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
-        with pytest.raises((CorruptData, Exception), match=r"damaged|unreadable|journal format|under another name"):
+        with pytest.raises(
+            (CorruptData, Exception), match=r"damaged|unreadable|journal format|under another name"
+        ):
             Log(FOLDER, segment_bytes=SMALL, files=damaged)
         assert bytes(damaged.files[path].cached)[:at] == whole[:at], "nothing is cut"
 
@@ -278,7 +308,9 @@ def test_damage_in_an_older_segment_is_refused_where_it_is_read(tmp_path: Path) 
     with Log(tmp_path, segment_bytes=SMALL) as log, LogReader(tmp_path) as reader:
         for each in (log, reader):
             others = [number for number in range(300) if number != damaged]
-            assert [each.read("t", number) for number in others] == [b"%d" % number * 20 for number in others]
+            assert [each.read("t", number) for number in others] == [
+                b"%d" % number * 20 for number in others
+            ]
             with pytest.raises(CorruptData, match=r"0000000002\.journal is damaged at offset"):
                 each.read("t", damaged)
             with pytest.raises(CorruptData, match=r"0000000002\.journal is damaged"):
@@ -303,6 +335,8 @@ def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path: Path, syn
         assert locked.value.pid == writer.pid
         acknowledged = kill_writer(writer, acknowledged)
     with Log(tmp_path, segment_bytes=SEGMENT_BYTES) as log:
-        assert log.end("t") >= acknowledged >= 500 and (log.end("t") - found) % 5 in (0, 1), "a batch is whole or not there"
+        assert log.end("t") >= acknowledged >= 500 and (log.end("t") - found) % 5 in (0, 1), (
+            "a batch is whole or not there"
+        )
         expected = [Record(n, b"%09d" % n * (n % 40)) for n in range(log.first("t"), log.end("t"))]
         assert list(log.iterate("t")) == expected and len(list(tmp_path.glob("*.journal"))) > 1

@@ -52,7 +52,9 @@ def test_records_come_back_in_order_also_after_a_restart(tmp_path: Path, sync: S
         assert list(log.iterate("t")) == records and len(list(tmp_path.glob("*.journal"))) > 2
     with Log(tmp_path, sync=sync, segment_bytes=SMALL) as log:
         assert not log.cuts and list(log.iterate("t")) == records
-        assert [log.read("t", record.number) for record in records] == [record.data for record in records]
+        assert [log.read("t", record.number) for record in records] == [
+            record.data for record in records
+        ]
         assert log.append("t", b"more") == 103
         log.check()
 
@@ -83,7 +85,9 @@ def test_topics_are_apart(tmp_path: Path) -> None:
         assert log.topics() == ["empty", *(f"t{i}" for i in range(7))]
         assert log.count("empty") == log.size("empty") == 0
         for i in range(7):
-            assert [int(r.data[:1]) for r in log.iterate(f"t{i}")] == [int(str(n)[0]) for n in range(i, 200, 7)]
+            assert [int(r.data[:1]) for r in log.iterate(f"t{i}")] == [
+                int(str(n)[0]) for n in range(i, 200, 7)
+            ]
 
 
 def test_counts_and_sizes(tmp_path: Path) -> None:
@@ -94,7 +98,11 @@ def test_counts_and_sizes(tmp_path: Path) -> None:
         assert (log.count("t"), log.size("t")) == (110, sum(range(110)))
         for first in (3, 50, 99, 100, 105, 110):
             log.trim("t", first)
-            assert (log.first("t"), log.count("t"), log.size("t")) == (first, 110 - first, sum(range(first, 110)))
+            assert (log.first("t"), log.count("t"), log.size("t")) == (
+                first,
+                110 - first,
+                sum(range(first, 110)),
+            )
     with Log(tmp_path, segment_bytes=SMALL) as log:
         assert (log.first("t"), log.end("t"), log.size("t")) == (110, 110, 0)
         assert log.append("t", b"abc") == 110 and log.size("t") == 3
@@ -221,7 +229,13 @@ def test_a_second_writer_is_refused_with_the_process_of_the_first(tmp_path: Path
             Log(tmp_path)
         assert locked.value.pid == os.getpid()
         code = "import sys; from polynya.embedded import Log; Log(sys.argv[1])"
-        ran = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, env=environment(), check=False)
+        ran = subprocess.run(
+            [sys.executable, "-c", code, tmp_path],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=False,
+        )
         assert f"is open for writing in process {os.getpid()}." in ran.stderr
     Log(tmp_path).close()
 
@@ -310,10 +324,17 @@ def test_threads_share_syncs_and_lose_nothing(tmp_path: Path) -> None:
                 thread.join()
             assert sorted(n for each in numbers for n in each) == list(range(8 * 165))
             found = {r.number: r.data for r in log.iterate("shared")}
-            assert all(found[n].startswith(b"%d-" % mine) for mine in range(8) for n in numbers[mine])
+            assert all(
+                found[n].startswith(b"%d-" % mine) for mine in range(8) for n in numbers[mine]
+            )
         with Log(folder, segment_bytes=1 << 16) as log:
-            assert log.count("shared") == 8 * 165 and log.cursors("shared") == {f"c{i}": 149 for i in range(8)}
-            assert all([r.data for r in log.iterate(f"own {i}")] == [b"%d" % n for n in range(150)] for i in range(8))
+            assert log.count("shared") == 8 * 165 and log.cursors("shared") == {
+                f"c{i}": 149 for i in range(8)
+            }
+            assert all(
+                [r.data for r in log.iterate(f"own {i}")] == [b"%d" % n for n in range(150)]
+                for i in range(8)
+            )
 
 
 def test_a_missing_or_damaged_index_is_made_again(tmp_path: Path) -> None:
@@ -338,7 +359,9 @@ def test_an_older_segment_that_is_gone_is_told(tmp_path: Path) -> None:
     with Log(tmp_path, segment_bytes=SMALL) as log:
         filled(log, count=300)
     min(tmp_path.glob("*.journal")).unlink()
-    with pytest.raises(CorruptData, match=r"record 0 of topic 't' is in no segment .* older segments are missing"):
+    with pytest.raises(
+        CorruptData, match=r"record 0 of topic 't' is in no segment .* older segments are missing"
+    ):
         Log(tmp_path)
 
 
@@ -353,9 +376,22 @@ def test_memory_of_indexes_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_library_is_lean_to_import() -> None:
     code = "import sys, polynya.embedded; print(*sorted(sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
     loaded = set(ran.stdout.split())
-    assert not loaded & {"asyncio", "click", "cryptography", "http", "httpx", "jwt", "logging", "obstore", "ssl", "uvloop"}
+    assert not loaded & {
+        "asyncio",
+        "click",
+        "cryptography",
+        "http",
+        "httpx",
+        "jwt",
+        "logging",
+        "obstore",
+        "ssl",
+        "uvloop",
+    }
     rooms = {name.split(".")[1] for name in loaded if name.startswith("polynya.")}
     assert rooms == {"base", "embedded", "files", "wal"}
 

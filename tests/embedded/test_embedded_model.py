@@ -35,7 +35,9 @@ class LogMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.log = Log(FOLDER, sync="each" if self.each else "never", segment_bytes=4096, files=self.disk)
+        self.log = Log(
+            FOLDER, sync="each" if self.each else "never", segment_bytes=4096, files=self.disk
+        )
 
     @rule(topic=TOPICS, data=DATA)
     def append(self, topic: str, data: bytes) -> None:
@@ -46,7 +48,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS, records=st.lists(DATA, min_size=1, max_size=5))
     def append_batch(self, topic: str, records: list[bytes]) -> None:
         known = self.model.setdefault(topic, ModelTopic())
-        assert self.log.append_batch(topic, records) == range(len(known.records), len(known.records) + len(records))
+        assert self.log.append_batch(topic, records) == range(
+            len(known.records), len(known.records) + len(records)
+        )
         known.records += records
 
     @rule(topic=TOPICS, share=st.floats(0, 1))
@@ -126,7 +130,9 @@ class LogMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for name, known in getattr(self, "model", {}).items():
-            assert [record.data for record in self.log.iterate(name)] == known.records[known.first :]
+            assert [record.data for record in self.log.iterate(name)] == known.records[
+                known.first :
+            ]
 
 
 LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -88,7 +88,18 @@ def test_a_reader_follows_every_change(tmp_path: Path) -> None:
 
 
 def same(log: Log | LogReader) -> object:
-    return [(t, log.first(t), log.end(t), log.count(t), log.size(t), log.cursors(t), list(log.iterate(t))) for t in log.topics()]
+    return [
+        (
+            t,
+            log.first(t),
+            log.end(t),
+            log.count(t),
+            log.size(t),
+            log.cursors(t),
+            list(log.iterate(t)),
+        )
+        for t in log.topics()
+    ]
 
 
 def test_a_reader_sees_a_log_that_is_opened_again(tmp_path: Path) -> None:

@@ -26,7 +26,11 @@ def test_r1_reading_consumes_nothing_so_a_second_restart_finds_everything(tmp_pa
             log.append("raft", b"%d" % number)
     for _ in range(3):
         with Log(tmp_path) as log:
-            assert data(log.iterate("raft")) == data(log.cursor("raft", "c").peek()) == [b"%d" % n for n in range(50)]
+            assert (
+                data(log.iterate("raft"))
+                == data(log.cursor("raft", "c").peek())
+                == [b"%d" % n for n in range(50)]
+            )
 
 
 def test_r2_small_and_empty_records_are_never_skipped(tmp_path: Path) -> None:
@@ -154,7 +158,9 @@ def test_r13_reading_at_the_tail_writes_nothing_and_costs_the_same_with_many_top
     assert disk.calls - writes[0] <= 2 * 100, "one read of the disk for each record that is read"
     before = log._writer.end
     log.commit("t7", "c", 1)
-    assert log._writer.end - before < 200, "a commit writes one small frame, whatever other cursors there are"
+    assert log._writer.end - before < 200, (
+        "a commit writes one small frame, whatever other cursors there are"
+    )
 
 
 def test_r14_a_long_topic_name_is_refused_and_breaks_nothing(tmp_path: Path) -> None:
@@ -182,7 +188,9 @@ def test_r15_logs_of_one_process_share_nothing(tmp_path: Path) -> None:
             log.trim("t", 190)
             assert data(log.iterate("t")) == [b"%d" % n * 20 for n in range(190, 200)]
             assert len(list(log.path.glob("*.journal"))) <= 2, "each removes its own segments"
-            removed = [name for name in Path("/proc/self/fd").iterdir() if _is_removed(name, log.path)]
+            removed = [
+                name for name in Path("/proc/self/fd").iterdir() if _is_removed(name, log.path)
+            ]
             assert not removed, "no descriptor keeps the space of a removed segment"
 
 
@@ -236,7 +244,9 @@ def test_r18_a_record_that_looks_like_frames_is_only_a_record(tmp_path: Path) ->
     for index in tmp_path.glob("*.index"):
         index.unlink()
     with Log(tmp_path, segment_bytes=SMALL) as log:
-        assert data(log.iterate("t")) == [b"first", *[image[64:1000]] * 3, image * 3] and not log.cuts
+        assert (
+            data(log.iterate("t")) == [b"first", *[image[64:1000]] * 3, image * 3] and not log.cuts
+        )
 
 
 def test_r19_a_small_record_costs_32_bytes_and_an_idle_topic_a_frame(tmp_path: Path) -> None:

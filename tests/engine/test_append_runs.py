@@ -1,4 +1,5 @@
-"""Appends of one turn and group, on a node by itself: one entry of the log, an answer each, and the same state after a restart."""
+"""Appends of one turn and group, on a node by itself: one entry of the log, an answer each, and the
+same state after a restart."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def opened(folder: Path) -> Storage:
 
 def append(name: str, sequence: int, payload: bytes) -> Append:
     batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload))
-    return Append(f"test/{name}", 5 + sequence, "text/plain", batch, Producer("writer", 0, sequence))
+    return Append(
+        f"test/{name}", 5 + sequence, "text/plain", batch, Producer("writer", 0, sequence)
+    )
 
 
 async def turn(core: StandaloneEngine, commands: list[Command]) -> list[Any]:
@@ -61,8 +64,15 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         told: list[tuple[str, int]] = []
         core.watched = (0,)
         core.on_applied = lambda group, command, reply: told.append((command.name, reply.code))  # type: ignore[attr-defined]
-        appends: list[Command] = [append("a", 0, b"one"), append("b", 0, b"two"), append("a", 1, b"three"), append("a", 1, b"three")]
-        replies = await turn(core, [*appends, Delete("test/b", 9), append("b", 1, b"four"), append("a", 2, b"five")])
+        appends: list[Command] = [
+            append("a", 0, b"one"),
+            append("b", 0, b"two"),
+            append("a", 1, b"three"),
+            append("a", 1, b"three"),
+        ]
+        replies = await turn(
+            core, [*appends, Delete("test/b", 9), append("b", 1, b"four"), append("a", 2, b"five")]
+        )
         codes = [Code.OK, Code.OK, Code.OK, Code.DUPLICATE, Code.OK, Code.NOT_FOUND, Code.OK]
         assert [reply.code for reply in replies] == codes == [code for _, code in told]
         assert [reply.record for reply in replies] == [1, 1, 2, 2, 1, 0, 3]
@@ -78,7 +88,11 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         assert machine.snapshot() == before and again.log_ms == 9
         batches = machine.streams["test/a"].hot or []
         assert [batch.payload for batch in batches] == [b"one", b"three", b"five"]
-        assert [payload_at(again.journal, batch.place, 1) for batch in batches] == [b"one", b"three", b"five"]
+        assert [payload_at(again.journal, batch.place, 1) for batch in batches] == [
+            b"one",
+            b"three",
+            b"five",
+        ]
         again.journal.close()
 
     asyncio.run(run())
@@ -89,12 +103,18 @@ def test_an_entry_has_so_many_commands_and_bytes_at_most(tmp_path: Path) -> None
         storage = opened(tmp_path)
         core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
         await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
-        many = await turn(core, [append("a", number, b"x") for number in range(BUNDLE_COMMANDS_MAX + 1)])
+        many = await turn(
+            core, [append("a", number, b"x") for number in range(BUNDLE_COMMANDS_MAX + 1)]
+        )
         assert storage.shard.groups[GROUP].applied_index == 1 + 2
         begin = len(many)
-        large = await turn(core, [append("a", begin + number, b"x" * (BUNDLE_BYTES // 3)) for number in range(4)])
+        large = await turn(
+            core, [append("a", begin + number, b"x" * (BUNDLE_BYTES // 3)) for number in range(4)]
+        )
         assert storage.shard.groups[GROUP].applied_index == 3 + 2
-        assert {reply.code for reply in (*many, *large)} == {Code.OK} and large[-1].record == begin + 4
+        assert {reply.code for reply in (*many, *large)} == {Code.OK} and large[
+            -1
+        ].record == begin + 4
         core.close()
         storage.journal.close()
 
@@ -106,9 +126,18 @@ def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: P
         storage = opened(tmp_path)
         core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
         await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
-        produced = [Produce("test/a", 5, kafka_batch(3, b"k" * 100_000), kafka_producer(7, 0, 3 * at, 3)) for at in range(3)]
+        produced = [
+            Produce("test/a", 5, kafka_batch(3, b"k" * 100_000), kafka_producer(7, 0, 3 * at, 3))
+            for at in range(3)
+        ]
         replies = await turn(core, [append("a", 0, b"one"), *produced, produced[1]])
-        assert [(reply.code, reply.first_record) for reply in replies] == [(0, 0), (0, 1), (0, 4), (0, 7), (Code.DUPLICATE, 4)]
+        assert [(reply.code, reply.first_record) for reply in replies] == [
+            (0, 0),
+            (0, 1),
+            (0, 4),
+            (0, 7),
+            (Code.DUPLICATE, 4),
+        ]
         assert storage.shard.groups[GROUP].applied_index == 1 + 1
         await turn(core, [produced[0], append("a", 1, b"two")])
         before = storage.shard.groups[GROUP].machine.snapshot()
@@ -120,7 +149,9 @@ def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: P
         assert machine.snapshot() == before
         batches = machine.streams["test/a"].hot or []
         read = PayloadReader(again.journal)
-        assert [read(batch.place, 1) for batch in reversed(batches)] == [batch.payload for batch in reversed(batches)]
+        assert [read(batch.place, 1) for batch in reversed(batches)] == [
+            batch.payload for batch in reversed(batches)
+        ]
         with pytest.raises(CorruptData):
             read(batches[0].place + 5, 1)
         again.journal.close()
@@ -128,7 +159,9 @@ def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: P
     asyncio.run(run())
 
 
-def test_an_entry_is_read_once_for_all_of_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_read_once_for_all_of_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         storage = opened(tmp_path)
         core = StandaloneEngine(storage.shard, storage.journal, fatal=lambda error: None)
@@ -145,7 +178,9 @@ def test_an_entry_is_read_once_for_all_of_its_batches(tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(Journal, "read_entry", counted)
         read = PayloadReader(storage.journal)
-        assert [read(batch.place, 1) for batch in batches] == [b"%d" % number for number in range(8)]
+        assert [read(batch.place, 1) for batch in batches] == [
+            b"%d" % number for number in range(8)
+        ]
         assert places == [batches[0].place, batches[5].place]
         core.close()
         storage.journal.close()

@@ -11,14 +11,20 @@ import tracemalloc
 
 from worlds.service import Code, Producer, World, name_in
 
-FAKES = [tracemalloc.Filter(False, name) for name in ("*worlds/fake_disk.py", "*memory.py", "*pack.py")]  # disk and store in memory
+# disk and store in memory
+FAKES = [
+    tracemalloc.Filter(False, name) for name in ("*worlds/fake_disk.py", "*memory.py", "*pack.py")
+]
 NAMES = [name_in(group) for group in (1, 2, 3, 4)]
 
 
 async def work(world: World, appends: int, first: int) -> None:
     """Everything that a client may do, many times over."""
     for begin in range(first, first + appends, 100):
-        sent = [world.send(world.append_of(NAMES[n % 4], b"x" * 100, producer=Producer("p", 0, n // 4))) for n in range(begin, begin + 100)]
+        sent = [
+            world.send(world.append_of(NAMES[n % 4], b"x" * 100, producer=Producer("p", 0, n // 4)))
+            for n in range(begin, begin + 100)
+        ]
         assert {(await each).code for each in sent} == {Code.OK}
         for name in NAMES:
             await world.page(name)
@@ -54,9 +60,17 @@ def sizes(world: World) -> dict[str, int]:
 
 
 def test_ten_thousand_appends_leave_nothing_behind() -> None:
-    """In a process of its own: where thousands of tests ran before, the interpreter's table of strings may grow just now, by megabytes."""
+    """In a process of its own: where thousands of tests ran before, the interpreter's table of
+    strings may grow just now, by megabytes."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    result = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        [sys.executable, __file__],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
 
 

@@ -1,4 +1,5 @@
-"""The five recovery defects that a peer's crash simulation found, each as a story of a whole core."""
+"""The five recovery defects that a peer's crash simulation found, each as a story of a whole
+core."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ story = story_of(unlucky)
 
 @story
 async def test_no_start_makes_a_segment_over_one_that_was_sealed_or_released(world: World) -> None:
-    """(1) A boot re-created the first log segment over a sealed or recycled one, and everything after it was dropped."""
+    """(1) A boot re-created the first log segment over a sealed or recycled one, and everything
+    after it was dropped."""
     await world.create(QUIET)
     written: set[int] = set()
     for life in range(8):
@@ -43,12 +45,16 @@ async def test_no_start_makes_a_segment_over_one_that_was_sealed_or_released(wor
             await world.snapshot()
             await world.snapshot()
         world.power_cut(life / 8)
-        assert await world.read(QUIET) == b"".join(b"%d%d" % (was, n) * 200 for was in range(life + 1) for n in range(6))
+        assert await world.read(QUIET) == b"".join(
+            b"%d%d" % (was, n) * 200 for was in range(life + 1) for n in range(6)
+        )
 
 
 def test_a_torn_append_of_a_quiet_stream_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(2) A torn, never acknowledged append of a stream that was otherwise quiet became visible after recovery."""
-    monkeypatch.setattr("polynya.engine.standalone.MARK_SECONDS", 3600.0)  # a mark that comes by itself would be the write that fails
+    """(2) A torn, never acknowledged append of a stream that was otherwise quiet became visible
+    after recovery."""
+    # a mark that comes by itself would be the write that fails
+    monkeypatch.setattr("polynya.engine.standalone.MARK_SECONDS", 3600.0)
 
     async def run(seed: int) -> None:
         world = World(FakeDisk(Random(seed))).start()
@@ -114,7 +120,9 @@ async def test_nothing_is_visible_before_it_is_durable(world: World) -> None:
 
 
 @story
-async def test_the_tail_is_where_the_stored_bytes_end_though_the_client_hung_up(world: World) -> None:
+async def test_the_tail_is_where_the_stored_bytes_end_though_the_client_hung_up(
+    world: World,
+) -> None:
     """(5) An append whose client hung up left the readers' tail behind the stored bytes."""
     await world.create(QUIET)
     task = asyncio.create_task(world.append(QUIET, b"abc"))

@@ -1,4 +1,5 @@
-"""A whole core, killed and failed anywhere: what was acknowledged stays, what was seen stays, what was refused never happened."""
+"""A whole core, killed and failed anywhere: what was acknowledged stays, what was seen stays, what
+was refused never happened."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class Oracle:
 
     def __init__(self) -> None:
         self.states: dict[str, set[State]] = {name: {None} for name in NAMES}
-        self.heard: dict[str, tuple[Facts, Listener]] = {}  # by name: who heard of its events, and from where on
+        self.heard: dict[
+            str, tuple[Facts, Listener]
+        ] = {}  # by name: who heard of its events, and from where on
 
     def applied(self, name: str, change: Change) -> None:
         self.states[name] = {change(state) for state in self.states[name]}
@@ -46,7 +49,9 @@ class Oracle:
         for name, (begin, listener) in self.heard.items():
             facts = await world.facts(name)
             if isinstance(facts, Facts) and facts.uid == begin.uid:
-                assert (await world.read(name))[begin.byte :].startswith(listener.payload), "a reader saw what was not durable"
+                assert (await world.read(name))[begin.byte :].startswith(listener.payload), (
+                    "a reader saw what was not durable"
+                )
         for machine in world.local.machines.values():
             check_invariants(machine)
 
@@ -63,7 +68,8 @@ class Oracle:
 
 
 class Session:
-    """One script of everything that a core does. Stops at the first outcome that a front would not go on from."""
+    """One script of everything that a core does. Stops at the first outcome that a front would not
+    go on from."""
 
     def __init__(self, world: World, oracle: Oracle) -> None:
         self.world = world
@@ -73,7 +79,8 @@ class Session:
     async def run(self) -> None:
         world = self.world
         world.clock.ms += 11_000
-        await self.guarded(self.settle())  # what a fork of the life before left open; a create of its source would wait for that
+        # what a fork of the life before left open; a create of its source would wait for that
+        await self.guarded(self.settle())
         await asyncio.gather(self.create(A), self.create(B))
         await self.watch(A)
         for _ in range(3):
@@ -105,7 +112,11 @@ class Session:
     async def append(self, name: str, *, close: bool = False) -> None:
         self.count += 1
         payload = b"%03d " % self.count * 60
-        await self.act(name, self.world.append(name, payload, close=close), lambda state: state and (state[0] + payload, close))
+        await self.act(
+            name,
+            self.world.append(name, payload, close=close),
+            lambda state: state and (state[0] + payload, close),
+        )
 
     async def delete(self, name: str) -> None:
         await self.act(name, self.world.send(Delete(name, self.world.clock.ms)), lambda state: None)
@@ -113,7 +124,9 @@ class Session:
     async def fork(self, name: str, source: str) -> None:
         content = await self.oracle.look(self.world, source)
         if content is not None:
-            await self.act(name, self.world.fork(name, source), lambda state: state or (content[0], False))
+            await self.act(
+                name, self.world.fork(name, source), lambda state: state or (content[0], False)
+            )
 
     async def watch(self, name: str) -> None:
         listener = Listener()
@@ -158,7 +171,8 @@ async def finish(world: World, oracle: Oracle) -> None:
     world.kill()
     assert world.state() == state
     session = Session(world, oracle)
-    world.clock.ms += 60_000  # a fork that the crash cut off makes a create of its deleted source wait until it is settled
+    # a fork that the crash cut off makes a create of its deleted source wait until it is settled
+    world.clock.ms += 60_000
     await session.settle()
     await session.run()
     await oracle.check(world)
@@ -180,7 +194,11 @@ def calls_of_a_session() -> int:
         oracle = Oracle()
         await Session(world, oracle).run()
         for machine in world.local.machines.values():
-            assert not machine.outbox and not machine.unconfirmed and all(pack.groups for pack in machine.packs.values())
+            assert (
+                not machine.outbox
+                and not machine.unconfirmed
+                and all(pack.groups for pack in machine.packs.values())
+            )
         await oracle.check(world)
         await world.stop()
         return world.disk.calls
@@ -223,7 +241,9 @@ def test_a_disk_that_is_full_at_any_call_refuses_and_recovers() -> None:
         if not world.faults:
             await oracle.check(world)  # in the same life
             await Session(world, oracle).run()
-            if not world.faults:  # a core whose journal failed does not know what of its last turn is durable
+            if (
+                not world.faults
+            ):  # a core whose journal failed does not know what of its last turn is durable
                 await oracle.check(world)
         await finish(world.kill(), oracle)
 
@@ -275,7 +295,8 @@ def test_every_call_of_the_object_store_fails_once(after: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_core_dies_at_any_moment(seed: int) -> None:
-    """Killed, or its machine's power cut, between any two steps of the loop, several lives in a row."""
+    """Killed, or its machine's power cut, between any two steps of the loop, several lives in a
+    row."""
 
     async def run() -> None:
         random = Random(seed)

@@ -1,4 +1,5 @@
-"""Rounds of snapshots that write what changed: whatever is interrupted, the state comes back, and what was deleted stays deleted (F12)."""
+"""Rounds of snapshots that write what changed: whatever is interrupted, the state comes back, and
+what was deleted stays deleted (F12)."""
 
 from __future__ import annotations
 
@@ -75,7 +76,10 @@ async def test_snapshots_that_somebody_deleted_are_written_anew(world: World) ->
     await snapshotter.look()
     assert not snapshotter._wanted
     before = written(world)
-    first, second = ([path for path in world.disk.files if path.name.startswith(f"g0000{group}")] for group in (1, 2))
+    first, second = (
+        [path for path in world.disk.files if path.name.startswith(f"g0000{group}")]
+        for group in (1, 2)
+    )
     assert len(first) > 1 and second
     for path in (first[0], *second):  # one part of a chain, and all of another
         world.disk.unlink(path)
@@ -118,7 +122,9 @@ async def test_the_chain_stays_short_and_small(world: World) -> None:
         if number % 10 == 0:
             await world.service.flush("")
         chain = links(world)
-        assert len(chain) < 8 and sum(link.length for link in chain) < 3 * len(world.local.machines[1].snapshot())
+        assert len(chain) < 8 and sum(link.length for link in chain) < 3 * len(
+            world.local.machines[1].snapshot()
+        )
     assert world.engine.snapshotter.folded > 50
     state = world.state()
     world.kill()
@@ -160,13 +166,24 @@ async def test_slices_go_on_while_the_log_does(world: World) -> None:
 
 def test_a_part_is_larger_than_all_that_build_on_it() -> None:
     def chain(*lengths: int) -> list[SnapshotLink]:
-        return [SnapshotLink(1, 1, 1 + at, length, 0, delta=True, base=at) for at, length in enumerate(lengths)]
+        return [
+            SnapshotLink(1, 1, 1 + at, length, 0, delta=True, base=at)
+            for at, length in enumerate(lengths)
+        ]
 
-    assert [due(chain(*lengths)) for lengths in ((9,), (9, 1), (9, 1, 1), (9, 3, 1, 1), (5, 3, 1, 1), (1, 9))] == [0, 0, 2, 2, 4, 2]
+    assert [
+        due(chain(*lengths))
+        for lengths in ((9,), (9, 1), (9, 1, 1), (9, 3, 1, 1), (5, 3, 1, 1), (1, 9))
+    ] == [0, 0, 2, 2, 4, 2]
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["create", "append", "delete", "flush", "snapshot", "kill", "power_cut", "trim"]), st.integers(0, 5)),
+    st.tuples(
+        st.sampled_from(
+            ["create", "append", "delete", "flush", "snapshot", "kill", "power_cut", "trim"]
+        ),
+        st.integers(0, 5),
+    ),
     max_size=60,
 )
 
@@ -240,7 +257,9 @@ def test_parts_are_merged_in_a_process(tmp_path: Path, monkeypatch: pytest.Monke
     (snapshot,) = store.chain(1)
     assert snapshot.body == machine.snapshot() and not snapshot.delta
     store.write_delta(1, 1, 4, [b"no delta"], 3)
-    with pytest.raises(OSError, match=r"(?s)snapshots could not be merged, exit code 1: .*CorruptData"):
+    with pytest.raises(
+        OSError, match=r"(?s)snapshots could not be merged, exit code 1: .*CorruptData"
+    ):
         asyncio.run(fold_beside(store, [(1, 2)]))
     assert [link.index for link in store.links(1)] == [3, 4]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".snap", ".snap"]

@@ -1,4 +1,5 @@
-"""Log time: never back, slewed towards the wall, stepped forward only, and read once in a pass of the loop (F14)."""
+"""Log time: never back, slewed towards the wall, stepped forward only, and read once in a pass of
+the loop (F14)."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def test_a_wall_that_is_set_back_slows_it_a_little_and_never_turns_it(times: Tim
     assert log.now_ms() >= begin + 99_900
 
 
-def test_a_wall_that_is_far_ahead_is_followed_at_once_and_a_little_ahead_slowly(times: Times) -> None:
+def test_a_wall_that_is_far_ahead_is_followed_at_once_and_a_little_ahead_slowly(
+    times: Times,
+) -> None:
     log = LogClock()
     begin = log.now_ms()
     times.go(1, 3601)

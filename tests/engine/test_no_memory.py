@@ -33,7 +33,8 @@ def starve() -> None:
 
 
 def test_a_thread_that_dies_takes_its_core_down(ended: list[int]) -> None:
-    """The journal's could not tell the loop that a write has ended: everything would wait for it for ever."""
+    """The journal's could not tell the loop that a write has ended: everything would wait for it
+    for ever."""
     thread = threading.Thread(target=starve)
     thread.start()
     thread.join()
@@ -78,20 +79,30 @@ def test_a_connection_that_found_no_memory_is_cut_and_costs_no_other(ended: list
 
 
 @pytest.mark.parametrize("handler", [lost_callback, report_lost])
-def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture, handler: Any) -> None:
-    """uvloop's TLS answers on a transport that is closed, and tells the loop of it (uvloop/sslproto.pyx, `_do_read`)."""
+def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(
+    caplog: pytest.LogCaptureFixture, handler: Any
+) -> None:
+    """uvloop's TLS answers on a transport that is closed, and tells the loop of it
+    (uvloop/sslproto.pyx, `_do_read`)."""
     caplog.set_level(logging.INFO)
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(handler)
         server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
-        transport, protocol = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        transport, protocol = await loop.create_connection(
+            asyncio.Protocol, *server.sockets[0].getsockname()
+        )
         transport.abort()
         await asyncio.sleep(0.01)
         with pytest.raises(RuntimeError) as caught:
             transport.write(b"x")
-        told = {"message": "Fatal error on SSL protocol", "exception": caught.value, "transport": transport, "protocol": protocol}
+        told = {
+            "message": "Fatal error on SSL protocol",
+            "exception": caught.value,
+            "transport": transport,
+            "protocol": protocol,
+        }
         loop.call_exception_handler(told)
         server.close()
 
@@ -109,7 +120,8 @@ def test_who_asks_other_nodes_before_it_starts_reports_so_too() -> None:
 
 
 def test_a_live_reader_that_failed_hears_that_it_has_to_resume() -> None:
-    """A feed to another core would else stand still for all readers there, as nothing tells of the event that is missing."""
+    """A feed to another core would else stand still for all readers there, as nothing tells of the
+    event that is missing."""
     heard: list[bool] = []
 
     class Reader:

@@ -1,4 +1,5 @@
-"""A state that is captured in slices while the log goes on is that of one moment, and the snapshots miss nothing of it."""
+"""A state that is captured in slices while the log goes on is that of one moment, and the snapshots
+miss nothing of it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from polynya.stream.commands import Append, Create, Delete, Encoding
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import deltas
 
-NAMES = [name for name in (f"docs/s{number}" for number in range(2000)) if group_of(name, 4) == 1][:300]
+NAMES = [name for name in (f"docs/s{number}" for number in range(2000)) if group_of(name, 4) == 1][
+    :300
+]
 
 
 class Busy:
@@ -72,12 +75,16 @@ def seen_moments(monkeypatch: pytest.MonkeyPatch, busy: Busy) -> list[bytes]:
 
 
 def file_bytes(found: Captured) -> bytes:
-    header = Header(1, found.term, found.index, 7, found.state_bytes, found.state_crc, found.batches)
+    header = Header(
+        1, found.term, found.index, 7, found.state_bytes, found.state_crc, found.batches
+    )
     return b"".join([pack_header(header), *found.state, *found.hot])
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_captured_is_the_state_at_one_moment(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_what_is_captured_is_the_state_at_one_moment(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     small_slices(monkeypatch)
     busy = Busy(seed)
     moments = seen_moments(monkeypatch, busy)
@@ -93,10 +100,16 @@ def test_what_is_captured_is_the_state_at_one_moment(monkeypatch: pytest.MonkeyP
     assert parse(moments[0], 1) == parse(file_bytes(found), 1) and found.index > 251
     machine = machine_of(parse(file_bytes(found), 1))
     kept = [stream.next_record - stream.first_record for stream in machine.streams.values()]
-    assert (found.streams, found.records, found.hot_bytes) == (len(kept), sum(kept), machine.hot_bytes)
+    assert (found.streams, found.records, found.hot_bytes) == (
+        len(kept),
+        sum(kept),
+        machine.hot_bytes,
+    )
 
 
-def test_the_next_snapshot_has_all_that_changed_before_and_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_snapshot_has_all_that_changed_before_and_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small_slices(monkeypatch)
     busy = Busy(9)
 
@@ -109,13 +122,18 @@ def test_the_next_snapshot_has_all_that_changed_before_and_meanwhile(monkeypatch
         going.cancel()
         changed = (await encode_delta(busy.group, whole=False)).body
         return deltas.merge(
-            [deltas.SnapshotPart(b"".join(base), delta=True), deltas.SnapshotPart(b"".join(changed), delta=True, root=False)]
+            [
+                deltas.SnapshotPart(b"".join(base), delta=True),
+                deltas.SnapshotPart(b"".join(changed), delta=True, root=False),
+            ]
         )
 
     assert asyncio.run(story()) == busy.group.machine.snapshot()
 
 
-def test_a_group_that_goes_on_from_another_state_is_captured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_goes_on_from_another_state_is_captured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small_slices(monkeypatch)
     busy = Busy(1)
 

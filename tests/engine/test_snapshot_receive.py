@@ -1,4 +1,5 @@
-"""Snapshots on their way to the disk, when the group leaves this node meanwhile: a descriptor is closed once, and by whoever has it."""
+"""Snapshots on their way to the disk, when the group leaves this node meanwhile: a descriptor is
+closed once, and by whoever has it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SNAPSHOT = Snapshot(7, 1, Configuration((1, 2)), len(BODY), 99)
 
 
 class Counting(OsFiles):
-    """The real files; a second `close` of a descriptor that nobody has opened since would close somebody else's."""
+    """The real files; a second `close` of a descriptor that nobody has opened since would close
+    somebody else's."""
 
     def __init__(self) -> None:
         self.open_now: list[int] = []
@@ -50,7 +52,9 @@ class Core:
 
 
 @pytest.mark.parametrize("taker_first", [True, False])
-def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_once(tmp_path: Path, taker_first: bool) -> None:
+def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_once(
+    tmp_path: Path, taker_first: bool
+) -> None:
     files = Counting()
     tasks: list[asyncio.Task[None]] = []
 
@@ -59,7 +63,9 @@ def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_onc
 
     async def story() -> None:
         core = Core()
-        arriving = core.arriving = SnapshotReceiver(core, SnapshotStore(tmp_path, files=files), spawn)  # type: ignore[arg-type]
+        arriving = core.arriving = SnapshotReceiver(
+            core, SnapshotStore(tmp_path, files=files), spawn
+        )  # type: ignore[arg-type]
         raft = SimpleNamespace(incoming=None, installing=None)
         member: Any = SimpleNamespace(group=SimpleNamespace(number=GROUP), raft=raft)
         arriving.hear(member, SnapshotChunk(1, 2, GROUP, 1, SNAPSHOT, 0, BODY))
@@ -80,23 +86,33 @@ def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_onc
 
 
 def test_what_waits_for_a_lost_chunk_keeps_no_place_when_its_sender_is_gone() -> None:
-    """The next leader may have the entries themselves, and send no snapshot: few such places would be left for other groups, and none in the end."""
+    """The next leader may have the entries themselves, and send no snapshot: few such places would
+    be left for other groups, and none in the end."""
     disk, tasks = FakeDisk(), list[asyncio.Task[None]]()
 
     async def story() -> None:
         core = Core()
         store = SnapshotStore(Path("/snapshots"), files=disk)
-        arriving = core.arriving = SnapshotReceiver(core, store, lambda work: tasks.append(asyncio.ensure_future(work)))  # type: ignore[arg-type]
+        arriving = core.arriving = SnapshotReceiver(
+            core, store, lambda work: tasks.append(asyncio.ensure_future(work))
+        )  # type: ignore[arg-type]
         forgotten: list[int] = []
         for number in range(ARRIVING_MAX + 1):
-            raft = SimpleNamespace(incoming=None, installing=None, forget_incoming=lambda number=number: forgotten.append(number))
+            raft = SimpleNamespace(
+                incoming=None,
+                installing=None,
+                forget_incoming=lambda number=number: forgotten.append(number),
+            )
             member: Any = SimpleNamespace(group=SimpleNamespace(number=number), raft=raft)
             arriving.hear(member, SnapshotChunk(1, 2, number, 1, SNAPSHOT, 0, BODY[:1000]))
             raft.incoming = SNAPSHOT, 1000
             await asyncio.sleep(0.1)
-            arriving.hear(member, SnapshotChunk(1, 2, number, 1, SNAPSHOT, 2000, BODY[2000:3000]))  # the one before it is lost
+            # the one before it is lost
+            arriving.hear(member, SnapshotChunk(1, 2, number, 1, SNAPSHOT, 2000, BODY[2000:3000]))
             await asyncio.sleep(2 * STALE_SECONDS if number == ARRIVING_MAX - 1 else 0.1)
-        assert sorted(forgotten) == list(range(ARRIVING_MAX)), "all but the last, which came in their place"
+        assert sorted(forgotten) == list(range(ARRIVING_MAX)), (
+            "all but the last, which came in their place"
+        )
         assert list(arriving._arrivals) == [ARRIVING_MAX]
         arriving.close()
         await asyncio.gather(*tasks)

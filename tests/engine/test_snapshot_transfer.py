@@ -1,4 +1,5 @@
-"""A snapshot on its way to another node: what is in memory does not grow with it, and whatever is damaged is found."""
+"""A snapshot on its way to another node: what is in memory does not grow with it, and whatever is
+damaged is found."""
 
 from __future__ import annotations
 
@@ -27,8 +28,12 @@ PAYLOAD = 64 << 10
 class Sender:
     """A machine with its journal and its snapshots: a base and a delta."""
 
-    def __init__(self, folder: Path, batches: int, payload: int = PAYLOAD, disk: FakeDisk | None = None) -> None:
-        self.journal = Journal.open(folder / "journal", journal_id=1, segment_bytes=1 << 20, files=disk)
+    def __init__(
+        self, folder: Path, batches: int, payload: int = PAYLOAD, disk: FakeDisk | None = None
+    ) -> None:
+        self.journal = Journal.open(
+            folder / "journal", journal_id=1, segment_bytes=1 << 20, files=disk
+        )
         self.store = SnapshotStore(folder / "snapshots", files=disk)
         self.machine = Machine(1, 4)
         self.index = 0
@@ -58,7 +63,9 @@ class Sender:
     def append(self, name: str, batches: int, size: int) -> None:
         for number in range(batches):
             payload = number.to_bytes(4, "little") * (size // 4)
-            self.apply(Append(name, 5, "text/plain", Batch(Encoding.BYTES, 1, payload, crc32c(payload))))
+            self.apply(
+                Append(name, 5, "text/plain", Batch(Encoding.BYTES, 1, payload, crc32c(payload)))
+            )
 
     def packed(self) -> Scratch:
         file = self.store.scratch()
@@ -101,7 +108,11 @@ def of_the_first_clusters(sender: Sender) -> tuple[bytes, int]:
     """What a node of theirs sends, and its identity."""
     body = sender.machine.snapshot()
     hot = [batch for _, batches in sender.machine.flush_candidates() for batch in batches]
-    pieces = [piece for batch in hot for piece in (struct.pack("<QI", batch.place, len(batch.payload)), batch.payload)]
+    pieces = [
+        piece
+        for batch in hot
+        for piece in (struct.pack("<QI", batch.place, len(batch.payload)), batch.payload)
+    ]
     return b"".join((struct.pack("<Q", len(body)), body, *pieces)), crc32c(body)
 
 
@@ -121,7 +132,11 @@ def test_what_a_node_of_the_first_clusters_sends_arrives() -> None:
 def test_damage_anywhere_is_found(first: bool) -> None:
     sender = Sender(Path("/node"), 3, 8, FakeDisk())
     whole = sender.packed()
-    data, identity = of_the_first_clusters(sender) if first else (whole.read(0, whole.size), sender.chain.transfer[1])
+    data, identity = (
+        of_the_first_clusters(sender)
+        if first
+        else (whole.read(0, whole.size), sender.chain.transfer[1])
+    )
     for at in range(len(data)):
         file = sender.store.scratch()
         file.append(data[:at], bytes([data[at] ^ 1 << at % 8]), data[at + 1 :])
@@ -142,4 +157,6 @@ def test_what_is_gone_from_the_disk_is_not_sent() -> None:
     sender.store.write_delta(1, 1, 99, [b"all anew"], 0)
     with pytest.raises(OSError, match="No such file"):
         sender.packed()
-    assert not [path for path in disk.files if path.suffix == ".tmp"], "files of transfers have no names"
+    assert not [path for path in disk.files if path.suffix == ".tmp"], (
+        "files of transfers have no names"
+    )

@@ -1,4 +1,5 @@
-"""Snapshots and the release of segments: what was released is never needed, and quiet streams hold nothing for ever (F12)."""
+"""Snapshots and the release of segments: what was released is never needed, and quiet streams hold
+nothing for ever (F12)."""
 
 from __future__ import annotations
 
@@ -60,8 +61,11 @@ async def test_what_is_released_is_never_needed(world: World) -> None:
 
 
 @story
-async def test_a_snapshot_names_hot_batches_that_were_flushed_while_the_others_were_written(world: World) -> None:
-    """The segments that the snapshot on the disk reads must stay, though today's machine needs them no more."""
+async def test_a_snapshot_names_hot_batches_that_were_flushed_while_the_others_were_written(
+    world: World,
+) -> None:
+    """The segments that the snapshot on the disk reads must stay, though today's machine needs them
+    no more."""
     await world.create(NAMES[0])
     expected = await grow(world, NAMES[0], 20_000)
     write = world.engine.storage.snapshots.write_delta
@@ -112,7 +116,9 @@ async def test_hot_batches_of_quiet_streams_are_copied_forward(world: World) -> 
     world.power_cut()
     assert await world.read(NAMES[0]) == expected
     hot = next(iter(world.local.machines[1].hot.values())).hot
-    assert hot is not None and [bytes(batch.payload) for batch in hot] == [b"%04d" % number * 125 for number in range(6)]
+    assert hot is not None and [bytes(batch.payload) for batch in hot] == [
+        b"%04d" % number * 125 for number in range(6)
+    ]
 
 
 @story
@@ -154,7 +160,9 @@ async def test_a_failed_round_is_tried_again_after_a_while(world: World) -> None
     with pytest.raises(DiskFull):
         await world.snapshot()
     assert world.engine.snapshotter.covered_ms == 0
-    assert [world.engine.snapshotter.due() for _ in range(snapshotter.SKIPS_AFTER_FAILURE + 1)].count(True) == 1
+    assert [
+        world.engine.snapshotter.due() for _ in range(snapshotter.SKIPS_AFTER_FAILURE + 1)
+    ].count(True) == 1
     disk.capacity = 1 << 40
     await world.snapshot()
     assert world.engine.snapshotter.covered_ms == world.clock.ms
@@ -162,7 +170,8 @@ async def test_a_failed_round_is_tried_again_after_a_while(world: World) -> None
 
 @story
 async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world: World) -> None:
-    """The grace of an object begins when its home group hears of the release, however old the delete is."""
+    """The grace of an object begins when its home group hears of the release, however old the
+    delete is."""
     await world.create(NAMES[0])
     await world.append(NAMES[0], b"x")
     await world.service.flush("")
@@ -173,11 +182,15 @@ async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world:
     world.kill()
     await world.settle()
     await world.collector.collect()
-    [(key, pack)] = [item for machine in world.local.machines.values() for item in machine.packs.items()]
+    [(key, pack)] = [
+        item for machine in world.local.machines.values() for item in machine.packs.items()
+    ]
     assert pack.condemned_ms == world.clock.ms and not pack.groups
     world.clock.ms += 61_000
     await world.collector.collect()
-    assert any(machine.packs for machine in world.local.machines.values()), "the snapshot does not contain the release yet"
+    assert any(machine.packs for machine in world.local.machines.values()), (
+        "the snapshot does not contain the release yet"
+    )
     await world.snapshot()
     await world.collector.collect()
     assert not any(machine.packs for machine in world.local.machines.values())

@@ -1,4 +1,5 @@
-"""The service of one core without a disk: real machines, and turns that a test may hold back or break."""
+"""The service of one core without a disk: real machines, and turns that a test may hold back or
+break."""
 
 from __future__ import annotations
 
@@ -59,6 +60,13 @@ class FakeService(NodeService):
         self.clock = 1_800_000_000_000
         machines = {group: Machine(group, GROUPS) for group in range(GROUPS + 1)}
         self.turns = MemoryTurns(machines)
-        local = LocalGroups(machines, self.turns, lambda: self.clock, groups=max(machines), hot_bytes_max=hot_bytes_max, history=1)
+        local = LocalGroups(
+            machines,
+            self.turns,
+            lambda: self.clock,
+            groups=max(machines),
+            hot_bytes_max=hot_bytes_max,
+            history=1,
+        )
         self.turns.local = local
         super().__init__(local, groups=GROUPS, core=0, cores=1, transport=None)

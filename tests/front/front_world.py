@@ -49,11 +49,19 @@ class Wire:
         head = await self.reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")[:-2]
         status = int(first.split()[1])
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        once = [line for line in lines if not line.startswith("Vary:")]  # the one list that may come in pieces
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
+        # the one list that may come in pieces
+        once = [line for line in lines if not line.startswith("Vary:")]
         assert len(once) == len(headers.keys() - {"vary"}), f"a header came twice: {lines}"
         assert headers.get("x-content-type-options") == "nosniff" or status == 100
-        length = 0 if method == "HEAD" or status in (100, 204, 304) else int(headers.get("content-length", 0))
+        length = (
+            0
+            if method == "HEAD" or status in (100, 204, 304)
+            else int(headers.get("content-length", 0))
+        )
         return Answer(status, headers, await self.reader.readexactly(length))
 
     async def chunk(self) -> bytes:
@@ -71,7 +79,9 @@ class Wire:
 
 
 class World:
-    def __init__(self, service: FakeService, front: HttpFront, port: int, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, service: FakeService, front: HttpFront, port: int, tasks: asyncio.TaskGroup
+    ) -> None:
         self.service, self.front, self.port = service, front, port
         self._tasks = tasks
         self.wires: list[Wire] = []
@@ -85,7 +95,9 @@ class World:
         self.wires.append(wire)
         return wire
 
-    async def ask(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Answer:
+    async def ask(
+        self, method: str, target: str, body: bytes | None = None, **headers: str
+    ) -> Answer:
         """One request on a connection of its own; header names are written with underscores."""
         wire = await self.wire()
         wire.send(request(method, target, body, **headers))
@@ -93,11 +105,17 @@ class World:
         wire.close()
         return answer
 
-    async def put(self, name: str, content_type: str = "application/json", **headers: str) -> Answer:
+    async def put(
+        self, name: str, content_type: str = "application/json", **headers: str
+    ) -> Answer:
         return await self.ask("PUT", f"/v1/stream/{name}", content_type=content_type, **headers)
 
-    async def post(self, name: str, body: bytes, content_type: str = "application/json", **headers: str) -> Answer:
-        return await self.ask("POST", f"/v1/stream/{name}", body, content_type=content_type, **headers)
+    async def post(
+        self, name: str, body: bytes, content_type: str = "application/json", **headers: str
+    ) -> Answer:
+        return await self.ask(
+            "POST", f"/v1/stream/{name}", body, content_type=content_type, **headers
+        )
 
     async def get(self, name: str, query: str = "", **headers: str) -> Answer:
         return await self.ask("GET", f"/v1/stream/{name}{query}", **headers)
@@ -144,7 +162,13 @@ def play(
 
     async def main() -> None:
         service = FakeService(hot_bytes_max=hot_bytes_max)
-        front = HttpFront(service, settings or HttpSettings(long_poll_seconds=0.05), handlers, mounts, protection=protection)
+        front = HttpFront(
+            service,
+            settings or HttpSettings(long_poll_seconds=0.05),
+            handlers,
+            mounts,
+            protection=protection,
+        )
         listener = socket.create_server(("127.0.0.1", 0))
         await front.start([listener])
         wires: list[Wire] = []

@@ -1,4 +1,5 @@
-"""Engines trust the appends of this node's own front: whatever its parser accepts is a command without a fault."""
+"""Engines trust the appends of this node's own front: whatever its parser accepts is a command
+without a fault."""
 
 from __future__ import annotations
 
@@ -20,7 +21,21 @@ from polynya.wire.http1 import BadRequest, HeadParser
 
 NUMBERS = st.one_of(
     st.sampled_from(
-        ["0", "-1", "007", "", "1e3", "٣", str(2**53 - 1), str(2**53), str(2**63 - 1), str(2**63), str(2**64), "9" * 20, "9" * 40]
+        [
+            "0",
+            "-1",
+            "007",
+            "",
+            "1e3",
+            "٣",
+            str(2**53 - 1),
+            str(2**53),
+            str(2**63 - 1),
+            str(2**63),
+            str(2**64),
+            "9" * 20,
+            "9" * 40,
+        ]
     ),
     st.integers(-(2**70), 2**70).map(str),
 )
@@ -30,7 +45,9 @@ BODIES = st.one_of(
     st.lists(st.binary(max_size=4)).map(lambda parts: b"[" + b",".join(parts) + b"]"),
 )
 HEADERS = {
-    "Content-Type": st.sampled_from(["application/json", "text/plain", "Application/JSON; a=b", "x" * 400]),
+    "Content-Type": st.sampled_from(
+        ["application/json", "text/plain", "Application/JSON; a=b", "x" * 400]
+    ),
     "Producer-Id": st.sampled_from(["p", "ü", "x" * 300, ""]),
     "Producer-Epoch": NUMBERS,
     "Producer-Seq": NUMBERS,
@@ -56,7 +73,8 @@ class _Front:
 
 
 def proposed_by(body: bytes, headers: dict[str, str]) -> list[Append]:
-    """The commands that a request and its repetition, whose head is known by then, propose; none if it is refused."""
+    """The commands that a request and its repetition, whose head is known by then, propose; none if
+    it is refused."""
     front = _Front()
     connection: Any = SimpleNamespace(front=front, last_append=None)
     lines = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
@@ -77,16 +95,31 @@ def proposed_by(body: bytes, headers: dict[str, str]) -> list[Append]:
 
 
 @given(BODIES, st.fixed_dictionaries({}, optional=HEADERS))
-@example(b"[1,2]", {"Content-Type": "application/json", "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": str(2**53 - 1)})
+@example(
+    b"[1,2]",
+    {
+        "Content-Type": "application/json",
+        "Producer-Id": "p",
+        "Producer-Epoch": "0",
+        "Producer-Seq": str(2**53 - 1),
+    },
+)
 @example(b"x", {"Content-Type": "text/plain", "Stream-Incarnation": "9" * 20})
-def test_what_the_parser_accepts_is_a_command_without_a_fault(body: bytes, headers: dict[str, str]) -> None:
+def test_what_the_parser_accepts_is_a_command_without_a_fault(
+    body: bytes, headers: dict[str, str]
+) -> None:
     for command in proposed_by(body, headers):
         assert fault_of(command) == ""
         assert decode_heard(encode_command(command)) == command
 
 
 def test_a_repeated_request_is_among_what_is_judged() -> None:
-    headers = {"Content-Type": "text/plain", "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "7"}
+    headers = {
+        "Content-Type": "text/plain",
+        "Producer-Id": "p",
+        "Producer-Epoch": "0",
+        "Producer-Seq": "7",
+    }
     assert len(proposed_by(b"x", headers)) == 2
     assert len(proposed_by(b"x", headers | {"Stream-Seq": "a"})) == 1
     assert proposed_by(b"x", headers | {"Producer-Seq": str(2**53)}) == []

@@ -1,4 +1,5 @@
-"""The authorizer: who may do what over HTTP, on the short way as on the general one, and what limits do."""
+"""The authorizer: who may do what over HTTP, on the short way as on the general one, and what
+limits do."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class Gate:
         self.issuer: Issuer | None = None
 
     def token(self, name: str, *scopes: str, seconds: float | None = None, **limits: float) -> str:
-        wanted = Wanted(name=name, scopes=list(scopes), expires_in_seconds=seconds, limits=Limits(**limits))
+        wanted = Wanted(
+            name=name, scopes=list(scopes), expires_in_seconds=seconds, limits=Limits(**limits)
+        )
         self._texts[name] = self.tokens.add(wanted, int(self.wall * 1000))[1]
         return self._texts[name]
 
@@ -49,7 +52,11 @@ class Gate:
 
 
 def guarded(
-    folder: Path, story: Callable[[World, Gate], object], *, origins: tuple[str, ...] = ("*",), setup: Callable[[Gate], None]
+    folder: Path,
+    story: Callable[[World, Gate], object],
+    *,
+    origins: tuple[str, ...] = ("*",),
+    setup: Callable[[Gate], None],
 ) -> None:
     gate = Gate(folder)
     setup(gate)
@@ -59,11 +66,16 @@ def guarded(
         await story(world, gate)  # type: ignore[misc]
 
     async def handler(request: Request) -> Response:
-        return Response(200, b'{"who": "%b"}' % (request.principal.name if request.principal else "nobody").encode())
+        return Response(
+            200,
+            b'{"who": "%b"}' % (request.principal.name if request.principal else "nobody").encode(),
+        )
 
     gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
     authorizer = Authorizer(gate.access, audit=lambda *note: gate.notes.append(note))
-    handlers = dict.fromkeys(("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler)
+    handlers = dict.fromkeys(
+        ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler
+    )
     play(told, handlers=handlers, protection=Protection(authorizer=authorizer, cors=Cors(origins)))
 
 
@@ -76,7 +88,9 @@ def both(gate: Gate) -> None:
 JSON = {"content_type": "application/json"}
 
 
-async def keep(wire: Wire, gate: Gate, name: str, body: bytes = b"1", target: str = "/v1/stream/orders/a") -> Answer:
+async def keep(
+    wire: Wire, gate: Gate, name: str, body: bytes = b"1", target: str = "/v1/stream/orders/a"
+) -> Answer:
     """One append on a kept connection, always of the same shape."""
     wire.send(request("POST", target, body, content_type="application/json", **gate.bearer(name)))
     return await wire.answer()
@@ -94,10 +108,19 @@ def test_without_a_token_nothing_but_health_is_answered(tmp_path: Path) -> None:
             answer = await world.ask(method, target, b"1" if method == "POST" else None)
             assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer"), target
             assert answer.error == "UNAUTHORIZED"
-        for bad in ("Bearer", "Bearer ", "Basic dTpw", "bearer polynya_x_y", "Token x", "Bearer " + "x" * 9000):
+        for bad in (
+            "Bearer",
+            "Bearer ",
+            "Basic dTpw",
+            "bearer polynya_x_y",
+            "Token x",
+            "Bearer " + "x" * 9000,
+        ):
             assert (await world.ask("GET", "/v1/streams", authorization=bad)).status == 401
         assert (await world.ask("GET", "/livez")).status == 200
-        assert (await world.ask("OPTIONS", "/v1/stream/x", origin="https://a.example")).status == 204
+        assert (
+            await world.ask("OPTIONS", "/v1/stream/x", origin="https://a.example")
+        ).status == 204
         assert gate.access.counters.denied == 11
 
     guarded(tmp_path, story, setup=both)
@@ -114,7 +137,12 @@ def test_the_health_of_the_cluster_is_open_and_knows_who_asks(tmp_path: Path) ->
 
         assert await who(**gate.bearer("reader")) == "reader"
         gate.revoke("reader")
-        for headers in ({}, gate.bearer("reader"), {"authorization": "Bearer polynya_x_y"}, {"authorization": "Basic dTpw"}):
+        for headers in (
+            {},
+            gate.bearer("reader"),
+            {"authorization": "Bearer polynya_x_y"},
+            {"authorization": "Basic dTpw"},
+        ):
             assert await who(**headers) == "nobody"
 
     guarded(tmp_path, story, setup=both)
@@ -123,15 +151,26 @@ def test_the_health_of_the_cluster_is_open_and_knows_who_asks(tmp_path: Path) ->
 def test_the_health_of_the_cluster_waits_for_the_keys_of_the_issuer(tmp_path: Path) -> None:
     private = ed25519.Ed25519PrivateKey.generate()
     keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps({"keys": [json.loads(jwt.get_algorithm_by_name("EdDSA").to_jwk(private.public_key()))]}))
+    keys.write_text(
+        json.dumps(
+            {"keys": [json.loads(jwt.get_algorithm_by_name("EdDSA").to_jwk(private.public_key()))]}
+        )
+    )
 
     def setup(gate: Gate) -> None:
         gate.issuer = Issuer(Expected("https://i.example", "streams"), str(keys))
-        claims = {"iss": "https://i.example", "aud": "streams", "sub": "alice", "exp": int(gate.wall) + 60}
+        claims = {
+            "iss": "https://i.example",
+            "aud": "streams",
+            "sub": "alice",
+            "exp": int(gate.wall) + 60,
+        }
         gate._texts["alice"] = jwt.encode(claims, private, algorithm="EdDSA")
 
     async def story(world: World, gate: Gate) -> None:
-        assert json.loads((await world.ask("GET", "/v1/cluster/health", **gate.bearer("alice"))).body) == {"who": "alice"}
+        assert json.loads(
+            (await world.ask("GET", "/v1/cluster/health", **gate.bearer("alice"))).body
+        ) == {"who": "alice"}
 
     guarded(tmp_path, story, setup=setup)
 
@@ -146,20 +185,37 @@ def test_each_verb_on_each_name(tmp_path: Path) -> None:
         assert (await world.post("orders/a", b"1", **writer)).status == 204
         assert (await world.get("orders/a", **writer)).status == 403
         assert (await world.get("orders/a", "?offset=-1", **reader)).body == b"[1]"
-        assert (await world.ask("GET", "/orders/a?offset=-1", **reader)).status == 200, "on Ursula's spelling it is the same name"
-        assert (await world.ask("GET", "/v1/stream/default/orders/a?offset=-1", **reader)).status == 403, "this is another one"
-        for target in ("/v1/stream/orders%2fa", "/v1/stream/orders/../jobs", "/v1/stream//orders/a", "/v1/stream/orders/./a"):
+        assert (await world.ask("GET", "/orders/a?offset=-1", **reader)).status == 200, (
+            "on Ursula's spelling it is the same name"
+        )
+        assert (
+            await world.ask("GET", "/v1/stream/default/orders/a?offset=-1", **reader)
+        ).status == 403, "this is another one"
+        for target in (
+            "/v1/stream/orders%2fa",
+            "/v1/stream/orders/../jobs",
+            "/v1/stream//orders/a",
+            "/v1/stream/orders/./a",
+        ):
             assert (await world.ask("GET", target, **reader)).status == 400, target
         assert (await world.ask("DELETE", "/v1/stream/orders/a", **writer)).status == 403
         assert (await world.ask("PUT", "/orders", **writer)).status == 201
         assert (await world.ask("PUT", "/jobs", **writer)).status == 403
-        assert (await world.ask("GET", "/v1/secret", **writer)).status == 403, "a route without a rule is for admins"
+        assert (await world.ask("GET", "/v1/secret", **writer)).status == 403, (
+            "a route without a rule is for admins"
+        )
         assert (await world.ask("GET", "/v1/secret", **root)).body == b'{"who": "root"}'
         assert (await world.ask("GET", "/metrics", **reader)).status == 403
         assert (await world.ask("GET", "/v1/node", **reader)).body == b'{"who": "reader"}'
         assert (await world.ask("DELETE", "/v1/stream/orders/a", **root)).status == 204
         [(act, target, who, remote, outcome, request_id)] = gate.notes
-        assert (act, target, who.split()[1], remote, outcome) == ("stream.delete", "orders/a", "root", "127.0.0.1", "204")
+        assert (act, target, who.split()[1], remote, outcome) == (
+            "stream.delete",
+            "orders/a",
+            "root",
+            "127.0.0.1",
+            "204",
+        )
         assert request_id
 
     guarded(tmp_path, story, setup=both)
@@ -200,7 +256,9 @@ def test_a_fork_needs_its_source_to_be_readable(tmp_path: Path) -> None:
         forker = gate.bearer("forker")
         refused = await world.put("copies/a", stream_forked_from="/v1/stream/secret/a", **forker)
         assert refused.error == "FORBIDDEN"
-        assert (await world.put("copies/b", stream_forked_from="/v1/stream/orders/a", **forker)).status == 201
+        assert (
+            await world.put("copies/b", stream_forked_from="/v1/stream/orders/a", **forker)
+        ).status == 201
 
     guarded(tmp_path, story, setup=setup)
 
@@ -211,7 +269,11 @@ def test_a_repeated_append_goes_the_short_way_until_its_token_is_revoked(tmp_pat
         wire = await world.wire()
         for _ in range(4):
             assert (await keep(wire, gate, "writer")).status == 204
-        [connection] = [each for each in world.front.connections if each.principal is not None and each._template is not None]
+        [connection] = [
+            each
+            for each in world.front.connections
+            if each.principal is not None and each._template is not None
+        ]
         gate.revoke("writer")
         assert connection._template is None
         for _ in range(3):
@@ -304,22 +366,37 @@ def test_a_token_in_the_url_is_for_event_streams_and_short_lives(tmp_path: Path)
             f"?live=long-poll&offset=-1&access_token={text}",
         ):
             assert (await world.get("orders/a", query)).error == "TOKEN_IN_URL", query
-        assert (await world.ask("DELETE", f"/v1/stream/orders/a?live=sse&access_token={text}")).error == "TOKEN_IN_URL"
-        assert (await world.get("orders/a", "?live=sse&offset=-1&access_token=polynya_x_y")).error == "TOKEN_REFUSED"
+        assert (
+            await world.ask("DELETE", f"/v1/stream/orders/a?live=sse&access_token={text}")
+        ).error == "TOKEN_IN_URL"
+        assert (
+            await world.get("orders/a", "?live=sse&offset=-1&access_token=polynya_x_y")
+        ).error == "TOKEN_REFUSED"
 
     guarded(tmp_path, story, setup=setup)
 
 
 def test_a_large_body_of_a_stranger_is_not_read(tmp_path: Path) -> None:
     async def story(world: World, gate: Gate) -> None:
-        for extra in (b"Content-Length: 20000000\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 9\r\nExpect: 100-continue\r\n"):
+        for extra in (
+            b"Content-Length: 20000000\r\n",
+            b"Transfer-Encoding: chunked\r\n",
+            b"Content-Length: 9\r\nExpect: 100-continue\r\n",
+        ):
             wire = await world.wire()
             wire.send(b"POST /v1/stream/orders/a HTTP/1.1\r\nHost: x\r\n" + extra + b"\r\n")
             answer = await wire.answer()
-            assert (answer.status, answer.error, answer.headers["www-authenticate"]) == (401, "UNAUTHORIZED", "Bearer")
+            assert (answer.status, answer.error, answer.headers["www-authenticate"]) == (
+                401,
+                "UNAUTHORIZED",
+                "Bearer",
+            )
             assert world.front.body_bytes == 0
         wire = await world.wire()
-        wire.send(b"POST /v1/stream/__ds/subscriptions/x/ack HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer w\r\nContent-Length: 2\r\n\r\n")
+        wire.send(
+            b"POST /v1/stream/__ds/subscriptions/x/ack HTTP/1.1\r\nHost: x\r\nAuthorization: "
+            b"Bearer w\r\nContent-Length: 2\r\n\r\n"
+        )
         wire.send(b"{}")
         assert (await wire.answer()).status != 401, "the token of a wake is for the route to check"
 
@@ -375,25 +452,33 @@ def test_a_live_reader_over_its_bytes_is_slowed_down_and_misses_nothing(tmp_path
         assert (await world.get("a", "?offset=now", **gate.bearer("slow"))).status == 200
         [subscriber] = world.front.metered
         gate.access.settle()
-        assert gate.access.report().popitem()[1][:2] == (2, 120_000 + 2), "each byte once, and the two of an empty page"
+        assert gate.access.report().popitem()[1][:2] == (2, 120_000 + 2), (
+            "each byte once, and the two of an empty page"
+        )
         gate.access.settle()
         assert gate.access.report().popitem()[1][:2] == (0, 0)
         assert (await world.get("a", "?offset=now", **gate.bearer("slow"))).error == "RATE_LIMIT"
-        assert (await world.ask("GET", "/v1/streams?live=sse", **gate.bearer("slow"))).error == "RATE_LIMIT", "for streams alone"
+        assert (
+            await world.ask("GET", "/v1/streams?live=sse", **gate.bearer("slow"))
+        ).error == "RATE_LIMIT", "for streams alone"
         gate.access.report()  # the two answers have bodies, too
         for letter in "cde":
             await world.post("a", b'"' + letter.encode() * 9_997 + b'"', **gate.bearer("writer"))
         assert subscriber._record == 2, "nothing is sent while it owes"
         now[0] += 0.21
         piece = await live.chunk()
-        assert piece.count(b"event: data") == 1 and all(letter * 9_997 in piece for letter in (b"c", b"d", b"e"))
+        assert piece.count(b"event: data") == 1 and all(
+            letter * 9_997 in piece for letter in (b"c", b"d", b"e")
+        )
         await world.until(lambda: subscriber._live)
         now[0] += 10
         await world.post("a", b"7", **gate.bearer("writer"))
         assert b"data:[7]" in await live.chunk()
         live.close()
         await world.until(lambda: not world.front.metered)
-        assert gate.access.report().popitem()[1][1] == 30_000 + 2, "with what was sent after the last look"
+        assert gate.access.report().popitem()[1][1] == 30_000 + 2, (
+            "with what was sent after the last look"
+        )
 
     guarded(tmp_path, story, setup=slow_reader)
 
@@ -446,7 +531,11 @@ def test_connections_over_the_limit_are_closed_with_a_reason(tmp_path: Path) -> 
             assert (await wire.answer()).status == 200
         wires[2].send(request("GET", "/v1/streams", **few))
         refused = await wires[2].answer()
-        assert (refused.status, refused.error, refused.headers["retry-after"]) == (429, "CONNECTION_QUOTA", "5")
+        assert (refused.status, refused.error, refused.headers["retry-after"]) == (
+            429,
+            "CONNECTION_QUOTA",
+            "5",
+        )
         assert await wires[2].ended()
         wires[0].send(request("GET", "/v1/streams", **few))
         assert (await wires[0].answer()).status == 200, "those that are open go on"
@@ -470,7 +559,9 @@ def test_streams_over_the_limit_are_not_created(tmp_path: Path) -> None:
         assert statuses == [201] * 5 + [429] * 3
         refused = await world.put("orders/9", **few)
         assert (refused.error, refused.headers["retry-after"]) == ("STREAM_QUOTA", "60")
-        assert (await world.put("orders/0", **few)).status == 200, "one that exists may be asked for again"
+        assert (await world.put("orders/0", **few)).status == 200, (
+            "one that exists may be asked for again"
+        )
         assert (await world.put("jobs/0", **gate.bearer("root"))).status == 201
         assert (await world.ask("DELETE", "/v1/stream/orders/0", **few)).status == 204
         assert (await world.put("orders/9", **few)).status == 201
@@ -480,7 +571,9 @@ def test_streams_over_the_limit_are_not_created(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("origins", [("https://a.example", "https://b.example"), ()])
-def test_only_pages_of_known_origins_may_read_answers(origins: tuple[str, ...], tmp_path: Path) -> None:
+def test_only_pages_of_known_origins_may_read_answers(
+    origins: tuple[str, ...], tmp_path: Path
+) -> None:
     async def story(world: World, gate: Gate) -> None:
         known = await world.get("orders/a", origin="https://a.example", **gate.bearer("root"))
         stranger = await world.get("orders/a", origin="https://evil.example", **gate.bearer("root"))
@@ -489,9 +582,15 @@ def test_only_pages_of_known_origins_may_read_answers(origins: tuple[str, ...], 
         denied = await world.get("orders/a", origin="https://a.example")
         assert denied.status == 401
         if origins:
-            assert known.headers["access-control-allow-origin"] == denied.headers["access-control-allow-origin"] == "https://a.example"
+            assert (
+                known.headers["access-control-allow-origin"]
+                == denied.headers["access-control-allow-origin"]
+                == "https://a.example"
+            )
             assert "retry-after" in known.headers["access-control-expose-headers"]
-            assert {known.headers["vary"], stranger.headers["vary"], plain.headers["vary"]} == {"Origin"}
+            assert {known.headers["vary"], stranger.headers["vary"], plain.headers["vary"]} == {
+                "Origin"
+            }
         for answer in (stranger, plain, preflight, *(() if origins else (known,))):
             assert "access-control-allow-origin" not in answer.headers
 
@@ -511,12 +610,26 @@ def test_pipelined_appends_are_each_looked_at(tmp_path: Path) -> None:
         await world.put("orders/a", **gate.bearer("writer"))
         wire = await world.wire()
         gate._texts["nobody"] = "polynya_0123_x"
-        one = request("POST", "/v1/stream/orders/a", b"1", content_type="application/json", **gate.bearer("writer"))
-        bad = request("POST", "/v1/stream/orders/a", b"2", content_type="application/json", **gate.bearer("nobody"))
+        one = request(
+            "POST",
+            "/v1/stream/orders/a",
+            b"1",
+            content_type="application/json",
+            **gate.bearer("writer"),
+        )
+        bad = request(
+            "POST",
+            "/v1/stream/orders/a",
+            b"2",
+            content_type="application/json",
+            **gate.bearer("nobody"),
+        )
         wire.send(one + bad + one + one + bad)
         assert [(await wire.answer()).status for _ in range(5)] == [204, 401, 204, 204, 401]
         await asyncio.sleep(0)
-        assert (await world.get("orders/a", "?offset=-1", **gate.bearer("reader"))).body == b"[1,1,1]"
+        assert (
+            await world.get("orders/a", "?offset=-1", **gate.bearer("reader"))
+        ).body == b"[1,1,1]"
 
     guarded(tmp_path, story, setup=both)
 
@@ -524,7 +637,20 @@ def test_pipelined_appends_are_each_looked_at(tmp_path: Path) -> None:
 def test_a_request_waits_for_the_keys_of_the_issuer_once(tmp_path: Path) -> None:
     private = ed25519.Ed25519PrivateKey.generate()
     keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps({"keys": [{**json.loads(jwt.get_algorithm_by_name("EdDSA").to_jwk(private.public_key())), "kid": "1"}]}))
+    keys.write_text(
+        json.dumps(
+            {
+                "keys": [
+                    {
+                        **json.loads(
+                            jwt.get_algorithm_by_name("EdDSA").to_jwk(private.public_key())
+                        ),
+                        "kid": "1",
+                    }
+                ]
+            }
+        )
+    )
 
     def setup(gate: Gate) -> None:
         gate.issuer = Issuer(Expected("https://i.example", "streams"), str(keys))
@@ -536,16 +662,24 @@ def test_a_request_waits_for_the_keys_of_the_issuer_once(tmp_path: Path) -> None
             "scope": "create,append:orders/",
         }
         gate._texts["alice"] = jwt.encode(claims, private, algorithm="EdDSA", headers={"kid": "1"})
-        gate._texts["forged"] = jwt.encode(claims, ed25519.Ed25519PrivateKey.generate(), algorithm="EdDSA", headers={"kid": "1"})
-        gate._texts["stranger"] = jwt.encode(claims, private, algorithm="EdDSA", headers={"kid": "2"})
+        gate._texts["forged"] = jwt.encode(
+            claims, ed25519.Ed25519PrivateKey.generate(), algorithm="EdDSA", headers={"kid": "1"}
+        )
+        gate._texts["stranger"] = jwt.encode(
+            claims, private, algorithm="EdDSA", headers={"kid": "2"}
+        )
 
     async def story(world: World, gate: Gate) -> None:
-        answers = await asyncio.gather(*(world.put("orders/a", **gate.bearer("alice")) for _ in range(5)))
+        answers = await asyncio.gather(
+            *(world.put("orders/a", **gate.bearer("alice")) for _ in range(5))
+        )
         assert sorted(answer.status for answer in answers) == [200] * 4 + [201]
         wire = await world.wire()
         assert [(await keep(wire, gate, "alice")).status for _ in range(4)] == [204] * 4
         for other in ("forged", "stranger"):
-            assert [(await keep(wire, gate, other)).error for _ in range(3)] == ["TOKEN_REFUSED"] * 3
+            assert [(await keep(wire, gate, other)).error for _ in range(3)] == [
+                "TOKEN_REFUSED"
+            ] * 3
         assert (await world.put("jobs/a", **gate.bearer("alice"))).status == 403
 
     guarded(tmp_path, story, setup=setup)
@@ -566,7 +700,9 @@ def test_what_needs_a_token_is_kept_by_no_shared_cache(tmp_path: Path) -> None:
     guarded(tmp_path, story, setup=both)
 
 
-def test_who_went_away_while_the_keys_were_read_is_counted_and_answered_no_more(tmp_path: Path) -> None:
+def test_who_went_away_while_the_keys_were_read_is_counted_and_answered_no_more(
+    tmp_path: Path,
+) -> None:
     async def story(world: World, gate: Gate) -> None:
         assert (await world.put("orders/a", **gate.bearer("few"))).status == 201
         identify, refresh = gate.access.identify, gate.access.refresh
@@ -592,7 +728,9 @@ def test_who_went_away_while_the_keys_were_read_is_counted_and_answered_no_more(
         await world.until(lambda: not world.front.connections)
         read.set()
         await world.until(lambda: not world.front._tasks)
-        assert identify(gate._texts["few"]).meter.connections == 0, "they would count against its limit for ever"  # type: ignore[union-attr]
+        assert identify(gate._texts["few"]).meter.connections == 0, (
+            "they would count against its limit for ever"
+        )  # type: ignore[union-attr]
         assert not world.front.live, "nobody reads"
 
     guarded(tmp_path, story, setup=lambda gate: gate.token("few", "all", connections=2))

@@ -54,9 +54,19 @@ class Acts:
         return self._note("rebalance", replicas)
 
 
-def ask(acts: Acts, path: str, body: Any = None, *, method: str = "POST", headers: dict[str, str] = JSON) -> Response:
+def ask(
+    acts: Acts, path: str, body: Any = None, *, method: str = "POST", headers: dict[str, str] = JSON
+) -> Response:
     segments = tuple(path.split("/")) if path else ()
-    request = Request(method, f"/v1/cluster/{path}", segments, {}, headers, b"" if body is None else json.dumps(body).encode(), "http://h")
+    request = Request(
+        method,
+        f"/v1/cluster/{path}",
+        segments,
+        {},
+        headers,
+        b"" if body is None else json.dumps(body).encode(),
+        "http://h",
+    )
     routes = ClusterRoutes(acts)
     return asyncio.run(routes.handle(request) if path else routes.look(request))
 
@@ -64,9 +74,21 @@ def ask(acts: Acts, path: str, body: Any = None, *, method: str = "POST", header
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("nodes", {"peer": "h:1", "http": "http://h:2", "zone": "a"}, ("add", NewNode(0, "h:1", "http://h:2", "a"))),
-        ("nodes", {"replaces": 2, "rebalance": False}, ("add", NewNode(replaces=2, rebalance=False))),
-        ("nodes", {"peer": "h:1", "http": "http://h:2", "reader": True}, ("add", NewNode(0, "h:1", "http://h:2", reader=True))),
+        (
+            "nodes",
+            {"peer": "h:1", "http": "http://h:2", "zone": "a"},
+            ("add", NewNode(0, "h:1", "http://h:2", "a")),
+        ),
+        (
+            "nodes",
+            {"replaces": 2, "rebalance": False},
+            ("add", NewNode(replaces=2, rebalance=False)),
+        ),
+        (
+            "nodes",
+            {"peer": "h:1", "http": "http://h:2", "reader": True},
+            ("add", NewNode(0, "h:1", "http://h:2", reader=True)),
+        ),
         ("nodes/3/promote", {}, ("promote", 3, True)),
         ("nodes/3/promote", {"rebalance": False}, ("promote", 3, False)),
         ("nodes/3/cordon", {}, ("cordon", 3, False)),
@@ -112,7 +134,9 @@ def test_what_is_no_act_is_refused(path, body, more, code):
     assert failed.value.code == code and acts.said == []
 
 
-@pytest.mark.parametrize("code", ["CLUSTER_REFUSED", "CLUSTER_STARTING", "NODE_NOT_FOUND", "GROUP_NOT_FOUND"])
+@pytest.mark.parametrize(
+    "code", ["CLUSTER_REFUSED", "CLUSTER_STARTING", "NODE_NOT_FOUND", "GROUP_NOT_FOUND"]
+)
 def test_a_refusal_says_why(code):
     acts = Acts()
     acts.refusal = ClusterRefused(code, "3 replicas need 3 nodes")
@@ -130,15 +154,32 @@ def test_where_a_token_is_needed_strangers_learn_whether_it_is_healthy_alone(met
     stranger = Request(method, "/v1/cluster/health", (), {}, {}, b"", "http://h")
     answer = asyncio.run(ClusterRoutes(Acts()).guarded_health(stranger))
     assert (answer.status, json.loads(answer.body)) == (503, {"healthy": False})
-    known = Request(method, "/v1/cluster/health", (), {}, {}, b"", "http://h", Principal(id="1", name="root", grants=()))
+    known = Request(
+        method,
+        "/v1/cluster/health",
+        (),
+        {},
+        {},
+        b"",
+        "http://h",
+        Principal(id="1", name="root", grants=()),
+    )
     answer = asyncio.run(ClusterRoutes(Acts()).guarded_health(known))
-    assert answer.status == 503 and json.loads(answer.body)["problems"] == ["node 2 does not answer"]
+    assert answer.status == 503 and json.loads(answer.body)["problems"] == [
+        "node 2 does not answer"
+    ]
     with pytest.raises(Failure) as failed:
-        asyncio.run(ClusterRoutes(Acts()).guarded_health(Request("POST", "/v1/cluster/health", (), {}, {}, b"", "http://h")))
+        asyncio.run(
+            ClusterRoutes(Acts()).guarded_health(
+                Request("POST", "/v1/cluster/health", (), {}, {}, b"", "http://h")
+            )
+        )
     assert failed.value.code == "METHOD_NOT_ALLOWED"
 
 
 def test_health_is_a_status():
     request = Request("GET", "/v1/cluster/health", (), {}, {}, b"", "http://h")
     answer = asyncio.run(ClusterRoutes(Acts()).health(request))
-    assert answer.status == 503 and json.loads(answer.body)["problems"] == ["node 2 does not answer"]
+    assert answer.status == 503 and json.loads(answer.body)["problems"] == [
+        "node 2 does not answer"
+    ]

@@ -18,10 +18,19 @@ from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.http import connection
 from polynya.front.http.connection import Connection
-from polynya.front.http.protocol.settings import BODY_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LINGER_SECONDS, STALL_SECONDS
+from polynya.front.http.protocol.settings import (
+    BODY_SECONDS,
+    HEAD_SECONDS,
+    IDLE_SECONDS,
+    LINGER_SECONDS,
+    STALL_SECONDS,
+)
 from polynya.front.http.server import HttpFront
 
-CHUNKED = b"POST /v1/stream/s HTTP/1.1\r\nHost: t\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = (
+    b"POST /v1/stream/s HTTP/1.1\r\nHost: t\r\nContent-Type: text/plain\r\nTransfer-Encoding: "
+    b"chunked\r\n\r\n"
+)
 PIPELINE = b"".join(
     [
         request("PUT", "/v1/stream/s", content_type="text/plain"),
@@ -108,7 +117,10 @@ def test_pipelined_appends_are_in_flight_together_and_a_read_waits_for_them() ->
         await world.put("s")
         world.service.turns.held = True
         wire = await world.wire()
-        appends = [request("POST", "/v1/stream/s", b"%d" % number, content_type="application/json") for number in range(200)]
+        appends = [
+            request("POST", "/v1/stream/s", b"%d" % number, content_type="application/json")
+            for number in range(200)
+        ]
         wire.send(b"".join(appends) + request("GET", "/v1/stream/s"))
         await world.until(lambda: len(world.service.turns._proposals) == 64)
         await asyncio.sleep(0.01)
@@ -116,7 +128,9 @@ def test_pipelined_appends_are_in_flight_together_and_a_read_waits_for_them() ->
         world.service.turns.release()
         offsets = [(await wire.answer()).headers["stream-next-offset"] for _ in appends]
         assert offsets == sorted(offsets)
-        assert (await wire.answer()).body == b"[" + b",".join(b"%d" % number for number in range(200)) + b"]"
+        assert (await wire.answer()).body == b"[" + b",".join(
+            b"%d" % number for number in range(200)
+        ) + b"]"
 
     play(story)
 
@@ -206,7 +220,8 @@ def test_a_large_body_that_waits_behind_a_long_poll_counts_until_it_may_go_on() 
 
 
 def test_bodies_in_chunks_count_with_all_that_has_come() -> None:
-    """Their size is not known before: a few of them at a time could take many times the memory that all bodies may."""
+    """Their size is not known before: a few of them at a time could take many times the memory that
+    all bodies may."""
 
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
@@ -220,7 +235,11 @@ def test_bodies_in_chunks_count_with_all_that_has_come() -> None:
             await world.until(lambda: world.front.body_bytes == 3 * 0x40000)
             second.send(piece)
             answer = await second.answer()
-            assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "REQUEST_MEMORY_LIMIT", "1")
+            assert (answer.status, answer.error, answer.headers["retry-after"]) == (
+                503,
+                "REQUEST_MEMORY_LIMIT",
+                "1",
+            )
             first.send(b"0\r\n\r\n")
             assert (await first.answer()).status == 204
         assert world.front.body_bytes == 0
@@ -236,13 +255,18 @@ def test_expect_100_continue() -> None:
         assert (await wire.answer()).status == 100
         wire.send(b"hello")
         assert (await wire.answer()).status == 204
-        wire.send(SMUGGLED + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (APPEND_BYTES_MAX + 1))
+        wire.send(
+            SMUGGLED
+            + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (APPEND_BYTES_MAX + 1)
+        )
         assert (await wire.answer()).status == 413
         other = await world.wire()
         other.send(SMUGGLED + b"Content-Length: 5\r\nExpect: a-pony\r\n\r\n")
         assert (await other.answer()).error == "EXPECTATION"
         old = await world.wire()
-        old.send(SMUGGLED.replace(b"1.1", b"1.0") + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        old.send(
+            SMUGGLED.replace(b"1.1", b"1.0") + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+        )
         await world.until(lambda: any(each._body is not None for each in world.front.connections))
         old.send(b"hello")
         assert (await old.answer()).status == 204, "HTTP/1.0 knows no 100"
@@ -286,13 +310,17 @@ def test_a_client_that_never_leaves_is_cut() -> None:
 
 
 @pytest.mark.parametrize("close", [False, True])
-def test_a_client_that_takes_its_answer_slowly_has_time_and_one_that_does_not_is_cut(close: bool) -> None:
+def test_a_client_that_takes_its_answer_slowly_has_time_and_one_that_does_not_is_cut(
+    close: bool,
+) -> None:
     async def story(world: World) -> None:
         await world.put("s", content_type="application/octet-stream")
         block = bytes(1 << 20)
         append = await world.wire()
         for _ in range(8):
-            append.send(request("POST", "/v1/stream/s", block, content_type="application/octet-stream"))
+            append.send(
+                request("POST", "/v1/stream/s", block, content_type="application/octet-stream")
+            )
             assert (await append.answer()).status == 204
         append.close()
         await world.until(lambda: not world.front.connections)
@@ -301,8 +329,12 @@ def test_a_client_that_takes_its_answer_slowly_has_time_and_one_that_does_not_is
         narrow.connect(("127.0.0.1", world.port))
         reader, writer = await asyncio.open_connection(sock=narrow)
         ending = "Connection: close\r\n" if close else ""
-        writer.write(f"GET /v1/stream/s?offset=-1&max_bytes={8 << 20} HTTP/1.1\r\nHost: x\r\n{ending}\r\n".encode())
-        await world.until(lambda: any(connection.write_paused for connection in world.front.connections))
+        writer.write(
+            f"GET /v1/stream/s?offset=-1&max_bytes={8 << 20} HTTP/1.1\r\nHost: x\r\n{ending}\r\n".encode()
+        )
+        await world.until(
+            lambda: any(connection.write_paused for connection in world.front.connections)
+        )
         for _ in range(4):
             await reader.readexactly(1 << 20)
             world.front.sweep(world.front.tick + STALL_SECONDS - 1)
@@ -332,13 +364,18 @@ def test_answers_reach_a_client_that_has_closed_its_half() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("asked", ["/v1/streams", "/v1/stream/s?offset=-1", "/v1/stream/none?offset=-1"])
-def test_what_is_read_reaches_a_client_that_has_closed_its_half(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "asked", ["/v1/streams", "/v1/stream/s?offset=-1", "/v1/stream/none?offset=-1"]
+)
+def test_what_is_read_reaches_a_client_that_has_closed_its_half(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also when it is asked of another core."""
 
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
-        monkeypatch.setattr(world.service, "read_nowait", lambda query: None)  # as for a stream of another core
+        # as for a stream of another core
+        monkeypatch.setattr(world.service, "read_nowait", lambda query: None)
 
         def slowed(answer: Any) -> Any:
             async def slow(*query: Any, **more: Any) -> Any:
@@ -367,7 +404,9 @@ def test_a_waiting_reader_that_leaves_is_forgotten() -> None:
         await world.until(lambda: len(world.service.local.feeds) == 2)
         poll.close()
         live.close()
-        await world.until(lambda: not len(world.service.local.feeds) and not world.front.connections)
+        await world.until(
+            lambda: not len(world.service.local.feeds) and not world.front.connections
+        )
         assert not world.front.live
         assert not world.front.waiters
 
@@ -378,7 +417,9 @@ def test_connection_close_and_old_clients() -> None:
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
         wire = await world.wire()
-        wire.send(request("GET", "/v1/stream/s", connection="close") + request("GET", "/v1/stream/s"))
+        wire.send(
+            request("GET", "/v1/stream/s", connection="close") + request("GET", "/v1/stream/s")
+        )
         assert (await wire.answer()).headers["connection"] == "close"
         assert await wire.ended()
         old = await world.wire()
@@ -441,10 +482,16 @@ def test_a_fork_that_begins_with_more_than_one_append_may_have_is_too_large() ->
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
         assert (await world.post("s", b"x" * APPEND_BYTES_MAX, "text/plain")).status == 204
-        more = {"stream_forked_from": "/v1/stream/s", "stream_fork_offset": "-1", "stream_fork_sub_offset": str(APPEND_BYTES_MAX - 1)}
+        more = {
+            "stream_forked_from": "/v1/stream/s",
+            "stream_fork_offset": "-1",
+            "stream_fork_sub_offset": str(APPEND_BYTES_MAX - 1),
+        }
         answer = await world.ask("PUT", "/v1/stream/f", b"yy", content_type="text/plain", **more)
         assert (answer.status, answer.error) == (413, "BODY_TOO_LARGE")
-        assert (await world.ask("PUT", "/v1/stream/f", b"y", content_type="text/plain", **more)).status == 201
+        assert (
+            await world.ask("PUT", "/v1/stream/f", b"y", content_type="text/plain", **more)
+        ).status == 201
 
     play(story)
 
@@ -454,13 +501,28 @@ def test_the_bound_of_hot_bytes() -> None:
         await world.put("s", "text/plain")
         assert (await world.post("s", b"x" * 60, "text/plain")).status == 204
         answer = await world.post("s", b"x" * 60, "text/plain")
-        assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "MEMORY_PRESSURE", "1")
+        assert (answer.status, answer.error, answer.headers["retry-after"]) == (
+            503,
+            "MEMORY_PRESSURE",
+            "1",
+        )
         for method, path in (("POST", "s"), ("PUT", "t")):
-            answer = await world.ask(method, f"/v1/stream/{path}", b"x" * 200, content_type="text/plain")
+            answer = await world.ask(
+                method, f"/v1/stream/{path}", b"x" * 200, content_type="text/plain"
+            )
             assert (answer.status, answer.error) == (413, "APPEND_EXCEEDS_MEMORY_LIMIT")
-            assert "retry-after" not in answer.headers and answer.headers["stream-outcome"] == "refused"
+            assert (
+                "retry-after" not in answer.headers
+                and answer.headers["stream-outcome"] == "refused"
+            )
             assert b"100 bytes" in answer.body and b"cold.max_hot_bytes_per_group" in answer.body
-        forked = await world.ask("PUT", "/v1/stream/f", b"x" * 200, content_type="text/plain", stream_forked_from="/v1/stream/s")
+        forked = await world.ask(
+            "PUT",
+            "/v1/stream/f",
+            b"x" * 200,
+            content_type="text/plain",
+            stream_forked_from="/v1/stream/s",
+        )
         assert (forked.status, forked.error) == (413, "APPEND_EXCEEDS_MEMORY_LIMIT")
         assert (await world.ask("DELETE", "/v1/stream/s")).status == 204, "no fork holds it"
         assert (await world.head("s")).status == 404

@@ -1,4 +1,5 @@
-"""`consistency=local`: what this node has, without a leader; and `Stream-Up-To-Date` only where it is true."""
+"""`consistency=local`: what this node has, without a leader; and `Stream-Up-To-Date` only where it
+is true."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ async def followed(world: World) -> Elsewhere:
 
 
 def controls(piece: bytes) -> list[dict[str, object]]:
-    return [json.loads(found) for found in re.findall(rb"event: control\ndata:(\{[^{}]*\})\n\n", piece)]
+    return [
+        json.loads(found) for found in re.findall(rb"event: control\ndata:(\{[^{}]*\})\n\n", piece)
+    ]
 
 
 def test_a_replica_without_a_leader_answers_local_reads_and_no_others() -> None:
@@ -50,9 +53,15 @@ def test_a_replica_without_a_leader_answers_local_reads_and_no_others() -> None:
         elsewhere = await followed(world)
         elsewhere.away = True
         page = await world.get("s", f"?offset=-1&{LOCAL}")
-        assert (page.status, page.body) == (200, b"[1,2]") and "stream-up-to-date" not in page.headers
+        assert (page.status, page.body) == (
+            200,
+            b"[1,2]",
+        ) and "stream-up-to-date" not in page.headers
         head = await world.ask("HEAD", f"/v1/stream/s?{LOCAL}")
-        assert head.status == 200 and head.headers["stream-next-offset"] == page.headers["stream-next-offset"]
+        assert (
+            head.status == 200
+            and head.headers["stream-next-offset"] == page.headers["stream-next-offset"]
+        )
         listed = await world.ask("GET", f"/v1/streams?{LOCAL}")
         assert [entry["name"] for entry in json.loads(listed.body)["streams"]] == ["s"]
         late = await world.get("s", f"?live=long-poll&offset=now&timeout_ms=20&{LOCAL}")
@@ -61,10 +70,17 @@ def test_a_replica_without_a_leader_answers_local_reads_and_no_others() -> None:
         (control,) = controls(await reader.chunk())
         assert "upToDate" not in control
         assert elsewhere.asked == 0, "a local read asks nobody"
-        for target in ("?offset=-1", "?offset=-1&consistency=leader", "?live=long-poll&offset=now&timeout_ms=20", "?live=sse&offset=-1"):
+        for target in (
+            "?offset=-1",
+            "?offset=-1&consistency=leader",
+            "?live=long-poll&offset=now&timeout_ms=20",
+            "?live=sse&offset=-1",
+        ):
             refused = await world.get("s", target)
             assert refused.status == 503 and refused.headers["stream-outcome"] == "refused", target
-        assert (await world.head("s")).status == 503 and (await world.ask("GET", "/v1/streams")).status == 503
+        assert (await world.head("s")).status == 503 and (
+            await world.ask("GET", "/v1/streams")
+        ).status == 503
 
     play(story)
 
@@ -95,7 +111,9 @@ def test_a_local_page_is_asked_for_again_and_its_tag_does_not_say_that_it_is_all
         await followed(world)
         page = await world.get("s", f"?offset=-1&{LOCAL}")
         assert page.headers["cache-control"] == "no-cache"
-        assert not page.headers["etag"].endswith(':t"'), "a cache that renews it by a node that knows would go on without the header"
+        assert not page.headers["etag"].endswith(':t"'), (
+            "a cache that renews it by a node that knows would go on without the header"
+        )
         again = await world.get("s", f"?offset=-1&{LOCAL}", if_none_match=page.headers["etag"])
         assert again.status == 304 and "stream-up-to-date" not in again.headers
         world.service.local.agreement = None  # it leads now
@@ -112,19 +130,25 @@ def test_a_closed_stream_is_all_there_is_anywhere() -> None:
         world.service.local.agreement = elsewhere = Elsewhere()
         elsewhere.away = True
         page = await world.get("s", f"?offset=-1&{LOCAL}")
-        assert page.headers["stream-up-to-date"] == page.headers["stream-closed"] == "true" and page.headers["etag"].endswith(':c"')
+        assert page.headers["stream-up-to-date"] == page.headers[
+            "stream-closed"
+        ] == "true" and page.headers["etag"].endswith(':c"')
 
     play(story)
 
 
-@pytest.mark.parametrize("target", ["s?offset=-1", "s?live=long-poll&offset=now", "s?live=sse&offset=-1"])
+@pytest.mark.parametrize(
+    "target", ["s?offset=-1", "s?live=long-poll&offset=now", "s?live=sse&offset=-1"]
+)
 def test_another_consistency_is_refused(target: str) -> None:
     async def story(world: World) -> None:
         await world.put("s")
         for wrong in ("strong", "", "LOCAL"):
             assert (await world.get(f"{target}&consistency={wrong}")).error == "INVALID_PARAMETER"
         assert (await world.ask("HEAD", "/v1/stream/s?consistency=strong")).status == 400
-        assert (await world.ask("GET", "/v1/streams?consistency=strong")).error == "INVALID_PARAMETER"
+        assert (
+            await world.ask("GET", "/v1/streams?consistency=strong")
+        ).error == "INVALID_PARAMETER"
 
     play(story)
 

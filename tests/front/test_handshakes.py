@@ -1,4 +1,5 @@
-"""TLS handshakes that never end: they are counted, the oldest make room, and nobody else notices."""
+"""TLS handshakes that never end: they are counted, the oldest make room, and nobody else
+notices."""
 
 from __future__ import annotations
 
@@ -31,8 +32,12 @@ class Secured:
 
     async def ask(self) -> bytes:
         """The answer to a request on a connection of its own."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self._trusted, server_hostname="localhost")
-        writer.write(request("PUT", "/v1/stream/s", content_type="application/json", connection="close"))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self._trusted, server_hostname="localhost"
+        )
+        writer.write(
+            request("PUT", "/v1/stream/s", content_type="application/json", connection="close")
+        )
         answer = await reader.read()
         writer.close()
         return answer
@@ -64,7 +69,11 @@ class Secured:
 async def secured(folder: Path) -> AsyncIterator[Secured]:
     files = prepare(Config(data=str(folder), listen="127.0.0.1:0", tls=TlsConfig(self=True)))
     assert files is not None
-    front = HttpFront(FakeService(), HttpSettings(connections_max=CONNECTIONS), protection=Protection(tls=Tls(files).context))
+    front = HttpFront(
+        FakeService(),
+        HttpSettings(connections_max=CONNECTIONS),
+        protection=Protection(tls=Tls(files).context),
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     await front.start([listener])
@@ -96,7 +105,9 @@ def closed(raw: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "half a hello"])
-def test_handshakes_that_never_end_make_room_for_younger_ones(play: Callable[[Story], None], said: bytes) -> None:
+def test_handshakes_that_never_end_make_room_for_younger_ones(
+    play: Callable[[Story], None], said: bytes
+) -> None:
     async def story(world: Secured) -> None:
         crowd = await world.strangers(3 * CONNECTIONS, said)
         await world.until(lambda: sum(map(closed, crowd)) == 3 * CONNECTIONS - 10)
@@ -112,7 +123,9 @@ def test_handshakes_that_never_end_make_room_for_younger_ones(play: Callable[[St
     play(story)
 
 
-def test_a_handshake_has_its_time(play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_has_its_time(
+    play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tls_handshakes, "HANDSHAKE_SECONDS", 0.2)
 
     async def story(world: Secured) -> None:
@@ -124,14 +137,18 @@ def test_a_handshake_has_its_time(play: Callable[[Story], None], monkeypatch: py
 
 def test_plain_requests_and_noise_are_no_handshakes(play: Callable[[Story], None]) -> None:
     async def story(world: Secured) -> None:
-        crowd = await world.strangers(4, request("GET", "/livez")) + await world.strangers(4, b"\x16\x03\x01" + bytes(500))
+        crowd = await world.strangers(4, request("GET", "/livez")) + await world.strangers(
+            4, b"\x16\x03\x01" + bytes(500)
+        )
         await world.until(lambda: all(map(closed, crowd)) and not world.shaking)
         assert b" 20" in (await world.ask())[:20]
 
     play(story)
 
 
-def test_where_no_file_can_be_opened_nothing_is_taken_for_a_moment(play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_file_can_be_opened_nothing_is_taken_for_a_moment(
+    play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story(world: Secured) -> None:
         (server,) = world.front._servers
         assert isinstance(server, tls_handshakes.Handshakes)

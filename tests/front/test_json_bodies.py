@@ -21,7 +21,16 @@ def test_what_fits_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'{"name":1}', b'{"name":"a","other":1}', b'{"name":"\xff"}', b'{"name":"\xed\xa0\x80"}']
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"name":1}',
+        b'{"name":"a","other":1}',
+        b'{"name":"\xff"}',
+        b'{"name":"\xed\xa0\x80"}',
+    ],
 )
 def test_what_does_not_is_refused(body: bytes) -> None:
     with pytest.raises(Failure, match="is not valid for this path") as failure:

@@ -25,16 +25,23 @@ ID = bytes([9]) * 16
 async def produce(wire: KafkaWire, topic: str, *sent: bytes, **more: int) -> list[tuple[int, int]]:
     """Return (error, base offset) of each batch."""
     message = await wire.ask("Produce", 9, **produce_fields(topic, *sent, **more))
-    return [(each.error_code.value, each.base_offset) for each in message.responses[0].partition_responses]
+    return [
+        (each.error_code.value, each.base_offset)
+        for each in message.responses[0].partition_responses
+    ]
 
 
-async def fetch(wire: KafkaWire, topic: str, *offsets: int, **more: int) -> list[tuple[int, int, list[tuple[int, bytes]]]]:
+async def fetch(
+    wire: KafkaWire, topic: str, *offsets: int, **more: int
+) -> list[tuple[int, int, list[tuple[int, bytes]]]]:
     """Return (error, high watermark, [(offset, value)]) of each partition."""
     message = await wire.ask("Fetch", 11, **fetch_fields(topic, *offsets, **more))
     found = []
     for each in message.responses[0].partitions:
         records = [
-            (record.offset, record.value) for one in batches.batches_of(each.records or b"") for record in DefaultRecordBatch(bytes(one))
+            (record.offset, record.value)
+            for one in batches.batches_of(each.records or b"")
+            for record in DefaultRecordBatch(bytes(one))
         ]
         found.append((each.error_code.value, each.high_watermark, records))
     return found
@@ -49,8 +56,12 @@ def test_what_is_produced_is_fetched_with_its_offsets() -> None:
         whole = [(0, b"a"), (1, b"b"), (2, b"c")]
         assert await fetch(wire, "t", 0, 0) == [(0, 3, whole), (0, 1, [(0, b"x")])]
         assert await fetch(wire, "t", 2) == [(0, 3, whole[2:])]
-        assert await fetch(wire, "t", 1) == [(0, 3, whole)], "a batch is whole, from before the offset"
-        assert await fetch(wire, "t", 0, max_bytes=1) == [(0, 3, whole[:2])], "one batch, over the limit"
+        assert await fetch(wire, "t", 1) == [(0, 3, whole)], (
+            "a batch is whole, from before the offset"
+        )
+        assert await fetch(wire, "t", 0, max_bytes=1) == [(0, 3, whole[:2])], (
+            "one batch, over the limit"
+        )
         assert await fetch(wire, "t", 0, 0, max_bytes=1) == [(0, 3, whole[:2]), (0, 1, [])]
         assert await fetch(wire, "t", 4) == [(Error.OFFSET_OUT_OF_RANGE, -1, [])]
         assert await fetch(wire, "t", 3) == [(0, 3, [])]
@@ -67,7 +78,9 @@ def test_batches_in_the_object_store_are_fetched_as_they_were() -> None:
         for part in range(4):
             for number in range(5):
                 values = [b"%d-%d-%d" % (part, number, record) for record in range(1 + number)]
-                assert await produce(wire, "t", batch(*values, time_ms=part * 1000)) == [(0, len(whole))]
+                assert await produce(wire, "t", batch(*values, time_ms=part * 1000)) == [
+                    (0, len(whole))
+                ]
                 whole += [(len(whole) + at, value) for at, value in enumerate(values)]
             if part < 3:
                 await world.core.flusher.flush_now()
@@ -76,7 +89,9 @@ def test_batches_in_the_object_store_are_fetched_as_they_were() -> None:
         assert await fetch(wire, "t", 25, max_bytes=1) == [(0, 60, whole[25:30])]
         for place, (part, found) in enumerate([(0, 0), (1, 15), (2, 30), (3, 45)]):
             assert await offset_of(wire, "t", part * 1000) == found, place
-        assert await offset_of(wire, "t", 1003) == 15 + 9, "the fourth record of the first batch that has four"
+        assert await offset_of(wire, "t", 1003) == 15 + 9, (
+            "the fourth record of the first batch that has four"
+        )
         assert await offset_of(wire, "t", 9999) == -1
         assert [await offset_of(wire, "t", special) for special in (-2, -1)] == [0, 60]
 
@@ -111,8 +126,12 @@ def test_idempotent_batches_are_judged_by_kafkas_rules() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         wire = await world.wire()
-        made = await wire.ask("InitProducerId", 1, transactional_id=None, transaction_timeout=_ms(1000))
-        other = await wire.ask("InitProducerId", 1, transactional_id=None, transaction_timeout=_ms(1000))
+        made = await wire.ask(
+            "InitProducerId", 1, transactional_id=None, transaction_timeout=_ms(1000)
+        )
+        other = await wire.ask(
+            "InitProducerId", 1, transactional_id=None, transaction_timeout=_ms(1000)
+        )
         assert made.producer_id != other.producer_id
         assert made.producer_epoch == 0
         first = batch(b"a", b"b", producer=(made.producer_id, 0, 0))
@@ -121,8 +140,12 @@ def test_idempotent_batches_are_judged_by_kafkas_rules() -> None:
         gap = batch(b"c", producer=(made.producer_id, 0, 3))
         assert await produce(wire, "t", gap) == [(Error.OUT_OF_ORDER_SEQUENCE, -1)]
         assert await produce(wire, "t", batch(b"c", producer=(made.producer_id, 0, 2))) == [(0, 2)]
-        assert [found for *_, found in await fetch(wire, "t", 0)] == [[(0, b"a"), (1, b"b"), (2, b"c")]]
-        refused = await wire.ask("InitProducerId", 1, transactional_id="x", transaction_timeout=_ms(1000))
+        assert [found for *_, found in await fetch(wire, "t", 0)] == [
+            [(0, b"a"), (1, b"b"), (2, b"c")]
+        ]
+        refused = await wire.ask(
+            "InitProducerId", 1, transactional_id="x", transaction_timeout=_ms(1000)
+        )
         assert refused.error_code.value == Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     play(story)
@@ -154,7 +177,9 @@ def test_refused_batches_change_nothing() -> None:
         ):
             assert await produce(wire, "t", bad) == [(error, -1)]
         assert await produce(wire, "t", good, acks=5) == [(Error.INVALID_REQUIRED_ACKS, -1)]
-        assert await produce(wire, "t", good, partition=7) == [(Error.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        assert await produce(wire, "t", good, partition=7) == [
+            (Error.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        ]
         assert await produce(wire, "unknown", good) == [(Error.UNKNOWN_TOPIC_OR_PARTITION, -1)]
         assert await fetch(wire, "t", 0) == [(0, 0, [])]
 
@@ -166,12 +191,17 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
         await world.topic("t")
         wire = await world.wire()
         sent = [wire.send("Fetch", 11, **fetch_fields("t", 0, max_wait_ms=300))]
-        sent += [wire.send("Produce", 9, **produce_fields("t", batch(b"%d" % number))) for number in range(70)]
+        sent += [
+            wire.send("Produce", 9, **produce_fields("t", batch(b"%d" % number)))
+            for number in range(70)
+        ]
         sent.append(wire.send("ApiVersions", 0))
         names = [("Fetch", 11), *[("Produce", 9)] * 70, ("ApiVersions", 0)]
         answers = [await wire.answer(*name) for name in names]
         assert [correlation for correlation, _ in answers] == sent
-        offsets = [message.responses[0].partition_responses[0].base_offset for _, message in answers[1:-1]]
+        offsets = [
+            message.responses[0].partition_responses[0].base_offset for _, message in answers[1:-1]
+        ]
         assert offsets == list(range(70)), "they were appended in their order"
 
     play(story)
@@ -272,12 +302,15 @@ MALFORMED = {
     "an unknown key": bytes.fromhex("0000000a 7fff 0000 00000001 ffff"),
     "an unknown version": bytes.fromhex("0000000a 0003 0063 00000001 ffff"),
     "an array longer than the request": bytes.fromhex("0000000e 0003 0001 00000001 ffff 7fffffff"),
-    "a large request of names": frame("Metadata", 1, 1, topics=None)[4:] + bytes(KAFKA_SMALL_REQUEST_BYTES_MAX),
+    "a large request of names": frame("Metadata", 1, 1, topics=None)[4:]
+    + bytes(KAFKA_SMALL_REQUEST_BYTES_MAX),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_nonsense_closes_the_connection_with_one_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_nonsense_closes_the_connection_with_one_line(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     sent = MALFORMED[name]
     sent = len(sent).to_bytes(4) + sent if name == "a large request of names" else sent
 
@@ -288,7 +321,9 @@ def test_nonsense_closes_the_connection_with_one_line(name: str, caplog: pytest.
             wire.writer.write(sent)
             assert await wire.ended()
         assert len((await (await world.wire()).ask("ApiVersions", 0)).api_keys) == len(_keys())
-        assert [record.message for record in caplog.records] == ["closed a Kafka connection: the request is malformed"]
+        assert [record.message for record in caplog.records] == [
+            "closed a Kafka connection: the request is malformed"
+        ]
 
     play(story)
 
@@ -314,7 +349,9 @@ def test_changed_requests_leave_the_front_standing(seed: int) -> None:
             wire = await world.wire()
             damaged = bytearray(b"".join(rng.choices(whole, k=3)))
             for _ in range(rng.choice((1, 1, 5))):
-                damaged[rng.randrange(len(damaged))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+                damaged[rng.randrange(len(damaged))] = rng.choice(
+                    (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))
+                )
             wire.writer.write(damaged[: rng.choice((len(damaged), rng.randrange(len(damaged))))])
             wire.writer.write_eof()
             await wire.reader.read()
@@ -334,16 +371,27 @@ def test_metadata_creates_a_topic_that_a_client_names() -> None:
 
         wire = await world.wire()
         asked = {
-            "topics": (r.MetadataRequestTopic(name="new"), r.MetadataRequestTopic(name="not a name")),
+            "topics": (
+                r.MetadataRequestTopic(name="new"),
+                r.MetadataRequestTopic(name="not a name"),
+            ),
             "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False,
         }
         message = await wire.ask("Metadata", 8, allow_auto_topic_creation=False, **asked)
-        assert [each.error_code.value for each in message.topics] == [Error.UNKNOWN_TOPIC_OR_PARTITION, Error.INVALID_TOPIC]
+        assert [each.error_code.value for each in message.topics] == [
+            Error.UNKNOWN_TOPIC_OR_PARTITION,
+            Error.INVALID_TOPIC,
+        ]
         message = await wire.ask("Metadata", 8, allow_auto_topic_creation=True, **asked)
         assert [each.error_code.value for each in message.topics] == [0, Error.INVALID_TOPIC]
-        assert [(each.partition_index, each.leader_id) for each in message.topics[0].partitions] == [(0, 0)]
-        for correlation in (7, 8):  # of all: from cached bytes, with the request's own correlation id
+        assert [
+            (each.partition_index, each.leader_id) for each in message.topics[0].partitions
+        ] == [(0, 0)]
+        for correlation in (
+            7,
+            8,
+        ):  # of all: from cached bytes, with the request's own correlation id
             wire.send("Metadata", 1, correlation, topics=None)
             told, message = await wire.answer("Metadata", 1)
             assert told == correlation

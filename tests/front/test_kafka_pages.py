@@ -85,7 +85,8 @@ def test_a_json_topic_reads_as_an_array_lines_or_records() -> None:
         records = await world.get(NAME, accept=RECORDS)
         assert records.headers["content-type"] == RECORDS
         assert json.loads(records.body) == [
-            {"offset": n, "timestamp": 1000, "key": "k", "headers": [], "value": value} for n, value in enumerate(values)
+            {"offset": n, "timestamp": 1000, "key": "k", "headers": [], "value": value}
+            for n, value in enumerate(values)
         ]
         tags = {each.headers["etag"] for each in (page, lines, records)}
         assert len(tags) == 3
@@ -174,7 +175,8 @@ def test_a_json_stream_reads_as_records_too() -> None:
         await world.post("s", b"null")
         page = await world.get("s", f"?offset={1:016d}_{2:016d}", accept=RECORDS)
         assert json.loads(page.body) == [
-            {"offset": n, "timestamp": None, "key": None, "headers": [], "value": value} for n, value in ((1, {"a": 2}), (2, None))
+            {"offset": n, "timestamp": None, "key": None, "headers": [], "value": value}
+            for n, value in ((1, {"a": 2}), (2, None))
         ]
         assert page.headers["etag"] != (await world.get("s")).headers["etag"]
 

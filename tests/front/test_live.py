@@ -1,4 +1,5 @@
-"""Live readers: attached before they catch up, frames shared, slow ones cut, resumed by the last event's id."""
+"""Live readers: attached before they catch up, frames shared, slow ones cut, resumed by the last
+event's id."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ def test_catching_up_is_one_event_and_live_is_one_event_per_append() -> None:
             piece = await reader.chunk()
             assert b"event: data\ndata:[%d]\n\nid:" % number in piece
             at = f"{number:016d}_{2 * number:016d}"
-            assert control(piece) == {"streamNextOffset": at, "streamCursor": str(current_interval(world.service.clock)), "upToDate": True}
+            assert control(piece) == {
+                "streamNextOffset": at,
+                "streamCursor": str(current_interval(world.service.clock)),
+                "upToDate": True,
+            }
             assert event_id(piece).startswith(at + "~")
 
     play(story)
@@ -53,7 +58,10 @@ def test_catching_up_is_one_event_and_live_is_one_event_per_append() -> None:
 def test_an_empty_stream_shows_its_tail_at_once_and_now_skips_the_past() -> None:
     async def story(world: World) -> None:
         await world.put("s")
-        assert control(await (await world.sse("s")).chunk())["streamNextOffset"] == "0000000000000000_0000000000000000"
+        assert (
+            control(await (await world.sse("s")).chunk())["streamNextOffset"]
+            == "0000000000000000_0000000000000000"
+        )
         await world.post("s", b"1")
         reader = await world.sse("s", "?live=sse&offset=now")
         piece = await reader.chunk()
@@ -71,7 +79,11 @@ def test_closing_ends_the_events_after_the_data() -> None:
         await world.post("s", b"1", stream_closed="true")
         piece = await reader.chunk()
         assert b"data:[1]\n" in piece
-        assert control(piece) == {"streamNextOffset": "0000000000000001_0000000000000002", "upToDate": True, "streamClosed": True}
+        assert control(piece) == {
+            "streamNextOffset": "0000000000000001_0000000000000002",
+            "upToDate": True,
+            "streamClosed": True,
+        }
         assert await reader.chunk() == b""
         assert await reader.ended()
         again = await world.sse("s", "?live=sse&offset=now")
@@ -99,7 +111,9 @@ def test_a_frame_is_encoded_once_for_all(monkeypatch: object) -> None:
     async def story(world: World) -> None:
         await world.put("s")
         readers = [await world.sse("s") for _ in range(5)]
-        ahead = await world.sse("s", f"?live=sse&offset=-1&cursor={current_interval(world.service.clock) + 7}")
+        ahead = await world.sse(
+            "s", f"?live=sse&offset=-1&cursor={current_interval(world.service.clock) + 7}"
+        )
         for reader in (*readers, ahead):
             await reader.chunk()
         published: list[LiveEvent] = []
@@ -113,7 +127,10 @@ def test_a_frame_is_encoded_once_for_all(monkeypatch: object) -> None:
         pieces = {await reader.chunk() for reader in readers}
         assert len(pieces) == 1
         assert list(published[0].frames) == ["sse-chunk"]
-        assert int(str(control(await ahead.chunk())["streamCursor"])) > current_interval(world.service.clock) + 7
+        assert (
+            int(str(control(await ahead.chunk())["streamCursor"]))
+            > current_interval(world.service.clock) + 7
+        )
 
     play(story)
 
@@ -159,7 +176,11 @@ def test_a_browser_that_comes_back_too_early_is_not_turned_away_for_ever() -> No
         world.service.attach = not_yet  # type: ignore[method-assign]
         again = await world.get("s", "?live=sse&offset=-1", last_event_id=last)
         assert (again.status, again.headers["content-type"]) == (200, "text/event-stream")
-        assert again.body.startswith(b"event: error\ndata:{") and b"UNAVAILABLE" in again.body and b"id:" not in again.body
+        assert (
+            again.body.startswith(b"event: error\ndata:{")
+            and b"UNAVAILABLE" in again.body
+            and b"id:" not in again.body
+        )
         assert (await world.get("s", "?live=sse&offset=-1")).status == 503
 
     play(story)
@@ -192,7 +213,9 @@ def test_errors_come_before_the_events() -> None:
     play(story)
 
 
-def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(world: World) -> None:
         await world.put("s", TEXT)
         slow = await world.sse("s")
@@ -208,8 +231,15 @@ def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not(caplog: pytest.Lo
             if world.front.counters.live_cut:
                 break
         assert world.front.counters.live_cut == 1
-        told = next(record for record in caplog.records if record.getMessage().startswith("disconnected a live reader"))
-        assert told.__dict__["target"].startswith("/v1/stream/s?") and told.__dict__["unsent"] > SSE_BACKLOG_BYTES_MAX
+        told = next(
+            record
+            for record in caplog.records
+            if record.getMessage().startswith("disconnected a live reader")
+        )
+        assert (
+            told.__dict__["target"].startswith("/v1/stream/s?")
+            and told.__dict__["unsent"] > SSE_BACKLOG_BYTES_MAX
+        )
         assert len(world.front.live) == 1
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         last = b""
@@ -354,7 +384,9 @@ def test_a_long_poll_gets_what_came_between_the_read_and_the_attachment() -> Non
         await world.put("s")
         service = world.service
 
-        async def slowly(name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
+        async def slowly(
+            name: str, sink: Sink, *, local: bool = False, numbers: bool = False
+        ) -> Facts | Refusal:
             await world.post("s", b"1")
             return await type(service).attach(service, name, sink)
 
@@ -401,7 +433,10 @@ def test_requests_behind_a_long_poll_wait_and_are_answered() -> None:
     async def story(world: World) -> None:
         await world.put("s")
         wire = await world.wire()
-        wire.send(request("GET", "/v1/stream/s?offset=-1&live=long-poll&timeout_ms=20") + request("HEAD", "/v1/stream/s"))
+        wire.send(
+            request("GET", "/v1/stream/s?offset=-1&live=long-poll&timeout_ms=20")
+            + request("HEAD", "/v1/stream/s")
+        )
         poll = await wire.answer()
         assert (poll.status, poll.headers["stream-up-to-date"]) == (204, "true")
         assert (await wire.answer(method="HEAD")).status == 200

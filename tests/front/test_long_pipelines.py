@@ -1,4 +1,5 @@
-"""Thousands of requests in one piece: each is answered, in order, and others have their turns in between."""
+"""Thousands of requests in one piece: each is answered, in order, and others have their turns in
+between."""
 
 from __future__ import annotations
 
@@ -119,7 +120,9 @@ def test_a_half_closed_pipeline_of_slow_and_quick_requests_is_answered_whole() -
     async def story(world: World) -> None:
         await world.put("s")
         wire = await world.wire()
-        wire.send(request("POST", "/v1/stream/s", b"[1]", content_type="application/json") + NOWHERE * 5)
+        wire.send(
+            request("POST", "/v1/stream/s", b"[1]", content_type="application/json") + NOWHERE * 5
+        )
         wire.writer.write_eof()
         assert [(await wire.answer()).status for _ in range(6)] == [204, 404, 404, 404, 404, 404]
         assert await wire.ended()

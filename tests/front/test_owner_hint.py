@@ -11,11 +11,21 @@ def test_every_answer_about_a_stream_of_another_node_names_it() -> None:
     async def story(world: World) -> None:
         world.service.hint = lambda name: OWNER if name == "default/s" else ""
         for name, owner in (("s", OWNER), ("t", None)):
-            answers = [await world.put(name), await world.post(name, b"1"), await world.get(name, "?offset=-1"), await world.head(name)]
-            answers += [await world.get(name, "?offset=nonsense"), await world.get(name, "/retention")]
+            answers = [
+                await world.put(name),
+                await world.post(name, b"1"),
+                await world.get(name, "?offset=-1"),
+                await world.head(name),
+            ]
+            answers += [
+                await world.get(name, "?offset=nonsense"),
+                await world.get(name, "/retention"),
+            ]
             answers.append(await world.get(name, "?offset=now&live=long-poll&timeout_ms=10"))
             answers.append(await world.post(name, b"nonsense"))
-            assert [answer.headers.get("stream-owner") for answer in answers] == [owner] * len(answers)
+            assert [answer.headers.get("stream-owner") for answer in answers] == [owner] * len(
+                answers
+            )
         assert "stream-owner" not in (await world.ask("GET", "/v1/streams")).headers
         assert "stream-owner" not in (await world.ask("GET", "/nowhere")).headers
 
@@ -28,7 +38,12 @@ def test_appends_of_one_shape_on_one_connection_name_it_each_time() -> None:
         wire = await world.wire()
         for number, owner in enumerate(["", OWNER, OWNER, "", OWNER, OWNER]):
             world.service.hint = (lambda name, owner=owner: owner) if owner else None  # type: ignore[misc]
-            headers = {"content_type": "application/json", "producer_id": "p", "producer_epoch": "0", "producer_seq": str(number)}
+            headers = {
+                "content_type": "application/json",
+                "producer_id": "p",
+                "producer_epoch": "0",
+                "producer_seq": str(number),
+            }
             wire.send(request("POST", "/v1/stream/s", b"1", **headers))
             answer = await wire.answer(method="POST")
             assert answer.status == 200 and answer.headers.get("stream-owner", "") == owner

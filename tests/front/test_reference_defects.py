@@ -1,4 +1,5 @@
-"""What the reference server does wrong where the official suite does not look: each row of the list must be right here."""
+"""What the reference server does wrong where the official suite does not look: each row of the list
+must be right here."""
 
 from __future__ import annotations
 
@@ -37,8 +38,15 @@ def test_a_waiting_long_poll_gets_the_append_that_closes() -> None:
         await world.until(lambda: world.front.waiters)
         assert (await world.post("s", b'{"last":1}', stream_closed="true")).status == 204
         answer = await waiting
-        assert (answer.status, answer.body, answer.headers["stream-closed"]) == (200, b'[{"last":1}]', "true")
-        assert answer.headers["stream-next-offset"] == (await world.head("s")).headers["stream-next-offset"]
+        assert (answer.status, answer.body, answer.headers["stream-closed"]) == (
+            200,
+            b'[{"last":1}]',
+            "true",
+        )
+        assert (
+            answer.headers["stream-next-offset"]
+            == (await world.head("s")).headers["stream-next-offset"]
+        )
 
     play(story)
 
@@ -64,7 +72,9 @@ def test_if_none_match_as_the_rfc_has_it_and_a_304_that_helps(shape: str) -> Non
         await world.put("s")
         await world.post("s", b"1")
         full = await world.get("s", "?offset=-1")
-        answer = await world.get("s", "?offset=-1", if_none_match=shape.format(full.headers["etag"]))
+        answer = await world.get(
+            "s", "?offset=-1", if_none_match=shape.format(full.headers["etag"])
+        )
         assert (answer.status, answer.body) == (304, b"")
         for name in ("etag", "stream-next-offset", "stream-up-to-date", "cache-control"):
             assert answer.headers[name] == full.headers[name]
@@ -100,7 +110,9 @@ def test_pages_before_the_tail_may_be_cached_and_the_tail_may_not() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("value", ["12345678901234567890", "1.0", '{"b": 1,  "a": 1.50, "a": 2}', '"\\u00e9\\/"'])
+@pytest.mark.parametrize(
+    "value", ["12345678901234567890", "1.0", '{"b": 1,  "a": 1.50, "a": 2}', '"\\u00e9\\/"']
+)
 def test_json_comes_back_byte_for_byte(value: str) -> None:
     async def story(world: World) -> None:
         await world.put("s")
@@ -141,7 +153,11 @@ def test_lifetimes_that_are_over_at_once() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"stream_ttl": "99999999999999999999"}, {"stream_expires_at": "2099-01-01"}, {"stream_expires_at": "Wed, 21 Oct 2099 07:28:00 GMT"}],
+    [
+        {"stream_ttl": "99999999999999999999"},
+        {"stream_expires_at": "2099-01-01"},
+        {"stream_expires_at": "Wed, 21 Oct 2099 07:28:00 GMT"},
+    ],
 )
 def test_lifetimes_that_are_none(headers: dict[str, str]) -> None:
     async def story(world: World) -> None:
@@ -155,7 +171,9 @@ def test_lifetimes_that_are_none(headers: dict[str, str]) -> None:
 def test_the_same_instant_in_other_words_is_the_same_configuration() -> None:
     async def story(world: World) -> None:
         assert (await world.put("s", stream_expires_at="2099-01-01T00:00:00Z")).status == 201
-        assert (await world.put("s", stream_expires_at="2099-01-01T02:00:00.000+02:00")).status == 200
+        assert (
+            await world.put("s", stream_expires_at="2099-01-01T02:00:00.000+02:00")
+        ).status == 200
         assert (await world.put("s", stream_expires_at="2099-01-01T00:00:01Z")).status == 409
 
     play(story)
@@ -170,7 +188,10 @@ def test_beyond_the_tail_catch_up_is_refused_and_live_reads_wait() -> None:
         assert (answer.status, answer.error) == (400, "OFFSET_BEYOND_TAIL")
         assert answer.headers["stream-next-offset"] == "0000000000000001_0000000000000002"
         poll = await world.get("s", beyond + "&live=long-poll&timeout_ms=30")
-        assert (poll.status, poll.headers["stream-next-offset"]) == (204, "0000000000000001_0000000000000002")
+        assert (poll.status, poll.headers["stream-next-offset"]) == (
+            204,
+            "0000000000000001_0000000000000002",
+        )
         reader = await world.sse("s", beyond + "&live=sse")
         assert b"upToDate" in await reader.chunk()
         for _ in range(6):
@@ -196,14 +217,19 @@ def test_a_duplicate_says_where_the_tail_is() -> None:
         first = await world.post("s", b"1", **producer)
         again = await world.post("s", b"1", **producer)
         assert (first.status, again.status) == (200, 204)
-        assert first.headers["stream-next-offset"] == again.headers["stream-next-offset"] == "0000000000000001_0000000000000002"
+        assert (
+            first.headers["stream-next-offset"]
+            == again.headers["stream-next-offset"]
+            == "0000000000000001_0000000000000002"
+        )
         assert (again.headers["producer-epoch"], again.headers["producer-seq"]) == ("0", "0")
 
     play(story)
 
 
 def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
-    """Also of those behind which others were in flight; and on the way that repeated shapes of requests take."""
+    """Also of those behind which others were in flight; and on the way that repeated shapes of
+    requests take."""
 
     async def story(world: World) -> None:
         await world.put("s")
@@ -211,7 +237,9 @@ def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
 
         async def produce(number: int, body: bytes) -> Answer:
             keys = {"producer_id": "p", "producer_epoch": "0", "producer_seq": str(number)}
-            wire.send(request("POST", "/v1/stream/s", body, content_type="application/json", **keys))
+            wire.send(
+                request("POST", "/v1/stream/s", body, content_type="application/json", **keys)
+            )
             return await wire.answer()
 
         for number in range(7):
@@ -219,12 +247,26 @@ def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
             assert first.status == 200 and "stream-record-start" not in first.headers
         told = [await produce(number, b"[1,2]") for number in range(7)]
         assert [each.status for each in told] == [204] * 7
-        assert [each.headers.get("stream-record-start") for each in told] == [None, None, "4", "6", "8", "10", "12"]
-        assert {each.headers["stream-next-offset"] for each in told} == {told[0].headers["stream-next-offset"]}
+        assert [each.headers.get("stream-record-start") for each in told] == [
+            None,
+            None,
+            "4",
+            "6",
+            "8",
+            "10",
+            "12",
+        ]
+        assert {each.headers["stream-next-offset"] for each in told} == {
+            told[0].headers["stream-next-offset"]
+        }
         keys = {"producer_id": "p", "producer_epoch": "0", "producer_seq": "7"}
         assert (await world.post("s", b"[9]", stream_closed="true", **keys)).status == 200
         again = await world.post("s", b"[9]", stream_closed="true", **keys)
-        assert (again.status, again.headers["stream-closed"], again.headers["stream-record-start"]) == (204, "true", "14")
+        assert (
+            again.status,
+            again.headers["stream-closed"],
+            again.headers["stream-record-start"],
+        ) == (204, "true", "14")
 
     play(story)
 
@@ -252,7 +294,11 @@ def test_text_split_inside_a_character_corrupts_nothing_else() -> None:
         for piece in (b"a\xe2\x98", b"\x83b", "ok ☃".encode()):
             await world.post("s", piece, TEXT)
         shown = [(await reader.chunk()).decode() for _ in range(3)]
-        assert ["data:a\ufffd\n" in shown[0], "data:\ufffdb\n" in shown[1], "data:ok ☃\n" in shown[2]] == [True] * 3
+        assert [
+            "data:a\ufffd\n" in shown[0],
+            "data:\ufffdb\n" in shown[1],
+            "data:ok ☃\n" in shown[2],
+        ] == [True] * 3
         gathered = await world.sse("s")
         assert "data:a☃bok ☃\n" in (await gathered.chunk()).decode()
 
@@ -291,7 +337,11 @@ def test_an_answer_that_reached_the_tail_is_not_renewed_after_more_was_appended(
         assert first.headers["stream-up-to-date"] == "true"
         await world.post("s", b"0123456789", TEXT)
         again = await world.get("s", "?max_bytes=10", if_none_match=first.headers["etag"])
-        assert (again.status, again.body, again.headers.get("stream-up-to-date")) == (200, b"0123456789", None)
+        assert (again.status, again.body, again.headers.get("stream-up-to-date")) == (
+            200,
+            b"0123456789",
+            None,
+        )
 
     play(story)
 
@@ -318,7 +368,11 @@ def test_what_came_after_now_is_kept_by_nobody() -> None:
         await world.until(lambda: world.front.waiters)
         await world.post("s", b"1")
         answer = await wire.answer()
-        assert (answer.status, answer.body, answer.headers["cache-control"]) == (200, b"[1]", "no-store")
+        assert (answer.status, answer.body, answer.headers["cache-control"]) == (
+            200,
+            b"[1]",
+            "no-store",
+        )
         assert "etag" not in answer.headers
 
     play(story)
@@ -339,7 +393,11 @@ def test_numbers_too_large_for_the_log_are_no_faults() -> None:
         await world.put("logs/s")
         huge = "9" * 20
         assert (await world.ask("GET", f"/logs/s?offset={huge}")).error == "OFFSET_BEYOND_TAIL"
-        assert (await world.post("logs/s", b"1", stream_incarnation=huge)).error == "INCARNATION_MISMATCH"
-        assert (await world.ask("DELETE", "/logs/s", stream_incarnation=huge)).error == "INCARNATION_MISMATCH"
+        assert (
+            await world.post("logs/s", b"1", stream_incarnation=huge)
+        ).error == "INCARNATION_MISMATCH"
+        assert (
+            await world.ask("DELETE", "/logs/s", stream_incarnation=huge)
+        ).error == "INCARNATION_MISMATCH"
 
     play(story)

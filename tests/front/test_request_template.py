@@ -18,7 +18,8 @@ from polynya.stream.commands import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 
 HEAD = (
-    b"POST /v1/stream/orders HTTP/1.1\r\ncontent-type: text/plain\r\nproducer-id: p-1\r\nproducer-epoch: 3\r\n"
+    b"POST /v1/stream/orders HTTP/1.1\r\ncontent-type: text/plain\r\nproducer-id: p-1\r\n"
+    b"producer-epoch: 3\r\n"
     b"producer-seq: 17\r\naccept: */*\r\nhost: x:1\r\ncontent-length: 5"
 )
 
@@ -26,7 +27,12 @@ HEAD = (
 def learned(block: bytes) -> RequestTemplate | None:
     router = Router({}, {})
     head = HeadParser().parse(block)
-    exchange = Exchange(SimpleNamespace(front=SimpleNamespace(service=SimpleNamespace(appender=str))), 0, head, b"12345"[: head.length])  # type: ignore[arg-type]
+    exchange = Exchange(
+        SimpleNamespace(front=SimpleNamespace(service=SimpleNamespace(appender=str))),
+        0,
+        head,
+        b"12345"[: head.length],
+    )  # type: ignore[arg-type]
     exchange.route, exchange.query = router.resolve(head.target)
     return compile_template(parse_append(exchange), block)
 
@@ -35,7 +41,10 @@ def test_a_known_head_gives_the_body_and_its_producer() -> None:
     repeat = learned(HEAD)
     assert repeat is not None
     assert (repeat.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
-    data = HEAD.replace(b"seq: 17", b"seq: 1234").replace(b"length: 5", b"length: 11") + b"\r\n\r\nhello world"
+    data = (
+        HEAD.replace(b"seq: 17", b"seq: 1234").replace(b"length: 5", b"length: 11")
+        + b"\r\n\r\nhello world"
+    )
     found = repeat.read(data)
     assert found is not None
     assert found == (b"hello world", Producer("p-1", 3, 1234))
@@ -62,13 +71,25 @@ def test_whatever_differs_takes_the_general_way(change: tuple[bytes, bytes]) -> 
     assert repeat.read(HEAD.replace(*change) + b"\r\n\r\nhello") is None
 
 
-@pytest.mark.parametrize("line", [b"stream-seq: a", b"stream-closed: true", b"origin: http://a", b"x-request-id: 7", b"connection: close"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"stream-seq: a",
+        b"stream-closed: true",
+        b"origin: http://a",
+        b"x-request-id: 7",
+        b"connection: close",
+    ],
+)
 def test_a_head_with_more_to_it_is_not_learned(line: bytes) -> None:
     assert learned(HEAD + b"\r\n" + line) is None
 
 
 def test_without_a_producer_there_is_no_sequence() -> None:
-    block = b"POST /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2"
+    block = (
+        b"POST /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 2"
+    )
     repeat = learned(block)
     assert repeat is not None
     assert repeat.read(block + b"\r\n\r\n{}") == (b"{}", None)
@@ -77,10 +98,16 @@ def test_without_a_producer_there_is_no_sequence() -> None:
 
 
 def test_the_length_may_come_before_the_sequence_and_both_before_other_headers() -> None:
-    block = b"POST /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Type: a/b\r\nContent-Length: 2\r\nProducer-Seq: 8\r\nProducer-Id: p\r\nProducer-Epoch: 0"
+    block = (
+        b"POST /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Type: a/b\r\nContent-Length: 2\r\n"
+        b"Producer-Seq: 8\r\nProducer-Id: p\r\nProducer-Epoch: 0"
+    )
     repeat = learned(block)
     assert repeat is not None
-    assert repeat.read(block.replace(b"Seq: 8", b"Seq: 912") + b"\r\n\r\n{}") == (b"{}", Producer("p", 0, 912))
+    assert repeat.read(block.replace(b"Seq: 8", b"Seq: 912") + b"\r\n\r\n{}") == (
+        b"{}",
+        Producer("p", 0, 912),
+    )
     assert repeat.read(block.replace(b"Epoch: 0", b"Epoch: 1") + b"\r\n\r\n{}") is None
 
 
@@ -89,7 +116,13 @@ def test_requests_of_all_lengths_one_after_the_other(requests: list[tuple[int, i
     repeat = learned(HEAD)
     assert repeat is not None
     for sequence, length in requests:
-        data = HEAD.replace(b"seq: 17", b"seq: %d" % sequence).replace(b"length: 5", b"length: %d" % length) + b"\r\n\r\n" + b"y" * length
+        data = (
+            HEAD.replace(b"seq: 17", b"seq: %d" % sequence).replace(
+                b"length: 5", b"length: %d" % length
+            )
+            + b"\r\n\r\n"
+            + b"y" * length
+        )
         assert repeat.read(data) == (b"y" * length, Producer("p-1", 3, sequence))
         assert repeat.read(data + b"z") is None
         assert repeat.read(data[:-1]) is None
@@ -97,14 +130,17 @@ def test_requests_of_all_lengths_one_after_the_other(requests: list[tuple[int, i
 
 @given(st.data())
 def test_never_another_meaning_than_the_parser_s(data: st.DataObject) -> None:
-    """Mutate the bytes at random: if the short way takes them, the parser gives the same head but for the two numbers."""
+    """Mutate the bytes at random: if the short way takes them, the parser gives the same head but
+    for the two numbers."""
     repeat = learned(HEAD)
     assert repeat is not None
     raw = bytearray(HEAD + b"\r\n\r\nhello")
     if data.draw(st.booleans()):
         repeat.read(bytes(raw))  # and now it expects the same lengths
     for _ in range(data.draw(st.integers(0, 3))):
-        raw[data.draw(st.integers(0, len(HEAD) - 1))] = data.draw(st.sampled_from(b"0123456789 :\r\nabc\x00"))
+        raw[data.draw(st.integers(0, len(HEAD) - 1))] = data.draw(
+            st.sampled_from(b"0123456789 :\r\nabc\x00")
+        )
     found = repeat.read(bytes(raw))
     if found is None:
         return
@@ -124,7 +160,8 @@ def append_of(body: bytes, **more: str) -> bytes:
 
 
 async def repeating(world: World) -> Wire:
-    """A connection that has appended `x` to the stream `s` three times, so that its request is known."""
+    """A connection that has appended `x` to the stream `s` three times, so that its request is
+    known."""
     await world.put("s", "text/plain")
     wire = await world.wire()
     for _ in range(3):
@@ -151,7 +188,11 @@ def test_a_body_that_looks_like_the_known_request_is_a_body() -> None:
         inner = append_of(b"smuggled")
         head, _, _ = append_of(inner).partition(inner)
         wire.send(head)
-        (connection,) = (one for one in world.front.connections if one._body is None and one._template is not None)
+        (connection,) = (
+            one
+            for one in world.front.connections
+            if one._body is None and one._template is not None
+        )
         await world.until(lambda: connection._body is not None)
         wire.send(inner)
         assert (await wire.answer()).status == 204
@@ -165,13 +206,19 @@ def test_an_empty_body_of_the_known_shape_is_refused() -> None:
         wire = await repeating(world)
         wire.send(append_of(b""))
         assert (await wire.answer()).error == "EMPTY_BODY"
-        assert (await world.head("s")).headers["stream-next-offset"] == "0000000000000003_0000000000000003"
+        assert (await world.head("s")).headers[
+            "stream-next-offset"
+        ] == "0000000000000003_0000000000000003"
 
     play(story)
 
 
-@pytest.mark.parametrize("other", [{"stream_seq": "a"}, {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}])
-def test_another_shape_behind_the_known_one_does_not_change_its_answer(other: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "other", [{"stream_seq": "a"}, {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}]
+)
+def test_another_shape_behind_the_known_one_does_not_change_its_answer(
+    other: dict[str, str],
+) -> None:
     async def story(world: World) -> None:
         wire = await repeating(world)
         world.service.turns.held = True
@@ -180,7 +227,10 @@ def test_another_shape_behind_the_known_one_does_not_change_its_answer(other: di
         wire.send(append_of(b"z", **other))
         await world.until(lambda: len(world.service.turns._proposals) == 2)
         world.service.turns.release()
-        assert [(await wire.answer()).status for _ in range(2)] == [204, 200 if "producer_id" in other else 204]
+        assert [(await wire.answer()).status for _ in range(2)] == [
+            204,
+            200 if "producer_id" in other else 204,
+        ]
         assert (await world.get("s")).body == b"xxxyz"
 
     play(story)

@@ -1,4 +1,5 @@
-"""The memory of responses that clients do not read: shares, the reserve, and small readers beside many stalled ones."""
+"""The memory of responses that clients do not read: shares, the reserve, and small readers beside
+many stalled ones."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ import time
 import pytest
 from front_world import Wire, World, play, request
 
-from polynya.base.limits import RAW_STEP_BYTES, RESPONSE_BYTES_PER_CORE, RESPONSE_RESERVE_BYTES_PER_CORE
+from polynya.base.limits import (
+    RAW_STEP_BYTES,
+    RESPONSE_BYTES_PER_CORE,
+    RESPONSE_RESERVE_BYTES_PER_CORE,
+)
 from polynya.front.common import response_memory
 
 STALLED = 800
@@ -17,9 +22,13 @@ READS = 300
 P99_SECONDS = 0.1
 
 
-def test_clients_that_read_nothing_hold_a_share_and_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_read_nothing_hold_a_share_and_a_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("polynya.front.common.response_memory.RESPONSE_BYTES_PER_CORE", 8 << 20)
-    monkeypatch.setattr("polynya.front.common.response_memory.RESPONSE_RESERVE_BYTES_PER_CORE", 4 << 20)
+    monkeypatch.setattr(
+        "polynya.front.common.response_memory.RESPONSE_RESERVE_BYTES_PER_CORE", 4 << 20
+    )
 
     async def story(world: World) -> None:
         for name, size in (("large", 8 << 20), ("small", 100)):
@@ -34,11 +43,15 @@ def test_clients_that_read_nothing_hold_a_share_and_a_reserve(monkeypatch: pytes
         assert 3 << 20 < held <= (4 << 20) + 1000, "the kernel has taken some"
         cut = await world.get("large", "?max_bytes=8388608")
         left = (8 << 20) - held
-        assert cut.status == 200 and left - RAW_STEP_BYTES < len(cut.body) <= left, "what is left of the share"
+        assert cut.status == 200 and left - RAW_STEP_BYTES < len(cut.body) <= left, (
+            "what is left of the share"
+        )
         await stalled_wire(world, "/v1/stream/large?max_bytes=8388608")
         assert memory.reserve_bytes == 0
         cut = await world.get("large", "?max_bytes=8388608")
-        assert (cut.status, len(cut.body)) == (200, RAW_STEP_BYTES), "the share is used up: the shortest page"
+        assert (cut.status, len(cut.body)) == (200, RAW_STEP_BYTES), (
+            "the share is used up: the shortest page"
+        )
         cut = await world.get("json", "?max_bytes=8388608")
         assert cut.status == 200 and len(cut.body) == (3 << 20) + 4, "one record"
         assert (await world.get("small")).body == b"x" * 100
@@ -47,7 +60,11 @@ def test_clients_that_read_nothing_hold_a_share_and_a_reserve(monkeypatch: pytes
         while memory.reserve_bytes < 4 << 20:
             await stalled_wire(world, "/v1/stream/json")
         refused = await world.get("small")
-        assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "RESPONSE_MEMORY_LIMIT", "1")
+        assert (refused.status, refused.error, refused.headers["retry-after"]) == (
+            503,
+            "RESPONSE_MEMORY_LIMIT",
+            "1",
+        )
         refused = await world.get("small", "?live=long-poll&offset=-1")
         assert (refused.status, refused.error) == (503, "RESPONSE_MEMORY_LIMIT")
         assert (await world.head("small")).status == 200
@@ -71,7 +88,9 @@ def test_another_address_has_a_share_of_its_own(monkeypatch: pytest.MonkeyPatch)
         for _ in range(2):
             await stalled_wire(world, "/v1/stream/large?max_bytes=8388608")
         assert (await world.get("large")).status == 503
-        stranger = await asyncio.open_connection("127.0.0.1", world.port, local_addr=("127.0.0.2", 0))
+        stranger = await asyncio.open_connection(
+            "127.0.0.1", world.port, local_addr=("127.0.0.2", 0)
+        )
         other = Wire(*stranger)
         world.wires.append(other)
         other.send(request("GET", "/v1/stream/large"))
@@ -131,7 +150,9 @@ async def stalled_wire(world: World, target: str) -> None:
     await world.until(lambda: front.connections - known)
     (connection,) = front.connections - known
     assert connection.transport is not None
-    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection.transport.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+    )
     before = front.counters.statuses[200] + front.counters.statuses[503]
     world.wires[-1].send(request("GET", target))
     await world.until(lambda: front.counters.statuses[200] + front.counters.statuses[503] > before)

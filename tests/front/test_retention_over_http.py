@@ -27,7 +27,10 @@ def test_what_is_trimmed_is_gone_and_the_answer_names_the_first_kept_offset() ->
         await fill(world)
         url = "/v1/stream/docs/a/retention"
         done = await world.ask("POST", url, json.dumps({"before": token(4, 8)}).encode())
-        assert (done.status, json.loads(done.body)) == (200, {"retained_offset": token(4, 8), "records": 4, "bytes": 8})
+        assert (done.status, json.loads(done.body)) == (
+            200,
+            {"retained_offset": token(4, 8), "records": 4, "bytes": 8},
+        )
         assert done.headers["stream-retained-offset"] == token(4, 8)
         for query in ("", "&live=long-poll", "&live=sse"):
             gone = await world.get("docs/a", f"?offset={token(1, 2)}{query}")
@@ -41,10 +44,19 @@ def test_what_is_trimmed_is_gone_and_the_answer_names_the_first_kept_offset() ->
         again = await world.ask("PUT", f"{url}/{token(2, 0)}")
         assert (again.status, again.headers["stream-retained-offset"]) == (204, token(5, 10))
         fork = await world.put(
-            "docs/f", stream_forked_from="/v1/stream/docs/a", stream_fork_offset=token(2, 4), content_type="application/json"
+            "docs/f",
+            stream_forked_from="/v1/stream/docs/a",
+            stream_fork_offset=token(2, 4),
+            content_type="application/json",
         )
-        assert (fork.status, fork.error, fork.headers["stream-retained-offset"]) == (410, "TRIMMED", token(5, 10))
-        assert (await world.ask("PUT", "/docs/a/retention/12")).status == 204, "a byte position, on Ursula's spelling"
+        assert (fork.status, fork.error, fork.headers["stream-retained-offset"]) == (
+            410,
+            "TRIMMED",
+            token(5, 10),
+        )
+        assert (await world.ask("PUT", "/docs/a/retention/12")).status == 204, (
+            "a byte position, on Ursula's spelling"
+        )
         assert (await world.get("docs/a")).body == b"[]"
 
     play(story)
@@ -78,11 +90,20 @@ def test_trims_by_time_and_size() -> None:
     async def story(world: World) -> None:
         await fill(world)
         url = "/v1/stream/docs/a/retention"
-        for body, first in (({"keep_bytes": 8}, 2), ({"keep_age_seconds": 2}, 3), ({"before_time": "1s"}, 4), ({"keep_bytes": 0}, 6)):
+        for body, first in (
+            ({"keep_bytes": 8}, 2),
+            ({"keep_age_seconds": 2}, 3),
+            ({"before_time": "1s"}, 4),
+            ({"keep_bytes": 0}, 6),
+        ):
             done = await world.ask("POST", url, json.dumps(body).encode())
             assert json.loads(done.body)["retained_offset"] == token(first, 2 * first), body
-        assert (await world.ask("POST", url, b'{"keep_bytes": 0}', stream_incarnation="7")).error == "INCARNATION_MISMATCH"
-        assert (await world.ask("POST", "/v1/stream/docs/none/retention", b'{"keep_bytes": 0}')).error == "NOT_FOUND"
+        assert (
+            await world.ask("POST", url, b'{"keep_bytes": 0}', stream_incarnation="7")
+        ).error == "INCARNATION_MISMATCH"
+        assert (
+            await world.ask("POST", "/v1/stream/docs/none/retention", b'{"keep_bytes": 0}')
+        ).error == "NOT_FOUND"
         assert (await world.ask("PATCH", url, b"{}")).error == "METHOD_NOT_ALLOWED"
         assert (await world.ask("POST", f"{url}/5", b'{"keep_bytes": 0}')).error == "NO_ROUTE"
 
@@ -91,12 +112,17 @@ def test_trims_by_time_and_size() -> None:
 
 def test_retention_is_set_at_creation_and_later() -> None:
     async def story(world: World) -> None:
-        assert (await world.put("docs/a", stream_retention_age="3600", stream_retention_bytes="forever")).status == 201
+        assert (
+            await world.put("docs/a", stream_retention_age="3600", stream_retention_bytes="forever")
+        ).status == 201
         assert (await world.put("docs/a", stream_retention_age="3600")).status == 200
         assert (await world.put("docs/a")).status == 200, "none is named"
         assert (await world.put("docs/a", stream_retention_age="7")).error == "EXISTS_DIFFERENT"
         head = await world.head("docs/a")
-        assert (head.headers["stream-retention-age"], head.headers["stream-retention-bytes"]) == ("3600", "forever")
+        assert (head.headers["stream-retention-age"], head.headers["stream-retention-bytes"]) == (
+            "3600",
+            "forever",
+        )
         url = "/v1/stream/docs/a/retention"
         found = json.loads((await world.ask("GET", url)).body)
         assert found == {
@@ -123,14 +149,21 @@ def test_a_bucket_has_a_retention() -> None:
         world.front.router._mounts += list(mounts.items())
         await fill(world)
         url = f"{PATH}/docs/retention"
-        assert json.loads((await world.ask("PUT", url, b'{"age_seconds": 60}')).body)["from"] == "bucket"
+        assert (
+            json.loads((await world.ask("PUT", url, b'{"age_seconds": 60}')).body)["from"]
+            == "bucket"
+        )
         assert json.loads((await world.ask("GET", PATH)).body) == {
             "buckets": [{"name": "docs", "retention": {"age_seconds": 60, "bytes": None}}]
         }
         of_stream = json.loads((await world.ask("GET", "/v1/stream/docs/a/retention")).body)
         assert (of_stream["age_seconds"], of_stream["from"]) == (60, "bucket")
         assert (await world.ask("DELETE", url)).status == 204
-        assert json.loads((await world.ask("GET", url)).body) == {"age_seconds": None, "bytes": None, "from": None}
+        assert json.loads((await world.ask("GET", url)).body) == {
+            "age_seconds": None,
+            "bytes": None,
+            "from": None,
+        }
         assert (await world.ask("PUT", f"{PATH}/X/retention", b"{}")).error == "INVALID_NAME"
         assert (await world.ask("PUT", f"{PATH}/docs/other", b"{}")).error == "NO_ROUTE"
         assert (await world.ask("POST", PATH, b"{}")).error == "METHOD_NOT_ALLOWED"
@@ -170,14 +203,22 @@ def test_a_read_begins_at_a_time() -> None:
             assert (page.status, page.body) == (200, expected), ask
             assert page.headers["cache-control"] == "no-cache"
             assert page.headers["stream-next-offset"] == token(6, 12)
-        assert (await world.get("docs/a", "?from_time=2s&max_bytes=2")).headers["stream-next-offset"] == token(4, 8)
+        assert (await world.get("docs/a", "?from_time=2s&max_bytes=2")).headers[
+            "stream-next-offset"
+        ] == token(4, 8)
         assert (await world.get("docs/a", "?from_time=2s&live=long-poll")).body == b"[3,4,5]"
         kept = await world.get("docs/a", "?from_time=2s", if_none_match=page.headers["etag"])
         assert kept.status == 200
-        assert (await world.get("docs/a", "?from_time=0s", if_none_match=page.headers["etag"])).status == 200
+        assert (
+            await world.get("docs/a", "?from_time=0s", if_none_match=page.headers["etag"])
+        ).status == 200
         for bad in ("?from_time=x", "?from_time=", "?from_time=1s&offset=-1"):
             assert (await world.get("docs/a", bad)).error == "INVALID_PARAMETER"
-        waiting = world.meanwhile(world.get("docs/a", f"?from_time={world.service.clock + 1}&live=long-poll&timeout_ms=5000"))
+        waiting = world.meanwhile(
+            world.get(
+                "docs/a", f"?from_time={world.service.clock + 1}&live=long-poll&timeout_ms=5000"
+            )
+        )
         await world.until(lambda: world.front.waiters)
         await world.post("docs/a", b"6")
         assert (await waiting).body == b"[6]"
@@ -193,7 +234,9 @@ def test_a_reader_that_is_overtaken_by_a_trim_while_it_catches_up_is_told() -> N
         for _ in range(60):  # more than the sockets between them hold
             await world.post("docs/a", b'"%s"' % (b"x" * 500_000))
         wire = await world.sse("docs/a")
-        assert (await world.ask("POST", "/v1/stream/docs/a/retention", b'{"keep_bytes": 0}')).status == 200
+        assert (
+            await world.ask("POST", "/v1/stream/docs/a/retention", b'{"keep_bytes": 0}')
+        ).status == 200
         said = b""
         while piece := await wire.chunk():
             said = (said + piece)[-2000:]

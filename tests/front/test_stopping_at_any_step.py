@@ -1,4 +1,5 @@
-"""A front stops after each number of passes of the loop since its clients came: it waits for nobody, and nothing is left."""
+"""A front stops after each number of passes of the loop since its clients came: it waits for
+nobody, and nothing is left."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ SECONDS = 60.0  # of one stop, on a machine that has much else to do
 LAST = -1
 NEVER = 600.0  # after which those that still read would be cut
 JSON = {"content_type": "application/json"}
-POST, POLL = request("POST", "/v1/stream/s", b"[1]", **JSON), request("GET", "/v1/stream/quiet?offset=now&live=long-poll")
+POST, POLL = (
+    request("POST", "/v1/stream/s", b"[1]", **JSON),
+    request("GET", "/v1/stream/quiet?offset=now&live=long-poll"),
+)
 REQUESTS = (
     b"",
     b"GET /v1/str",
@@ -24,7 +28,8 @@ REQUESTS = (
     request("GET", "/v1/stream/s?offset=-1&live=sse"),
     POLL,
     POST * 5 + POLL,
-    b"POST /v1/stream/s HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n[1,2,",
+    b"POST /v1/stream/s HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n5\r\n[1,2,",
 )
 
 
@@ -43,15 +48,22 @@ async def client(port: int, data: bytes, late: int) -> bytes:
 
 
 async def stopped(count: int) -> list[bytes]:
-    """After so many passes of the loop, or (`LAST`) when all wait; what the clients were answered. Some come just before."""
+    """After so many passes of the loop, or (`LAST`) when all wait; what the clients were answered.
+    Some come just before."""
     front = HttpFront(FakeService(), HttpSettings(long_poll_seconds=NEVER))
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     await front.start([listener])
     async with asyncio.timeout(SECONDS):
         for name in ("s", "quiet"):
-            assert b" 201 " in await client(port, request("PUT", f"/v1/stream/{name}", connection="close", **JSON), 0)
-        clients = [asyncio.create_task(client(port, data, late)) for late in (0, max(0, count - 3)) for data in REQUESTS]
+            assert b" 201 " in await client(
+                port, request("PUT", f"/v1/stream/{name}", connection="close", **JSON), 0
+            )
+        clients = [
+            asyncio.create_task(client(port, data, late))
+            for late in (0, max(0, count - 3))
+            for data in REQUESTS
+        ]
         for _ in range(count):
             await asyncio.sleep(0)
         while count == LAST and (len(front.live), len(front.waiters)) != (2, 4):  # noqa: ASYNC110 (bounded by the timeout)
@@ -66,4 +78,6 @@ def test_a_front_stops_at_any_step() -> None:
     answers = [uvloop.run(stopped(count)) for count in (*range(40), LAST)]
     _, _, page, events, poll, pipelined, upload, *_ = answers[-1]
     assert page.startswith(b"HTTP/1.1 200") and events.endswith(b"\r\n0\r\n\r\n")
-    assert poll.startswith(b"HTTP/1.1 204") and pipelined.count(b"HTTP/1.1 204") == 6 and upload == b""
+    assert (
+        poll.startswith(b"HTTP/1.1 204") and pipelined.count(b"HTTP/1.1 204") == 6 and upload == b""
+    )

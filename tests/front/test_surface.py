@@ -17,7 +17,12 @@ def test_both_spellings_and_the_plural_are_the_same_stream() -> None:
     async def story(world: World) -> None:
         assert (await world.ask("PUT", "/logs/a/b", content_type="application/json")).status == 201
         assert (await world.post("logs/a/b", b"[1,2]")).status == 204
-        for path in ("/logs/a/b", "/v1/stream/logs/a/b", "/v1/streams/logs/a/b", "/v1/stream/logs/a/%62"):
+        for path in (
+            "/logs/a/b",
+            "/v1/stream/logs/a/b",
+            "/v1/streams/logs/a/b",
+            "/v1/stream/logs/a/%62",
+        ):
             assert (await world.ask("GET", path)).body == b"[1,2]"
         assert (await world.ask("GET", "/logs/a/b?offset=2")).body == b"[2]"  # a bare byte position
         assert (await world.get("logs/a/b", "?offset=2")).error == "INVALID_OFFSET"
@@ -31,11 +36,14 @@ def test_both_spellings_and_the_plural_are_the_same_stream() -> None:
 
 
 def test_a_put_of_what_is_there_is_answered_with_its_content_type() -> None:
-    """The protocol (5.1): `Content-Type` of a 200 is the stream's, however the request spells it."""
+    """The protocol (5.1): `Content-Type` of a 200 is the stream's, however the request spells
+    it."""
 
     async def story(world: World) -> None:
         spelled = "Application/JSON; charset=utf-8"
-        assert (await world.put("s", "application/json")).headers["content-type"] == "application/json"
+        assert (await world.put("s", "application/json")).headers[
+            "content-type"
+        ] == "application/json"
         again = await world.put("s", spelled)
         assert (again.status, again.headers["content-type"]) == (200, "application/json")
         assert (await world.head("s")).headers["content-type"] == "application/json"
@@ -57,15 +65,27 @@ def test_buckets_are_implicit() -> None:
 
 def test_short_buckets_are_buckets_and_a_creation_says_which_one_it_was() -> None:
     async def story(world: World) -> None:
-        for path, bucket in (("/v1/stream/iot/a", "iot"), ("/e/b", "e"), ("/v1/stream/Iot/a", "default"), ("/v1/stream/x", "default")):
+        for path, bucket in (
+            ("/v1/stream/iot/a", "iot"),
+            ("/e/b", "e"),
+            ("/v1/stream/Iot/a", "default"),
+            ("/v1/stream/x", "default"),
+        ):
             created = await world.ask("PUT", path)
             assert (created.status, created.headers["stream-bucket"]) == (201, bucket)
             assert (await world.ask("PUT", path)).headers["stream-bucket"] == bucket, "it is there"
-        assert "stream-bucket" in (await world.ask("GET", "/e/b")).headers["access-control-expose-headers"]
+        assert (
+            "stream-bucket"
+            in (await world.ask("GET", "/e/b")).headers["access-control-expose-headers"]
+        )
         listed = json.loads((await world.ask("GET", "/v1/streams")).body)["streams"]
-        assert [each["name"] for each in listed] == ["Iot/a", "x", "e/b", "iot/a"], "by bucket, then by name"
+        assert [each["name"] for each in listed] == ["Iot/a", "x", "e/b", "iot/a"], (
+            "by bucket, then by name"
+        )
         assert (await world.ask("HEAD", "/iot/a")).status == 200
-        assert (await world.ask("PUT", "/v1/stream/fork", stream_forked_from="/iot/a")).headers["stream-bucket"] == "default"
+        assert (await world.ask("PUT", "/v1/stream/fork", stream_forked_from="/iot/a")).headers[
+            "stream-bucket"
+        ] == "default"
 
     play(story)
 
@@ -100,7 +120,9 @@ def test_illegal_names(path: str) -> None:
     play(story)
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/other", "/__ursula/metrics", "/favicon.ico", "/livez"])
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/other", "/__ursula/metrics", "/favicon.ico", "/livez"]
+)
 def test_nothing_is_there(path: str) -> None:
     async def story(world: World) -> None:
         assert (await world.ask("GET", path)).error == "NO_ROUTE"
@@ -108,7 +130,9 @@ def test_nothing_is_there(path: str) -> None:
     play(story)
 
 
-@pytest.mark.parametrize("offset", ["", "abc", "1", "1,2", "1%2F2", "..", "%00", "%0d%0a", "-2", "1_", "1_2_3", "%20"])
+@pytest.mark.parametrize(
+    "offset", ["", "abc", "1", "1,2", "1%2F2", "..", "%00", "%0d%0a", "-2", "1_", "1_2_3", "%20"]
+)
 def test_illegal_offsets(offset: str) -> None:
     async def story(world: World) -> None:
         await world.put("s")
@@ -135,7 +159,11 @@ def test_the_list_is_by_name_in_pages() -> None:
         assert await names("?limit=2&after=xy") == (["y", "logs/1"], "logs/1")
         assert (await world.ask("GET", "/v1/streams?limit=0")).error == "INVALID_PARAMETER"
         one = json.loads((await world.ask("GET", "/v1/streams?prefix=y")).body)["streams"][0]
-        assert (one["ttl_seconds"], one["closed"], one["content_type"]) == (60, False, "application/json")
+        assert (one["ttl_seconds"], one["closed"], one["content_type"]) == (
+            60,
+            False,
+            "application/json",
+        )
 
     play(story)
 
@@ -146,7 +174,11 @@ def test_lines_for_those_who_accept_them() -> None:
         await world.post("s", b'[{"a":\n1},2]')
         plain = await world.get("s")
         lines = await world.get("s", accept="application/x-ndjson")
-        assert (lines.body, lines.headers["content-type"], lines.headers["vary"]) == (b'{"a": 1}\n2\n', "application/x-ndjson", "Accept")
+        assert (lines.body, lines.headers["content-type"], lines.headers["vary"]) == (
+            b'{"a": 1}\n2\n',
+            "application/x-ndjson",
+            "Accept",
+        )
         assert lines.headers["etag"] != plain.headers["etag"]
 
     play(story)
@@ -155,7 +187,9 @@ def test_lines_for_those_who_accept_them() -> None:
 def test_the_incarnation_as_a_precondition() -> None:
     async def story(world: World) -> None:
         first = (await world.put("s")).headers["stream-incarnation"]
-        assert (await world.post("s", b"1", stream_incarnation=first)).headers["stream-incarnation"] == first
+        assert (await world.post("s", b"1", stream_incarnation=first)).headers[
+            "stream-incarnation"
+        ] == first
         await world.ask("DELETE", "/v1/stream/s", stream_incarnation=first)
         second = (await world.put("s")).headers["stream-incarnation"]
         assert second != first
@@ -166,7 +200,11 @@ def test_the_incarnation_as_a_precondition() -> None:
             await world.get("s", "?offset=-1&live=sse", stream_incarnation=first),
             await world.ask("DELETE", "/v1/stream/s", stream_incarnation=first),
         ):
-            assert (answer.status, answer.error, answer.headers["stream-incarnation"]) == (412, "INCARNATION_MISMATCH", second)
+            assert (answer.status, answer.error, answer.headers["stream-incarnation"]) == (
+                412,
+                "INCARNATION_MISMATCH",
+                second,
+            )
         assert (await world.get("s", stream_incarnation="x")).error == "INVALID_HEADER"
 
     play(story)
@@ -178,7 +216,9 @@ def test_a_long_poll_of_another_life_does_not_wait() -> None:
         await world.ask("DELETE", "/v1/stream/s")
         await world.put("s")
         async with asyncio.timeout(60):
-            answer = await world.get("s", "?offset=-1&live=long-poll&timeout_ms=60000", stream_incarnation=first)
+            answer = await world.get(
+                "s", "?offset=-1&live=long-poll&timeout_ms=60000", stream_incarnation=first
+            )
         assert answer.error == "INCARNATION_MISMATCH"
 
     play(story)
@@ -189,14 +229,22 @@ def test_producers_errors_say_what_is_expected() -> None:
         await world.put("s")
 
         async def post(epoch: int, sequence: int) -> object:
-            return await world.post("s", b"1", producer_id="p", producer_epoch=str(epoch), producer_seq=str(sequence))
+            return await world.post(
+                "s", b"1", producer_id="p", producer_epoch=str(epoch), producer_seq=str(sequence)
+            )
 
         gap = await world.post("s", b"1", producer_id="p", producer_epoch="3", producer_seq="5")
-        assert (gap.error, gap.headers["producer-expected-seq"], gap.headers["producer-received-seq"]) == ("PRODUCER_GAP", "0", "5")
+        assert (
+            gap.error,
+            gap.headers["producer-expected-seq"],
+            gap.headers["producer-received-seq"],
+        ) == ("PRODUCER_GAP", "0", "5")
         await post(3, 0)
         stale = await world.post("s", b"1", producer_id="p", producer_epoch="2", producer_seq="1")
         assert (stale.status, stale.headers["producer-epoch"]) == (403, "3")
-        assert (await world.post("s", b"1", producer_id="p", producer_epoch="4", producer_seq="1")).error == "PRODUCER_EPOCH_START"
+        assert (
+            await world.post("s", b"1", producer_id="p", producer_epoch="4", producer_seq="1")
+        ).error == "PRODUCER_EPOCH_START"
         assert (await world.post("s", b"1", producer_id="p")).error == "INVALID_HEADER"
 
     play(story)
@@ -225,8 +273,14 @@ def test_forks_over_http() -> None:
         await world.put("s")
         first = (await world.post("s", b"1")).headers["stream-next-offset"]
         await world.post("s", b"2")
-        made = await world.ask("PUT", "/v1/stream/f", stream_forked_from="/v1/stream/s", stream_fork_offset=first)
-        assert (made.status, made.headers["content-type"], made.headers["stream-next-offset"]) == (201, "application/json", first)
+        made = await world.ask(
+            "PUT", "/v1/stream/f", stream_forked_from="/v1/stream/s", stream_fork_offset=first
+        )
+        assert (made.status, made.headers["content-type"], made.headers["stream-next-offset"]) == (
+            201,
+            "application/json",
+            first,
+        )
         await world.post("f", b"3")
         assert (await world.get("f")).body == b"[1,3]"
         assert (await world.ask("DELETE", "/v1/stream/s")).status == 204
@@ -239,10 +293,16 @@ def test_forks_over_http() -> None:
             {"stream_forked_from": "/v1/stream/a%2Fb"},
             {"stream_forked_from": "/v1/stream/f", "stream_fork_offset": "x"},
             {"stream_forked_from": "/v1/stream/f", "stream_fork_sub_offset": "1"},
-            {"stream_forked_from": "/v1/stream/f", "stream_fork_offset": first, "stream_fork_sub_offset": "01"},
+            {
+                "stream_forked_from": "/v1/stream/f",
+                "stream_fork_offset": first,
+                "stream_fork_sub_offset": "01",
+            },
         ):
             assert (await world.ask("PUT", "/v1/stream/g", **headers)).error == "INVALID_HEADER"
-        assert (await world.ask("PUT", "/v1/stream/g", stream_forked_from="/v1/stream/none")).error == "NOT_FOUND"
+        assert (
+            await world.ask("PUT", "/v1/stream/g", stream_forked_from="/v1/stream/none")
+        ).error == "NOT_FOUND"
 
     play(story)
 
@@ -261,7 +321,9 @@ def test_a_fork_with_a_body_takes_the_type_of_its_source() -> None:
 def test_locations_name_the_host_that_was_asked() -> None:
     async def story(world: World) -> None:
         assert (await world.put("a%20b")).headers["location"] == "http://test/v1/stream/a%20b"
-        assert (await world.put("c", x_forwarded_proto="https")).headers["location"] == "https://test/v1/stream/c"
+        assert (await world.put("c", x_forwarded_proto="https")).headers[
+            "location"
+        ] == "https://test/v1/stream/c"
 
     play(story)
 
@@ -275,10 +337,15 @@ def test_cors_and_methods() -> None:
             assert "last-event-id" in preflight.headers["access-control-allow-headers"]
         await world.put("s")
         assert "access-control-allow-origin" not in (await world.post("s", b"1")).headers
-        assert (await world.post("s", b"1", origin="http://page")).headers["access-control-allow-origin"] == "*"
+        assert (await world.post("s", b"1", origin="http://page")).headers[
+            "access-control-allow-origin"
+        ] == "*"
         assert (await world.get("s")).headers["access-control-expose-headers"]
         patch = await world.ask("PATCH", "/v1/stream/s")
-        assert (patch.error, patch.headers["allow"]) == ("METHOD_NOT_ALLOWED", "POST, GET, HEAD, PUT, DELETE, OPTIONS")
+        assert (patch.error, patch.headers["allow"]) == (
+            "METHOD_NOT_ALLOWED",
+            "POST, GET, HEAD, PUT, DELETE, OPTIONS",
+        )
 
     play(story)
 
@@ -289,7 +356,14 @@ def test_what_others_hang_into_the_front() -> None:
             raise Failure("INVALID_REQUEST", "as told")
         if asked.segments == ("break",):
             raise RuntimeError("broken")
-        shown = [asked.method, asked.path, list(asked.segments), asked.query, asked.body.decode(), asked.base_url]
+        shown = [
+            asked.method,
+            asked.path,
+            list(asked.segments),
+            asked.query,
+            asked.body.decode(),
+            asked.base_url,
+        ]
         return Response(202, json.dumps(shown).encode(), headers=(("X-More", "1"),))
 
     async def health(asked: Request) -> Response:
@@ -298,7 +372,14 @@ def test_what_others_hang_into_the_front() -> None:
     async def story(world: World) -> None:
         answer = await world.ask("POST", "/v1/stream/__ds/a%2Fb/c?q=1", b"body")
         assert (answer.status, answer.headers["x-more"]) == (202, "1")
-        assert json.loads(answer.body) == ["POST", "/v1/stream/__ds/a%2Fb/c", ["a/b", "c"], {"q": "1"}, "body", "http://test"]
+        assert json.loads(answer.body) == [
+            "POST",
+            "/v1/stream/__ds/a%2Fb/c",
+            ["a/b", "c"],
+            {"q": "1"},
+            "body",
+            "http://test",
+        ]
         assert (await world.ask("GET", "/v1/stream/__ds/fail")).error == "INVALID_REQUEST"
         assert (await world.ask("GET", "/v1/stream/__ds/break")).error == "INTERNAL"
         assert (await world.ask("GET", "/livez")).body == b"ok\n"
@@ -330,7 +411,9 @@ def test_every_refusal_has_a_code_and_every_code_a_meaning() -> None:
     }  # internal, and answered by subscriptions, by the cluster and to Kafka
     assert {code for code in Code if code >= Code.NOT_FOUND} - elsewhere == set(REFUSALS)
     assert set(REFUSALS.values()) <= set(ERRORS)
-    assert all(error.message and error.outcome in ("refused", "unknown") for error in ERRORS.values())
+    assert all(
+        error.message and error.outcome in ("refused", "unknown") for error in ERRORS.values()
+    )
 
 
 def test_reads_extend_a_sliding_ttl_and_head_does_not() -> None:
@@ -351,19 +434,39 @@ def test_a_body_in_a_content_encoding_is_refused_on_each_way_in() -> None:
     """The header is not kept, so that readers could not tell such bytes from plain ones."""
 
     async def story(world: World) -> None:
-        refused = await world.ask("PUT", "/v1/stream/s", b"x", content_type="text/plain", content_encoding="gzip")
-        assert (refused.status, refused.error, refused.headers["accept-encoding"]) == (415, "CONTENT_ENCODING", "identity")
-        assert (await world.put("s", "text/plain", content_encoding="gzip")).status == 201, "there is nothing to unpack"
-        forked = await world.ask("PUT", "/v1/stream/f", b"x", stream_forked_from="/v1/stream/s", content_encoding="br")
+        refused = await world.ask(
+            "PUT", "/v1/stream/s", b"x", content_type="text/plain", content_encoding="gzip"
+        )
+        assert (refused.status, refused.error, refused.headers["accept-encoding"]) == (
+            415,
+            "CONTENT_ENCODING",
+            "identity",
+        )
+        assert (await world.put("s", "text/plain", content_encoding="gzip")).status == 201, (
+            "there is nothing to unpack"
+        )
+        forked = await world.ask(
+            "PUT", "/v1/stream/f", b"x", stream_forked_from="/v1/stream/s", content_encoding="br"
+        )
         assert forked.status == 415
         for coding in ("", "identity", "Identity"):
-            assert (await world.post("s", b"a", "text/plain", content_encoding=coding)).status == 204
+            assert (
+                await world.post("s", b"a", "text/plain", content_encoding=coding)
+            ).status == 204
         wire = await world.wire()
         for coding in ("gzip", "identity, zstd", "br"):
             plain = request("POST", "/v1/stream/s", b"b", content_type="text/plain")
             for number in range(4):  # also when the connection has learned the shape of its appends
                 wire.send(
-                    plain if number < 3 else request("POST", "/v1/stream/s", b"c", content_type="text/plain", content_encoding=coding)
+                    plain
+                    if number < 3
+                    else request(
+                        "POST",
+                        "/v1/stream/s",
+                        b"c",
+                        content_type="text/plain",
+                        content_encoding=coding,
+                    )
                 )
                 answer = await wire.answer()
                 assert answer.status == (204 if number < 3 else 415)
@@ -380,7 +483,12 @@ def test_errors_of_mounts_have_the_one_shape() -> None:
     async def story(world: World) -> None:
         answer = await world.ask("POST", "/v1/stream/__ds/x", b"{}")
         assert json.loads(answer.body) == {
-            "error": {"code": "FENCED", "generation": 3, "message": "", "request_id": answer.headers["x-request-id"]}
+            "error": {
+                "code": "FENCED",
+                "generation": 3,
+                "message": "",
+                "request_id": answer.headers["x-request-id"],
+            }
         }
         assert answer.headers["stream-outcome"] == "refused"
 
@@ -399,7 +507,9 @@ def test_errors_of_mounts_have_the_one_shape() -> None:
         ("application/json", None),
     ],
 )
-def test_what_a_browser_might_run_is_no_page_of_this_origin(content_type: str, policy: str | None) -> None:
+def test_what_a_browser_might_run_is_no_page_of_this_origin(
+    content_type: str, policy: str | None
+) -> None:
     async def story(world: World) -> None:
         await world.put("s", content_type)
         await world.post("s", b"1", content_type)

@@ -1,4 +1,5 @@
-"""Numbers of a driver that no log can hold, or that no state can add up: refused as the request's fault."""
+"""Numbers of a driver that no log can hold, or that no state can add up: refused as the request's
+fault."""
 
 from __future__ import annotations
 
@@ -49,4 +50,7 @@ def test_a_number_that_is_none_is_the_fault_of_the_request(verb: str, body: dict
     with pytest.raises((Failure, TableRefused)) as refused:
         asyncio.run(routes.admin(request))
     found = refused.value
-    assert (found.code if isinstance(found, Failure) else (found.status, found.code)) in ("INVALID_REQUEST", (400, "INVALID_REQUEST"))
+    assert (found.code if isinstance(found, Failure) else (found.status, found.code)) in (
+        "INVALID_REQUEST",
+        (400, "INVALID_REQUEST"),
+    )

@@ -1,4 +1,5 @@
-"""Nonsense for fuzzers, drawn from a seed: numbers and texts at the edges, values that fit a type, and bytes that were whole once."""
+"""Nonsense for fuzzers, drawn from a seed: numbers and texts at the edges, values that fit a type,
+and bytes that were whole once."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def number(chance: random.Random) -> int:
 def text(chance: random.Random) -> str:
     if chance.random() < 0.7:
         return chance.choice(TEXTS)
-    return "".join(chr(chance.choice((chance.randrange(32, 127), chance.randrange(0, 0xD7FF)))) for _ in range(chance.randrange(20)))
+    return "".join(
+        chr(chance.choice((chance.randrange(32, 127), chance.randrange(0, 0xD7FF))))
+        for _ in range(chance.randrange(20))
+    )
 
 
 def noise(chance: random.Random, most: int = 200) -> bytes:
@@ -56,11 +60,19 @@ def anything(chance: random.Random, depth: int = 0) -> Any:
         return [anything(chance, depth + 1) for _ in range(chance.randrange(5))]
     if kind == 7:
         return {text(chance): anything(chance, depth + 1) for _ in range(chance.randrange(4))}
-    return (None, chance.random() < 0.5, _packable(number(chance)), chance.random() * 1e9, text(chance), text(chance))[kind]
+    return (
+        None,
+        chance.random() < 0.5,
+        _packable(number(chance)),
+        chance.random() * 1e9,
+        text(chance),
+        text(chance),
+    )[kind]
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """Bits flipped, bytes put in, left out, doubled, or cut off; now and then something else altogether."""
+    """Bits flipped, bytes put in, left out, doubled, or cut off; now and then something else
+    altogether."""
     found = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         if not found:
@@ -86,10 +98,16 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 
 class Shapes:
-    """Values that fit types, as plain data for msgpack; `wrong`: how often a part fits none. `known`: what is true of the one under test, by the
-    name of the field."""
+    """Values that fit types, as plain data for msgpack; `wrong`: how often a part fits none.
+    `known`: what is true of the one under test, by the name of the field."""
 
-    def __init__(self, chance: random.Random, *, wrong: float = 0.0, known: dict[str, Sequence[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        *,
+        wrong: float = 0.0,
+        known: dict[str, Sequence[Any]] | None = None,
+    ) -> None:
         self.chance, self.wrong, self.known = chance, wrong, known or {}
 
     def encoded(self, type_: Any) -> bytes:
@@ -122,7 +140,11 @@ class Shapes:
             return named if info.tag is None else {info.tag_field: info.tag, **named}
         if fields and self.chance.random() < 0.1:  # of another release
             optional = sum(not field.required for field in info.fields)
-            fields = fields[: len(fields) - self.chance.randrange(optional + 1)] if optional else [*fields, anything(self.chance)]
+            fields = (
+                fields[: len(fields) - self.chance.randrange(optional + 1)]
+                if optional
+                else [*fields, anything(self.chance)]
+            )
         return fields if info.tag is None else [info.tag, *fields]
 
     def _int(self, info: inspect.IntType) -> int:
@@ -136,7 +158,9 @@ class Shapes:
             inspect.StrType: lambda: text(chance),
             inspect.BytesType: lambda: noise(chance),
             inspect.BoolType: lambda: chance.random() < 0.5,
-            inspect.FloatType: lambda: chance.choice((0.0, -1.0, 1e308, float("inf"), float("nan"), chance.random())),
+            inspect.FloatType: lambda: chance.choice(
+                (0.0, -1.0, 1e308, float("inf"), float("nan"), chance.random())
+            ),
             inspect.NoneType: lambda: None,
             inspect.LiteralType: lambda: chance.choice(list(getattr(info, "values", [0]))),
         }
@@ -147,11 +171,17 @@ class Shapes:
         count = 0 if depth > DEPTH_MAX else self.chance.choice((0, 1, 1, 2, 3))
         if isinstance(info, inspect.TupleType):
             return [self._value(item, name, depth + 1) for item in info.item_types]
-        if isinstance(info, inspect.ListType | inspect.VarTupleType | inspect.SetType | inspect.FrozenSetType):
+        if isinstance(
+            info, inspect.ListType | inspect.VarTupleType | inspect.SetType | inspect.FrozenSetType
+        ):
             return [self._value(info.item_type, name, depth + 1) for _ in range(count)]
         if isinstance(info, inspect.DictType):
             keys = [self._value(info.key_type, "", depth + 1) for _ in range(count)]
-            return {key: self._value(info.value_type, name, depth + 1) for key in keys if not isinstance(key, list | dict)}
+            return {
+                key: self._value(info.value_type, name, depth + 1)
+                for key in keys
+                if not isinstance(key, list | dict)
+            }
         return anything(self.chance)
 
 

@@ -1,4 +1,5 @@
-"""A cluster of three real nodes for fuzzers, with certificates; the third may be played by somebody else."""
+"""A cluster of three real nodes for fuzzers, with certificates; the third may be played by somebody
+else."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from polynya.transport import PeerTls
 
 GROUPS = 4
 SHOWN = 30  # lines of a log
-ODD = re.compile(r"Traceback \(most recent call last\)|AssertionError|level=critical|has no handler")
+ODD = re.compile(
+    r"Traceback \(most recent call last\)|AssertionError|level=critical|has no handler"
+)
 
 
 class FuzzCluster:
@@ -30,7 +33,9 @@ class FuzzCluster:
 
     def __init__(self, folder: Path, nodes: int = 3) -> None:
         self.folder, self.cluster = folder, secrets.token_hex(16)
-        self.ports = dict(zip(range(1, nodes + 1), (two_free_ports() for _ in range(nodes)), strict=True))
+        self.ports = dict(
+            zip(range(1, nodes + 1), (two_free_ports() for _ in range(nodes)), strict=True)
+        )
         self.peers = dict(zip(range(1, nodes + 1), free_ports(nodes), strict=True))
         self.nodes: dict[int, Speaker] = {}
         authority = folder / "ca"
@@ -40,14 +45,30 @@ class FuzzCluster:
 
     def tls(self, number: int) -> PeerTls:
         authority = self.folder / "ca"
-        return peer_tls(authority / "ca.crt", authority / f"node-{number}.crt", authority / f"node-{number}.key")
+        return peer_tls(
+            authority / "ca.crt", authority / f"node-{number}.crt", authority / f"node-{number}.key"
+        )
 
     def settings(self, number: int) -> Path:
         authority = self.folder / "ca"
-        lines = [f'listen = "127.0.0.1:{self.ports[number]}"', f"groups = {GROUPS}", "cores = 1", "unsafe_no_auth = true"]
+        lines = [
+            f'listen = "127.0.0.1:{self.ports[number]}"',
+            f"groups = {GROUPS}",
+            "cores = 1",
+            "unsafe_no_auth = true",
+        ]
         lines += ["[cold]", f'root = "{self.folder}/objects"', "", "[cluster]"]
-        lines += [f'id = "{self.cluster}"', f"node = {number}", f'listen = "127.0.0.1:{self.peers[number]}"', f'ca = "{authority}/ca.crt"']
-        lines += [f'cert = "{authority}/node-{number}.crt"', f'key = "{authority}/node-{number}.key"', ""]
+        lines += [
+            f'id = "{self.cluster}"',
+            f"node = {number}",
+            f'listen = "127.0.0.1:{self.peers[number]}"',
+            f'ca = "{authority}/ca.crt"',
+        ]
+        lines += [
+            f'cert = "{authority}/node-{number}.crt"',
+            f'key = "{authority}/node-{number}.key"',
+            "",
+        ]
         for other, port in self.peers.items():
             lines += [
                 "[[cluster.nodes]]",
@@ -78,7 +99,11 @@ class FuzzCluster:
                 views = [self.view(number) for number in self.nodes]
             except OSError:
                 return False
-            return all(len(view["groups"]) > GROUPS and all(group["leader"] in self.nodes for group in view["groups"]) for view in views)
+            return all(
+                len(view["groups"]) > GROUPS
+                and all(group["leader"] in self.nodes for group in view["groups"])
+                for view in views
+            )
 
         wait_until(led, what="all groups to have a leader", seconds=seconds)
 
@@ -88,11 +113,23 @@ class FuzzCluster:
     def odd_lines(self) -> list[str]:
         """Of the logs: what nobody's nonsense may lead to."""
         logs = {number: list(node.log) for number, node in self.nodes.items()}
-        odd = [(number, at) for number, log in logs.items() for at, line in enumerate(log) if ODD.search(line)]
-        return [f"node {number}: {''.join(logs[number][at : at + SHOWN]).strip()}" for number, at in odd]
+        odd = [
+            (number, at)
+            for number, log in logs.items()
+            for at, line in enumerate(log)
+            if ODD.search(line)
+        ]
+        return [
+            f"node {number}: {''.join(logs[number][at : at + SHOWN]).strip()}" for number, at in odd
+        ]
 
     def start(self, number: int) -> None:
-        flags = ("--config", str(self.settings(number)), "--data", str(self.folder / f"data-{number}"))
+        flags = (
+            "--config",
+            str(self.settings(number)),
+            "--data",
+            str(self.folder / f"data-{number}"),
+        )
         self.nodes[number] = Speaker("serve", *flags)
 
     def stop(self, number: int) -> None:

@@ -1,7 +1,9 @@
-"""A node, or a cluster of three, under clients of all kinds: those that know what must be answered (Keeper), and those that want no good (Vandal).
+"""A node, or a cluster of three, under clients of all kinds: those that know what must be answered
+(Keeper), and those that want no good (Vandal).
 
-Each keeper has streams of its own and a model of them, and sends its requests framed in all ways that HTTP allows: in pieces, chunked, in pipelines,
-half-closed, and now and then gone before the answer. Vandals send what fuzz/requests.py makes of a seed.
+Each keeper has streams of its own and a model of them, and sends its requests framed in all ways
+that HTTP allows: in pieces, chunked, in pipelines, half-closed, and now and then gone before the
+answer. Vandals send what fuzz/requests.py makes of a seed.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class Line:
         try:
             return self._read(method)
         except TimeoutError:
-            raise Wrong(f"no answer within {PATIENCE_SECONDS:g} s; so far {self.buffer[:300]!r}") from None
+            raise Wrong(
+                f"no answer within {PATIENCE_SECONDS:g} s; so far {self.buffer[:300]!r}"
+            ) from None
 
     def _read(self, method: str) -> tuple[int, dict[str, str], bytes] | None:
         while True:
@@ -155,7 +159,8 @@ def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozens
 
 
 class Stream:
-    """What a keeper knows of one: `records` that are acknowledged, or not known to be (`maybe`: of the last append alone)."""
+    """What a keeper knows of one: `records` that are acknowledged, or not known to be (`maybe`: of
+    the last append alone)."""
 
     def __init__(self, name: str, *, is_json: bool) -> None:
         self.name, self.is_json = name, is_json
@@ -179,7 +184,9 @@ class Stream:
 class Keeper:
     """One client with a model."""
 
-    def __init__(self, chance: random.Random, number: int, urls: list[str], allowed: frozenset[str]) -> None:
+    def __init__(
+        self, chance: random.Random, number: int, urls: list[str], allowed: frozenset[str]
+    ) -> None:
         self.chance, self.number, self.urls, self.allowed = chance, number, urls, allowed
         self.counts: Counter[str] = Counter()
         self.streams: list[Stream] = []
@@ -220,7 +227,9 @@ class Keeper:
         for stream in list(self.streams):
             self._finish(stream)
 
-    def _ask(self, method: str, path: str, content: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    def _ask(
+        self, method: str, path: str, content: bytes = b"", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
         """On a connection that stays, or a new one; and again where it was refused for now."""
         while True:
             status, found, answer = self._once(method, path, content, headers)
@@ -228,14 +237,18 @@ class Keeper:
                 return status, found, answer
             self.counts["refused for now"] += 1
 
-    def _once(self, method: str, path: str, content: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def _once(
+        self, method: str, path: str, content: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
         chance = self.chance
         if self._line is None or chance.random() < 0.2:
             self.hang_up()
             self._line = Line(chance.choice(self.urls))
         ends = chance.random() < 0.1
         self._line.send(self.framed(method, path, content, ends=ends, **headers), chance)
-        if ends and "live=" not in path and chance.random() < 0.5:  # who waits for others is then taken to be gone
+        if (
+            ends and "live=" not in path and chance.random() < 0.5
+        ):  # who waits for others is then taken to be gone
             self._line.socket.shutdown(socket.SHUT_WR)
         found = self._line.read(method)
         if found is None:
@@ -250,7 +263,16 @@ class Keeper:
             self._line.close()
             self._line = None
 
-    def framed(self, method: str, path: str, content: bytes, *, ends: bool = False, plain: bool = False, **headers: str) -> bytes:
+    def framed(
+        self,
+        method: str,
+        path: str,
+        content: bytes,
+        *,
+        ends: bool = False,
+        plain: bool = False,
+        **headers: str,
+    ) -> bytes:
         chance = self.chance
         old = ends and not plain and chance.random() < 0.3
         lines = [f"{method} {path} HTTP/1.{0 if old else 1}", "Host: localhost"]
@@ -264,12 +286,21 @@ class Keeper:
             lines.append(f"Content-Length: {len(content)}")
         return "\r\n".join([*lines, "", ""]).encode() + content
 
-    # --- what it does ----------------------------------------------------------------------------------------------------------
+    # --- what it does -----------------------------------------------------------------------------
 
     def _create(self) -> None:
-        stream = Stream(f"keep/{self.number}-{self.chance.randrange(2**40):x}", is_json=self.chance.random() < 0.7)
-        status, headers, content = self._ask("PUT", f"/v1/stream/{stream.name}", Content_Type=stream.type)
-        self._must(status in (200, 201) and headers["stream-next-offset"] == stream.token(0), status, content)
+        stream = Stream(
+            f"keep/{self.number}-{self.chance.randrange(2**40):x}",
+            is_json=self.chance.random() < 0.7,
+        )
+        status, headers, content = self._ask(
+            "PUT", f"/v1/stream/{stream.name}", Content_Type=stream.type
+        )
+        self._must(
+            status in (200, 201) and headers["stream-next-offset"] == stream.token(0),
+            status,
+            content,
+        )
         self.streams.append(stream)
 
     def _records(self, stream: Stream) -> list[bytes]:
@@ -279,17 +310,29 @@ class Keeper:
         if not stream.is_json:
             return [mark + b":" + b"x" * chance.choice((0, 5, 300, 20_000)) + b"\n"]
         count = chance.choice((1, 1, 1, 3, 50))
-        return [b'{"k":"%b.%d","v":"%b"}' % (mark, at, b"y" * chance.choice((0, 5, 300))) for at in range(count)]
+        return [
+            b'{"k":"%b.%d","v":"%b"}' % (mark, at, b"y" * chance.choice((0, 5, 300)))
+            for at in range(count)
+        ]
 
     def _append(self, stream: Stream) -> None:
         records = self._records(stream)
-        status, headers, content = self._ask("POST", f"/v1/stream/{stream.name}", stream.body(records), Content_Type=stream.type)
+        status, headers, content = self._ask(
+            "POST", f"/v1/stream/{stream.name}", stream.body(records), Content_Type=stream.type
+        )
         if self._unknown(stream, status, headers, records):
             return
         stream.records += records
-        self._must(status == 204 and headers["stream-next-offset"] == stream.token(len(stream.records)), status, headers, content)
+        self._must(
+            status == 204 and headers["stream-next-offset"] == stream.token(len(stream.records)),
+            status,
+            headers,
+            content,
+        )
 
-    def _unknown(self, stream: Stream, status: int, headers: dict[str, str], records: list[bytes]) -> bool:
+    def _unknown(
+        self, stream: Stream, status: int, headers: dict[str, str], records: list[bytes]
+    ) -> bool:
         unknown = status == 503 and headers.get("stream-outcome") == "unknown"
         if unknown:
             stream.maybe = records
@@ -302,7 +345,10 @@ class Keeper:
         line = Line(self.chance.choice(self.urls))
         batches = [self._records(stream) for _ in range(self.chance.choice((2, 5, 30)))]
         path = f"/v1/stream/{stream.name}"
-        data = b"".join(self.framed("POST", path, stream.body(batch), plain=True, Content_Type=stream.type) for batch in batches)
+        data = b"".join(
+            self.framed("POST", path, stream.body(batch), plain=True, Content_Type=stream.type)
+            for batch in batches
+        )
         data += self.framed("HEAD", path, b"", plain=True)
         line.send(data, self.chance)
         for batch in batches:
@@ -312,36 +358,74 @@ class Keeper:
             judge(*found, self.allowed)
             if found[0] == 204:
                 stream.records += batch
-                self._must(found[1]["stream-next-offset"] == stream.token(len(stream.records)), found, stream.token(len(stream.records)))
+                self._must(
+                    found[1]["stream-next-offset"] == stream.token(len(stream.records)),
+                    found,
+                    stream.token(len(stream.records)),
+                )
             else:
                 self._must(found[0] == 503 and found[1].get("stream-outcome") == "refused", found)
         found = line.read("HEAD")
         line.close()
-        self._must(found is not None and (found[0] == 503 or found[1]["stream-next-offset"] == stream.token(len(stream.records))), found)
+        self._must(
+            found is not None
+            and (
+                found[0] == 503
+                or found[1]["stream-next-offset"] == stream.token(len(stream.records))
+            ),
+            found,
+        )
 
     def _produce(self, stream: Stream) -> None:
         """An idempotent producer that repeats itself."""
         records = self._records(stream)
         sequence = stream.sequence + 1
-        who = {"Producer_Id": "p", "Producer_Epoch": "0", "Producer_Seq": str(sequence), "Content_Type": stream.type}
+        who = {
+            "Producer_Id": "p",
+            "Producer_Epoch": "0",
+            "Producer_Seq": str(sequence),
+            "Content_Type": stream.type,
+        }
         taken = False
         for _ in range(self.chance.choice((1, 2, 3))):
-            status, headers, content = self._ask("POST", f"/v1/stream/{stream.name}", stream.body(records), **who)
+            status, headers, content = self._ask(
+                "POST", f"/v1/stream/{stream.name}", stream.body(records), **who
+            )
             while status == 503:
-                status, headers, content = self._ask("POST", f"/v1/stream/{stream.name}", stream.body(records), **who)
+                status, headers, content = self._ask(
+                    "POST", f"/v1/stream/{stream.name}", stream.body(records), **who
+                )
             if not taken:
                 stream.records += records
                 stream.sequence, taken = sequence, True
-            self._must(status in (200, 204) and headers["producer-seq"] == str(sequence), status, headers, content)
+            self._must(
+                status in (200, 204) and headers["producer-seq"] == str(sequence),
+                status,
+                headers,
+                content,
+            )
         gap = {**who, "Producer_Seq": str(sequence + 5)}
-        status, headers, content = self._ask("POST", f"/v1/stream/{stream.name}", stream.body(records), **gap)
-        self._must(status == 409 and headers["producer-expected-seq"] == str(sequence + 1), status, headers, content)
+        status, headers, content = self._ask(
+            "POST", f"/v1/stream/{stream.name}", stream.body(records), **gap
+        )
+        self._must(
+            status == 409 and headers["producer-expected-seq"] == str(sequence + 1),
+            status,
+            headers,
+            content,
+        )
 
     def _leave(self, stream: Stream) -> None:
         """Gone before the answer, or before all was sent."""
         records = self._records(stream)
         line = Line(self.chance.choice(self.urls))
-        data = self.framed("POST", f"/v1/stream/{stream.name}", stream.body(records), plain=True, Content_Type=stream.type)
+        data = self.framed(
+            "POST",
+            f"/v1/stream/{stream.name}",
+            stream.body(records),
+            plain=True,
+            Content_Type=stream.type,
+        )
         whole = self.chance.random() < 0.6
         line.send(data if whole else data[: self.chance.randrange(len(data))], self.chance)
         line.close()
@@ -350,35 +434,65 @@ class Keeper:
 
     def _read(self, stream: Stream) -> None:
         at = self.chance.randrange(len(stream.records) + 1)
-        status, headers, content = self._ask("GET", f"/v1/stream/{stream.name}?offset={stream.token(at)}")
-        self._must(status == 200 and content == stream.body(stream.records[at:]), status, headers, content[:200], at)
+        status, headers, content = self._ask(
+            "GET", f"/v1/stream/{stream.name}?offset={stream.token(at)}"
+        )
+        self._must(
+            status == 200 and content == stream.body(stream.records[at:]),
+            status,
+            headers,
+            content[:200],
+            at,
+        )
         self._must(headers["stream-next-offset"] == stream.token(len(stream.records)), headers)
         if "etag" in headers:
-            again = self._ask("GET", f"/v1/stream/{stream.name}?offset={stream.token(at)}", If_None_Match=headers["etag"])
+            again = self._ask(
+                "GET",
+                f"/v1/stream/{stream.name}?offset={stream.token(at)}",
+                If_None_Match=headers["etag"],
+            )
             self._must(again[0] == 304, again)
 
     def _poll(self, stream: Stream) -> None:
         at = self.chance.randrange(len(stream.records) + 1)
-        status, headers, content = self._ask("GET", f"/v1/stream/{stream.name}?offset={stream.token(at)}&live=long-poll&timeout_ms=20")
+        status, headers, content = self._ask(
+            "GET",
+            f"/v1/stream/{stream.name}?offset={stream.token(at)}&live=long-poll&timeout_ms=20",
+        )
         expected = 200 if at < len(stream.records) else 204
-        self._must(status == expected and (status == 204 or content == stream.body(stream.records[at:])), status, headers, content[:200])
+        self._must(
+            status == expected and (status == 204 or content == stream.body(stream.records[at:])),
+            status,
+            headers,
+            content[:200],
+        )
 
     def _head(self, stream: Stream) -> None:
         status, headers, _ = self._ask("HEAD", f"/v1/stream/{stream.name}")
-        self._must(status == 200 and headers["stream-next-offset"] == stream.token(len(stream.records)), status, headers)
+        self._must(
+            status == 200 and headers["stream-next-offset"] == stream.token(len(stream.records)),
+            status,
+            headers,
+        )
 
     def _all(self, stream: Stream) -> list[bytes]:
         status, headers, content = self._ask("GET", f"/v1/stream/{stream.name}?offset=-1")
         self._must(status == 200 and "stream-up-to-date" in headers, status, headers)
         if not stream.is_json:
             return [line + b"\n" for line in content.split(b"\n")[:-1]]
-        return [json.dumps(record, separators=(",", ":")).encode() for record in json.loads(content)]
+        return [
+            json.dumps(record, separators=(",", ":")).encode() for record in json.loads(content)
+        ]
 
     def _finish(self, stream: Stream) -> None:
-        """It is what was acknowledged; what nobody knows of, which may still be on its way, is there as a whole or not at all."""
+        """It is what was acknowledged; what nobody knows of, which may still be on its way, is
+        there as a whole or not at all."""
         found = self._all(stream)
         self._must(
-            found in (stream.records, stream.records + (stream.maybe or [])), "not what was acknowledged", len(found), len(stream.records)
+            found in (stream.records, stream.records + (stream.maybe or [])),
+            "not what was acknowledged",
+            len(found),
+            len(stream.records),
         )
         status, _, content = self._ask("DELETE", f"/v1/stream/{stream.name}")
         self._must(status in (204, 404), status, content)
@@ -392,7 +506,9 @@ class Keeper:
 class Vandal:
     """One client without manners."""
 
-    def __init__(self, chance: random.Random, number: int, urls: list[str], allowed: frozenset[str]) -> None:
+    def __init__(
+        self, chance: random.Random, number: int, urls: list[str], allowed: frozenset[str]
+    ) -> None:
         self.chance, self.number, self.urls, self.allowed = chance, number, urls, allowed
         self.counts: Counter[str] = Counter()
         self._sitting: list[Line] = []
@@ -401,7 +517,10 @@ class Vandal:
     def act(self) -> None:
         """Raises Wrong."""
         chance = self.chance
-        requests = [request(chance, ["fuzz/a", "fuzz/b", "x"]) for _ in range(chance.choice((1, 1, 1, 2, 5)))]
+        requests = [
+            request(chance, ["fuzz/a", "fuzz/b", "x"])
+            for _ in range(chance.choice((1, 1, 1, 2, 5)))
+        ]
         self.data = b"".join(requests)
         line = Line(chance.choice(self.urls))
         self.counts["requests"] += len(requests)
@@ -413,9 +532,8 @@ class Vandal:
             line.socket.shutdown(socket.SHUT_WR)
         method = requests[0].partition(b" ")[0].decode("latin-1")
         try:
-            self._answers(
-                line, method, single=len(requests) == 1 and b"live=sse" not in self.data
-            )  # which is cut when the client seems gone
+            # which is cut when the client seems gone
+            self._answers(line, method, single=len(requests) == 1 and b"live=sse" not in self.data)
         except Wrong as wrong:
             raise Wrong(f"{wrong}; sent {self.data[:600]!r}") from None
         finally:
@@ -436,7 +554,8 @@ class Vandal:
             self.counts[f"{found[0] // 100}xx"] += 1
 
     def _drain(self, line: Line) -> None:
-        """All that comes. Behind the requests before it a live reader may wait for others, also after the client has closed its half."""
+        """All that comes. Behind the requests before it a live reader may wait for others, also
+        after the client has closed its half."""
         waits = b"live=" in self.data
         if waits:
             line.socket.settimeout(QUIET_SECONDS)
@@ -445,7 +564,9 @@ class Vandal:
                 pass
         except TimeoutError:
             if not waits:
-                raise Wrong(f"no end within {PATIENCE_SECONDS:g} s; so far {line.buffer[-300:]!r}") from None
+                raise Wrong(
+                    f"no end within {PATIENCE_SECONDS:g} s; so far {line.buffer[-300:]!r}"
+                ) from None
 
     def _sit(self, line: Line) -> None:
         """A part of a request, a live reader that takes nothing, or a reset."""
@@ -455,12 +576,14 @@ class Vandal:
             line.send(self.data[: chance.randrange(len(self.data) + 1)], chance)
         elif drawn < 0.8:
             line.send(
-                b"GET /v1/stream/fuzz/a?offset=-1&live=%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % chance.choice((b"sse", b"long-poll")),
+                b"GET /v1/stream/fuzz/a?offset=-1&live=%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                % chance.choice((b"sse", b"long-poll")),
                 chance,
             )
         else:
             line.send(
-                b"POST /v1/stream/fuzz/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n[",
+                b"POST /v1/stream/fuzz/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                b"application/json\r\nContent-Length: 3000000\r\n\r\n[",
                 chance,
             )
             line.send(body(chance), chance)
@@ -477,16 +600,23 @@ class Vandal:
             line.close()
 
 
-def fuzz_http(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, nodes: int = 1) -> Outcome:
+def fuzz_http(
+    seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, nodes: int = 1
+) -> Outcome:
     """So many requests of each client, or for so long."""
     outcome = Outcome()
     with contextlib.ExitStack() as stack:
         if nodes == 1:
-            node = stack.enter_context(running_node(folder / "data", "--cores", "2", "--long-poll-timeout", "0.2"))
+            node = stack.enter_context(
+                running_node(folder / "data", "--cores", "2", "--long-poll-timeout", "0.2")
+            )
             urls, logs, pids = [node.url], [node.log], [node.process.pid]
         else:
             cluster = stack.enter_context(fuzz_cluster(folder))
-            urls, logs = [cluster.url(number) for number in cluster.nodes], [each.log for each in cluster.nodes.values()]
+            urls, logs = (
+                [cluster.url(number) for number in cluster.nodes],
+                [each.log for each in cluster.nodes.values()],
+            )
             pids = [each.process.pid for each in cluster.nodes.values()]
         cores = [core for pid in pids for core in psutil.Process(pid).children()]
         before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
@@ -500,10 +630,20 @@ def fuzz_http(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0,
     return outcome
 
 
-def _run(outcome: Outcome, seed: int, urls: list[str], allowed: frozenset[str], rounds: int, seconds: float) -> None:
+def _run(
+    outcome: Outcome,
+    seed: int,
+    urls: list[str],
+    allowed: frozenset[str],
+    rounds: int,
+    seconds: float,
+) -> None:
     end = time.monotonic() + seconds
     kinds = [Keeper] * KEEPERS + [Vandal] * VANDALS
-    clients = [kind(random.Random(f"{seed}-{number}"), number, urls, allowed) for number, kind in enumerate(kinds)]
+    clients = [
+        kind(random.Random(f"{seed}-{number}"), number, urls, allowed)
+        for number, kind in enumerate(kinds)
+    ]
 
     def play(client: Keeper | Vandal) -> None:
         done = 0
@@ -513,7 +653,10 @@ def _run(outcome: Outcome, seed: int, urls: list[str], allowed: frozenset[str], 
                 done += 1
             client.finish()
         except (Wrong, OSError, AssertionError) as wrong:
-            outcome.wrong.append(f"seed {seed}, {type(client).__name__} {client.number}, act {done}: {type(wrong).__name__}: {wrong}")
+            outcome.wrong.append(
+                f"seed {seed}, {type(client).__name__} {client.number}, act {done}: "
+                f"{type(wrong).__name__}: {wrong}"
+            )
 
     threads = [threading.Thread(target=play, args=(client,)) for client in clients]
     for thread in threads:
@@ -524,7 +667,9 @@ def _run(outcome: Outcome, seed: int, urls: list[str], allowed: frozenset[str], 
         outcome.counts += client.counts
 
 
-def _aftermath(cores: list[psutil.Process], before: dict[int, tuple[int, int]], logs: list[list[str]]) -> list[str]:
+def _aftermath(
+    cores: list[psutil.Process], before: dict[int, tuple[int, int]], logs: list[list[str]]
+) -> list[str]:
     """Of processes that are gone or have kept something, and of what they said."""
     found = []
     for core in cores:
@@ -533,12 +678,20 @@ def _aftermath(cores: list[psutil.Process], before: dict[int, tuple[int, int]], 
             continue
         memory, files = before[core.pid]
         if core.memory_info().rss - memory > GROWTH_BYTES_MAX:
-            found.append(f"core {core.pid} has {core.memory_info().rss - memory >> 20} MiB more than before")
+            found.append(
+                f"core {core.pid} has {core.memory_info().rss - memory >> 20} MiB more than before"
+            )
         with contextlib.suppress(AssertionError):
-            wait_until(lambda core=core, files=files: core.num_fds() <= files + 20, what="connections to be closed", seconds=30)
+            wait_until(
+                lambda core=core, files=files: core.num_fds() <= files + 20,
+                what="connections to be closed",
+                seconds=30,
+            )
             continue
         found.append(f"core {core.pid} has {core.num_fds()} open files, {files} before")
     for log in logs:
         lines = list(log)
-        found += ["".join(lines[at : at + 25]) for at, line in enumerate(lines) if ODD.search(line)][:3]
+        found += [
+            "".join(lines[at : at + 25]) for at, line in enumerate(lines) if ODD.search(line)
+        ][:3]
     return found

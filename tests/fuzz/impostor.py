@@ -1,4 +1,5 @@
-"""A member of a cluster that talks nonsense: it has the certificate and the greeting of a node, and both asks the others and answers what they ask."""
+"""A member of a cluster that talks nonsense: it has the certificate and the greeting of a node, and
+both asks the others and answers what they ask."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from polynya.service.routing import messages
 from polynya.stream.commands import Append as AppendCommand
 from polynya.stream.placement import ClusterMap
 from polynya.transport import Hello, PeerTls, node_name
-from polynya.transport.handshake import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, decode_hello, encode_hello
+from polynya.transport.handshake import (
+    LANE_ASK,
+    LANE_RAFT,
+    MAGIC,
+    PREAMBLE,
+    decode_hello,
+    encode_hello,
+)
 from polynya.transport.lane import join_messages
 from polynya.transport.link import HEADER, FrameLink, FrameType
 
@@ -56,14 +64,25 @@ ANSWERED: dict[int, Any] = {  # and of an answer; that an append was taken would
     1004: Told,
     1009: bool,
 }
-FAULTS = (0, 1, 2, 4, 5, 99)  # numbers of errors that travel, but for damaged data, and some that do not
+# numbers of errors that travel, but for damaged data, and some that do not
+FAULTS = (
+    0,
+    1,
+    2,
+    4,
+    5,
+    99,
+)
 CONNECT_SECONDS = 5.0
 
 
 class Impostor:
-    """Node `own.node`. `places`: peer ports, by node. `known`: what is true of the cluster, for fields of that name."""
+    """Node `own.node`. `places`: peer ports, by node. `known`: what is true of the cluster, for
+    fields of that name."""
 
-    def __init__(self, chance: random.Random, own: Hello, places: dict[int, int], tls: PeerTls | None) -> None:
+    def __init__(
+        self, chance: random.Random, own: Hello, places: dict[int, int], tls: PeerTls | None
+    ) -> None:
         self.chance, self.own, self.places, self.tls = chance, own, places, tls
         self.counts: Counter[str] = Counter()
         self.known: dict[str, list[Any]] = {}
@@ -71,9 +90,11 @@ class Impostor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: set[FrameLink] = set()
 
-    # --- lines -----------------------------------------------------------------------------------------------------------------
+    # --- lines ------------------------------------------------------------------------------------
 
-    async def line(self, node: int, lane: int = LANE_ASK, greeting: bytes | None = None) -> FrameLink:
+    async def line(
+        self, node: int, lane: int = LANE_ASK, greeting: bytes | None = None
+    ) -> FrameLink:
         """Greeted, with `greeting` in place of the right one. Raises OSError."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[int] = loop.create_future()
@@ -94,8 +115,15 @@ class Impostor:
             await loop.sock_connect(raw, ("127.0.0.1", self.places[node]))
             await loop.sock_sendall(raw, PREAMBLE.pack(MAGIC, 0, lane))
             name = node_name(node) if self.tls else None
-            await loop.create_connection(lambda: link, sock=raw, ssl=self.tls.client if self.tls else None, server_hostname=name)
-            link.send(FrameType.HELLO, 0, 0, encode_hello(self.own) if greeting is None else greeting)
+            await loop.create_connection(
+                lambda: link,
+                sock=raw,
+                ssl=self.tls.client if self.tls else None,
+                server_hostname=name,
+            )
+            link.send(
+                FrameType.HELLO, 0, 0, encode_hello(self.own) if greeting is None else greeting
+            )
             type_ = await answer
         if type_ != FrameType.WELCOME:
             link.close()
@@ -110,7 +138,10 @@ class Impostor:
         link = FrameLink(
             lambda: None,
             lambda type_, kind, ident, body: (
-                found.done() or found.set_result(decode_hello(body[:kind] if type_ == FrameType.REFUSED else body))
+                found.done()
+                or found.set_result(
+                    decode_hello(body[:kind] if type_ == FrameType.REFUSED else body)
+                )
             ),
             lambda: None,
             checked=self.tls is None,
@@ -120,8 +151,15 @@ class Impostor:
             raw.setblocking(False)
             await loop.sock_sendall(raw, PREAMBLE.pack(MAGIC, 0, LANE_ASK))
             name = node_name(node) if self.tls else None
-            await loop.create_connection(lambda: link, sock=raw, ssl=self.tls.client if self.tls else None, server_hostname=name)
-            link.send(FrameType.HELLO, 0, 0, encode_hello(msgspec.structs.replace(self.own, asks=True)))
+            await loop.create_connection(
+                lambda: link,
+                sock=raw,
+                ssl=self.tls.client if self.tls else None,
+                server_hostname=name,
+            )
+            link.send(
+                FrameType.HELLO, 0, 0, encode_hello(msgspec.structs.replace(self.own, asks=True))
+            )
             hello = await found
         link.close()
         return hello
@@ -165,10 +203,15 @@ class Impostor:
                         return
                     head += piece
                 link = FrameLink(
-                    lambda: self._lines.add(link), lambda *frame: None, lambda: self._lines.discard(link), checked=self.tls is None
+                    lambda: self._lines.add(link),
+                    lambda *frame: None,
+                    lambda: self._lines.discard(link),
+                    checked=self.tls is None,
                 )
                 link.on_frame = lambda *frame: self._answer(link, *frame)
-                await loop.connect_accepted_socket(lambda: link, raw, ssl=self.tls.server if self.tls else None)
+                await loop.connect_accepted_socket(
+                    lambda: link, raw, ssl=self.tls.server if self.tls else None
+                )
 
     def _answer(self, link: FrameLink, type_: int, kind: int, ident: int, body: bytes) -> None:
         """As a node would; but one answer in two is nonsense."""
@@ -180,7 +223,12 @@ class Impostor:
             elif drawn < 0.9:
                 link.send(FrameType.WELCOME, 0, 0, damaged(chance, encode_hello(self.own)))
             else:
-                link.send(chance.randrange(16), chance.randrange(200), number(chance) % 2**64, damaged(chance, encode_hello(self.own)))
+                link.send(
+                    chance.randrange(16),
+                    chance.randrange(200),
+                    number(chance) % 2**64,
+                    damaged(chance, encode_hello(self.own)),
+                )
         elif type_ == FrameType.PING:
             link.send(FrameType.PONG, 0, 0, b"")
         elif type_ == FrameType.CALL:
@@ -200,10 +248,12 @@ class Impostor:
         if chance.random() < 0.02 and type_ != FrameType.HELLO:
             self.break_frame(link)
 
-    # --- nonsense --------------------------------------------------------------------------------------------------------------
+    # --- nonsense ---------------------------------------------------------------------------------
 
     def shapes(self, wrong: float = 0.05) -> Shapes:
-        return Shapes(self.chance, wrong=wrong if self.chance.random() < 0.5 else 0.0, known=self.known)
+        return Shapes(
+            self.chance, wrong=wrong if self.chance.random() < 0.5 else 0.0, known=self.known
+        )
 
     async def say(self) -> None:
         """One kind of nonsense, to one of the others."""
@@ -227,7 +277,12 @@ class Impostor:
         link = await self.line(node, LANE_RAFT)
         for _ in range(self.chance.randrange(1, 30)):
             body = join_messages([self._message() for _ in range(self.chance.randrange(1, 4))])
-            link.send(FrameType.RAFT, 0, 0, damaged(self.chance, body) if self.chance.random() < 0.1 else body)
+            link.send(
+                FrameType.RAFT,
+                0,
+                0,
+                damaged(self.chance, body) if self.chance.random() < 0.1 else body,
+            )
             self.counts["messages of groups"] += 1
         await _left(link)
 
@@ -236,7 +291,12 @@ class Impostor:
         link = await self.line(node)
         for ident in range(1, chance.randrange(2, 40)):
             kind, body = self._question()
-            link.send(chance.choice((FrameType.CALL, FrameType.CALL, FrameType.SEND)), kind, ident if chance.random() < 0.9 else 1, body)
+            link.send(
+                chance.choice((FrameType.CALL, FrameType.CALL, FrameType.SEND)),
+                kind,
+                ident if chance.random() < 0.9 else 1,
+                body,
+            )
             self.counts[f"asked {kind}"] += 1
         await _left(link)
 
@@ -247,35 +307,54 @@ class Impostor:
             return messages.PROPOSE, struct.pack("<H", group) + noise(chance)
         if drawn < 0.2:
             body = self.shapes().encoded(list[AppendCommand])
-            return messages.PROPOSE_ALL, struct.pack("<H", group) + (damaged(chance, body) if chance.random() < 0.5 else body)
+            return messages.PROPOSE_ALL, struct.pack("<H", group) + (
+                damaged(chance, body) if chance.random() < 0.5 else body
+            )
         if drawn < 0.3:
             return messages.PASS_ON, struct.pack("<HH", chance.randrange(20), group) + noise(chance)
         if drawn < 0.35:
             return chance.randrange(65_536), noise(chance)
         kind = chance.choice(list(ASKED))
         if kind == MAP:
-            return MAP, chance.choice((self._map, lambda: noise(chance), lambda: msgspec.msgpack.encode(number(chance) % 2**63)))()
+            return MAP, chance.choice(
+                (
+                    self._map,
+                    lambda: noise(chance),
+                    lambda: msgspec.msgpack.encode(number(chance) % 2**63),
+                )
+            )()
         body = self.shapes().encoded(ASKED[kind])
         return kind, damaged(chance, body) if chance.random() < 0.3 else body
 
     def _map(self) -> bytes:
-        """Of the cluster, and never of a later epoch: that would be believed (docs/decisions/0024)."""
+        """Of the cluster, and never of a later epoch: that would be believed
+        (docs/decisions/0024)."""
         found = self.shapes(0.3).of(ClusterMap)
-        return msgspec.msgpack.encode([0, *found[1:]]) if isinstance(found, list) else noise(self.chance)
+        return (
+            msgspec.msgpack.encode([0, *found[1:]])
+            if isinstance(found, list)
+            else noise(self.chance)
+        )
 
     async def _subscribe(self, node: int) -> None:
         chance = self.chance
         link = await self.line(node)
         for ident in range(chance.randrange(1, 100)):
             body = self.shapes().encoded(messages.Attach)
-            link.send(FrameType.OPEN, messages.ATTACH, ident, damaged(chance, body) if chance.random() < 0.3 else body)
+            link.send(
+                FrameType.OPEN,
+                messages.ATTACH,
+                ident,
+                damaged(chance, body) if chance.random() < 0.3 else body,
+            )
             if chance.random() < 0.3:
                 link.send(FrameType.CANCEL, 0, chance.randrange(200), b"")
         self.counts["subscriptions"] += 1
         await _left(link)
 
     async def _chunks(self, node: int) -> None:
-        """Snapshots: in any order, again, of other sizes, of groups that are not there, without end."""
+        """Snapshots: in any order, again, of other sizes, of groups that are not there, without
+        end."""
         chance = self.chance
         link = await self.line(node, chance.choice((LANE_ASK, LANE_RAFT)))
         bulk = chance.random() < 0.7
@@ -312,8 +391,12 @@ class Impostor:
             return
         link.flush()
         body = noise(chance)
-        length = chance.choice((len(body), len(body) + 1, 2**32 - 1, 41 << 20, number(chance) % 2**32))
-        head = HEADER.pack(length, chance.randrange(256), chance.randrange(65_536), number(chance) % 2**64, 0)
+        length = chance.choice(
+            (len(body), len(body) + 1, 2**32 - 1, 41 << 20, number(chance) % 2**32)
+        )
+        head = HEADER.pack(
+            length, chance.randrange(256), chance.randrange(65_536), number(chance) % 2**64, 0
+        )
         link.transport.write(damaged(chance, head + body) if chance.random() < 0.3 else head + body)
 
     async def _greet(self, node: int) -> None:
@@ -324,10 +407,18 @@ class Impostor:
         fields = msgspec.structs.asdict(self.own)
         name = chance.choice(list(fields))
         value = self.shapes(0.2).of(type(fields[name]))
-        changed = msgspec.msgpack.encode([value if key == name else kept for key, kept in fields.items()])
+        changed = msgspec.msgpack.encode(
+            [value if key == name else kept for key, kept in fields.items()]
+        )
         at = right.index(self.own.cluster.encode()) + chance.randrange(len(self.own.cluster))
         greeting = chance.choice(
-            (changed, changed, damaged(chance, changed), damaged(chance, right), right[:at] + b"\xff" + right[at + 1 :])
+            (
+                changed,
+                changed,
+                damaged(chance, changed),
+                damaged(chance, right),
+                right[:at] + b"\xff" + right[at + 1 :],
+            )
         )
         link = await self.line(node, chance.choice((LANE_ASK, LANE_RAFT)), greeting)
         link.close()

@@ -1,7 +1,8 @@
-"""What a member of the cluster, and strangers, may say to the peer ports: two nodes of three under a writer, the third is an impostor (fuzz/impostor.py).
+"""What a member of the cluster, and strangers, may say to the peer ports: two nodes of three under
+a writer, the third is an impostor (fuzz/impostor.py).
 
-Whatever it says, the two live, remember what they have acknowledged, go on to acknowledge, keep within their memory, and have nothing of it left
-when it has gone.
+Whatever it says, the two live, remember what they have acknowledged, go on to acknowledge, keep
+within their memory, and have nothing of it left when it has gone.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ STREAMS = 4
 
 
 class Writer:
-    """Appends one record after the other to a few streams, through both nodes. `acknowledged`: by stream, in order."""
+    """Appends one record after the other to a few streams, through both nodes. `acknowledged`: by
+    stream, in order."""
 
     def __init__(self, urls: list[str]) -> None:
         self.urls = urls
-        self.acknowledged: dict[str, list[str]] = {f"fuzz/s{number}": [] for number in range(STREAMS)}
+        self.acknowledged: dict[str, list[str]] = {
+            f"fuzz/s{number}": [] for number in range(STREAMS)
+        }
         self.tried: dict[str, set[str]] = {name: set() for name in self.acknowledged}
         self.wrong: list[str] = []
         self.last = time.monotonic()
@@ -45,7 +49,11 @@ class Writer:
 
     def start(self) -> None:
         for name in self.acknowledged:
-            wait_until(lambda name=name: self._ask(0, name, "PUT", b"") in (200, 201), what="a stream to be made", pause=0.2)
+            wait_until(
+                lambda name=name: self._ask(0, name, "PUT", b"") in (200, 201),
+                what="a stream to be made",
+                pause=0.2,
+            )
         self._thread.start()
 
     def stop(self) -> None:
@@ -68,7 +76,9 @@ class Writer:
 
     def _ask(self, turn: int, name: str, method: str, body: bytes) -> int:
         url = f"{self.urls[turn % len(self.urls)]}/v1/stream/{name}"
-        request = Request(url, data=body or None, method=method, headers={"Content-Type": "application/json"})
+        request = Request(
+            url, data=body or None, method=method, headers={"Content-Type": "application/json"}
+        )
         try:
             with urlopen(request, timeout=20) as answer:
                 status: int = answer.status
@@ -83,13 +93,28 @@ class Writer:
         found: list[str] = []
         for url in self.urls:
             for name, acknowledged in self.acknowledged.items():
-                seen = wait_until(lambda url=url, name=name: _records(url, name), what=f"{name} to be read", seconds=60, pause=0.2)
+                seen = wait_until(
+                    lambda url=url, name=name: _records(url, name),
+                    what=f"{name} to be read",
+                    seconds=60,
+                    pause=0.2,
+                )
                 held = set(seen)
-                found += [f"{name} at {url}: {record} was acknowledged and is not there" for record in acknowledged if record not in held]
+                found += [
+                    f"{name} at {url}: {record} was acknowledged and is not there"
+                    for record in acknowledged
+                    if record not in held
+                ]
                 known = set(acknowledged)
                 if [record for record in seen if record in known] != acknowledged:
-                    found.append(f"{name} at {url}: what was acknowledged is there twice, or in another order")
-                found += [f"{name} at {url}: {record} was never sent" for record in held - self.tried[name]]
+                    found.append(
+                        f"{name} at {url}: what was acknowledged is there twice, or in another "
+                        "order"
+                    )
+                found += [
+                    f"{name} at {url}: {record} was never sent"
+                    for record in held - self.tried[name]
+                ]
         return found
 
 
@@ -128,16 +153,33 @@ class _Run:
     def __init__(self, seed: int, cluster: FuzzCluster, writer: Writer, outcome: Outcome) -> None:
         self.seed, self.cluster, self.writer, self.outcome = seed, cluster, writer, outcome
         self.cores = {number: cluster.cores(number) for number in cluster.nodes}
-        self.memory = {core.pid: core.memory_info().rss for cores in self.cores.values() for core in cores}
+        self.memory = {
+            core.pid: core.memory_info().rss for cores in self.cores.values() for core in cores
+        }
         self.files = {core.pid: core.num_fds() for cores in self.cores.values() for core in cores}
 
     async def run(self, rounds: int, seconds: float) -> None:
         places = {number: self.cluster.peers[number] for number in self.cluster.nodes}
         tls = self.cluster.tls(IMPOSTOR)
-        own = Hello(4, 4, self.cluster.cluster, 1, GROUPS, IMPOSTOR, 0, 1, secrets.token_hex(8), "0", 1)
+        own = Hello(
+            4, 4, self.cluster.cluster, 1, GROUPS, IMPOSTOR, 0, 1, secrets.token_hex(8), "0", 1
+        )
         first = Impostor(random.Random(f"{self.seed}"), own, places, tls)
         other = await first.learn(1)
-        own = Hello(4, 4, other.cluster, other.history, other.groups, IMPOSTOR, 0, 1, own.start, other.release, other.level, other.works_at)
+        own = Hello(
+            4,
+            4,
+            other.cluster,
+            other.history,
+            other.groups,
+            IMPOSTOR,
+            0,
+            1,
+            own.start,
+            other.release,
+            other.level,
+            other.works_at,
+        )
         impostor = Impostor(random.Random(f"{self.seed}-impostor"), own, places, tls)
         strangers = Strangers(random.Random(f"{self.seed}-strangers"), places, own)
         impostor.listen(self.cluster.peers[IMPOSTOR])
@@ -192,21 +234,42 @@ class _Run:
         for number, cores in self.cores.items():
             for core in cores:
                 if not core.is_running() or core.status() == psutil.STATUS_ZOMBIE:
-                    found.append(f"a core of node {number} has ended: {''.join(self.cluster.nodes[number].log[-8:])}")
+                    found.append(
+                        f"a core of node {number} has ended: "
+                        f"{''.join(self.cluster.nodes[number].log[-8:])}"
+                    )
                 elif (grown := core.memory_info().rss - self.memory[core.pid]) > GROWTH_BYTES_MAX:
-                    found.append(f"a core of node {number} has {grown >> 20} MiB more than at its start")
+                    found.append(
+                        f"a core of node {number} has {grown >> 20} MiB more than at its start"
+                    )
         began = time.monotonic()
-        while not found and self.writer.last < began - 1 and time.monotonic() < began + GOING_ON_SECONDS:
-            wait_until(lambda: self.writer.last >= began - 1 or time.monotonic() > began + GOING_ON_SECONDS, what="an append")
+        while (
+            not found
+            and self.writer.last < began - 1
+            and time.monotonic() < began + GOING_ON_SECONDS
+        ):
+            wait_until(
+                lambda: (
+                    self.writer.last >= began - 1 or time.monotonic() > began + GOING_ON_SECONDS
+                ),
+                what="an append",
+            )
         if not found and self.writer.last < began - 1:
-            found.append(f"no append was acknowledged for {time.monotonic() - self.writer.last:.0f} s")
+            found.append(
+                f"no append was acknowledged for {time.monotonic() - self.writer.last:.0f} s"
+            )
         return found
 
     def _rest(self) -> None:
-        """With the impostor gone, what it took is given back, and the nodes answer about themselves."""
+        """With the impostor gone, what it took is given back, and the nodes answer about
+        themselves."""
 
         def idle() -> bool:
-            return all(core.num_fds() <= self.files[core.pid] + 20 for cores in self.cores.values() for core in cores)
+            return all(
+                core.num_fds() <= self.files[core.pid] + 20
+                for cores in self.cores.values()
+                for core in cores
+            )
 
         try:
             wait_until(idle, what="connections to be closed", seconds=40)

@@ -1,4 +1,5 @@
-"""Requests that no client should send, and some that one might: everything of the protocol and of the product's own API, malformed in all ways."""
+"""Requests that no client should send, and some that one might: everything of the protocol and of
+the product's own API, malformed in all ways."""
 
 from __future__ import annotations
 
@@ -122,10 +123,24 @@ def header_value(chance: random.Random, name: str) -> str:
     known = {
         "Content-Type": TYPES,
         "Stream-Closed": ("true", "TRUE", "false", "1", ""),
-        "Connection": ("close", "keep-alive", "Upgrade", "close, keep-alive", "x", "HTTP2-Settings, Upgrade"),
+        "Connection": (
+            "close",
+            "keep-alive",
+            "Upgrade",
+            "close, keep-alive",
+            "x",
+            "HTTP2-Settings, Upgrade",
+        ),
         "Upgrade": ("websocket", "h2c", "TLS/1.0"),
         "Expect": ("100-continue", "100-Continue", "coffee", ""),
-        "Transfer-Encoding": ("chunked", "Chunked", "gzip, chunked", "identity", "chunked, chunked", "xchunked"),
+        "Transfer-Encoding": (
+            "chunked",
+            "Chunked",
+            "gzip, chunked",
+            "identity",
+            "chunked, chunked",
+            "xchunked",
+        ),
         "Last-Event-ID": OFFSETS,
         "Stream-Fork-Offset": OFFSETS,
         "Stream-Cursor": OFFSETS,
@@ -146,9 +161,32 @@ def header_value(chance: random.Random, name: str) -> str:
             "soon",
             "1",
         ),
-        "Authorization": ("Bearer x", "Basic eDp5", "Bearer", "Bearer " + "x" * 9000, "Bearer a.b.c"),
-        "Host": ("x", "x:1", "localhost:1", "LOCALHOST.", "a.localhost", "[::1]", "a b", "", "x" * 300, "evil.example"),
-        "Accept": ("application/x-ndjson", "text/event-stream", "*/*", "application/json;q=0", ",,,"),
+        "Authorization": (
+            "Bearer x",
+            "Basic eDp5",
+            "Bearer",
+            "Bearer " + "x" * 9000,
+            "Bearer a.b.c",
+        ),
+        "Host": (
+            "x",
+            "x:1",
+            "localhost:1",
+            "LOCALHOST.",
+            "a.localhost",
+            "[::1]",
+            "a b",
+            "",
+            "x" * 300,
+            "evil.example",
+        ),
+        "Accept": (
+            "application/x-ndjson",
+            "text/event-stream",
+            "*/*",
+            "application/json;q=0",
+            ",,,",
+        ),
     }
     if name in known and chance.random() < 0.8:
         return chance.choice(known[name])
@@ -172,7 +210,11 @@ def target(chance: random.Random, names: list[str]) -> str:
         pairs = []
         for _ in range(chance.randrange(1, 5)):
             name = chance.choice(QUERIES)
-            value = chance.choice(OFFSETS if name in ("offset", "cursor", "after") and chance.random() < 0.8 else VALUES)
+            value = chance.choice(
+                OFFSETS
+                if name in ("offset", "cursor", "after") and chance.random() < 0.8
+                else VALUES
+            )
             pairs.append(f"{name}={value if chance.random() < 0.5 else quote(value)}")
         path += "?" + "&".join(pairs)
     return path.replace(" ", "%20") if chance.random() < 0.9 else path
@@ -187,7 +229,10 @@ def body(chance: random.Random) -> bytes:
     if drawn < 0.8:
         return msgspec.json.encode(anything(chance))
     return (
-        damaged(chance, b'{"type":"pull-wake","pattern":"**","webhook":{"url":"http://x/"},"lease_ttl_ms":1000}')
+        damaged(
+            chance,
+            b'{"type":"pull-wake","pattern":"**","webhook":{"url":"http://x/"},"lease_ttl_ms":1000}',
+        )
         if drawn < 0.9
         else noise(chance, 3000)
     )
@@ -200,24 +245,40 @@ def chunked(chance: random.Random, data: bytes, *, broken: bool) -> bytes:
         size = chance.choice((1, 2, 7, 100, 70_000))
         piece = data[at : at + size]
         extension = chance.choice(("", ";a=b", " ;x")) if chance.random() < 0.1 else ""
-        found += f"{len(piece):{chance.choice(('x', 'X'))}}{extension}\r\n".encode() + piece + b"\r\n"
+        found += (
+            f"{len(piece):{chance.choice(('x', 'X'))}}{extension}\r\n".encode() + piece + b"\r\n"
+        )
         at += size
     found += b"0\r\n" + (b"Trailer: x\r\n" if chance.random() < 0.1 else b"") + b"\r\n"
     return damaged(chance, found) if broken else found
 
 
 def near(chance: random.Random, names: list[str]) -> bytes:
-    """One that is right but for a thing or two, to a stream that may be there: it comes as far as what looks at that thing."""
-    method, live = chance.choice(("GET", "GET", "GET", "POST", "POST", "PUT", "HEAD")), chance.choice(("", "", "long-poll", "sse"))
-    query = {"offset": chance.choice(OFFSETS[:2]), "live": live, "timeout_ms": "1"} if method == "GET" else {}
+    """One that is right but for a thing or two, to a stream that may be there: it comes as far as
+    what looks at that thing."""
+    method, live = (
+        chance.choice(("GET", "GET", "GET", "POST", "POST", "PUT", "HEAD")),
+        chance.choice(("", "", "long-poll", "sse")),
+    )
+    query = (
+        {"offset": chance.choice(OFFSETS[:2]), "live": live, "timeout_ms": "1"}
+        if method == "GET"
+        else {}
+    )
     headers = {"Host": "localhost", "Content-Type": "application/json"}
     if method == "POST" and chance.random() < 0.5:
-        headers |= {"Producer-Id": "v", "Producer-Epoch": "0", "Producer-Seq": str(chance.randrange(3))}
+        headers |= {
+            "Producer-Id": "v",
+            "Producer-Epoch": "0",
+            "Producer-Seq": str(chance.randrange(3)),
+        }
     content = {"POST": b"[1]", "PUT": chance.choice((b"", b"[1]"))}.get(method, b"")
     for _ in range(chance.choice((1, 1, 2))):
         act = chance.randrange(4)
         if act == 0:
-            query[chance.choice(("offset", "offset", *QUERIES))] = chance.choice(OFFSETS if chance.random() < 0.6 else VALUES)
+            query[chance.choice(("offset", "offset", *QUERIES))] = chance.choice(
+                OFFSETS if chance.random() < 0.6 else VALUES
+            )
         elif act == 1:
             name = chance.choice(HEADERS)
             headers[name] = header_value(chance, name)
@@ -226,7 +287,9 @@ def near(chance: random.Random, names: list[str]) -> bytes:
             headers[name] = header_value(chance, name)
         elif method in ("POST", "PUT"):
             content = body(chance)
-    path = chance.choice(names) + chance.choice(("", "", "", "/retention", "/retention/" + chance.choice(OFFSETS)))
+    path = chance.choice(names) + chance.choice(
+        ("", "", "", "/retention", "/retention/" + chance.choice(OFFSETS))
+    )
     spelled = "&".join(f"{name}={quote(value, safe='%')}" for name, value in query.items() if value)
     lines = [
         f"{method} /v1/stream/{quote(path)}{'?' + spelled if spelled else ''} HTTP/1.1",
@@ -243,7 +306,10 @@ def request(chance: random.Random, names: list[str]) -> bytes:
         return near(chance, names)
     content = body(chance)
     method = chance.choice(METHODS)
-    version = chance.choice(("HTTP/1.1",) * 12 + ("HTTP/1.0", "HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "HTTP/1.10", "http/1.1", ""))
+    version = chance.choice(
+        ("HTTP/1.1",) * 12
+        + ("HTTP/1.0", "HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "HTTP/1.10", "http/1.1", "")
+    )
     lines = [f"{method} {target(chance, names)} {version}"]
     if chance.random() < 0.95:
         lines.append("Host: localhost")
@@ -253,9 +319,14 @@ def request(chance: random.Random, names: list[str]) -> bytes:
         content = chunked(chance, content, broken=chance.random() < 0.5)
     elif content or framing < 0.5:
         wrong = chance.random() < 0.1
-        lines.append(f"Content-Length: {chance.choice((0, len(content) + 1, -1, '', 2**40)) if wrong else len(content)}")
+        lines.append(
+            "Content-Length: "
+            f"{chance.choice((0, len(content) + 1, -1, '', 2**40)) if wrong else len(content)}"
+        )
     if chance.random() < 0.7:
-        lines.append(f"Content-Type: {chance.choice(TYPES) if chance.random() < 0.3 else 'application/json'}")
+        lines.append(
+            f"Content-Type: {chance.choice(TYPES) if chance.random() < 0.3 else 'application/json'}"
+        )
     for _ in range(chance.choice((0, 0, 1, 2, 4))):
         name = chance.choice(HEADERS)
         lines.append(f"{name}: {header_value(chance, name)}")

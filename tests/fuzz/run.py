@@ -1,7 +1,9 @@
-"""The fuzzers from a shell: `make fuzz`, or `make fuzz SEED=7 SECONDS=600`; exits with 1 when one has found something.
+"""The fuzzers from a shell: `make fuzz`, or `make fuzz SEED=7 SECONDS=600`; exits with 1 when one
+has found something.
 
-Each has its part of the time: clients of a node, and of a cluster of three; a node of a cluster that talks nonsense, and strangers; what is stored,
-damaged; the command line and the settings. What is found is printed with the seed, and the folder with logs and data stays.
+Each has its part of the time: clients of a node, and of a cluster of three; a node of a cluster
+that talks nonsense, and strangers; what is stored, damaged; the command line and the settings. What
+is found is printed with the seed, and the folder with logs and data stays.
 """
 
 from __future__ import annotations
@@ -31,12 +33,25 @@ FUZZERS: dict[str, Callable[..., Outcome]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m fuzz.run", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="default: one of its own each time")
-    parser.add_argument("--seconds", type=float, default=300.0, help="of all of them together (default: 300)")
-    parser.add_argument("--only", default="", help=f"some of {', '.join(FUZZERS)}, with commas between them")
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz.run", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=int(time.time()) % 1_000_000,
+        help="default: one of its own each time",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="of all of them together (default: 300)"
+    )
+    parser.add_argument(
+        "--only", default="", help=f"some of {', '.join(FUZZERS)}, with commas between them"
+    )
     given = parser.parse_args()
-    chosen = [name for name in FUZZERS if name in (given.only.split(",") if given.only else FUZZERS)]
+    chosen = [
+        name for name in FUZZERS if name in (given.only.split(",") if given.only else FUZZERS)
+    ]
     print(f"fuzz: seed {given.seed}; again: make fuzz SEED={given.seed}", flush=True)
     failed = False
     for name in chosen:

@@ -1,7 +1,9 @@
-"""What is stored, damaged: journals, snapshots, packs and backups with bits flipped, cut, grown, swapped, emptied or gone.
+"""What is stored, damaged: journals, snapshots, packs and backups with bits flipped, cut, grown,
+swapped, emptied or gone.
 
-A node on such a folder either refuses in words, or serves; then every record that it gives is one that was acknowledged, at its place, and none is
-missing silently: the answer says that data is damaged, or that the end of the journal was cut, which is all that a cut file can have.
+A node on such a folder either refuses in words, or serves; then every record that it gives is one
+that was acknowledged, at its place, and none is missing silently: the answer says that data is
+damaged, or that the end of the journal was cut, which is all that a cut file can have.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ TRACE = re.compile(r"Traceback \(most recent call last\)|AssertionError|has no h
 
 
 class Kept:
-    """The folders that are damaged, and what was acknowledged: `records` by stream, in the node and in the backup of before."""
+    """The folders that are damaged, and what was acknowledged: `records` by stream, in the node and
+    in the backup of before."""
 
     def __init__(self, folder: Path) -> None:
         self.data, self.backup = folder / "kept" / "data", folder / "kept" / "backup"
@@ -79,20 +82,29 @@ class Kept:
 
 
 def _ask(url: str, method: str, name: str, body: bytes) -> None:
-    request = Request(f"{url}/v1/stream/{name}", data=body or None, method=method, headers={"Content-Type": "application/json"})
+    request = Request(
+        f"{url}/v1/stream/{name}",
+        data=body or None,
+        method=method,
+        headers={"Content-Type": "application/json"},
+    )
     urlopen(request, timeout=60).close()
 
 
 def harm(chance: random.Random, folder: Path, pattern: str = "**/*") -> tuple[str, Path]:
     """One file of those: how, and which."""
     files = sorted(
-        path for path in folder.glob(pattern) if path.is_file() and path.suffix != ".lock" and path.name not in ("lock", "node.lock")
+        path
+        for path in folder.glob(pattern)
+        if path.is_file() and path.suffix != ".lock" and path.name not in ("lock", "node.lock")
     )
     path = chance.choice(files)
     if chance.random() < 0.5:  # a large one, which holds more
         path = max(chance.sample(files, min(4, len(files))), key=lambda file: file.stat().st_size)
     data = path.read_bytes()
-    act = chance.choice(("flip", "flip", "flip", "cut", "grow", "zeros", "mixed", "gone", "empty", "swap", "folder"))
+    act = chance.choice(
+        ("flip", "flip", "flip", "cut", "grow", "zeros", "mixed", "gone", "empty", "swap", "folder")
+    )
     if act == "flip" and data:
         at = chance.randrange(len(data))
         path.write_bytes(data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :])
@@ -119,7 +131,9 @@ def harm(chance: random.Random, folder: Path, pattern: str = "**/*") -> tuple[st
     return act, path
 
 
-def fuzz_stored(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, verifies: int = 8) -> Outcome:
+def fuzz_stored(
+    seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0, verifies: int = 8
+) -> Outcome:
     """So many starts, or for so long; with each so many looks at a damaged backup."""
     outcome = Outcome()
     kept = Kept(folder)
@@ -127,7 +141,9 @@ def fuzz_stored(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.
     while (number < rounds or time.monotonic() < end) and not outcome.wrong:
         number += 1
         chance = random.Random(f"{seed}-{number}")
-        acts: list[Callable[[], list[str]]] = [lambda chance=chance: _start(chance, kept, folder / "try", outcome)]
+        acts: list[Callable[[], list[str]]] = [
+            lambda chance=chance: _start(chance, kept, folder / "try", outcome)
+        ]
         acts += [lambda chance=chance: _verify(chance, kept, folder / "try", outcome)] * verifies
         if number % 3 == 0:
             acts.append(lambda chance=chance: _restore(chance, kept, folder / "try", outcome))
@@ -143,22 +159,34 @@ def _start(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> 
     done = [harm(chance, data) for _ in range(chance.choice((1, 1, 1, 2)))]
     said = ", ".join(f"{act} {path.relative_to(data)}" for act, path in done)
     may_lack_end = any("journal" in path.parts or act == "swap" for act, path in done)
-    return [f"{said}: {line}" for line in _served(data, kept.records, outcome, may_lack_end=may_lack_end)]
+    return [
+        f"{said}: {line}"
+        for line in _served(data, kept.records, outcome, may_lack_end=may_lack_end)
+    ]
 
 
-def _served(data: Path, records: dict[str, list[str]], outcome: Outcome, *, may_lack_end: bool) -> list[str]:
+def _served(
+    data: Path, records: dict[str, list[str]], outcome: Outcome, *, may_lack_end: bool
+) -> list[str]:
     node = Speaker("serve", "--listen", "127.0.0.1:0", "--data", str(data), **SMALL)
     try:
         wait_until(
-            lambda: node.process.poll() is not None or any("  look    " in line for line in list(node.log)),
+            lambda: (
+                node.process.poll() is not None
+                or any("  look    " in line for line in list(node.log))
+            ),
             what="the node to serve, or to refuse",
             seconds=START_SECONDS,
         )
         found: list[str] = []
         if node.process.poll() is None:
-            url = next(match[1] for line in node.log if (match := re.search(r"listening on (\S+)", line)))
+            url = next(
+                match[1] for line in node.log if (match := re.search(r"listening on (\S+)", line))
+            )
             for name, acknowledged in records.items():
-                found += _compare(url, name, acknowledged, outcome, "".join(node.log), may_lack_end=may_lack_end)
+                found += _compare(
+                    url, name, acknowledged, outcome, "".join(node.log), may_lack_end=may_lack_end
+                )
             outcome.counts["served"] += 1
         elif node.process.returncode not in REFUSED:
             found.append(f"it ended with {node.process.returncode}")
@@ -172,14 +200,18 @@ def _served(data: Path, records: dict[str, list[str]], outcome: Outcome, *, may_
             node.process.wait(60)
         node.end_reading()
     log = "".join(node.log)
-    if node.process.returncode in REFUSED and not re.search(r"polynya: \S+|level=critical|level=error", log):
+    if node.process.returncode in REFUSED and not re.search(
+        r"polynya: \S+|level=critical|level=error", log
+    ):
         found.append("it refused without a word")
     if TRACE.search(log):
         found.append("a traceback")
     return [f"{line}\n{log[-3000:]}" for line in found]
 
 
-def _compare(url: str, name: str, acknowledged: list[str], outcome: Outcome, log: str, *, may_lack_end: bool) -> list[str]:
+def _compare(
+    url: str, name: str, acknowledged: list[str], outcome: Outcome, log: str, *, may_lack_end: bool
+) -> list[str]:
     seen: list[str] = []
     offset = "-1"
     try:
@@ -191,12 +223,19 @@ def _compare(url: str, name: str, acknowledged: list[str], outcome: Outcome, log
                     break
     except HTTPError as error:
         told = json.loads(error.read())["error"]
+        # a missing object is told by its name
         code = (
-            told["code"] if "is missing from the object store" not in told["message"] else "DATA_DAMAGED"
-        )  # a missing object is told by its name
+            told["code"]
+            if "is missing from the object store" not in told["message"]
+            else "DATA_DAMAGED"
+        )
         if code == "DATA_DAMAGED":
             outcome.counts["told that it is damaged"] += 1
-            return [] if seen == acknowledged[: len(seen)] else [f"{name}: {len(seen)} records that are others"]
+            return (
+                []
+                if seen == acknowledged[: len(seen)]
+                else [f"{name}: {len(seen)} records that are others"]
+            )
         if code == "NOT_FOUND" and may_lack_end:
             return []
         return [f"{name}: {error.code} {code}"]
@@ -207,7 +246,10 @@ def _compare(url: str, name: str, acknowledged: list[str], outcome: Outcome, log
     if may_lack_end and seen == acknowledged[: len(seen)]:
         outcome.counts["an end that was cut"] += 1
         return []
-    return [f"{name}: {len(seen)} records instead of {len(acknowledged)}, {'the first' if seen == acknowledged[: len(seen)] else 'others'}"]
+    return [
+        f"{name}: {len(seen)} records instead of {len(acknowledged)}, "
+        f"{'the first' if seen == acknowledged[: len(seen)] else 'others'}"
+    ]
 
 
 def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
@@ -215,18 +257,25 @@ def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) ->
     shutil.copytree(kept.backup, place)
     act, path = harm(chance, place)
     said = f"{act} {path.relative_to(place)}"
+    # what is behind is not read
     whole = path.is_file() and path.read_bytes().startswith(
         (kept.backup / path.relative_to(place)).read_bytes()
-    )  # what is behind is not read
+    )
     result = CliRunner().invoke(cli, ["verify", str(place)], prog_name="polynya")
     outcome.counts[f"verify: {result.exit_code}"] += 1
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         import traceback
 
-        return [f"verify after {said}: {''.join(traceback.format_exception(result.exception))[-1500:]}"]
+        return [
+            f"verify after {said}: {''.join(traceback.format_exception(result.exception))[-1500:]}"
+        ]
     if not whole and result.exit_code == 0:
         return [f"verify after {said} finds nothing: {result.output}"]
-    return [] if result.exit_code in (0, 1, 2) else [f"verify after {said} ends with {result.exit_code}: {result.output}"]
+    return (
+        []
+        if result.exit_code in (0, 1, 2)
+        else [f"verify after {said} ends with {result.exit_code}: {result.output}"]
+    )
 
 
 def _restore(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
@@ -235,11 +284,28 @@ def _restore(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -
     shutil.copytree(kept.backup, backup)
     act, path = harm(chance, backup)
     said = f"restore after {act} {path.relative_to(backup)}"
-    command = [*WITH_US, sys.executable, "-m", "polynya", "restore", str(backup), "--data", str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=120, check=False)
+    command = [
+        *WITH_US,
+        sys.executable,
+        "-m",
+        "polynya",
+        "restore",
+        str(backup),
+        "--data",
+        str(data),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=120, check=False
+    )
     outcome.counts[f"restore: {done.returncode}"] += 1
     if TRACE.search(done.stderr):
         return [f"{said}: a traceback: {done.stderr[-2000:]}"]
     if done.returncode:
-        return [] if "polynya:" in done.stderr else [f"{said}: ended with {done.returncode} without a word: {done.stderr[-500:]}"]
-    return [f"{said}: {line}" for line in _served(data, kept.in_backup, outcome, may_lack_end=False)]
+        return (
+            []
+            if "polynya:" in done.stderr
+            else [f"{said}: ended with {done.returncode} without a word: {done.stderr[-500:]}"]
+        )
+    return [
+        f"{said}: {line}" for line in _served(data, kept.in_backup, outcome, may_lack_end=False)
+    ]

@@ -1,4 +1,5 @@
-"""Who comes to a peer port and is no member: without a certificate, of another authority, stalling, with noise, and by the hundred."""
+"""Who comes to a peer port and is no member: without a certificate, of another authority, stalling,
+with noise, and by the hundred."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class Strangers:
         self._held.clear()
 
     def _connected(self) -> socket.socket:
-        found = socket.create_connection(("127.0.0.1", self.chance.choice(list(self.places.values()))), timeout=2)
+        found = socket.create_connection(
+            ("127.0.0.1", self.chance.choice(list(self.places.values()))), timeout=2
+        )
         self._held.append(found)
         if len(self._held) > HELD_MAX:
             self._held.pop(0).close()
@@ -58,7 +61,10 @@ class Strangers:
             if act == 1:
                 line.sendall(noise(chance, 2000))
             elif act == 2:
-                line.sendall(PREAMBLE.pack(MAGIC, number(chance) % 65_536, number(chance) % 256) + noise(chance, 2000))
+                line.sendall(
+                    PREAMBLE.pack(MAGIC, number(chance) % 65_536, number(chance) % 256)
+                    + noise(chance, 2000)
+                )
             elif act == 3:
                 line.sendall(damaged(chance, preamble))
             elif act == 4:  # a handshake that stops
@@ -66,7 +72,9 @@ class Strangers:
             elif act == 5:  # without a certificate
                 line.sendall(preamble)
                 self._held.remove(line)
-                with _context().wrap_socket(line, server_hostname="node-1.polynya.internal") as wrapped:
+                with _context().wrap_socket(
+                    line, server_hostname="node-1.polynya.internal"
+                ) as wrapped:
                     body = encode_hello(self.own)
                     wrapped.sendall(HEADER.pack(len(body), FrameType.HELLO, 0, 0, 0) + body)
                     wrapped.recv(100)
@@ -80,7 +88,9 @@ class Strangers:
         self.counts["crowds"] += 1
         for _ in range(CROWD):
             with suppress(OSError):
-                self._connected().sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK)[: self.chance.randrange(17)])
+                self._connected().sendall(
+                    PREAMBLE.pack(MAGIC, 0, LANE_ASK)[: self.chance.randrange(17)]
+                )
 
 
 def _context() -> ssl.SSLContext:

@@ -1,7 +1,9 @@
-"""The command line and the settings: random flags, values, TOML files and variables, and servers that answer nonsense.
+"""The command line and the settings: random flags, values, TOML files and variables, and servers
+that answer nonsense.
 
-Every command ends with one of the documented exit codes and in words: never with a traceback, and never not at all. The commands run in a process of
-their own (this file as a script), one after the other, which says before each what it does.
+Every command ends with one of the documented exit codes and in words: never with a traceback, and
+never not at all. The commands run in a process of their own (this file as a script), one after the
+other, which says before each what it does.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from polynya.config.settings import SETTINGS
 
 HANGS_SECONDS = 60.0
 CODES = frozenset(EXIT_MEANINGS)
+# they go on, or are slow
 LONG = {
     ("serve",),
     ("cluster", "dev"),
@@ -43,7 +46,7 @@ LONG = {
     ("sql",),
     ("debug", "bundle"),
     ("doctor",),
-}  # they go on, or are slow
+}
 VALUES = (
     "", "0", "1", "-1", "3", "1.5", "1e9", "9" * 30, "1 GiB", "64MiB", "1h", "15min", "forever", "true",
     "off", "x", "a/b", "127.0.0.1:0", ":", ":::", "[::1]:80",
@@ -67,16 +70,49 @@ class Nonsense(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         chance = self.chance
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        content = chance.choice((b"", noise(chance), msgspec.json.encode(anything(chance)), msgspec.json.encode(self._near())))
+        content = chance.choice(
+            (
+                b"",
+                noise(chance),
+                msgspec.json.encode(anything(chance)),
+                msgspec.json.encode(self._near()),
+            )
+        )
         if chance.random() < 0.05:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         self.send_response(
-            chance.choice((200, 200, 200, 201, 204, 206, 302, 304, 400, 401, 403, 404, 409, 410, 412, 429, 500, 501, 507, 599))
+            chance.choice(
+                (
+                    200,
+                    200,
+                    200,
+                    201,
+                    204,
+                    206,
+                    302,
+                    304,
+                    400,
+                    401,
+                    403,
+                    404,
+                    409,
+                    410,
+                    412,
+                    429,
+                    500,
+                    501,
+                    507,
+                    599,
+                )
+            )
         )
         if chance.random() < 0.7:
-            self.send_header("Content-Type", chance.choice(("application/json", "text/plain", "text/event-stream", "x")))
+            self.send_header(
+                "Content-Type",
+                chance.choice(("application/json", "text/plain", "text/event-stream", "x")),
+            )
         for name in (
             "Stream-Next-Offset",
             "Stream-Closed",
@@ -88,7 +124,12 @@ class Nonsense(BaseHTTPRequestHandler):
             "Retry-After",
         ):
             if chance.random() < 0.3:
-                self.send_header(name, chance.choice(("0", "true", "x", "-1", "0" * 16 + "_" + "0" * 16, str(number(chance)))))
+                self.send_header(
+                    name,
+                    chance.choice(
+                        ("0", "true", "x", "-1", "0" * 16 + "_" + "0" * 16, str(number(chance)))
+                    ),
+                )
         self.send_header("Content-Length", str(len(content) + (chance.random() < 0.02)))
         self.send_header("Connection", "close")
         self.end_headers()
@@ -115,7 +156,11 @@ class Nonsense(BaseHTTPRequestHandler):
             "ports",
         )
         found = {name: anything(chance) for name in names if chance.random() < 0.5}
-        return found | ({"error": {"code": text(chance), "message": text(chance)}} if chance.random() < 0.3 else {})
+        return found | (
+            {"error": {"code": text(chance), "message": text(chance)}}
+            if chance.random() < 0.3
+            else {}
+        )
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = _answer  # noqa: N815
 
@@ -127,16 +172,28 @@ def fuzz_words(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0
     """So many commands, or for so long."""
     outcome = Outcome()
     command = [sys.executable, "-m", "fuzz.words", str(seed), str(rounds), str(seconds)]
-    known = environment(PYTHONPATH=os.pathsep.join(sys.path), XDG_CONFIG_HOME=str(folder / "config"), HOME=str(folder))
+    known = environment(
+        PYTHONPATH=os.pathsep.join(sys.path),
+        XDG_CONFIG_HOME=str(folder / "config"),
+        HOME=str(folder),
+    )
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=known, cwd=folder, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=known,
+            cwd=folder,
+            text=True,
         ) as worker,
     ):
         lines: queue.Queue[str] = queue.Queue()
         assert worker.stdout is not None
-        reader = threading.Thread(target=lambda: [lines.put(line) for line in worker.stdout or ()] + [lines.put("")])
+        reader = threading.Thread(
+            target=lambda: [lines.put(line) for line in worker.stdout or ()] + [lines.put("")]
+        )
         reader.start()
         doing = ""
         try:
@@ -155,12 +212,13 @@ def fuzz_words(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0
         if worker.wait() and not outcome.wrong:
             said.seek(0)
             outcome.wrong.append(
-                f"seed {seed}: the commands' process ended with {worker.returncode} in {doing}: {said.read()[-2000:].decode(errors='replace')}"
+                f"seed {seed}: the commands' process ended with {worker.returncode} in {doing}: "
+                f"{said.read()[-2000:].decode(errors='replace')}"
             )
     return outcome
 
 
-# --- in the process of the commands --------------------------------------------------------------------------------------------
+# --- in the process of the commands ---------------------------------------------------------------
 
 
 def _commands() -> list[tuple[tuple[str, ...], click.Command]]:
@@ -174,7 +232,9 @@ def _commands() -> list[tuple[tuple[str, ...], click.Command]]:
     return found
 
 
-def _flags(chance: random.Random, words: tuple[str, ...], command: click.Command, server: str) -> list[str]:
+def _flags(
+    chance: random.Random, words: tuple[str, ...], command: click.Command, server: str
+) -> list[str]:
     """Words for one command, some of which fit."""
     found = list(words)
     for parameter in command.params:
@@ -185,10 +245,17 @@ def _flags(chance: random.Random, words: tuple[str, ...], command: click.Command
             if not parameter.is_flag:
                 found += [_value(chance, parameter, server) for _ in range(abs(parameter.nargs))]
         else:
-            count = chance.choice((0, 1, 1, 2)) if parameter.nargs < 0 or chance.random() < 0.1 else parameter.nargs
+            count = (
+                chance.choice((0, 1, 1, 2))
+                if parameter.nargs < 0 or chance.random() < 0.1
+                else parameter.nargs
+            )
             found += [_value(chance, parameter, server) for _ in range(count)]
     if chance.random() < 0.1:
-        found.insert(chance.randrange(len(found) + 1), chance.choice(("--nope", "-x", "--help", "--", "--version", *VALUES)))
+        found.insert(
+            chance.randrange(len(found) + 1),
+            chance.choice(("--nope", "-x", "--help", "--", "--version", *VALUES)),
+        )
     return found
 
 
@@ -204,12 +271,22 @@ def _value(chance: random.Random, parameter: click.Parameter, server: str) -> st
 
 def _settings(chance: random.Random) -> tuple[list[str], dict[str, str]]:
     """A look at settings from flags, variables and a file."""
-    variables = {_env(setting): _said(chance, setting) for setting in chance.sample(SETTINGS, chance.choice((0, 0, 1, 3)))}
+    variables = {
+        _env(setting): _said(chance, setting)
+        for setting in chance.sample(SETTINGS, chance.choice((0, 0, 1, 3)))
+    }
     flags = []
     for setting in chance.sample(SETTINGS, chance.choice((0, 0, 1, 3))):
         flags += [f"--{setting.key.replace('.', '-').replace('_', '-')}", _said(chance, setting)]
     Path("made.toml").write_bytes(_toml(chance))
-    act = chance.choice((["config", "check"], ["config", "show"], ["config", "show", "--origin"], ["serve", "--show-config"]))
+    act = chance.choice(
+        (
+            ["config", "check"],
+            ["config", "show"],
+            ["config", "show", "--origin"],
+            ["serve", "--show-config"],
+        )
+    )
     return [*act, "--config", "made.toml", *flags], variables
 
 
@@ -228,12 +305,32 @@ def _toml(chance: random.Random) -> bytes:
         value = (
             json.dumps(_said(chance, setting))
             if drawn < 0.5
-            else str(chance.choice((number(chance), "true", 1.5, "[]", "{}", "[1]", "{a=1}", "1979-05-27", "inf", "nan")))
+            else str(
+                chance.choice(
+                    (
+                        number(chance),
+                        "true",
+                        1.5,
+                        "[]",
+                        "{}",
+                        "[1]",
+                        "{a=1}",
+                        "1979-05-27",
+                        "inf",
+                        "nan",
+                    )
+                )
+            )
         )
         lines.append(f"{setting.key} = {value}")
     if chance.random() < 0.3:
-        key = chance.choice(("id", "node", "listen", "nodes", "ca", "cert", "key", "replicas", "join", "x"))
-        lines += ["[cluster]", f"{key} = {chance.choice((number(chance), '[]', json.dumps(chance.choice(VALUES))))}"]
+        key = chance.choice(
+            ("id", "node", "listen", "nodes", "ca", "cert", "key", "replicas", "join", "x")
+        )
+        lines += [
+            "[cluster]",
+            f"{key} = {chance.choice((number(chance), '[]', json.dumps(chance.choice(VALUES))))}",
+        ]
     for _ in range(chance.choice((0, 0, 0, 1, 3))):
         lines += [
             "[[cluster.nodes]]",
@@ -268,7 +365,9 @@ def _work(seed: int, rounds: int, seconds: float) -> None:
             Path("made.json").write_bytes(chance.choice((b"[1,2]", b"{}\n", noise(chance))))
         given = [word.encode("utf-8", "replace").decode() for word in given]
         variables = {
-            name: None if value is None else value.encode("utf-8", "replace").decode().replace("\0", "")
+            name: None
+            if value is None
+            else value.encode("utf-8", "replace").decode().replace("\0", "")
             for name, value in variables.items()
         }
         told = f"round {done}: {given} with {variables}"
@@ -277,11 +376,19 @@ def _work(seed: int, rounds: int, seconds: float) -> None:
     _say("counts", dict(counts))
 
 
-def _judge(told: str, given: list[str], variables: dict[str, str | None], chance: random.Random, counts: Counter[str]) -> None:
+def _judge(
+    told: str,
+    given: list[str],
+    variables: dict[str, str | None],
+    chance: random.Random,
+    counts: Counter[str],
+) -> None:
     words = chance.choice((b"", b"1\n2\n", b"[1]\n", noise(chance), b"y\n"))
     result = CliRunner().invoke(cli, given, prog_name="polynya", env=variables, input=words)
     counts[f"{given[0]}: {result.exit_code}"] += 1
-    if result.exception is not None and not isinstance(result.exception, SystemExit | KeyboardInterrupt):
+    if result.exception is not None and not isinstance(
+        result.exception, SystemExit | KeyboardInterrupt
+    ):
         trace = "".join(traceback.format_exception(result.exception))
         _say("wrong", f"{told}: {trace[-2500:]}")
     elif result.exit_code not in CODES:

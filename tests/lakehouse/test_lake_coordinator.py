@@ -1,4 +1,5 @@
-"""The HTTP side of a driver, against a server that answers as docs/formats/tables.md says, and otherwise."""
+"""The HTTP side of a driver, against a server that answers as docs/formats/tables.md says, and
+otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ REQUEST = CommitRequest("7", 4, "f" * 32, "file:///a", "", "file:///b", "file://
 
 
 def client(answer: Callable[[httpx.Request], httpx.Response]) -> HttpCoordinator:
-    return HttpCoordinator("http://admin:1/", "http://base:2", httpx.Client(transport=httpx.MockTransport(answer)))
+    return HttpCoordinator(
+        "http://admin:1/", "http://base:2", httpx.Client(transport=httpx.MockTransport(answer))
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +66,18 @@ def test_nothing_to_do() -> None:
 
 
 def test_a_job_that_another_planner_took_over_is_asked_for_again() -> None:
-    answers = [httpx.Response(409, json={"error": {"code": "JOB_PREEMPTED", "message": "ask again"}}), httpx.Response(204)]
+    answers = [
+        httpx.Response(409, json={"error": {"code": "JOB_PREEMPTED", "message": "ask again"}}),
+        httpx.Response(204),
+    ]
     assert client(lambda request: answers.pop(0)).plan("t") is None
     assert not answers
     with pytest.raises(PolynyaError, match="409: ask again"):
-        client(lambda request: httpx.Response(409, json={"error": {"code": "JOB_PREEMPTED", "message": "ask again"}})).plan("t")
+        client(
+            lambda request: httpx.Response(
+                409, json={"error": {"code": "JOB_PREEMPTED", "message": "ask again"}}
+            )
+        ).plan("t")
 
 
 def test_the_list_comes_from_the_base_port() -> None:
@@ -82,7 +92,11 @@ def test_the_list_comes_from_the_base_port() -> None:
 
 @pytest.mark.parametrize("status", [200, 409])
 def test_a_commit_tells_the_table_that_is_now(status: int) -> None:
-    body = {"table": TABLE} if status == 200 else {"table": TABLE, "error": {"code": "JOB_CONFLICT", "message": "another was first"}}
+    body = (
+        {"table": TABLE}
+        if status == 200
+        else {"table": TABLE, "error": {"code": "JOB_CONFLICT", "message": "another was first"}}
+    )
     assert client(lambda request: httpx.Response(status, json=body)).commit("t", REQUEST).job == 3
 
 
@@ -99,7 +113,11 @@ def test_a_commit_without_an_answer_is_asked_again_and_then_unknown() -> None:
 
     def second(request: httpx.Request) -> httpx.Response:
         calls.append(1)
-        return httpx.Response(503, text="busy") if len(calls) % 2 == 0 else httpx.Response(200, json={"table": TABLE})
+        return (
+            httpx.Response(503, text="busy")
+            if len(calls) % 2 == 0
+            else httpx.Response(200, json={"table": TABLE})
+        )
 
     assert client(second).commit("t", REQUEST).uid == "7"
 
@@ -107,12 +125,18 @@ def test_a_commit_without_an_answer_is_asked_again_and_then_unknown() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "fault"),
     [
-        (404, {"error": {"code": "TABLE_NOT_FOUND", "message": "there is no table 't'"}}, NoSuchTable),
+        (
+            404,
+            {"error": {"code": "TABLE_NOT_FOUND", "message": "there is no table 't'"}},
+            NoSuchTable,
+        ),
         (503, {"error": {"code": "BUSY", "message": "there is no table 't'"}}, Unavailable),
         (400, {"error": {"code": "BAD", "message": "there is no table 't'"}}, PolynyaError),
     ],
 )
-def test_errors_are_told_in_the_servers_words(status: int, body: Any, fault: type[Exception]) -> None:
+def test_errors_are_told_in_the_servers_words(
+    status: int, body: Any, fault: type[Exception]
+) -> None:
     with pytest.raises(fault, match="there is no table 't'"):
         client(lambda request: httpx.Response(status, json=body)).plan("t")
 
@@ -151,10 +175,14 @@ def test_the_admin_port_is_asked_for_and_asked_again_when_it_is_gone() -> None:
     ]  # fmt: skip
 
 
-def test_an_admin_port_that_is_open_on_another_machine_alone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_admin_port_that_is_open_on_another_machine_alone_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         assert request.url.path == "/v1/node"
-        return httpx.Response(200, json={"ports": {"http": 2, "admin": 3}, "admin_near": True, "start": "it"})
+        return httpx.Response(
+            200, json={"ports": {"http": 2, "admin": 3}, "admin_near": True, "start": "it"}
+        )
 
     monkeypatch.setattr(room, "near_admin", lambda port, start: "")
     monkeypatch.setattr(room, "_RETRY_SECONDS", 0.0)
@@ -163,7 +191,9 @@ def test_an_admin_port_that_is_open_on_another_machine_alone_is_said_to_be(monke
         made.abandon("t", "u", 1, "why")
 
 
-def test_a_proxy_of_the_environment_is_not_asked_for_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_asked_for_the_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     assert not HttpCoordinator("", "http://127.0.0.1:2")._client.trust_env
     assert HttpCoordinator("", "http://server:2")._client.trust_env

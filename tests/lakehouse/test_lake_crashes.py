@@ -1,4 +1,5 @@
-"""Killed between any two steps, run twice, run by two at once: every record is in each table exactly once."""
+"""Killed between any two steps, run twice, run by two at once: every record is in each table
+exactly once."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ class Killed(BaseException):
 def fill(lake: Lake, number: int) -> None:
     """Records that widen the schema of the job before, a dead letter among them in odd jobs."""
     lake.source.append("s/one", [b'{"n":%d,"c%d":{"d":[1]}}' % (i, number) for i in range(20)])
-    lake.source.append_many({"s/two": [[b'{"n":1}', b"[]" if number % 2 else b"{}"]], "s/three": [[b'{"t":"2020-01-01T00:00:00Z"}']]})
+    lake.source.append_many(
+        {
+            "s/two": [[b'{"n":1}', b"[]" if number % 2 else b"{}"]],
+            "s/three": [[b'{"t":"2020-01-01T00:00:00Z"}']],
+        }
+    )
 
 
 def drive(lake: Lake, progress: Any = quiet) -> None:
@@ -124,7 +130,9 @@ def test_killed_inside_of_delta(lake: Lake, monkeypatch: pytest.MonkeyPatch, poi
             return _deadly(real.create, "create")(*arguments, **options)
 
         def create_write_transaction(self, *arguments: Any, **options: Any) -> Any:
-            return _deadly(super().create_write_transaction, "create_write_transaction")(*arguments, **options)
+            return _deadly(super().create_write_transaction, "create_write_transaction")(
+                *arguments, **options
+            )
 
         @property
         def alter(self) -> Any:
@@ -211,7 +219,12 @@ def test_two_at_once(lake: Lake) -> None:
         lake.check_exactly_once()
     table = lake.coordinator.table
     assert table.job == 5
-    assert DeltaTable(f"{lake.settings.root}/{table.location}/main").transaction_version("polynya-7001-main") == 5
+    assert (
+        DeltaTable(f"{lake.settings.root}/{table.location}/main").transaction_version(
+            "polynya-7001-main"
+        )
+        == 5
+    )
 
 
 def test_an_answer_that_was_lost(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

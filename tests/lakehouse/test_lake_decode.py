@@ -22,7 +22,9 @@ def packed(records: list[bytes]) -> tuple[Any, Any]:
     return data, np.cumsum([len(record) + 1 for record in records], dtype=np.int64)
 
 
-def naive(records: list[bytes], columns: list[Column], *, full: bool = False) -> tuple[list[pa.Array], dict[int, list[str]]]:
+def naive(
+    records: list[bytes], columns: list[Column], *, full: bool = False
+) -> tuple[list[pa.Array], dict[int, list[str]]]:
     """What each record must become, by the slow way alone."""
     placed, problems = [], {}
     for number, record in enumerate(records):
@@ -30,10 +32,14 @@ def naive(records: list[bytes], columns: list[Column], *, full: bool = False) ->
         found = [problem] if problem else []
         if problem is None and not isinstance(value, dict):
             found = [rows.Problem(rows.NOT_OBJECT, "", "")]
-        placed.append({} if found else rows.place(columns, value, found, unknown_is_problem=not full))
+        placed.append(
+            {} if found else rows.place(columns, value, found, unknown_is_problem=not full)
+        )
         if found:
             problems[number] = [problem.reason for problem in found]
-    return [pa.array([row.get(column.name) for row in placed], arrow_type(column)) for column in columns], problems
+    return [
+        pa.array([row.get(column.name) for row in placed], arrow_type(column)) for column in columns
+    ], problems
 
 
 def columns_of(records: list[bytes]) -> list[Column]:
@@ -50,33 +56,67 @@ def check(records: list[bytes], schema: Schema) -> Decoded:
         fast.validate(full=True)
         assert fast.type == slow.type
         assert fast.to_pylist() == slow.to_pylist(), column
-    assert {row: [problem.reason for problem in found] for row, found in decoded.problems.items()} == problems
+    assert {
+        row: [problem.reason for problem in found] for row, found in decoded.problems.items()
+    } == problems
     return decoded
 
 
 names = st.sampled_from(["a", "b", "A", "offset", "x y", "", "é"])
 times = st.sampled_from(
-    ["2013-01-01T10:00:00Z", "2013-01-01 10:00+02", "2013-13-01T10:00:00Z", "2013-01-01T10:00:00", "2024-02-30T00:00:00Z"]
+    [
+        "2013-01-01T10:00:00Z",
+        "2013-01-01 10:00+02",
+        "2013-13-01T10:00:00Z",
+        "2013-01-01T10:00:00",
+        "2024-02-30T00:00:00Z",
+    ]
 )
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 5), st.integers(-(2**70), 2**70), st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63]),
     st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([5.0, 1e16, -0.0, 1e300]), st.text(max_size=5), times,
 )  # fmt: skip
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3), max_leaves=6)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
 objects = st.dictionaries(names, values, max_size=4)
 odd = st.sampled_from(
     [b"5", b"[]", b'"x"', b"null", b'{"a":1,"a":2}', b'{"a":"\\ud800"}', b'{"a":1e999}', b'{"a":"\xff"}', b'{"a":"\\u0000"}', b"{ }",
      b'{\n"a" : 1\n}', b'{"b":{"a":1,"a":2}}', b'{"a":5.0}', b'{"a":1E2}', b'{"a":1}{"a":2}', b'{"a":1', b'""', b'{"a":[1,{"a":2}]}']
 )  # fmt: skip
-records_of = st.lists(st.one_of(objects.map(lambda value: json.dumps(value).encode()), odd), min_size=1, max_size=12)
+records_of = st.lists(
+    st.one_of(objects.map(lambda value: json.dumps(value).encode()), odd), min_size=1, max_size=12
+)
 
 
-NUMBERS = [b"1", b"-1", b"5.0", b"1.5", b"1e2", b"1e22", b"1e999", b"%d" % 2**53, b"%d" % (2**53 + 1), b"%d" % -(2**63), b"%d" % 2**64]
+NUMBERS = [
+    b"1",
+    b"-1",
+    b"5.0",
+    b"1.5",
+    b"1e2",
+    b"1e22",
+    b"1e999",
+    b"%d" % 2**53,
+    b"%d" % (2**53 + 1),
+    b"%d" % -(2**63),
+    b"%d" % 2**64,
+]
 NUMBERS += [b"9" * 38, b"9" * 39, b"null", b'"x"', b"true"]
 
 
 @pytest.mark.parametrize(
-    "kinds", [["decimal"], ["double"], ["long"], ["double", "decimal"], ["long", "decimal"], ["long", "double", "decimal"]]
+    "kinds",
+    [
+        ["decimal"],
+        ["double"],
+        ["long"],
+        ["double", "decimal"],
+        ["long", "decimal"],
+        ["long", "double", "decimal"],
+    ],
 )
 @pytest.mark.parametrize("around", [b'{"a":%s}', b'{"a":{"b":%s}}', b'{"a":[%s,%s]}'])
 def test_numbers_are_placed_alike_in_all_columns(kinds: list[str], around: bytes) -> None:
@@ -84,7 +124,11 @@ def test_numbers_are_placed_alike_in_all_columns(kinds: list[str], around: bytes
     if b"[" in around:
         columns = [Column("a", "list", "a", [Column("", kinds[0], "element")])]
     elif b"b" in around:
-        columns = [Column("a", "struct", "a", [Column("b", column.type, column.name) for column in columns])]
+        columns = [
+            Column(
+                "a", "struct", "a", [Column("b", column.type, column.name) for column in columns]
+            )
+        ]
     else:
         columns = [Column("a", column.type, column.name) for column in columns]
     records = [around.replace(b"%s", number) for number in NUMBERS]
@@ -95,7 +139,9 @@ def test_numbers_are_placed_alike_in_all_columns(kinds: list[str], around: bytes
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of, records_of, st.booleans(), st.booleans())
-def test_fast_equals_naive(sample: list[bytes], records: list[bytes], full: bool, hinted: bool) -> None:
+def test_fast_equals_naive(
+    sample: list[bytes], records: list[bytes], full: bool, hinted: bool
+) -> None:
     columns = columns_of(sample)
     hints = shape(columns, observed(rows.parse(record)[0] for record in records)) if hinted else {}
     check(records, Schema(columns, hints, full=full))
@@ -103,26 +149,42 @@ def test_fast_equals_naive(sample: list[bytes], records: list[bytes], full: bool
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of, records_of)
-def test_wishes_lead_to_a_schema_without_unknown_fields(sample: list[bytes], records: list[bytes]) -> None:
+def test_wishes_lead_to_a_schema_without_unknown_fields(
+    sample: list[bytes], records: list[bytes]
+) -> None:
     columns = columns_of(sample)
     data, ends = packed(records)
     wishes = decode(data, ends, Schema(columns, discover=True)).wishes
     wide = adopt(columns, wishes)
     assert wide[: len(columns)] == columns or wishes
     decoded = check(records, Schema(wide))
-    assert not [1 for found in decoded.problems.values() for problem in found if problem.reason == rows.UNKNOWN]
+    assert not [
+        1
+        for found in decoded.problems.values()
+        for problem in found
+        if problem.reason == rows.UNKNOWN
+    ]
     assert not decode(*packed(records), Schema(wide, discover=True)).wishes
 
 
 def test_misaligned_lines_are_not_believed() -> None:
-    """Two values in one record beside a record without one keep the count of lines; the rows must not shift."""
+    """Two values in one record beside a record without one keep the count of lines; the rows must
+    not shift."""
     good = [b'{"a":%d}' % number for number in range(20)]
-    for bad in ([b'""', b'{"a":100}{"a":101}'], [b'{"a":100}{"a":101}', b"null"], [b'{"a":"}', b'{"b":"}'], [b'{"a":{}', b"{}}"]):
+    for bad in (
+        [b'""', b'{"a":100}{"a":101}'],
+        [b'{"a":100}{"a":101}', b"null"],
+        [b'{"a":"}', b'{"b":"}'],
+        [b'{"a":{}', b"{}}"],
+    ):
         check(good[:10] + bad + good[10:], Schema(columns_of(good)))
 
 
 def test_many_misfits_are_decoded_one_by_one() -> None:
-    records = [b'{"n":%d,"s":"x"}' % number if number % 3 else b'{"n":"odd","s":"y"}' for number in range(300)]
+    records = [
+        b'{"n":%d,"s":"x"}' % number if number % 3 else b'{"n":"odd","s":"y"}'
+        for number in range(300)
+    ]
     decoded = check(records, Schema([Column("n", "long", "n"), Column("s", "string", "s")]))
     assert len(decoded.problems) == 100
 
@@ -136,7 +198,9 @@ def test_few_misfits_are_found_in_a_large_block() -> None:
 
 
 def test_nan_is_no_json() -> None:
-    decoded = check([b'{"d":NaN}', b'{"d":1.5}', b'{"d":-Infinity}'], Schema([Column("d", "double", "d")]))
+    decoded = check(
+        [b'{"d":NaN}', b'{"d":1.5}', b'{"d":-Infinity}'], Schema([Column("d", "double", "d")])
+    )
     assert decoded.arrays[0].to_pylist() == [None, 1.5, None]
 
 
@@ -157,7 +221,9 @@ def test_a_clash_of_a_hundredth_is_wished_for_and_less_is_not() -> None:
     assert [(wished.field, wished.type) for wished in wishes] == [("n", "string")]
 
 
-@pytest.mark.parametrize("text", ["2013-01-01T10:00:00Z", "2013-01-01T10:00:00.123456+02:00", "2013-01-01 10:00Z"])
+@pytest.mark.parametrize(
+    "text", ["2013-01-01T10:00:00Z", "2013-01-01T10:00:00.123456+02:00", "2013-01-01 10:00Z"]
+)
 def test_times(text: str) -> None:
     array, others = rows.to_times(pa.array([text, None]))
     assert others is None

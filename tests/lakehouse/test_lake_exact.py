@@ -1,4 +1,5 @@
-"""Nothing is rounded, and the majority owns a name: on the files of installed packages, as their RECORDs list them."""
+"""Nothing is rounded, and the majority owns a name: on the files of installed packages, as their
+RECORDs list them."""
 
 from __future__ import annotations
 
@@ -22,12 +23,23 @@ PACKAGES = ("pandas", "numpy", "pyarrow", "pip")
 
 
 def files() -> list[dict[str, Any]]:
-    """The files of the packages: the first 64 bits of their digests, and their sizes, which RECORD leaves empty for some."""
+    """The files of the packages: the first 64 bits of their digests, and their sizes, which RECORD
+    leaves empty for some."""
     rows = []
     for package in PACKAGES:
         for file in distribution(package).files or ():
-            digest = int.from_bytes(base64.urlsafe_b64decode(file.hash.value + "=")[:8], "big") if file.hash else 0
-            rows.append({"path": str(file), "digest": digest, "size": "" if file.size is None else file.size})
+            digest = (
+                int.from_bytes(base64.urlsafe_b64decode(file.hash.value + "=")[:8], "big")
+                if file.hash
+                else 0
+            )
+            rows.append(
+                {
+                    "path": str(file),
+                    "digest": digest,
+                    "size": "" if file.size is None else file.size,
+                }
+            )
     return rows
 
 
@@ -40,13 +52,21 @@ def built(lake: Lake, rows: list[dict[str, Any]], stream: str = "files") -> list
     """What the sync said of the schema."""
     said: list[str] = []
     lake.source.append(stream, [json.dumps(row).encode() for row in rows])
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: said.append(told) if step == "columns" else None)
+    compact(
+        lake.coordinator,
+        [],
+        lambda: lake.runner,
+        lambda step, told: said.append(told) if step == "columns" else None,
+    )
     return said
 
 
 def both(lake: Lake) -> list[list[dict[str, Any]]]:
     """The rows in pyiceberg and deltalake, in order."""
-    return [sorted(table.to_pylist(), key=lambda row: (row["stream"], row["offset"])) for table in (lake.iceberg(), lake.delta())]
+    return [
+        sorted(table.to_pylist(), key=lambda row: (row["stream"], row["offset"]))
+        for table in (lake.iceberg(), lake.delta())
+    ]
 
 
 def test_integers_beyond_64_bits_keep_every_digit(lake: Lake) -> None:
@@ -56,7 +76,9 @@ def test_integers_beyond_64_bits_keep_every_digit(lake: Lake) -> None:
     assert lake.iceberg()["digest"].type == pa.decimal128(38, 0)
     for found in both(lake):
         assert [row["digest"] for row in found] == [Decimal(row["digest"]) for row in rows]
-    (count,) = query(lake.coordinator.tables(), "select count(distinct digest) from flights").rows[0]
+    (count,) = query(lake.coordinator.tables(), "select count(distinct digest) from flights").rows[
+        0
+    ]
     assert count == len({row["digest"] for row in rows})
     assert keys_of_dlq(lake) == []
 
@@ -76,14 +98,21 @@ def test_integers_on_both_sides_of_64_bits_are_in_one_of_two_columns(lake: Lake)
 
 
 def test_a_double_column_takes_no_integer_that_it_would_round(lake: Lake) -> None:
-    rows = [{"n": row["size"] / 7 if number % 2 else row["digest"] >> 1} for number, row in enumerate(files()[:1000]) if row["size"] != ""]
+    rows = [
+        {"n": row["size"] / 7 if number % 2 else row["digest"] >> 1}
+        for number, row in enumerate(files()[:1000])
+        if row["size"] != ""
+    ]
     built(lake, rows)
     for found in both(lake):
         for row, wanted in zip(found, rows, strict=True):
             assert held(row, "n") == [wanted["n"]]
     built(lake, [{"n": 10**400}, {"n": 10**30}], "later")
     assert Counter(keys_of_dlq(lake)) == {("misfit", "n"): 1}
-    assert [row["n__decimal"] for row in both(lake)[0] if row["stream"] == "later"] == [None, Decimal(10**30)]
+    assert [row["n__decimal"] for row in both(lake)[0] if row["stream"] == "later"] == [
+        None,
+        Decimal(10**30),
+    ]
 
 
 def test_the_majority_owns_the_name_whatever_comes_first(lake: Lake) -> None:
@@ -101,7 +130,10 @@ def test_the_majority_owns_the_name_whatever_comes_first(lake: Lake) -> None:
 
 def test_the_majority_is_that_of_all_streams_of_the_sample(lake: Lake) -> None:
     lake.source.append("a", [b'{"id": "first by name"}'])
-    lake.source.append("b", [json.dumps({"id": row["size"]}).encode() for row in files()[:300] if row["size"] != ""])
+    lake.source.append(
+        "b",
+        [json.dumps({"id": row["size"]}).encode() for row in files()[:300] if row["size"] != ""],
+    )
     compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
     types = {field.name: field.type for field in lake.iceberg().schema}
     assert (types["id"], types["id__string"]) == (pa.int64(), pa.string())
@@ -113,7 +145,11 @@ def test_a_declared_type_comes_before_the_sample(lake: Lake) -> None:
     rows = files()[:500]
     built(lake, rows)
     types = {field.name: field.type for field in lake.iceberg().schema}
-    assert (types["size"], types["size__long"], types["digest"]) == (pa.string(), pa.int64(), pa.decimal128(38, 0))
+    assert (types["size"], types["size__long"], types["digest"]) == (
+        pa.string(),
+        pa.int64(),
+        pa.decimal128(38, 0),
+    )
     assert types["unseen"].field("deep").type == pa.timestamp("us", tz="UTC")
     assert [row["digest"] for row in both(lake)[0]] == [row["digest"] for row in rows]
     assert "digest__long" not in types
@@ -129,5 +165,9 @@ def test_nested_integers_keep_every_digit(lake: Lake) -> None:
     rows = [row["digest"] for row in files() if row["digest"] >= 2**63][:300]
     built(lake, [{"file": {"digest": digest}, "pair": [digest, digest - 1]} for digest in rows])
     for found in both(lake):
-        assert [(row["file"]["digest"], row["pair"]) for row in found] == [(Decimal(one), [Decimal(one), Decimal(one - 1)]) for one in rows]
-    assert query(lake.coordinator.tables(), "select count(distinct file.digest) from flights").rows == [(len(set(rows)),)]
+        assert [(row["file"]["digest"], row["pair"]) for row in found] == [
+            (Decimal(one), [Decimal(one), Decimal(one - 1)]) for one in rows
+        ]
+    assert query(
+        lake.coordinator.tables(), "select count(distinct file.digest) from flights"
+    ).rows == [(len(set(rows)),)]

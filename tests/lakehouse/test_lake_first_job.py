@@ -12,9 +12,21 @@ from polynya.lakehouse.commit import run_job
 
 def test_packs_become_both_tables(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "store"))
-    rows = [{"n": i, "name": f"x{i}", "at": "2013-01-01T10:00:00Z", "inner": {"a": i / 2, "tags": ["p", "q"]}} for i in range(50)]
+    rows = [
+        {
+            "n": i,
+            "name": f"x{i}",
+            "at": "2013-01-01T10:00:00Z",
+            "inner": {"a": i / 2, "tags": ["p", "q"]},
+        }
+        for i in range(50)
+    ]
     lake.source.append("air/ua", *[[json.dumps(row).encode()] for row in rows[:25]])
-    lake.source.append("air/aa", [json.dumps(row).encode() for row in rows[25:]], [b"17", b'{"n": "seven", "offset": 5}'])
+    lake.source.append(
+        "air/aa",
+        [json.dumps(row).encode() for row in rows[25:]],
+        [b"17", b'{"n": "seven", "offset": 5}'],
+    )
     for _ in range(2):
         plan = lake.coordinator.plan("flights")
         assert plan is not None

@@ -1,4 +1,5 @@
-"""What a stranger may ask of tables: the guard's two walls, each tried without the other, and the process around them."""
+"""What a stranger may ask of tables: the guard's two walls, each tried without the other, and the
+process around them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ TABLES = ["flights", "flights__dlq"]
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> list[TableRef]:
     lake = Lake(str(tmp_path_factory.mktemp("guard") / "it's a store"))
-    lake.source.append("air/ua", [b'{"n":1,"at":"2013-01-01T10:00:00Z","big":9007199254740993}', b"17"])
+    lake.source.append(
+        "air/ua", [b'{"n":1,"at":"2013-01-01T10:00:00Z","big":9007199254740993}', b"17"]
+    )
     compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
     return lake.coordinator.tables()
 
@@ -50,7 +53,9 @@ def rows(tables: list[TableRef], statement: str) -> list[tuple[Any, ...]]:
         ("select a.n from flights as a where exists (from flights as b where a.n = b.n)", 1),
     ],
 )
-def test_questions_to_tables_are_answered(tables: list[TableRef], statement: str, count: int) -> None:
+def test_questions_to_tables_are_answered(
+    tables: list[TableRef], statement: str, count: int
+) -> None:
     assert len(rows(tables, statement)) == count
 
 
@@ -102,7 +107,15 @@ def test_the_tree_names_tables_alone(tables: list[TableRef], statement: str) -> 
 
 
 @pytest.mark.parametrize(
-    "statement", ["drop view flights", "select 1; select 2", "copy (select 1) to '/tmp/x'", "attach 'x'", "load httpfs", ""]
+    "statement",
+    [
+        "drop view flights",
+        "select 1; select 2",
+        "copy (select 1) to '/tmp/x'",
+        "attach 'x'",
+        "load httpfs",
+        "",
+    ],
 )
 def test_only_one_select_is_a_question(tables: list[TableRef], statement: str) -> None:
     with pytest.raises(BadQuery, match="SELECT"):
@@ -110,7 +123,9 @@ def test_only_one_select_is_a_question(tables: list[TableRef], statement: str) -
 
 
 READS_A_FILE = [
-    statement for statement in BREAKOUTS if "/etc" in statement or "/proc" in statement or "glob" in statement or "://" in statement
+    statement
+    for statement in BREAKOUTS
+    if "/etc" in statement or "/proc" in statement or "glob" in statement or "://" in statement
 ]
 
 
@@ -131,7 +146,9 @@ def test_the_lock_leaves_what_it_should_and_cannot_be_opened(tmp_path: Path) -> 
         (folder / "x.txt").write_text("here")
     connection = duckdb.connect()
     lock(connection, [f"{inside}/"], BOUNDS)
-    assert connection.execute(f"select content from read_text('{inside}/x.txt')").fetchone() == ("here",)
+    assert connection.execute(f"select content from read_text('{inside}/x.txt')").fetchone() == (
+        "here",
+    )
     for statement in (
         f"from read_text('{outside}/x.txt')",
         f"from read_text('{inside}/../out/x.txt')",
@@ -139,7 +156,12 @@ def test_the_lock_leaves_what_it_should_and_cannot_be_opened(tmp_path: Path) -> 
     ):
         with pytest.raises(duckdb.Error):
             connection.execute(statement).fetchall()
-    for statement in ("set enable_external_access = true", "reset allowed_directories", "set memory_limit = '9GB'", "install httpfs"):
+    for statement in (
+        "set enable_external_access = true",
+        "reset allowed_directories",
+        "set memory_limit = '9GB'",
+        "install httpfs",
+    ):
         with pytest.raises(duckdb.Error):
             connection.execute(statement)
 
@@ -167,11 +189,17 @@ def in_process(tables: list[TableRef], sql: str, **more: Any) -> tuple[int, dict
         timeout=60,
         check=False,
     )
-    return done.returncode, msgspec.json.decode(done.stdout) if done.stdout else {"stderr": done.stderr.decode()}
+    return done.returncode, msgspec.json.decode(done.stdout) if done.stdout else {
+        "stderr": done.stderr.decode()
+    }
 
 
 def test_the_process_answers(tables: list[TableRef]) -> None:
-    code, told = in_process(tables, 'select n, "at", big, value, 1.5::decimal(4, 2) as d, map {1: 2} as m from flights order by "offset"')
+    code, told = in_process(
+        tables,
+        'select n, "at", big, value, 1.5::decimal(4, 2) as d, map {1: 2} as m from flights order '
+        'by "offset"',
+    )
     assert (code, told["kind"], told["truncated"]) == (0, "answer", False)
     assert [column["name"] for column in told["columns"]] == ["n", "at", "big", "value", "d", "m"]
     assert told["rows"][0] == [
@@ -201,5 +229,9 @@ def test_memory_is_bounded(tables: list[TableRef]) -> None:
 
 
 def test_time_is_bounded(tables: list[TableRef]) -> None:
-    code, _ = in_process(tables, "select sum(a.i * b.i) from range(100_000_000) a(i), range(1_000_000) b(i)", seconds=1.0)
+    code, _ = in_process(
+        tables,
+        "select sum(a.i * b.i) from range(100_000_000) a(i), range(1_000_000) b(i)",
+        seconds=1.0,
+    )
     assert code < 0

@@ -1,4 +1,5 @@
-"""A hundred hostile statements: each layer of the guard alone against those that reach outside, and the process against endless ones."""
+"""A hundred hostile statements: each layer of the guard alone against those that reach outside, and
+the process against endless ones."""
 
 from __future__ import annotations
 
@@ -61,15 +62,19 @@ FILES = [
     "select * from flights where exists (from read_text('{outside}/secret.csv'))",
     "select * from flights, lateral (from read_text('{outside}/secret.csv'))",
     "select n from flights order by (select content from read_text('{outside}/secret.csv'))",
-    "select n from flights group by n having (select count(*) from read_text('{outside}/secret.csv')) > 0",
-    "select sum(n) over (order by (select content from read_text('{outside}/secret.csv'))) from flights",
+    "select n from flights group by n having (select count(*) from "
+    "read_text('{outside}/secret.csv')) > 0",
+    "select sum(n) over (order by (select content from read_text('{outside}/secret.csv'))) from "
+    "flights",
     "select [x for x in (select list(content) from read_text('{outside}/secret.csv'))]",
     "with t as (from read_text('{outside}/secret.csv')) from t",
-    "with recursive t(c) as (select content from read_text('{outside}/secret.csv') union from t) from t",
+    "with recursive t(c) as (select content from read_text('{outside}/secret.csv') union from t) "
+    "from t",
     "values ((select content from read_text('{outside}/secret.csv')))",
     "from (summarize from read_text('{outside}/secret.csv'))",
     "from (describe from read_text('{outside}/secret.csv'))",
-    "from json_execute_serialized_sql(json_serialize_sql('from read_text(''{outside}/secret.csv'')'))",
+    "from json_execute_serialized_sql(json_serialize_sql('from "
+    "read_text(''{outside}/secret.csv'')'))",
     """select * from (with "{outside}/secret.csv" as (select 1) from "{outside}/secret.csv") q, "{outside}/secret.csv" """,
     """with "\ufb01le:{outside}/secret.csv" as (select 1) from "file:{outside}/secret.csv" """,
 ]
@@ -144,9 +149,12 @@ SCOPES = [
     "with a as (from other), other as (select 1) from a",
     "with other as (from other) from other",
     "with recursive other as (from other) from other",
-    "with recursive other(n) as (from other union all select n + 1 from other where n < 9) from other",
-    "with recursive a(n) as (select 1 union all select n + 1 from a, b where n < 9), b as (select 1) from a",
-    "select * from flights where exists (with other as (select 1) from other) and exists (from other)",
+    "with recursive other(n) as (from other union all select n + 1 from other where n < 9) from "
+    "other",
+    "with recursive a(n) as (select 1 union all select n + 1 from a, b where n < 9), b as (select "
+    "1) from a",
+    "select * from flights where exists (with other as (select 1) from other) and exists (from "
+    "other)",
     "select * from duckdb_views, (with duckdb_views as (select 1) from duckdb_views) q",
     "select * from sqlite_master, (with sqlite_master as (select 1) from sqlite_master) q",
     "with \u00c9 as (select 1) from \u00e9",
@@ -163,8 +171,10 @@ HONEST = [
     "with a as materialized (select 1) select * from (select * from (from a))",
     "with flights as (from flights where n = 1) from flights",
     "with recursive t(n) as (select 1 union all select n + 1 from t where n < 5) from t",
-    "with recursive t(n) as (select 1 union all (with y as (select n + 1 from t) from y)) select * from t limit 3",
-    "with recursive t(n) as (with u as (select 1 as n) from u union all select t.n + 1 from t, u) select * from t limit 3",
+    "with recursive t(n) as (select 1 union all (with y as (select n + 1 from t) from y)) select "
+    "* from t limit 3",
+    "with recursive t(n) as (with u as (select 1 as n) from u union all select t.n + 1 from t, u) "
+    "select * from t limit 3",
     "with a as (select 1) select * from flights, lateral (from a)",
     "with a as (select 3) select (from a), (with b as (from a) from b)",
     "with a as (select 1) from (describe a)",
@@ -174,9 +184,11 @@ ENDLESS = [
     "with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t",
     "with recursive t(n) as (select 1 union all select n from t) from t",
     "with recursive t(n) as (select [1] union all select n || n from t) select max(len(n)) from t",
-    "with recursive t(n) as (select repeat('x', 1000) union all select n || n from t) select max(n) from t",
+    "with recursive t(n) as (select repeat('x', 1000) union all select n || n from t) select "
+    "max(n) from t",
     "select sum(a.i * b.i) from range(100_000_000) a(i), range(1_000_000) b(i)",
-    "select count(*) from range(1_000_000_000_000) union all select count(*) from range(1_000_000_000_000)",
+    "select count(*) from range(1_000_000_000_000) union all select count(*) from "
+    "range(1_000_000_000_000)",
     "select list(i) from range(100_000_000_000) t(i)",
     "select repeat(repeat('x', 1_000_000), 300) from range(20)",
     "select repeat('x', 1_000_000) from range(5_000)",
@@ -184,7 +196,11 @@ ENDLESS = [
     "select * from range(1_000_000_000) a(i) order by hash(i)",
     "from range(1_000_000_000_000)",
 ]
-NESTED = ["select " + "+".join(["1"] * 900), "select " + "[" * 300 + "1" + "]" * 300, "select " + "(select " * 900 + "1" + ")" * 900]
+NESTED = [
+    "select " + "+".join(["1"] * 900),
+    "select " + "[" * 300 + "1" + "]" * 300,
+    "select " + "(select " * 900 + "1" + ")" * 900,
+]
 
 
 @pytest.fixture
@@ -255,16 +271,39 @@ print(os.waitstatus_to_exitcode(status), used.ru_maxrss, file=sys.stderr)
 
 def in_process(sql: str, seconds: float) -> tuple[int, dict[str, Any], float, int]:
     """Its exit status, what it said, how long it took, and the most memory in bytes that it had."""
-    asked = {"sql": sql, "tables": [], "environment": {}, "rows": 100, "answer_bytes": 1 << 20, "memory_bytes": MEMORY, "seconds": seconds}
+    asked = {
+        "sql": sql,
+        "tables": [],
+        "environment": {},
+        "rows": 100,
+        "answer_bytes": 1 << 20,
+        "memory_bytes": MEMORY,
+        "seconds": seconds,
+    }
     begun = time.monotonic()
     launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER]
-    ran = subprocess.run(launcher, input=msgspec.json.encode(asked), capture_output=True, env=environment(), check=True)
+    ran = subprocess.run(
+        launcher,
+        input=msgspec.json.encode(asked),
+        capture_output=True,
+        env=environment(),
+        check=True,
+    )
     code, kib = map(int, ran.stderr.splitlines()[-1].split())
-    return code, msgspec.json.decode(ran.stdout) if ran.stdout else {}, time.monotonic() - begun, kib * 1024
+    return (
+        code,
+        msgspec.json.decode(ran.stdout) if ran.stdout else {},
+        time.monotonic() - begun,
+        kib * 1024,
+    )
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("sql", [*ENDLESS, *NESTED], ids=[*range(len(ENDLESS)), *(f"nested-{number}" for number in range(len(NESTED)))])
+@pytest.mark.parametrize(
+    "sql",
+    [*ENDLESS, *NESTED],
+    ids=[*range(len(ENDLESS)), *(f"nested-{number}" for number in range(len(NESTED)))],
+)
 def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
     code, told, seconds, peak = in_process(sql, 3.0)
     assert seconds < 3.0 + 5.0
@@ -278,7 +317,13 @@ def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("sql", ["select interval '2147483647 months'", "select (repeat('[', 900) || repeat(']', 900))::json::variant"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select interval '2147483647 months'",
+        "select (repeat('[', 900) || repeat(']', 900))::json::variant",
+    ],
+)
 def test_a_value_that_python_cannot_hold_is_told_as_such(sql: str) -> None:
     _, told, _, _ = in_process(sql, 20.0)
     assert told["code"] == "SQL_INVALID" and "cannot represent" in told["message"]

@@ -17,7 +17,8 @@ def fake_java(folder: Path, version: str) -> Path:
     binary = folder / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text(
-        f'#!/bin/bash\nif [ "$1" = -version ]; then echo \'openjdk version "{version}" 2025-01-01\' >&2; else echo "$@"; fi\n'
+        f'#!/bin/bash\nif [ "$1" = -version ]; then echo \'openjdk version "{version}" '
+        '2025-01-01\' >&2; else echo "$@"; fi\n'
     )
     binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
     return folder
@@ -30,11 +31,18 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java.shutil, "which", lambda name: None)
 
 
-def test_a_system_java_of_17_is_taken_behind_the_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_java_of_17_is_taken_behind_the_shim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17.0.1")))
     home = java.find_java_home()
     told = subprocess.run(
-        [os.path.join(home, "bin", "java"), "-x", "--add-modules=jdk.incubator.vector", "Main class"],
+        [
+            os.path.join(home, "bin", "java"),
+            "-x",
+            "--add-modules=jdk.incubator.vector",
+            "Main class",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -44,7 +52,9 @@ def test_a_system_java_of_17_is_taken_behind_the_shim(tmp_path: Path, monkeypatc
     assert java.find_java_home() == home
 
 
-def test_an_old_java_is_passed_over_for_the_packaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_is_passed_over_for_the_packaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_292")))
     monkeypatch.setattr(java, "_packaged", lambda: str(fake_java(tmp_path / "packaged", "25")))
     assert "packaged" in (Path(java.find_java_home()) / "bin" / "java").read_text()
@@ -58,5 +68,11 @@ def test_without_any_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 
 def test_the_java_of_the_package_starts_where_there_is_no_other() -> None:
     home = java.find_java_home()
-    told = subprocess.run([os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run(
+        [os.path.join(home, "bin", "java"), "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert told.returncode == 0 and "version" in told.stderr

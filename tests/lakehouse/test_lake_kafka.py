@@ -1,4 +1,5 @@
-"""Kafka batches as rows: values, keys, headers and times, in each codec; bombs and damage stay with their stream."""
+"""Kafka batches as rows: values, keys, headers and times, in each codec; bombs and damage stay with
+their stream."""
 
 from __future__ import annotations
 
@@ -32,8 +33,15 @@ TRIES = 3
 
 def xerial(data: bytes, block: int = 100) -> bytes:
     """Snappy in the framing of snappy-java, which the Java clients and librdkafka's peers write."""
-    blocks = [bytes(cramjam.snappy.compress_raw(data[at : at + block])) for at in range(0, len(data), block)]
-    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(len(each).to_bytes(4) + each for each in blocks)
+    blocks = [
+        bytes(cramjam.snappy.compress_raw(data[at : at + block]))
+        for at in range(0, len(data), block)
+    ]
+    return (
+        b"\x82SNAPPY\0"
+        + struct.pack(">ii", 1, 1)
+        + b"".join(len(each).to_bytes(4) + each for each in blocks)
+    )
 
 
 PACKERS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
@@ -58,7 +66,9 @@ def packed(codec: int, body: bytes, *, like: bytes, attributes: int = 0) -> byte
 def batch(*records: Record, packer: str = "none", attributes: int = 0) -> tuple[int, bytes]:
     plain = build_batch(records)
     codec, pack = PACKERS[packer]
-    return len(records), packed(codec, pack(plain[HEADER_BYTES:]), like=plain, attributes=attributes)
+    return len(records), packed(
+        codec, pack(plain[HEADER_BYTES:]), like=plain, attributes=attributes
+    )
 
 
 def values(*each: bytes | None, packer: str = "none") -> tuple[int, bytes]:
@@ -74,9 +84,13 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def synced(lake: Lake) -> list[dict[str, Any]]:
     """Build the tables; return the rows, which are the same in both formats."""
     compact(lake.coordinator, [], lambda: lake.runner, quiet)
-    one, two = (sorted(table.to_pylist(), key=lambda row: (row["stream"], row["offset"])) for table in (lake.iceberg(), lake.delta()))
+    one, two = (
+        sorted(table.to_pylist(), key=lambda row: (row["stream"], row["offset"]))
+        for table in (lake.iceberg(), lake.delta())
+    )
     for row in one:
-        row["headers"] = row["headers"] or None  # pyiceberg reads a list that is null as an empty one
+        # pyiceberg reads a list that is null as an empty one
+        row["headers"] = row["headers"] or None
     assert one == two
     return two
 
@@ -88,14 +102,19 @@ def test_a_codecs_records_have_keys_headers_and_times(lake: Lake, packer: str) -
         Record(None, b'{"n":1}', TIME + 5),
         Record(b"k2", None, TIME + 3),
         Record(b"", b"", TIME + 4),
-        *(Record(b"k%d" % n, b'{"n":%d,"text":"%s"}' % (n, b"x" * 300), TIME + n) for n in range(4, 90)),
+        *(
+            Record(b"k%d" % n, b'{"n":%d,"text":"%s"}' % (n, b"x" * 300), TIME + n)
+            for n in range(4, 90)
+        ),
     ]
     lake.source.append_kafka("kafka/t/0", values(b"first"), batch(*records, packer=packer))
     rows = synced(lake)[1:]
     assert [row["offset"] for row in rows] == list(range(1, 91))
     assert [row["key"] for row in rows] == [each.key for each in records]
     assert [row["value"] for row in rows] == [each.value for each in records]
-    assert [row["timestamp"].timestamp() * 1000 for row in rows] == [each.timestamp for each in records]
+    assert [row["timestamp"].timestamp() * 1000 for row in rows] == [
+        each.timestamp for each in records
+    ]
     assert rows[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
     assert all(row["headers"] is None for row in rows[1:])
     assert [row["n"] for row in rows] == [0, 1, None, None, *range(4, 90)]
@@ -109,23 +128,59 @@ def test_a_codecs_records_have_keys_headers_and_times(lake: Lake, packer: str) -
 
 
 def test_values_are_typed_by_the_content_type_of_the_stream(lake: Lake) -> None:
-    mixed = (b'{"n":1}', b"text", b"17", None, b"{text}", b' {"n":2} ', b"\xff{}", b'{"n":3}\n{"n":4}', b'{"n":"\xff"}')
-    for stream, encoding in (("any", Encoding.KAFKA), ("bytes", Encoding.BYTES), ("json", Encoding.JSON)):
+    mixed = (
+        b'{"n":1}',
+        b"text",
+        b"17",
+        None,
+        b"{text}",
+        b' {"n":2} ',
+        b"\xff{}",
+        b'{"n":3}\n{"n":4}',
+        b'{"n":"\xff"}',
+    )
+    for stream, encoding in (
+        ("any", Encoding.KAFKA),
+        ("bytes", Encoding.BYTES),
+        ("json", Encoding.JSON),
+    ):
         lake.source.append_kafka(stream, values(*mixed), encoding=encoding)
-    lake.source.append_kafka("topic", values(*mixed), content_type=partition_type("application/json"))
+    lake.source.append_kafka(
+        "topic", values(*mixed), content_type=partition_type("application/json")
+    )
     found: dict[str, list[Any]] = {}
     for row in synced(lake):
         found.setdefault(row["stream"], []).append((row["value"], row["n"]))
-    typed = [(value, number) for value, number in zip(mixed, [1, None, None, None, None, 2, None, None, None], strict=True)]
+    typed = [
+        (value, number)
+        for value, number in zip(
+            mixed, [1, None, None, None, None, 2, None, None, None], strict=True
+        )
+    ]
     assert found["any"] == found["json"] == found["topic"] == typed
     assert found["bytes"] == [(value, None) for value in mixed]
-    dead = sorted((row["stream"], row["offset"], row["reason"]) for row in lake.iceberg("dlq").to_pylist())
-    reasons = {1: "not_json", 2: "not_object", 4: "not_json", 6: "bad_text", 7: "not_json", 8: "bad_text"}
-    assert dead == [(stream, number, reason) for stream in ("json", "topic") for number, reason in reasons.items()]
+    dead = sorted(
+        (row["stream"], row["offset"], row["reason"]) for row in lake.iceberg("dlq").to_pylist()
+    )
+    reasons = {
+        1: "not_json",
+        2: "not_object",
+        4: "not_json",
+        6: "bad_text",
+        7: "not_json",
+        8: "bad_text",
+    }
+    assert dead == [
+        (stream, number, reason)
+        for stream in ("json", "topic")
+        for number, reason in reasons.items()
+    ]
 
 
 def test_a_field_that_fits_no_column_is_a_dead_letter(lake: Lake) -> None:
-    lake.source.append_kafka("any", values(*[b'{"n":%d}' % n for n in range(500)], b'{"n":1,"n":2}'))
+    lake.source.append_kafka(
+        "any", values(*[b'{"n":%d}' % n for n in range(500)], b'{"n":1,"n":2}')
+    )
     assert len(synced(lake)) == 501
     (dead,) = lake.iceberg("dlq").to_pylist()
     assert (dead["offset"], dead["reason"], dead["field"]) == (500, "duplicate_field", "n")
@@ -133,7 +188,9 @@ def test_a_field_that_fits_no_column_is_a_dead_letter(lake: Lake) -> None:
 
 def test_a_stream_of_http_and_kafka_batches_has_each_record_once(lake: Lake) -> None:
     lake.source.append("mixed", [b'{"n":0}', b'{"n":1}'])
-    lake.source.append_kafka("mixed", values(b'{"n":2}', b'{"n":3}', packer="zstd"), encoding=Encoding.JSON)
+    lake.source.append_kafka(
+        "mixed", values(b'{"n":2}', b'{"n":3}', packer="zstd"), encoding=Encoding.JSON
+    )
     lake.source.append("mixed", [b'{"n":4}'])
     rows = synced(lake)
     assert [(row["offset"], row["n"]) for row in rows] == [(n, n) for n in range(5)]
@@ -145,10 +202,16 @@ def test_a_stream_of_http_and_kafka_batches_has_each_record_once(lake: Lake) -> 
 
 
 def test_of_a_partly_trimmed_batch_the_kept_records_alone(lake: Lake) -> None:
-    lake.source.append_kafka("s", values(b"0", b"1", b"2", packer="gzip"), values(b"3", b"4"), (2, b"damaged" * 20))
+    lake.source.append_kafka(
+        "s", values(b"0", b"1", b"2", packer="gzip"), values(b"3", b"4"), (2, b"damaged" * 20)
+    )
     lake.source.pending[0] = msgspec.structs.replace(lake.source.pending[0], skip=1, take=3)
     rows = synced(lake)
-    assert [(row["offset"], row["value"], row["batch"]) for row in rows] == [(1, b"1", 0), (2, b"2", 0), (3, b"3", 3)]
+    assert [(row["offset"], row["value"], row["batch"]) for row in rows] == [
+        (1, b"1", 0),
+        (2, b"2", 0),
+        (3, b"3", 3),
+    ]
 
 
 def test_control_batches_have_no_rows(lake: Lake) -> None:
@@ -176,10 +239,19 @@ def damaged() -> dict[str, tuple[int, bytes]]:
         "cut": (2, packed(NONE, body[:-20], like=good)),
         "delta": (2, packed(NONE, body[:4] + b"\x08" + body[5:], like=good)),
         "codec": (2, packed(6, body, like=good)),
-        **{f"{name} damaged": (2, packed(codec, pack(body)[:-9], like=good)) for name, (codec, pack) in PACKERS.items()},
-        **{f"{name} garbage": (2, packed(codec, b"garbage" * 9, like=good)) for name, (codec, _) in PACKERS.items()},
         **{
-            f"{name} bomb": (2, packed(codec, pack(bomb if name != "xerial" else bomb[: 1 << 20]), like=good))
+            f"{name} damaged": (2, packed(codec, pack(body)[:-9], like=good))
+            for name, (codec, pack) in PACKERS.items()
+        },
+        **{
+            f"{name} garbage": (2, packed(codec, b"garbage" * 9, like=good))
+            for name, (codec, _) in PACKERS.items()
+        },
+        **{
+            f"{name} bomb": (
+                2,
+                packed(codec, pack(bomb if name != "xerial" else bomb[: 1 << 20]), like=good),
+            )
             for name, (codec, pack) in PACKERS.items()
             if name not in ("none", "xerial", "snappy")
         },
@@ -210,7 +282,11 @@ def test_bytes_become_at_most_so_many() -> None:
     noise = random.Random(1).randbytes(3 << 20)
     for codec, pack in PACKERS.values():
         assert bytes(decompressed(codec, pack(noise))) == noise
-    blocks = b"\x82SNAPPY\0" + bytes(8) + (xerial(bytes(60_000), 60_000)[16:20] + xerial(bytes(60_000), 60_000)[20:]) * 2
+    blocks = (
+        b"\x82SNAPPY\0"
+        + bytes(8)
+        + (xerial(bytes(60_000), 60_000)[16:20] + xerial(bytes(60_000), 60_000)[20:]) * 2
+    )
     assert bytes(decompressed(SNAPPY, blocks)) == bytes(120_000)
 
 
@@ -227,7 +303,9 @@ def test_blocks_of_snappy_are_bounded_together(monkeypatch: pytest.MonkeyPatch) 
 def test_a_large_slice_is_read_in_runs(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polynya.lakehouse.kafka.undivided.BLOCK_BYTES", 1000)
     monkeypatch.setattr("polynya.lakehouse.slices.BLOCK_BYTES", 1000)
-    lake.source.append_kafka("s", *[values(b'{"n":%d}' % n, b"t" * 400, packer="lz4") for n in range(40)])
+    lake.source.append_kafka(
+        "s", *[values(b'{"n":%d}' % n, b"t" * 400, packer="lz4") for n in range(40)]
+    )
     rows = synced(lake)
     assert [row["offset"] for row in rows] == list(range(80))
     assert [row["n"] for row in rows[::2]] == list(range(40))

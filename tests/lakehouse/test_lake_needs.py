@@ -20,21 +20,37 @@ from polynya.lakehouse import java, needs
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None if name in names else real(name, package))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, package=None: None if name in names else real(name, package),
+    )
 
 
 def settings(**flags: str) -> Config:
-    return load({"--" + name.replace("_", "-"): value for name, value in flags.items()}, environ={}, folder="/nonexistent").config
+    return load(
+        {"--" + name.replace("_", "-"): value for name, value in flags.items()},
+        environ={},
+        folder="/nonexistent",
+    ).config
 
 
 def serving(**flags: str) -> None:
     check_lake(settings(**flags))
 
 
-def test_a_node_that_is_to_build_tables_and_cannot_names_all_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_is_to_build_tables_and_cannot_names_all_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lacking(monkeypatch, "pyspark", "deltalake")
     serving()
-    with pytest.raises(ConfigError, match=r"lake\.interval: .* pyspark, deltalake are not installed: pip install 'polynya\[lake\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"lake\.interval: .* pyspark, deltalake are not installed: pip install "
+            r"'polynya\[lake\]'"
+        ),
+    ):
         serving(lake_interval="1min")
 
 
@@ -48,7 +64,9 @@ def test_the_doctor_says_what_such_a_start_would_say(monkeypatch: pytest.MonkeyP
     assert (found.status, "pyiceberg is not installed" in found.said) == (FAIL, True)
 
 
-def test_a_node_that_is_to_build_tables_needs_a_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_is_to_build_tables_needs_a_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(needs, "missing_packages", lambda names: [])
     monkeypatch.setattr(java, "_candidates", list)
     monkeypatch.setattr(java, "_packaged", lambda: "")
@@ -57,17 +75,23 @@ def test_a_node_that_is_to_build_tables_needs_a_java(tmp_path: Path, monkeypatch
     monkeypatch.setattr(java, "_packaged", lambda: str(tmp_path))
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"cannot be written \(Not a directory\): set XDG_CACHE_HOME"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be written \(Not a directory\): set XDG_CACHE_HOME"
+    ):
         serving(lake_interval="1min")
 
 
 def test_tables_cannot_be_where_others_do_not_see_them() -> None:
-    with pytest.raises(ConfigError, match=r"lake\.interval \(--lake-interval\): .* cold\.backend is memory"):
+    with pytest.raises(
+        ConfigError, match=r"lake\.interval \(--lake-interval\): .* cold\.backend is memory"
+    ):
         serving(lake_interval="1min", cold_backend="memory")
 
 
 @pytest.mark.parametrize("words", [("compact",), ("lake", "run")])
-def test_the_verbs_ask_nobody_before_they_have_what_they_need(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verbs_ask_nobody_before_they_have_what_they_need(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lacking(monkeypatch, "pyarrow")
     done = CliRunner().invoke(cli, list(words), env={"POLYNYA_SERVER": "http://127.0.0.1:9"})
     assert done.exit_code == exits.REFUSED

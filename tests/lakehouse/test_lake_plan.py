@@ -18,22 +18,40 @@ from polynya.wire.tables import StoreRef
 
 
 def part(stream: str = "s", record: int = 0, length: int = 1 << 20, **others: int) -> Range:
-    return msgspec.structs.replace(Range(stream, hash(stream) % 1000, 1, "", 1, record, 0, 10, length, "p", 0, length, 0), **others)
+    return msgspec.structs.replace(
+        Range(stream, hash(stream) % 1000, 1, "", 1, record, 0, 10, length, "p", 0, length, 0),
+        **others,
+    )
 
 
 def plan(*ranges: Range, job: int = 2, version: int = 1) -> JobPlan:
-    return JobPlan(TableRef("1", "t", "", "tables/1", 1), job, "a", StoreRef("local", "/x"), list(ranges), version)
+    return JobPlan(
+        TableRef("1", "t", "", "tables/1", 1),
+        job,
+        "a",
+        StoreRef("local", "/x"),
+        list(ranges),
+        version,
+    )
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 32 << 20)), max_size=80), st.integers(1, 8))
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 32 << 20)), max_size=80),
+    st.integers(1, 8),
+)
 def test_tasks_hold_all_ranges_once_in_order(sizes: list[tuple[str, int]], cores: int) -> None:
-    ranges = [part(stream, record=10 * number, length=length) for number, (stream, length) in enumerate(sizes)]
+    ranges = [
+        part(stream, record=10 * number, length=length)
+        for number, (stream, length) in enumerate(sizes)
+    ]
     tasks = layout(ranges[::-1], {}, cores)
     flat = [found for task in tasks for found in task.ranges]
     assert flat == sorted(ranges, key=lambda found: (found.stream, found.uid, found.record))
     assert [task.id for task in tasks] == list(range(len(tasks)))
     assert all(task.ranges and len(task.shapes) == len(task.ranges) for task in tasks)
-    assert all(sum(found.length for found in task.ranges) <= TASK_BYTES_MAX + (32 << 20) for task in tasks)
+    assert all(
+        sum(found.length for found in task.ranges) <= TASK_BYTES_MAX + (32 << 20) for task in tasks
+    )
 
 
 def test_large_jobs_are_cut_into_equal_shares_for_the_cores() -> None:
@@ -80,7 +98,9 @@ def test_streams_that_are_not_json_have_rows_without_typed_values(tmp_path: Path
     lake.source.append("json", [b'{"n":1}'])
     compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
     lake.check_exactly_once()
-    assert lake.iceberg().sort_by([("stream", "ascending"), ("offset", "ascending")])["n"].to_pylist() == [1, None, None, None]
+    assert lake.iceberg().sort_by([("stream", "ascending"), ("offset", "ascending")])[
+        "n"
+    ].to_pylist() == [1, None, None, None]
     assert lake.iceberg("dlq").num_rows == 0
     times = lake.iceberg()["append_time"].to_pylist()
     assert len({moment.microsecond for moment in times}) > 1
@@ -90,7 +110,10 @@ def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = [part(f"s{number:04}", record=0, length=4 << 20, uid=number) for number in range(1000)]
     chosen = prepare._sampled(plan(*ranges))
     assert len(chosen) <= prepare.SAMPLE_STREAMS_MAX
-    assert sum(found.stored for found_ranges in chosen.values() for found in found_ranges) <= (4 << 30) // prepare.SAMPLE_SHARE
+    assert (
+        sum(found.stored for found_ranges in chosen.values() for found in found_ranges)
+        <= (4 << 30) // prepare.SAMPLE_SHARE
+    )
     assert 0 in chosen
     assert 999 in chosen
     assert prepare._sampled(plan(*ranges[::-1])) == chosen

@@ -27,7 +27,10 @@ def test_tables_are_private_unless_their_root_is_shared(tmp_path: Path, shared: 
         lake.check_exactly_once()
     finally:
         os.umask(before)
-    found = {str(path.relative_to(root)): stat.S_IMODE(path.stat().st_mode) for path in root.glob("tables/**/*")}
+    found = {
+        str(path.relative_to(root)): stat.S_IMODE(path.stat().st_mode)
+        for path in root.glob("tables/**/*")
+    }
     for part in ("/_delta_log/", ".metadata.json", ".avro", ".parquet"):
         assert any(part in name for name in found), part
     assert set(found.values()) == ({0o755, 0o644} if shared else {0o700, 0o600}), found

@@ -45,21 +45,34 @@ def test_blobs(settings: StoreSettings) -> None:
 def test_tables_in_a_bucket(settings: StoreSettings) -> None:
     lake = Lake(s3=settings)
     for number in range(3):
-        lake.source.append("s", [b'{"n":%d,"c%d":{"x":[1]}}' % (i, number) for i in range(50)], [b"7"])
+        lake.source.append(
+            "s", [b'{"n":%d,"c%d":{"x":[1]}}' % (i, number) for i in range(50)], [b"7"]
+        )
         compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
         lake.check_exactly_once()
     answer = query(lake.coordinator.tables(), "select count(*), sum(n) from flights")
     assert answer.rows == [(153, 3 * 1225)]
 
 
-def test_a_stranger_reads_the_tables_of_a_question_and_no_other_key(settings: StoreSettings) -> None:
+def test_a_stranger_reads_the_tables_of_a_question_and_no_other_key(
+    settings: StoreSettings,
+) -> None:
     lake = Lake(s3=settings)
     lake.source.append("s", [b'{"n":%d}' % i for i in range(50)])
     compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
     bounds = Bounds(memory_bytes=256 << 20)
-    with ask(lake.coordinator.tables(), "select count(*), sum(n) from flights", bounds=bounds) as found:
+    with ask(
+        lake.coordinator.tables(), "select count(*), sum(n) from flights", bounds=bounds
+    ) as found:
         assert next(found.blocks) == [(50, 1225)]
     packs = lake.blobs.uri("c1/packs")
-    for statement in (f"from read_text('{packs}/**')", f"select * from flights, glob('{packs}/**')", "from 's3://other/x.parquet'"):
-        with pytest.raises(BadQuery), ask(lake.coordinator.tables(), statement, bounds=bounds) as found:
+    for statement in (
+        f"from read_text('{packs}/**')",
+        f"select * from flights, glob('{packs}/**')",
+        "from 's3://other/x.parquet'",
+    ):
+        with (
+            pytest.raises(BadQuery),
+            ask(lake.coordinator.tables(), statement, bounds=bounds) as found,
+        ):
             list(found.blocks)

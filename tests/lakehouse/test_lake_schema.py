@@ -7,7 +7,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polynya.lakehouse.schema import DEPTH_MAX, LEAVES_MAX, OUR_COLUMNS, Column, FieldProfile, adopt, leaves, observe, renames, shape, wish
+from polynya.lakehouse.schema import (
+    DEPTH_MAX,
+    LEAVES_MAX,
+    OUR_COLUMNS,
+    Column,
+    FieldProfile,
+    adopt,
+    leaves,
+    observe,
+    renames,
+    shape,
+    wish,
+)
 
 
 def seen(*values: Any) -> FieldProfile:
@@ -33,7 +45,16 @@ def grown(columns: list[Column], *values: Any) -> list[Column]:
 
 
 def test_first_sight() -> None:
-    value = {"i": 1, "f": 1.5, "whole": 5.0, "s": "x", "t": "2013-01-01T10:00:00Z", "b": True, "o": {"x": [1]}, "big": 2**64}
+    value = {
+        "i": 1,
+        "f": 1.5,
+        "whole": 5.0,
+        "s": "x",
+        "t": "2013-01-01T10:00:00Z",
+        "b": True,
+        "o": {"x": [1]},
+        "big": 2**64,
+    }
     assert typed(grown([], value)) == {
         "i": "long", "f": "double", "whole": "double", "s": "string", "t": "timestamptz", "b": "boolean", "o": {"x": ["long"]}, "big": "decimal",
     }  # fmt: skip
@@ -46,12 +67,17 @@ def test_a_fraction_in_the_sample_makes_a_double() -> None:
 def test_what_says_nothing_has_no_column_yet() -> None:
     columns = grown([], {"a": None, "b": {}, "c": [], "d": {"e": None}, "f": [[]], "g": [{}]})
     assert columns == []
-    assert typed(grown(columns, {"b": {"x": 1}, "c": ["y"]})) == {"b": {"x": "long"}, "c": ["string"]}
+    assert typed(grown(columns, {"b": {"x": 1}, "c": ["y"]})) == {
+        "b": {"x": "long"},
+        "c": ["string"],
+    }
 
 
 def test_a_clash_makes_a_sibling_and_the_first_stays() -> None:
     columns = grown([], {"n": 1, "t": "2013-01-01T10:00:00Z"})
-    wide = grown(columns, {"n": 1.5, "t": "soon"}, {"n": "x"}, {"n": {"y": 1}}, {"n": [1]}, {"n": True})
+    wide = grown(
+        columns, {"n": 1.5, "t": "soon"}, {"n": "x"}, {"n": {"y": 1}}, {"n": [1]}, {"n": True}
+    )
     assert typed(wide) == {
         "n": "long", "t": "timestamptz", "n__double": "double", "n__string": "string", "n__struct": {"y": "long"}, "n__list": ["long"],
         "n__boolean": "boolean", "t__string": "string",
@@ -71,8 +97,31 @@ def test_a_straggler_makes_no_column() -> None:
 
 
 def test_names_that_clash() -> None:
-    columns = grown([], {"offset": 1, "Stream": "x", "a": 1, "A": 2, "a b": 1, "a_b": 2, "7": 1, "": 1, "o": {"k": 1, "K": 2, "offset": 3}})
-    assert list(typed(columns)) == ["offset_2", "Stream_2", "a", "A_2", "a_b", "a_b_2", "_7", "_", "o"]
+    columns = grown(
+        [],
+        {
+            "offset": 1,
+            "Stream": "x",
+            "a": 1,
+            "A": 2,
+            "a b": 1,
+            "a_b": 2,
+            "7": 1,
+            "": 1,
+            "o": {"k": 1, "K": 2, "offset": 3},
+        },
+    )
+    assert list(typed(columns)) == [
+        "offset_2",
+        "Stream_2",
+        "a",
+        "A_2",
+        "a_b",
+        "a_b_2",
+        "_7",
+        "_",
+        "o",
+    ]
     assert typed(columns)["o"] == {"k": "long", "K_2": "long", "offset": "long"}
     assert renames(columns)["a b long"] == "a_b"
     assert renames(columns)["o.K long"] == "o.K_2"
@@ -86,7 +135,11 @@ def test_a_field_named_like_a_sibling() -> None:
 def test_lists_and_structs_grow_but_keep_their_element() -> None:
     columns = grown([], {"l": [1], "m": [{"a": 1}], "o": {"p": {"q": 1}}})
     wide = grown(columns, {"l": ["x"], "m": [{"b": [True]}], "o": {"p": {"r": 1}}})
-    assert typed(wide) == {"l": ["long"], "m": [{"a": "long", "b": ["boolean"]}], "o": {"p": {"q": "long", "r": "long"}}}
+    assert typed(wide) == {
+        "l": ["long"],
+        "m": [{"a": "long", "b": ["boolean"]}],
+        "o": {"p": {"q": "long", "r": "long"}},
+    }
 
 
 def test_columns_are_capped() -> None:
@@ -110,17 +163,26 @@ def test_depth_is_capped() -> None:
 def test_hints_say_what_a_stream_mostly_holds() -> None:
     columns = grown([], {"n": 1, "o": {"p": 1}})
     columns = grown(columns, {"n": 1.5, "o": {"p": "x"}}, {"n": "x"})
-    assert shape(columns, seen({"n": "y"}, {"n": "z"}, {"n": 1})) == {"n": "string", "n number": "long"}
+    assert shape(columns, seen({"n": "y"}, {"n": "z"}, {"n": 1})) == {
+        "n": "string",
+        "n number": "long",
+    }
     assert shape(columns, seen({"n": 0.5, "o": {"p": "x"}})) == {"n": "number", "o\0p": "string"}
     assert shape(columns, seen({"other": 1})) == {}
 
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "A", "offset", "b c", "é"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "A", "offset", "b c", "é"]), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-samples = st.lists(st.dictionaries(st.sampled_from(["a", "A", "offset", "b c", "é", ""]), values, max_size=4), max_size=6)
+samples = st.lists(
+    st.dictionaries(st.sampled_from(["a", "A", "offset", "b c", "é", ""]), values, max_size=4),
+    max_size=6,
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -131,7 +193,9 @@ def test_columns_only_ever_grow(first: list[Any], second: list[Any]) -> None:
     _check_grown(columns, wide)
     assert grown(wide, *second) == wide, "what was adopted is not wished for again"
     _check_names(wide, OUR_COLUMNS)
-    assert adopt(columns, wish(columns, seen(*second))) == wide, "the same samples make the same schema"
+    assert adopt(columns, wish(columns, seen(*second))) == wide, (
+        "the same samples make the same schema"
+    )
 
 
 def _check_grown(before: list[Column], after: list[Column]) -> None:

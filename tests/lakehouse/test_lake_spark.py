@@ -1,4 +1,5 @@
-"""The whole pipeline on a real Spark session, and what Spark's own Iceberg and Delta readers say about its tables."""
+"""The whole pipeline on a real Spark session, and what Spark's own Iceberg and Delta readers say
+about its tables."""
 
 from __future__ import annotations
 
@@ -37,9 +38,23 @@ def runner(jars: tuple[str, str]) -> Iterator[Any]:
 
 def fill(lake: Lake, start: int) -> None:
     for stream in ("a/x", "a/y", "b"):
-        rows = [{"i": start + i, "s": "v" * (i % 7), "at": f"2020-01-0{1 + i % 7}T00:00:00.5Z", "o": {"l": [i]}} for i in range(300)]
+        rows = [
+            {
+                "i": start + i,
+                "s": "v" * (i % 7),
+                "at": f"2020-01-0{1 + i % 7}T00:00:00.5Z",
+                "o": {"l": [i]},
+            }
+            for i in range(300)
+        ]
         lake.source.append(stream, [json.dumps(row).encode() for row in rows])
-    lake.source.append("b", [json.dumps({"i": "bad" if i == 3 else i, "late": {f"f{start}": 0.5}}).encode() for i in range(300)])
+    lake.source.append(
+        "b",
+        [
+            json.dumps({"i": "bad" if i == 3 else i, "late": {f"f{start}": 0.5}}).encode()
+            for i in range(300)
+        ],
+    )
 
 
 def test_spark_runs_jobs(tmp_path: Path, runner: Any) -> None:
@@ -47,7 +62,9 @@ def test_spark_runs_jobs(tmp_path: Path, runner: Any) -> None:
     runner_before = runner.session.sparkContext.applicationId
     for start in (0, 500):
         fill(lake, start)
-        (outcome,) = compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+        (outcome,) = compact(
+            lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None
+        )
         assert outcome.rows == 1200
         lake.check_exactly_once()
     assert lake.iceberg()["i"].null_count == 2
@@ -56,7 +73,8 @@ def test_spark_runs_jobs(tmp_path: Path, runner: Any) -> None:
 
 
 def test_what_spark_writes_is_private(tmp_path: Path, runner: Any) -> None:
-    """The JVM and its workers have the umask of the driver; a worker that was started elsewhere sets its own."""
+    """The JVM and its workers have the umask of the driver; a worker that was started elsewhere
+    sets its own."""
     lake = Lake(str(tmp_path / "store"))
     context = runner.session.sparkContext
     before = context.parallelize([0], 1).map(lambda _: os.umask(0o022)).collect()
@@ -65,12 +83,19 @@ def test_what_spark_writes_is_private(tmp_path: Path, runner: Any) -> None:
     local = tmp_path / "jvm"
     assert context._jvm.java.io.File(str(local)).mkdir()
     assert before == [0o077] and stat.S_IMODE(local.stat().st_mode) == 0o700
-    written = [path for path in (tmp_path / "store").rglob("*") if path.suffix == ".parquet" or path.is_dir()]
-    assert len(written) > 5 and not [path for path in written if path != tmp_path / "store" and path.stat().st_mode & 0o077]
+    written = [
+        path
+        for path in (tmp_path / "store").rglob("*")
+        if path.suffix == ".parquet" or path.is_dir()
+    ]
+    assert len(written) > 5 and not [
+        path for path in written if path != tmp_path / "store" and path.stat().st_mode & 0o077
+    ]
 
 
 def test_late_fields_are_found_by_tasks(tmp_path: Path, runner: Any) -> None:
-    """Fields that no sample shows: the tasks report them, and the job runs again with columns for them."""
+    """Fields that no sample shows: the tasks report them, and the job runs again with columns for
+    them."""
     lake = Lake(str(tmp_path / "store"))
     records = [b'{"n":%d}' % number for number in range(30_000)]
     records[12_345] = b'{"n":1,"rare":"x"}'
@@ -107,20 +132,36 @@ def test_sparks_own_readers_agree(tmp_path: Path, runner: Any, jars: tuple[str, 
     lake.check_exactly_once()
     table, spark = lake.coordinator.table, runner.session
     wanted = sorted(lake.source.records)
-    dead = sorted(zip(*(lake.iceberg("dlq")[name].to_pylist() for name in ("stream", "offset")), strict=True))
+    dead = sorted(
+        zip(*(lake.iceberg("dlq")[name].to_pylist() for name in ("stream", "offset")), strict=True)
+    )
     for part, pointer in (("main", table.iceberg), ("dlq", table.iceberg_dlq)):
         place = f"file://{lake.settings.root}/{table.location}/{part}"
-        frames = [spark.read.format("iceberg").load(pointer), spark.read.format("delta").load(place)]
+        frames = [
+            spark.read.format("iceberg").load(pointer),
+            spark.read.format("delta").load(place),
+        ]
         for frame in frames:
             if part == "main":
                 rows = frame.select("stream", "incarnation", "offset", "value").collect()
                 assert sorted((row[0], row[1], row[2], bytes(row[3])) for row in rows) == wanted
-                assert frame.where("stream = 'b' and offset >= 600 and late is not null").count() == 600
+                assert (
+                    frame.where("stream = 'b' and offset >= 600 and late is not null").count()
+                    == 600
+                )
                 assert frame.where("late.f500 = 0.5").count() == 300
-                assert frame.selectExpr("sum(i)").collect()[0][0] == sum(row for row in lake.iceberg()["i"].to_pylist() if row is not None)
-                assert frame.where("at < timestamp'2020-01-02 00:00:00Z'").count() == sum(1 for i in range(300) if i % 7 == 0) * 9
+                assert frame.selectExpr("sum(i)").collect()[0][0] == sum(
+                    row for row in lake.iceberg()["i"].to_pylist() if row is not None
+                )
+                assert (
+                    frame.where("at < timestamp'2020-01-02 00:00:00Z'").count()
+                    == sum(1 for i in range(300) if i % 7 == 0) * 9
+                )
             else:
-                assert sorted((row[0], row[1]) for row in frame.select("stream", "offset").collect()) == dead
+                assert (
+                    sorted((row[0], row[1]) for row in frame.select("stream", "offset").collect())
+                    == dead
+                )
 
 
 class Unclosed:

@@ -22,13 +22,20 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> list[TableRef]:
 
 
 def test_typed_columns_and_exact_values(tables: list[TableRef]) -> None:
-    answer = query(tables, 'select n, "at", more, value_text, "offset" from flights order by "offset"')
+    answer = query(
+        tables, 'select n, "at", more, value_text, "offset" from flights order by "offset"'
+    )
     assert answer.columns == ["n", "at", "more", "value_text", "offset"]
     assert answer.types[:2] == ["BIGINT", "TIMESTAMP WITH TIME ZONE"]
     assert [row[0] for row in answer.rows] == [1, None, 2, None]
     assert str(answer.rows[0][1]).startswith("2013-01-01 10:00:00")
     assert answer.rows[2][2] == {"x": [1]}
-    assert [row[3] for row in answer.rows] == ['{"n":1,"at":"2013-01-01T10:00:00Z"}', "17", '{"n":2,"more":{"x":[1]}}', None]
+    assert [row[3] for row in answer.rows] == [
+        '{"n":1,"at":"2013-01-01T10:00:00Z"}',
+        "17",
+        '{"n":2,"more":{"x":[1]}}',
+        None,
+    ]
 
 
 def test_dead_letters_are_a_table(tables: list[TableRef]) -> None:
@@ -36,7 +43,10 @@ def test_dead_letters_are_a_table(tables: list[TableRef]) -> None:
     assert answer.rows == [("not_object", 1), ("bad_text", 3)]
 
 
-@pytest.mark.parametrize("statement", ["drop view flights", "select 1; select 2", "copy (select 1) to '/tmp/x'", "attach 'x'", ""])
+@pytest.mark.parametrize(
+    "statement",
+    ["drop view flights", "select 1; select 2", "copy (select 1) to '/tmp/x'", "attach 'x'", ""],
+)
 def test_only_one_question_at_a_time(tables: list[TableRef], statement: str) -> None:
     with pytest.raises(BadQuery, match="SELECT"):
         query(tables, statement)
@@ -57,9 +67,14 @@ def test_a_table_that_was_never_built_says_what_to_run() -> None:
 def test_a_table_without_rows_has_the_columns_of_one_with_rows(tables: list[TableRef]) -> None:
     fresh = TableRef("8", "fresh", "n/", "tables/8")
     for part in ("", "__dlq"):
-        empty, full = (query([fresh, *tables], f"select * from {name}{part} limit 0") for name in ("fresh", "flights"))
+        empty, full = (
+            query([fresh, *tables], f"select * from {name}{part} limit 0")
+            for name in ("fresh", "flights")
+        )
         own = dict(zip(full.columns, full.types, strict=True))
-        assert dict(zip(empty.columns, empty.types, strict=True)) == {name: own[name] for name in empty.columns}
+        assert dict(zip(empty.columns, empty.types, strict=True)) == {
+            name: own[name] for name in empty.columns
+        }
         assert set(own) - set(empty.columns) <= {"n", "at", "more"}
 
 
@@ -70,7 +85,9 @@ def test_a_table_that_was_never_built_may_be_named_like_a_column(tables: list[Ta
 
 
 def test_of_two_tables_that_differ_in_case_the_one_that_is_spelled(tables: list[TableRef]) -> None:
-    twin = msgspec.structs.replace(tables[0], uid="9", name="Flights", iceberg=tables[0].iceberg_dlq)
+    twin = msgspec.structs.replace(
+        tables[0], uid="9", name="Flights", iceberg=tables[0].iceberg_dlq
+    )
     for listed in ([twin, *tables], [*tables, twin]):
         assert query(listed, "select count(*) from flights").rows == [(4,)]
         assert query(listed, "select count(*) from Flights").rows == [(2,)]
@@ -79,7 +96,9 @@ def test_of_two_tables_that_differ_in_case_the_one_that_is_spelled(tables: list[
 
 
 def test_an_answer_comes_in_blocks(tables: list[TableRef]) -> None:
-    with ask(tables, "select i from range(100_000_000_000) as r(i), (select 1 from flights limit 1)") as found:
+    with ask(
+        tables, "select i from range(100_000_000_000) as r(i), (select 1 from flights limit 1)"
+    ) as found:
         block = next(found.blocks)
     assert len(block) == BLOCK_ROWS
 

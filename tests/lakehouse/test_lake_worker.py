@@ -85,7 +85,9 @@ def test_objects_that_are_gone_lead_to_a_new_plan(lake: Lake) -> None:
     lake.check_exactly_once()
 
 
-def test_a_small_job_that_was_cut_short_is_not_the_last(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_job_that_was_cut_short_is_not_the_last(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.source.append("a", [b'{"n":1}'])
     real = lake.coordinator.plan
 
@@ -97,7 +99,9 @@ def test_a_small_job_that_was_cut_short_is_not_the_last(lake: Lake, monkeypatch:
         return msgspec.structs.replace(found, more=found.job == 1)
 
     monkeypatch.setattr(lake.coordinator, "plan", plan)
-    assert [outcome.job for outcome in compact(lake.coordinator, [], lambda: lake.runner, Told())] == [1, 2]
+    assert [
+        outcome.job for outcome in compact(lake.coordinator, [], lambda: lake.runner, Told())
+    ] == [1, 2]
     lake.check_exactly_once()
 
 
@@ -113,10 +117,16 @@ def damaged(lake: Lake, number: int) -> Path:
 
 
 @pytest.mark.parametrize("how", ["damaged", "gone", "short"])
-def test_a_range_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(lake: Lake, how: str) -> None:
+def test_a_range_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(
+    lake: Lake, how: str
+) -> None:
     lake.source.append_many({"a": [[b'{"n":1}', b'{"n":2}']], "b": [[b'{"n":3}']]})
     lake.source.append("c", [b'{"n":4}'])
-    lost = [part for part in lake.source.pending if part.stream == "c"] if how != "damaged" else [lake.source.pending[1]]
+    lost = (
+        [part for part in lake.source.pending if part.stream == "c"]
+        if how != "damaged"
+        else [lake.source.pending[1]]
+    )
     path = Path(lake.settings.root) / lost[0].pack
     if how == "damaged":
         damaged(lake, 1)
@@ -129,12 +139,24 @@ def test_a_range_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(lake: Lak
     with pytest.raises(TablesFailed) as failed:
         compact(lake.coordinator, [], lambda: lake.runner, told)
     part = lost[0]
-    for word in ("table 'flights'", f"stream '{part.stream}'", part.pack, f"offset {part.offset}", "record 0", "table failures flights"):
+    for word in (
+        "table 'flights'",
+        f"stream '{part.stream}'",
+        part.pack,
+        f"offset {part.offset}",
+        "record 0",
+        "table failures flights",
+    ):
         assert word in str(failed.value)
-    assert told.names.count("abandoned") == 3 and sum(outcome.rows for outcome in failed.value.outcomes) == 4 - part.records
+    assert (
+        told.names.count("abandoned") == 3
+        and sum(outcome.rows for outcome in failed.value.outcomes) == 4 - part.records
+    )
     lake.source.records = [row for row in lake.source.records if row[0] != part.stream]
     lake.check_exactly_once()
-    assert compact(lake.coordinator, [], lambda: lake.runner, Told()) == [], "what is set aside fails no later run"
+    assert compact(lake.coordinator, [], lambda: lake.runner, Told()) == [], (
+        "what is set aside fails no later run"
+    )
 
 
 def test_a_decoder_that_fails_names_the_range(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +194,9 @@ class Here:
     cores = 2
 
     def run(self, job: Job, key: str) -> list[TaskResult]:
-        return [run_task(job, task, open_blobs(store_settings(job.plan.store))) for task in job.tasks]
+        return [
+            run_task(job, task, open_blobs(store_settings(job.plan.store))) for task in job.tasks
+        ]
 
 
 @pytest.fixture
@@ -184,9 +208,15 @@ def two(tmp_path: Path) -> TwoTables:
     return TwoTables(*made)
 
 
-def test_a_fault_of_one_table_delays_no_other(two: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_one_table_delays_no_other(
+    two: TwoTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = two.lakes["apples"].coordinator.plan
-    monkeypatch.setattr(two.lakes["apples"].coordinator, "plan", lambda name: (_ for _ in ()).throw(RuntimeError("Py4J")))
+    monkeypatch.setattr(
+        two.lakes["apples"].coordinator,
+        "plan",
+        lambda name: (_ for _ in ()).throw(RuntimeError("Py4J")),
+    )
     told = Told()
     with pytest.raises(TablesFailed, match="table 'apples': RuntimeError: Py4J") as failed:
         compact(two, [], Here, told)  # type: ignore[arg-type]
@@ -198,7 +228,9 @@ def test_a_fault_of_one_table_delays_no_other(two: TwoTables, monkeypatch: pytes
     two.lakes["apples"].check_exactly_once()
 
 
-def test_a_server_that_is_gone_stops_all_tables_at_once(two: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_gone_stops_all_tables_at_once(
+    two: TwoTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def away(*words: object) -> None:
@@ -214,11 +246,15 @@ def test_a_server_that_is_gone_stops_all_tables_at_once(two: TwoTables, monkeypa
     assert len(calls) == 2
 
 
-def test_the_worker_rests_only_the_table_that_failed(two: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_rests_only_the_table_that_failed(
+    two: TwoTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("polynya.lakehouse.worker._wait", lambda interval, faults: 60.0 * faults)
     stop, calls = threading.Event(), []
     monkeypatch.setattr(stop, "wait", lambda seconds: None)
-    monkeypatch.setattr(two.lakes["apples"].coordinator, "plan", lambda name: (_ for _ in ()).throw(OSError("disk")))
+    monkeypatch.setattr(
+        two.lakes["apples"].coordinator, "plan", lambda name: (_ for _ in ()).throw(OSError("disk"))
+    )
     real = two.lakes["pears"].coordinator.plan
 
     def plan(name: str) -> JobPlan | None:
@@ -234,11 +270,15 @@ def test_the_worker_rests_only_the_table_that_failed(two: TwoTables, monkeypatch
     two.lakes["pears"].check_exactly_once()
 
 
-def test_a_folder_of_another_machine_is_told_as_such(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_machine_is_told_as_such(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.source.append("a", [b'{"n":1}'])
     plan = lake.coordinator.plan("flights")
     assert plan is not None
-    elsewhere = JobPlan(plan.table, plan.job, plan.attempt, StoreRef("local", "/nowhere/objects"), plan.ranges)
+    elsewhere = JobPlan(
+        plan.table, plan.job, plan.attempt, StoreRef("local", "/nowhere/objects"), plan.ranges
+    )
     monkeypatch.setattr(lake.coordinator, "plan", lambda name: elsewhere)
     with pytest.raises(ConfigError, match="on the server's machine"):
         compact(lake.coordinator, [], lambda: lake.runner, Told())
@@ -309,18 +349,25 @@ def test_a_pair_of_commits_is_finished_before_the_worker_ends(lake: Lake, step: 
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_pair_of_commits_that_takes_too_long_is_left_and_told(lake: Lake, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def test_a_pair_of_commits_that_takes_too_long_is_left_and_told(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
     monkeypatch.setattr("polynya.lakehouse.stopping.FINISH_SECONDS", 0.05 if times == 1 else 1000.0)
     with monkeypatch.context() as patch:
         patch.setattr("polynya.lakehouse.delta.append", lambda *_, **__: threading.Event().wait(60))
         told = stopped_at(lake, "pointer", times)
-    assert told.steps[-1][1] == "job 1 of 'flights' may be in Iceberg and not yet in Delta; the next run completes it"
+    assert (
+        told.steps[-1][1]
+        == "job 1 of 'flights' may be in Iceberg and not yet in Delta; the next run completes it"
+    )
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert compact(lake.coordinator, [], lambda: lake.runner, Told()) == []
     lake.check_exactly_once()
 
 
-def test_a_worker_whose_server_is_gone_at_the_commit_stops_in_time(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_server_is_gone_at_the_commit_stops_in_time(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("polynya.lakehouse.stopping.FINISH_SECONDS", 0.05)
 
     def commit(name: str, request: CommitRequest) -> TableRef:
@@ -338,7 +385,9 @@ def test_a_worker_whose_server_is_gone_at_the_commit_stops_in_time(lake: Lake, m
     lake.check_exactly_once()
 
 
-def test_a_fault_after_a_signal_does_not_make_the_worker_go_on(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_after_a_signal_does_not_make_the_worker_go_on(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def append(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise Unavailable("the store is away")
@@ -350,10 +399,15 @@ def test_a_fault_after_a_signal_does_not_make_the_worker_go_on(lake: Lake, monke
     assert told.names[-1] == "stopped" and "not yet in Delta" in told.steps[-1][1]
 
 
-def test_a_delta_log_that_is_behind_is_repaired_without_a_job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delta_log_that_is_behind_is_repaired_without_a_job(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.source.append("a", [b'{"n":1}'])
     with monkeypatch.context() as patch:
-        patch.setattr("polynya.lakehouse.delta.append", lambda *_, **__: (_ for _ in ()).throw(ConnectionError()))
+        patch.setattr(
+            "polynya.lakehouse.delta.append",
+            lambda *_, **__: (_ for _ in ()).throw(ConnectionError()),
+        )
         with pytest.raises(TablesFailed, match="ConnectionError"):
             compact(lake.coordinator, [], lambda: lake.runner, Told())
     repaired: dict[str, str] = {}

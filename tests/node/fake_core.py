@@ -1,4 +1,5 @@
-"""A core process that serves nothing: it does what the environment variable FAKE_CORE says (`core:word`, comma-separated)."""
+"""A core process that serves nothing: it does what the environment variable FAKE_CORE says
+(`core:word`, comma-separated)."""
 
 import asyncio
 import os

@@ -12,7 +12,9 @@ from polynya.node import assembly
 from polynya.node.assembly import Assembly
 
 
-def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Live readers keep a stream alive by what is logged for them about every second."""
     monkeypatch.setattr(assembly, "SWEEP_SECONDS", 0.0)
     monkeypatch.setattr(assembly, "SETTLE_SECONDS", 0.0)
@@ -32,7 +34,9 @@ def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_nod
 
         core: Any = Assembly.__new__(Assembly)
         core._member, core._tasks = None, []
-        core._engine = SimpleNamespace(local=SimpleNamespace(sweep=sweep), outbox_sender=SimpleNamespace(sweep=settle))
+        core._engine = SimpleNamespace(
+            local=SimpleNamespace(sweep=sweep), outbox_sender=SimpleNamespace(sweep=settle)
+        )
         for work in (core._sweep(), core._settle()):
             core._spawn(work)
         async with asyncio.timeout(30):

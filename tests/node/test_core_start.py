@@ -37,7 +37,11 @@ def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int
     )
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
     process = subprocess.Popen(
-        [sys.executable, "-m", "fake_core"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[report_fd], env=environ
+        [sys.executable, "-m", "fake_core"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=[report_fd],
+        env=environ,
     )
     os.close(report_fd)
     assert process.stdin is not None
@@ -69,9 +73,21 @@ def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path)
 def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_parent():
     command = [sys.executable, "-m", "polynya.config.core_start"]
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    echoed = subprocess.run([*command, str(os.getpid()), "echo", "a b", "--c"], check=False, env=environ, capture_output=True, timeout=60)
+    echoed = subprocess.run(
+        [*command, str(os.getpid()), "echo", "a b", "--c"],
+        check=False,
+        env=environ,
+        capture_output=True,
+        timeout=60,
+    )
     assert echoed.stdout == b"a b --c\n"
-    orphan = subprocess.run([*command, str(os.getppid()), "echo", "x"], check=False, env=environ, capture_output=True, timeout=60)
+    orphan = subprocess.run(
+        [*command, str(os.getppid()), "echo", "x"],
+        check=False,
+        env=environ,
+        capture_output=True,
+        timeout=60,
+    )
     assert orphan.returncode == 1 and orphan.stdout == b""
 
 
@@ -80,7 +96,11 @@ def test_a_core_whose_disk_fails_at_its_start_says_so(monkeypatch):
         raise OSError(errno.EIO, "told so")
 
     log = SimpleNamespace(level="info", format="text")
-    monkeypatch.setattr(core_process, "read_start", lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log, scheduling="normal")))
+    monkeypatch.setattr(
+        core_process,
+        "read_start",
+        lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log, scheduling="normal")),
+    )
     monkeypatch.setattr(core_process, "_open", fails)
     monkeypatch.setattr(core_process, "keep_heap_small", lambda: None)
     said: list[str] = []

@@ -12,7 +12,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_pages_are_up_to_date(name):
-    assert (DOCS / name).read_text("utf-8") == PAGES[name](), "run: python -m polynya.node.reference_pages"
+    assert (DOCS / name).read_text("utf-8") == PAGES[name](), (
+        "run: python -m polynya.node.reference_pages"
+    )
 
 
 def test_every_setting_and_limit_is_on_its_page():

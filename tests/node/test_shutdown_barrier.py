@@ -15,7 +15,9 @@ from polynya.transport import Transport
 
 
 @asynccontextmanager
-async def cores(folder: Path, count: int) -> AsyncIterator[tuple[list[Transport], list[ShutdownBarrier]]]:
+async def cores(
+    folder: Path, count: int
+) -> AsyncIterator[tuple[list[Transport], list[ShutdownBarrier]]]:
     transports = [Transport(core, count, str(folder), start_id="s") for core in range(count)]
     farewells = [ShutdownBarrier(transport) for transport in transports]
     for transport in transports:
@@ -54,7 +56,9 @@ def test_a_core_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_nor_for_ever_one_that_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_for_ever_one_that_does_not_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutdown_barrier, "PATIENCE_SECONDS", 0.05)
 
     async def story() -> None:

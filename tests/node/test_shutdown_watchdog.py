@@ -56,7 +56,14 @@ sys.exit(code)
 def ended(hangs: str) -> tuple[int, dict[str, list[str]], str]:
     """Exit code, the last line of the log, and what was printed."""
     environ = os.environ | {"HANGS": hangs, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", CORE], check=False, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", CORE],
+        check=False,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return done.returncode, json.loads(done.stderr.splitlines()[-1]), done.stdout
 
 

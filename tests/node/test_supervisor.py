@@ -65,11 +65,20 @@ sys.exit(supervisor.serve(load(json.loads(sys.argv[1]), environ=os.environ, fold
 class Node:
     """A supervisor under test; `out` and `err` are its lines so far."""
 
-    def __init__(self, data: Path, orders: str = "", patch: dict[str, float] | None = None, **flags: str) -> None:
-        settings = {"--listen": "127.0.0.1:0", "--data": str(data), "--cores": "2", "--log-format": "json"}
+    def __init__(
+        self, data: Path, orders: str = "", patch: dict[str, float] | None = None, **flags: str
+    ) -> None:
+        settings = {
+            "--listen": "127.0.0.1:0",
+            "--data": str(data),
+            "--cores": "2",
+            "--log-format": "json",
+        }
         settings |= {"--" + name.replace("_", "-"): value for name, value in flags.items()}
         self.data = data
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
+        environ = {
+            name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")
+        }
         environ |= {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "FAKE_CORE": orders}
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE, json.dumps(settings), json.dumps(patch or {})],
@@ -124,7 +133,9 @@ class Node:
 
     def url(self) -> str:
         self.until("tail ")
-        return next(line for line in self.out if line.startswith("listening on ")).removeprefix("listening on ")
+        return next(line for line in self.out if line.startswith("listening on ")).removeprefix(
+            "listening on "
+        )
 
 
 @contextlib.contextmanager
@@ -144,7 +155,10 @@ def gone(pids: list[int]) -> bool:
     """Whether all of them end soon."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        if not any(
+            psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            for pid in pids
+        ):
             return True
         time.sleep(0.01)
     return False
@@ -154,7 +168,10 @@ def test_a_node_says_what_it_listens_on_and_stops_cleanly_on_sigterm(tmp_path):
     data = tmp_path / "data"
     with running(data) as node:
         url = node.url()
-        assert f"  append  curl -H 'Content-Type: application/json' -d '{{\"hello\": \"world\"}}' {url}/v1/stream/hello" in node.out
+        assert (
+            "  append  curl -H 'Content-Type: application/json' -d '{\"hello\": \"world\"}' "
+            f"{url}/v1/stream/hello" in node.out
+        )
         admin = next(line for line in node.out if line.startswith("admin on http://127.0.0.1:"))
         assert admin.rsplit(":")[-1] != url.rsplit(":")[-1]
         assert int((data / "node.pid").read_text()) == node.process.pid
@@ -203,13 +220,18 @@ def test_a_core_that_dies_is_started_again(tmp_path):
 def test_a_core_that_keeps_dying_stops_the_node(tmp_path):
     with running(tmp_path, orders="1:exit7") as node:
         assert node.wait() == 1
-        assert "core 1 died 3 times in a row (exit code 7); see the lines above for the reason" in node.ends()
+        assert (
+            "core 1 died 3 times in a row (exit code 7); see the lines above for the reason"
+            in node.ends()
+        )
         assert len(node.lives(1)) == 3
         assert node.out == []
         assert gone(node.lives(0))
 
 
-@pytest.mark.parametrize(("code", "word"), [(65, "damaged"), (74, "the disk failed"), (78, "settings are unusable")])
+@pytest.mark.parametrize(
+    ("code", "word"), [(65, "damaged"), (74, "the disk failed"), (78, "settings are unusable")]
+)
 def test_a_core_that_cannot_be_helped_stops_the_node_at_once(tmp_path, code, word):
     with running(tmp_path, orders=f"0:exit{code}") as node:
         assert node.wait() == code
@@ -238,11 +260,16 @@ def test_a_core_that_ends_badly_when_it_is_told_to_is_part_of_the_exit_code(tmp_
 def test_what_cannot_even_be_killed_is_not_waited_for(tmp_path, monkeypatch):
     """A process that hangs in the kernel; here one that nobody kills."""
     monkeypatch.setenv("NO_KILL", "1")
-    with running(tmp_path, orders="0:stubborn,1:stubborn", patch={"STOP_SECONDS": 0.2, "KILL_SECONDS": 0.2}) as node:
+    with running(
+        tmp_path, orders="0:stubborn,1:stubborn", patch={"STOP_SECONDS": 0.2, "KILL_SECONDS": 0.2}
+    ) as node:
         node.url()
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 1
-        assert json.loads(node.until("killed processes have not exited"))["processes"] == "core 0, core 1"
+        assert (
+            json.loads(node.until("killed processes have not exited"))["processes"]
+            == "core 0, core 1"
+        )
         assert not (tmp_path / "node.pid").exists()
 
 
@@ -267,7 +294,8 @@ def test_a_port_held_by_a_stranger_refuses_the_start(tmp_path, shared):
         with running(tmp_path, listen=f"127.0.0.1:{port}") as node:
             assert node.wait() == 78
             assert len(node.err) == 1 and node.ends() == [
-                f"listen: port {port} of 127.0.0.1 is in use by another process; stop it, or choose another port with --listen"
+                f"listen: port {port} of 127.0.0.1 is in use by another process; stop it, or "
+                "choose another port with --listen"
             ]
             assert node.lives(0) == []
 
@@ -277,7 +305,9 @@ def test_a_default_kafka_port_that_is_taken_is_a_warning(tmp_path):
         taken = stranger.getsockname()[1]
         with running(tmp_path, listen=f"127.0.0.1:{port}", patch={"KAFKA_PORT": taken}) as node:
             node.url()
-            assert f"kafka.listen: port {taken} of 127.0.0.1 is in use" in node.until("serving without Kafka")
+            assert f"kafka.listen: port {taken} of 127.0.0.1 is in use" in node.until(
+                "serving without Kafka"
+            )
             assert not [line for line in node.out if line.startswith("Kafka on")]
 
 
@@ -286,11 +316,15 @@ def test_a_configured_kafka_port_that_is_taken_refuses_the_start(tmp_path):
         place = f"127.0.0.1:{stranger.getsockname()[1]}"
         with running(tmp_path, kafka_listen=place) as node:
             assert node.wait() == 78
-            assert [line for line in node.ends() if "choose another port with --kafka-listen" in line]
+            assert [
+                line for line in node.ends() if "choose another port with --kafka-listen" in line
+            ]
 
 
 def test_kafka_is_where_it_is_said_and_off_when_that_is_said(tmp_path):
-    with running(tmp_path / "on", kafka_listen="127.0.0.1:0", kafka_advertised="broker.example:19092") as node:
+    with running(
+        tmp_path / "on", kafka_listen="127.0.0.1:0", kafka_advertised="broker.example:19092"
+    ) as node:
         node.url()
         assert "Kafka on broker.example:19092" in node.out
     for number, flags in enumerate(({"kafka_listen": "off"}, {"auth_required": "true"})):
@@ -314,12 +348,23 @@ def test_what_was_fixed_at_birth_stays(tmp_path):
         node.process.send_signal(signal.SIGTERM)
         node.wait()
     born = json.loads((tmp_path / "node.json").read_text())
-    assert (born["groups"], born["cores"], born["history"], len(born["cluster_id"])) == (4, 2, 1, 32)
-    for flags, word in (({"cores": "5"}, "more than the 4 groups"), ({"groups": "5"}, "has 4 groups")):
+    assert (born["groups"], born["cores"], born["history"], len(born["cluster_id"])) == (
+        4,
+        2,
+        1,
+        32,
+    )
+    for flags, word in (
+        ({"cores": "5"}, "more than the 4 groups"),
+        ({"groups": "5"}, "has 4 groups"),
+    ):
         with running(tmp_path, **flags) as node:
             assert node.wait() == 78
             assert word in node.err[0]
-    for damage in (b"{", (tmp_path / "node.json").read_bytes().replace(born["cluster_id"].encode(), b"\xff")):
+    for damage in (
+        b"{",
+        (tmp_path / "node.json").read_bytes().replace(born["cluster_id"].encode(), b"\xff"),
+    ):
         (tmp_path / "node.json").write_bytes(damage)
         with running(tmp_path) as node:
             assert node.wait() == 65
@@ -346,7 +391,9 @@ def test_the_lake_worker_runs_once_the_node_serves_and_dies_with_it(tmp_path, mo
         _, pid, url, root, leaked = node.until("worker ").split()
         assert (root, leaked) == ("elsewhere", "False")
         assert urlsplit(url).hostname == "127.0.0.1"
-        assert url != node.url(), "the worker talks to the admin port, where this machine's processes need no token"
+        assert url != node.url(), (
+            "the worker talks to the admin port, where this machine's processes need no token"
+        )
         node.process.kill()
         assert gone([int(pid)])
 
@@ -381,7 +428,12 @@ def test_a_node_without_data_begins_in_the_history_that_it_hears_of_later(tmp_pa
     data, cluster = tmp_path / "data", "00112233445566778899aabbccddeeff"
     own, other = free_ports(2)
     nodes = f"1=127.0.0.1:{own}=http://127.0.0.1:1,2=127.0.0.1:{other}=http://127.0.0.1:2"
-    flags = {"cluster_id": cluster, "cluster_node": "1", "cluster_nodes": nodes, "cold_backend": "none"}
+    flags = {
+        "cluster_id": cluster,
+        "cluster_node": "1",
+        "cluster_nodes": nodes,
+        "cold_backend": "none",
+    }
     with running(data, **flags) as node:
         node.until("listening on")
         born = json.loads((data / "node.json").read_bytes())
@@ -395,35 +447,57 @@ def test_a_node_without_data_begins_in_the_history_that_it_hears_of_later(tmp_pa
         assert node.wait() == 0
 
 
-@pytest.mark.parametrize(("error", "code", "said"), [(errno.EIO, 74, "told so"), (errno.ENOSPC, 78, "has no room")])
+@pytest.mark.parametrize(
+    ("error", "code", "said"), [(errno.EIO, 74, "told so"), (errno.ENOSPC, 78, "has no room")]
+)
 def test_a_disk_that_fails_at_the_first_start_is_said(tmp_path, monkeypatch, error, code, said):
     (tmp_path / "error").write_text(str(error))
     monkeypatch.setenv("SYNC_FAILS", str(tmp_path / "error"))
     with running(tmp_path / "data") as node:
         assert node.wait() == code
-        assert said in node.until('"msg":"data: ') and not any("Traceback" in line for line in node.err)
+        assert said in node.until('"msg":"data: ') and not any(
+            "Traceback" in line for line in node.err
+        )
 
 
-def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does_not(tmp_path, monkeypatch):
+def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does_not(
+    tmp_path, monkeypatch
+):
     fails, cluster = tmp_path / "error", "00112233445566778899aabbccddeeff"
     monkeypatch.setenv("SYNC_FAILS", str(fails))
     own, other = free_ports(2)
     nodes = f"1=127.0.0.1:{own}=http://127.0.0.1:1,2=127.0.0.1:{other}=http://127.0.0.1:2"
-    flags = {"cluster_id": cluster, "cluster_node": "1", "cluster_nodes": nodes, "cold_backend": "none"}
+    flags = {
+        "cluster_id": cluster,
+        "cluster_node": "1",
+        "cluster_nodes": nodes,
+        "cold_backend": "none",
+    }
     for error in (errno.ENOSPC, errno.EIO):
         data = tmp_path / f"data-{error}"
         with running(data, **flags) as node:
             node.until("listening on")
             fails.write_text(str(error))
             birth = settled(data)
-            with cluster_peer(tmp_path / f"peer-{error}", other, cluster=cluster, history=1, groups=birth["groups"]):
+            with cluster_peer(
+                tmp_path / f"peer-{error}",
+                other,
+                cluster=cluster,
+                history=1,
+                groups=birth["groups"],
+            ):
                 if error == errno.EIO:
                     assert node.wait() == 74
-                    assert "told so" in node.until("node.json cannot be written") and not any("Traceback" in line for line in node.err)
+                    assert "told so" in node.until("node.json cannot be written") and not any(
+                        "Traceback" in line for line in node.err
+                    )
                 else:
                     wait_until((tmp_path / "error.met").exists, what="it to be tried")
                     fails.unlink()
-                    wait_until(lambda at=data: not settled(at)["provisional"], what="the node to have heard all")
+                    wait_until(
+                        lambda at=data: not settled(at)["provisional"],
+                        what="the node to have heard all",
+                    )
         fails.unlink(missing_ok=True)
 
 
@@ -431,6 +505,9 @@ def settled(data: Path) -> dict[str, object]:
     return json.loads((data / "node.json").read_bytes())
 
 
-@pytest.mark.parametrize(("code", "said"), [(70, "exit code 70"), (-15, "killed by SIGTERM"), (-9, "OOM killer: see dmesg")])
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(70, "exit code 70"), (-15, "killed by SIGTERM"), (-9, "OOM killer: see dmesg")],
+)
 def test_how_a_process_ended_is_said_and_what_may_have_killed_it(code: int, said: str) -> None:
     assert said in how_it_ended(code)

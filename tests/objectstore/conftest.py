@@ -23,7 +23,9 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSettings:
 
 
 @pytest.fixture
-def run(settings: StoreSettings) -> Iterator[Callable[[Callable[[ObjectStore], Coroutine[Any, Any, None]]], None]]:
+def run(
+    settings: StoreSettings,
+) -> Iterator[Callable[[Callable[[ObjectStore], Coroutine[Any, Any, None]]], None]]:
     """Plays a story against a fresh, empty store."""
 
     def play(story: Callable[[ObjectStore], Coroutine[Any, Any, None]]) -> None:

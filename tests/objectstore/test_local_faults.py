@@ -1,4 +1,5 @@
-"""The local store's disk: every operation fails once, the power goes at every moment, and what was acknowledged is there."""
+"""The local store's disk: every operation fails once, the power goes at every moment, and what was
+acknowledged is there."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ from polynya.objectstore import Conflict, NotFound, StoreUnavailable, put_again
 from polynya.objectstore.files import Files
 from polynya.objectstore.local import LocalStore
 
-OPERATIONS = ("create", "write", "sync", "close", "link", "rename", "unlink", "make_folder", "sync_folder", "read")
+OPERATIONS = (
+    "create",
+    "write",
+    "sync",
+    "close",
+    "link",
+    "rename",
+    "unlink",
+    "make_folder",
+    "sync_folder",
+    "read",
+)
 
 
 class FailingFiles(Files):
@@ -56,7 +68,9 @@ async def until_done(attempt: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_any_operation_may_fail_once_and_nothing_acknowledged_is_lost(tmp_path: Path, after: bool) -> None:
+def test_any_operation_may_fail_once_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, after: bool
+) -> None:
     async def story(store: LocalStore) -> None:
         await until_done(lambda: put_again(store, "a/b/one", [b"1", b"2"]))
         assert await until_done(lambda: store.get("a/b/one")) == b"12"
@@ -64,7 +78,11 @@ def test_any_operation_may_fail_once_and_nothing_acknowledged_is_lost(tmp_path: 
 
         async def swap() -> None:
             try:
-                etag = (await store.head("n")).etag if (tmp_path / f"{number}" / "n").exists() else None
+                etag = (
+                    (await store.head("n")).etag
+                    if (tmp_path / f"{number}" / "n").exists()
+                    else None
+                )
                 if etag is None or await store.get("n") != b"new":
                     await store.compare_and_swap("n", b"new", etag)
             except Conflict:
@@ -97,7 +115,8 @@ class Cut(BaseException):
 
 
 class PowerCutFiles(Files):
-    """Counts operations, stops at one, and keeps what a disk would: synced contents under synced names."""
+    """Counts operations, stops at one, and keeps what a disk would: synced contents under synced
+    names."""
 
     def __init__(self, stop_at: int = 0, *, without: str = "") -> None:
         self.calls = 0
@@ -150,7 +169,8 @@ class PowerCutFiles(Files):
             self.names[path] = {entry.name: entry.inode() for entry in os.scandir(path)}
 
     def survivors(self, root: str) -> dict[str, bytes]:
-        """What is there after the cut: keys reachable by synced names from the root's parent down."""
+        """What is there after the cut: keys reachable by synced names from the root's parent
+        down."""
         found: dict[str, bytes] = {}
         parent, name = os.path.split(root)
         if name in self.names.get(parent, {}):
@@ -172,7 +192,12 @@ def play(root: str, files: PowerCutFiles) -> tuple[dict[str, bytes], set[str]]:
     pending: set[str] = set()
     try:
         store = LocalStore(root, files)
-        for key, data in (("h1/x", b"first"), ("h1/y", b"second!"), ("h2/z", b"third"), ("h1/big", b"x" * 300)):
+        for key, data in (
+            ("h1/x", b"first"),
+            ("h1/y", b"second!"),
+            ("h2/z", b"third"),
+            ("h1/big", b"x" * 300),
+        ):
             pending.add(key)
             store._put(key, [data])
             acknowledged[key] = data
@@ -191,7 +216,9 @@ def play(root: str, files: PowerCutFiles) -> tuple[dict[str, bytes], set[str]]:
 def lost(root: str, files: PowerCutFiles) -> list[str]:
     acknowledged, pending = play(root, files)
     there = files.survivors(root)
-    wrong = [key for key, data in acknowledged.items() if there.get(key) != data and key not in pending]
+    wrong = [
+        key for key, data in acknowledged.items() if there.get(key) != data and key not in pending
+    ]
     if "n" in pending and "n" in acknowledged and there.get("n") not in (b"one", b"two", b"three"):
         wrong.append("n")
     return wrong
@@ -242,18 +269,27 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
 
     async def story() -> None:
         one, two = LocalStore(str(tmp_path)), LocalStore(str(tmp_path))
-        outcomes = await asyncio.gather(*(store.put("k", b"%d" % n) for n, store in enumerate((one, two) * 8)), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(store.put("k", b"%d" % n) for n, store in enumerate((one, two) * 8)),
+            return_exceptions=True,
+        )
         assert sum(isinstance(outcome, str) for outcome in outcomes) == 1
         etag = (await one.head("k")).etag
         swaps = await asyncio.gather(
-            *(store.compare_and_swap("k", b"x%d" % n, etag) for n, store in enumerate((one, two) * 8)), return_exceptions=True
+            *(
+                store.compare_and_swap("k", b"x%d" % n, etag)
+                for n, store in enumerate((one, two) * 8)
+            ),
+            return_exceptions=True,
         )
         assert sum(isinstance(outcome, str) for outcome in swaps) == 1
 
     asyncio.run(story())
 
 
-def test_a_file_that_another_process_finishes_meanwhile_does_not_stop_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_process_finishes_meanwhile_does_not_stop_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary = tmp_path / "objects" / ".tmp"
     temporary.mkdir(parents=True)
     (temporary / "theirs").write_bytes(b"x")

@@ -17,7 +17,14 @@ import pytest
 from missing import left_out
 from s3_server import S3Server
 
-from polynya.objectstore import AlreadyExists, Conflict, ObjectStore, StoreSettings, StoreUnavailable, open_store
+from polynya.objectstore import (
+    AlreadyExists,
+    Conflict,
+    ObjectStore,
+    StoreSettings,
+    StoreUnavailable,
+    open_store,
+)
 from polynya.objectstore.s3 import S3Store
 from polynya.objectstore.s3_refusals import reason, told
 
@@ -95,7 +102,10 @@ async def answering(status: str, body: str = "") -> AsyncIterator[ObjectStore]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: "
+            f"{len(body)}\r\nConnection: close\r\n\r\n"
+        )
         writer.write((head + ("" if request.startswith(b"HEAD") else body)).encode())
         await writer.drain()
         writer.close()
@@ -127,10 +137,13 @@ async def refused(status: str, body: str) -> tuple[str, str]:
     ],
 )
 def test_each_no_of_s3_to_a_conditional_write_is_one(status: str, code: str) -> None:
-    """It is never "unavailable", after which the caller would try again with an answer that it takes for its own success."""
+    """It is never "unavailable", after which the caller would try again with an answer that it
+    takes for its own success."""
 
     async def story() -> None:
-        async with answering(status, f"<Error><Code>{code}</Code><Message>No.</Message></Error>") as store:
+        async with answering(
+            status, f"<Error><Code>{code}</Code><Message>No.</Message></Error>"
+        ) as store:
             with pytest.raises(Conflict):
                 await store.compare_and_swap("k", b"new", '"old"')
             if not status.startswith("404"):
@@ -145,11 +158,32 @@ def test_each_no_of_s3_to_a_conditional_write_is_one(status: str, code: str) -> 
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        ("403 Forbidden", AWS_SKEWED, ("RequestTimeTooSkewed", "current time is too large", "2026-11-22T00:00:01Z at the store", "by NTP")),
-        ("403 Forbidden", MINIO_SKEWED, ("RequestTimeTooSkewed", "server's time is too large", "by NTP")),
-        ("403 Forbidden", AWS_DENIED, ("AccessDenied", "s3:PutObject", "these credentials must be allowed")),
+        (
+            "403 Forbidden",
+            AWS_SKEWED,
+            (
+                "RequestTimeTooSkewed",
+                "current time is too large",
+                "2026-11-22T00:00:01Z at the store",
+                "by NTP",
+            ),
+        ),
+        (
+            "403 Forbidden",
+            MINIO_SKEWED,
+            ("RequestTimeTooSkewed", "server's time is too large", "by NTP"),
+        ),
+        (
+            "403 Forbidden",
+            AWS_DENIED,
+            ("AccessDenied", "s3:PutObject", "these credentials must be allowed"),
+        ),
         ("403 Forbidden", A_PAGE, ("/b/r/k: 403 Forbidden",)),
-        ("400 Bad Request", "<Error><Code>ExpiredToken</Code><Message>It is over.</Message></Error>", ("It is over", "renew the token")),
+        (
+            "400 Bad Request",
+            "<Error><Code>ExpiredToken</Code><Message>It is over.</Message></Error>",
+            ("It is over", "renew the token"),
+        ),
     ],
 )
 def test_a_refusal_says_why_and_what_to_do(status: str, body: str, words: tuple[str, ...]) -> None:
@@ -162,12 +196,24 @@ def test_a_refusal_says_why_and_what_to_do(status: str, body: str, words: tuple[
 
 
 @pytest.mark.parametrize(
-    "end", ["1ms - Server returned non-2xx status code: 403 Forbidden: ", "10.2s, after 3 retries - HTTP error: connect"]
+    "end",
+    [
+        "1ms - Server returned non-2xx status code: 403 Forbidden: ",
+        "10.2s, after 3 retries - HTTP error: connect",
+    ],
 )
 def test_that_no_credentials_are_set_is_said(end: str) -> None:
-    fault = OSError(f"Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in {end}\n\nDebug source:\nx")
+    fault = OSError(
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in "
+        f"{end}\n\nDebug source:\nx"
+    )
     for said in (told(fault), reason(fault)):
-        assert said.startswith("no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID") and "\n" not in said
+        assert (
+            said.startswith(
+                "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID"
+            )
+            and "\n" not in said
+        )
     assert "169.254.169.254" in told(fault) and "169.254.169.254" not in reason(fault)
 
 
@@ -180,7 +226,9 @@ def test_a_clock_that_is_wrong(s3_server: S3Server, tmp_path: Path) -> None:
     orders.give(real_ms=3_600_000)
     variables = os.environ | orders.variables(library) | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", SKEWED, json.dumps(s3_server.settings())]
-    said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    said = subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()
     assert len(said) == 2
     for line in said:
         assert "RequestTimeTooSkewed" in line

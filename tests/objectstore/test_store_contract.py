@@ -1,4 +1,5 @@
-"""What every store must do, told once and played against memory, the local folder and a real S3 server."""
+"""What every store must do, told once and played against memory, the local folder and a real S3
+server."""
 
 from __future__ import annotations
 
@@ -89,8 +90,12 @@ def test_nothing_is_overwritten(run: Run) -> None:
 def test_of_racing_creators_one_wins(run: Run) -> None:
     async def story(store: ObjectStore) -> None:
         bodies = [bytes([65 + n]) * 10_000 for n in range(8)]
-        outcomes = await asyncio.gather(*(store.put("race", body) for body in bodies), return_exceptions=True)
-        winners = [body for body, outcome in zip(bodies, outcomes, strict=True) if isinstance(outcome, str)]
+        outcomes = await asyncio.gather(
+            *(store.put("race", body) for body in bodies), return_exceptions=True
+        )
+        winners = [
+            body for body, outcome in zip(bodies, outcomes, strict=True) if isinstance(outcome, str)
+        ]
         assert len(winners) == 1
         assert all(isinstance(outcome, str | AlreadyExists) for outcome in outcomes)
         assert await store.get("race") == winners[0]
@@ -101,7 +106,9 @@ def test_of_racing_creators_one_wins(run: Run) -> None:
 def test_compare_and_swap_follows_the_etag(run: Run) -> None:
     async def story(store: ObjectStore) -> None:
         with pytest.raises(Conflict):
-            await store.compare_and_swap("k", b"1", (await store.compare_and_swap("other", b"0", None)))
+            await store.compare_and_swap(
+                "k", b"1", (await store.compare_and_swap("other", b"0", None))
+            )
         first = await store.compare_and_swap("k", b"1", None)
         with pytest.raises(Conflict):
             await store.compare_and_swap("k", b"2", None)
@@ -157,10 +164,18 @@ def test_lists_have_an_order_and_resume(run: Run) -> None:
     run(story)
 
 
-@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a/../b", ".tmp/x", "a/.b", "a\0", "a\nb", "x" * 1025])
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "a/../b", ".tmp/x", "a/.b", "a\0", "a\nb", "x" * 1025]
+)
 def test_illegal_keys_are_refused(run: Run, key: str) -> None:
     async def story(store: ObjectStore) -> None:
-        for call in (store.put(key, b""), store.get(key), store.head(key), store.delete([key]), store.compare_and_swap(key, b"", None)):
+        for call in (
+            store.put(key, b""),
+            store.get(key),
+            store.head(key),
+            store.delete([key]),
+            store.compare_and_swap(key, b"", None),
+        ):
             with pytest.raises(ValueError):
                 await call
 

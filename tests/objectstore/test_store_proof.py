@@ -26,7 +26,11 @@ class IgnoresIfMatch(MemoryStore):
 
 class CreatesOnSwap(MemoryStore):
     async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
-        return self._store(key, data) if expected is None else await super().compare_and_swap(key, data, expected)
+        return (
+            self._store(key, data)
+            if expected is None
+            else await super().compare_and_swap(key, data, expected)
+        )
 
 
 class AlwaysConflicts(MemoryStore):

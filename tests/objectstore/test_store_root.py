@@ -1,4 +1,5 @@
-"""Who owns a root: a start that claims it, until another does, or until it says that it has stopped."""
+"""Who owns a root: a start that claims it, until another does, or until it says that it has
+stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ import asyncio
 import pytest
 
 from polynya.base.errors import ConfigError
-from polynya.objectstore import MARKER_KEY, MemoryStore, claim_root, owns_root, read_root, release_root
+from polynya.objectstore import (
+    MARKER_KEY,
+    MemoryStore,
+    claim_root,
+    owns_root,
+    read_root,
+    release_root,
+)
 
 
 def test_a_root_is_claimed_released_and_claimed_again() -> None:

@@ -33,7 +33,15 @@ def test_json_lines_carry_fields_and_tracebacks(written):
         log.exception("failed")
     first, second = map(json.loads, written.getvalue().splitlines())
     assert first.pop("ts").endswith("Z")
-    assert first == {"level": "info", "logger": "cold", "core": 1, "msg": "flushed 3", "request_id": "r-1", "bytes": 8, "key": "ä b"}
+    assert first == {
+        "level": "info",
+        "logger": "cold",
+        "core": 1,
+        "msg": "flushed 3",
+        "request_id": "r-1",
+        "bytes": 8,
+        "key": "ä b",
+    }
     assert second["level"] == "error" and "ValueError: why" in second["traceback"]
 
 
@@ -41,7 +49,11 @@ def test_json_lines_carry_fields_and_tracebacks(written):
 def test_why_a_process_ends_is_json_as_the_other_lines(written):
     logs.say_end("the port is taken: 100% sure")
     told = json.loads(written.getvalue())
-    assert (told["level"], told["logger"], told["msg"]) == ("critical", "end", "the port is taken: 100% sure")
+    assert (told["level"], told["logger"], told["msg"]) == (
+        "critical",
+        "end",
+        "the port is taken: 100% sure",
+    )
 
 
 @pytest.mark.parametrize("written", ["logfmt"], indirect=True)
@@ -54,7 +66,10 @@ def test_why_a_process_ends_is_a_sentence_in_plain_logs(written):
 def test_logfmt_lines_are_one_line_whatever_is_in_them(written):
     log.warning('a "b"\nc', extra={"request_id": "r-1", "empty": "", "yes": True, "none": None})
     (line,) = written.getvalue().splitlines()
-    assert line.split(" ", 1)[1] == 'level=warning logger=cold core=1 msg="a \\"b\\"\\nc" request_id=r-1 empty="" yes=true none=""'
+    assert line.split(" ", 1)[1] == (
+        'level=warning logger=cold core=1 msg="a \\"b\\"\\nc" request_id=r-1 empty="" '
+        'yes=true none=""'
+    )
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.text()))
@@ -85,5 +100,7 @@ def test_places_are_bounded(monkeypatch):
     monkeypatch.setattr(logs, "PLACES_MAX", 3)
     repeats = logs.Repeats(lambda: 0.0)
     for line in range(10):
-        assert repeats.filter(logging.LogRecord("polynya.x", logging.INFO, "f", line, "m", (), None))
+        assert repeats.filter(
+            logging.LogRecord("polynya.x", logging.INFO, "f", line, "m", (), None)
+        )
     assert len(repeats._places) == 3

@@ -10,7 +10,11 @@ from polynya.observability.metrics import METRICS, Registry, label, merge, proce
 
 def parsed(text: bytes) -> dict[str, float]:
     families = list(text_string_to_metric_families(text.decode()))
-    return {sample.name + str(sorted(sample.labels.items())): sample.value for family in families for sample in family.samples}
+    return {
+        sample.name + str(sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 def test_the_table_is_well_formed():
@@ -22,12 +26,22 @@ def test_the_table_is_well_formed():
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
         assert metric.kind in ("counter", "gauge") and metric.merge in ("sum", "max")
         bounded = metric.name == "polynya_stream_faulted"  # of 20 streams a core at most
-        assert bounded or not {"stream", "path", "name"} & set(metric.labels), "no labels that grow with the number of streams"
+        assert bounded or not {"stream", "path", "name"} & set(metric.labels), (
+            "no labels that grow with the number of streams"
+        )
 
 
 def test_one_scrape_shows_the_node():
-    zero = {"polynya_turns_total": 3, "polynya_loop_lag_seconds": 0.5, label("polynya_info", version="1"): 1}
-    one = {"polynya_turns_total": 4, "polynya_loop_lag_seconds": 0.25, label("polynya_info", version="1"): 1}
+    zero = {
+        "polynya_turns_total": 3,
+        "polynya_loop_lag_seconds": 0.5,
+        label("polynya_info", version="1"): 1,
+    }
+    one = {
+        "polynya_turns_total": 4,
+        "polynya_loop_lag_seconds": 0.25,
+        label("polynya_info", version="1"): 1,
+    }
     assert parsed(render(merge([zero, one]))) == {
         "polynya_turns_total[]": 7.0,
         "polynya_loop_lag_seconds[]": 0.5,
@@ -37,8 +51,12 @@ def test_one_scrape_shows_the_node():
 
 def test_every_metric_has_its_help_and_type_once():
     text = render({metric.name: 1 for metric in METRICS}).decode().splitlines()
-    assert [line for line in text if line.startswith("# HELP")] == [f"# HELP {metric.name} {metric.help}" for metric in METRICS]
-    assert [line for line in text if line.startswith("# TYPE")] == [f"# TYPE {metric.name} {metric.kind}" for metric in METRICS]
+    assert [line for line in text if line.startswith("# HELP")] == [
+        f"# HELP {metric.name} {metric.help}" for metric in METRICS
+    ]
+    assert [line for line in text if line.startswith("# TYPE")] == [
+        f"# TYPE {metric.name} {metric.kind}" for metric in METRICS
+    ]
 
 
 def test_what_is_not_in_the_table_is_found_at_start():

@@ -1,4 +1,5 @@
-"""The alert rules name metrics and labels that a node has, and the operations page says what to do about each."""
+"""The alert rules name metrics and labels that a node has, and the operations page says what to do
+about each."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from polynya.observability.metrics import METRICS
 ROOT = Path(__file__).parent.parent.parent
 RULES: list[dict[str, Any]] = [
     rule
-    for group in yaml.safe_load((ROOT / "packaging" / "prometheus" / "polynya.rules.yaml").read_text())["groups"]
+    for group in yaml.safe_load(
+        (ROOT / "packaging" / "prometheus" / "polynya.rules.yaml").read_text()
+    )["groups"]
     for rule in group["rules"]
 ]
 KNOWN = {metric.name: metric for metric in METRICS}

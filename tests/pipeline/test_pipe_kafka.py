@@ -1,4 +1,5 @@
-"""What a Kafka client writes is in both tables and in SQL: each record once, with key, headers and timestamp."""
+"""What a Kafka client writes is in both tables and in SQL: each record once, with key, headers and
+timestamp."""
 
 from __future__ import annotations
 
@@ -13,16 +14,25 @@ COUNT, TIME = 40, 1_700_000_000_000
 
 
 def written(world: PipeWorld) -> list[tuple[Any, ...]]:
-    """Write with confluent-kafka, in each codec; return stream, offset, key, value, headers and time of each record."""
+    """Write with confluent-kafka, in each codec; return stream, offset, key, value, headers and
+    time of each record."""
     from confluent_kafka import Producer
 
     records: list[tuple[Any, ...]] = []
     errors: list[Any] = []
     for number, codec in enumerate(CODECS):
-        producer = Producer({"bootstrap.servers": world.node.kafka, "compression.type": codec, "linger.ms": 50})
+        producer = Producer(
+            {"bootstrap.servers": world.node.kafka, "compression.type": codec, "linger.ms": 50}
+        )
         for at in range(COUNT):
             key = None if at % 7 == 3 else f"{codec} {at}".encode()
-            value = None if at % 5 == 2 else b'{"codec":"%s","n":%d}' % (codec.encode(), at) if at % 2 else b"text " * 20
+            value = (
+                None
+                if at % 5 == 2
+                else b'{"codec":"%s","n":%d}' % (codec.encode(), at)
+                if at % 2
+                else b"text " * 20
+            )
             headers = [("n", b"%d" % at), ("none", None)] if at % 3 == 0 else None
             producer.produce(
                 "orders", value, key, partition=0, headers=headers, timestamp=TIME + at,
@@ -53,9 +63,15 @@ def test_what_a_kafka_client_writes_is_a_table(world: PipeWorld) -> None:
     columns = ", ".join(f'"{name}"' for name in names)
     found = world.sql(f'select {columns} from orders order by "offset"')
     assert [told(dict(zip(names, row, strict=True))) for row in found] == records
-    ((typed, keyed),) = world.sql("select count(n), count(key) from orders where n % 2 = 1 or n is null")
+    ((typed, keyed),) = world.sql(
+        "select count(n), count(key) from orders where n % 2 = 1 or n is null"
+    )
     assert typed == sum(record[3] is not None and record[3].startswith(b"{") for record in records)
     assert keyed == sum(record[2] is not None for record in records)
     ran = world.run("sql", "select count(*) as found, count(headers) as headers from orders")
-    assert ran.code == 0 and "200" in ran.out and str(sum(record[4] is not None for record in records)) in ran.out, ran
+    assert (
+        ran.code == 0
+        and "200" in ran.out
+        and str(sum(record[4] is not None for record in records)) in ran.out
+    ), ran
     assert world.iceberg("orders", "dlq") == []

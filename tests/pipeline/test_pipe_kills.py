@@ -1,4 +1,5 @@
-"""kill -9 of drivers at every step, against a real server: each record is one row everywhere, and no process is left behind."""
+"""kill -9 of drivers at every step, against a real server: each record is one row everywhere, and
+no process is left behind."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from worlds.pipeline import PipeWorld
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 STEPS = ("planned", "starting Spark", "plan-object", "ran", "result-object", "pointer")
-FEW_STEPS = ("planned", "ran", "pointer")  # test_lake_crashes.py stops jobs between any two steps, without Spark
+# test_lake_crashes.py stops jobs between any two steps, without Spark
+FEW_STEPS = (
+    "planned",
+    "ran",
+    "pointer",
+)
 
 
 def fill(world: PipeWorld, run: int) -> None:
@@ -17,13 +23,19 @@ def fill(world: PipeWorld, run: int) -> None:
     for stream in ("air/aa", "air/ua", f"air/new{run}"):
         for batch in range(3):
             world.append(
-                stream, *({"n": number, "run": run, "name": f"{stream}-{number}"} for number in range(batch * 50, batch * 50 + 50))
+                stream,
+                *(
+                    {"n": number, "run": run, "name": f"{stream}-{number}"}
+                    for number in range(batch * 50, batch * 50 + 50)
+                ),
             )
     world.append("air/aa", {"n": "seven", f"only{run}": {"deep": [run]}}, [run])
 
 
 @pytest.mark.parametrize("steps", [FEW_STEPS, *long([(STEPS,)])], ids=["few", "all"])
-def test_a_driver_killed_at_any_step_leaves_nothing_to_repair_by_hand(world: PipeWorld, steps: tuple[str, ...]) -> None:
+def test_a_driver_killed_at_any_step_leaves_nothing_to_repair_by_hand(
+    world: PipeWorld, steps: tuple[str, ...]
+) -> None:
     world.start()
     assert world.run("table", "create", "air", "--prefix", "air/").code == 0
     for run, step in enumerate(steps):

@@ -1,4 +1,5 @@
-"""Streams and tables over several jobs on a real server: fields that come and clash, forks, other lives of a name, longer prefixes."""
+"""Streams and tables over several jobs on a real server: fields that come and clash, forks, other
+lives of a name, longer prefixes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def typed(world: PipeWorld, name: str, column: str) -> dict[tuple[str, int], obj
     """The values of a column that are there, by stream and record."""
     rows = world.iceberg(name)
     assert [(row["stream"], row["offset"], row.get(column)) for row in rows] or not rows
-    return {(row["stream"], row["offset"]): row[column] for row in rows if row.get(column) is not None}
+    return {
+        (row["stream"], row["offset"]): row[column] for row in rows if row.get(column) is not None
+    }
 
 
 def test_fields_come_and_clash_over_the_jobs(world: PipeWorld) -> None:
@@ -30,10 +33,21 @@ def test_fields_come_and_clash_over_the_jobs(world: PipeWorld) -> None:
     world.create("things/empty")
     world.compact_here("things")
     world.check_exactly_once("things")
-    world.append("things/a", {"n": 0.5, "o": {"x": "word", "y": [{"z": 1}]}}, {"n": "three", "offset": 9, "N": 4})
+    world.append(
+        "things/a",
+        {"n": 0.5, "o": {"x": "word", "y": [{"z": 1}]}},
+        {"n": "three", "offset": 9, "N": 4},
+    )
     world.append("things/b", *({"n": f"text {number}"} for number in range(300)))
     world.compact_here("things")
-    world.append("things/a", {"l": ["w", None, 3]}, {"o": None, "n": None}, {"o": []}, {"o": 7, "l": {"q": 1}}, {})
+    world.append(
+        "things/a",
+        {"l": ["w", None, 3]},
+        {"o": None, "n": None},
+        {"o": []},
+        {"o": 7, "l": {"q": 1}},
+        {},
+    )
     world.append("things/a", 17, "text", [1], None, True)
     world.compact_here("things")
     world.check_exactly_once("things")
@@ -43,7 +57,11 @@ def test_fields_come_and_clash_over_the_jobs(world: PipeWorld) -> None:
     assert typed(world, "things", "offset_2") == {("things/a", 3): 9}
     assert world.compact_here("things") == []
     table = world.tables()["things"]
-    assert (table["rows"], table["streams"], table["records_behind"]) == (sum(world.rows.values()), 3, 0)
+    assert (table["rows"], table["streams"], table["records_behind"]) == (
+        sum(world.rows.values()),
+        3,
+        0,
+    )
 
 
 def test_streams_that_are_not_json_are_rows_too(world: PipeWorld) -> None:
@@ -89,7 +107,9 @@ def test_another_life_of_a_name_has_rows_of_its_own(world: PipeWorld) -> None:
             world.compact_here("lives")
         world.delete("lives/one")
         if life == 1:
-            world.rows -= Counter({("lives/one", 0, b'{"life": 1}'): 1, ("lives/one", 1, b'{"life": "x"}'): 1})
+            world.rows -= Counter(
+                {("lives/one", 0, b'{"life": 1}'): 1, ("lives/one", 1, b'{"life": "x"}'): 1}
+            )
     assert world.compact_here("lives") == []
     world.check_exactly_once("lives")
     assert len({row["incarnation"] for row in world.iceberg("lives")}) == 2
@@ -111,9 +131,14 @@ def test_many_tiny_streams_and_a_longer_prefix_later(world: PipeWorld) -> None:
     world.compact_here()
     world.append("events/1/001", {"n": "third"})
     world.compact_here()
-    rows = {name: Counter((row["stream"], row["offset"], row["value"]) for row in world.iceberg(name)) for name in ("everything", "ones")}
+    rows = {
+        name: Counter((row["stream"], row["offset"], row["value"]) for row in world.iceberg(name))
+        for name in ("everything", "ones")
+    }
     assert rows["everything"] + rows["ones"] == world.rows
-    assert not rows["everything"] & rows["ones"] and all(stream.startswith("events/1/") for stream, _, _ in rows["ones"])
+    assert not rows["everything"] & rows["ones"] and all(
+        stream.startswith("events/1/") for stream, _, _ in rows["ones"]
+    )
     assert before & rows["everything"] == before
     for name, counted in rows.items():
         world.check_exactly_once(name, counted)
@@ -136,10 +161,17 @@ def test_a_records_exact_bytes_are_its_value(world: PipeWorld) -> None:
     world.start()
     make(world, "exact", "exact/")
     world.create("exact/a")
-    records = [b'{"a" : 100 ,  "b":"\\u00e9"}', '{"a":9007199254740993, "é":"ü"}'.encode(), b'{"a":1,"a":2}', b'{"a":-1}']
+    records = [
+        b'{"a" : 100 ,  "b":"\\u00e9"}',
+        '{"a":9007199254740993, "é":"ü"}'.encode(),
+        b'{"a":1,"a":2}',
+        b'{"a":-1}',
+    ]
     records += [b'{"s":"\\ud800"}', b'{"d":' + b"[" * 100 + b"]" * 100 + b"}"]
     answer = world.http.post(
-        f"{world.node.url}/v1/stream/exact/a", content=b"[" + b" ,\n".join(records) + b"]", headers={"content-type": "application/json"}
+        f"{world.node.url}/v1/stream/exact/a",
+        content=b"[" + b" ,\n".join(records) + b"]",
+        headers={"content-type": "application/json"},
     )
     assert answer.status_code in (200, 204), answer.text
     world.note("exact/a", records)

@@ -1,4 +1,5 @@
-"""The whole of it over S3: a node with its objects in a bucket, Spark's workers, and readers that come over HTTP."""
+"""The whole of it over S3: a node with its objects in a bucket, Spark's workers, and readers that
+come over HTTP."""
 
 from __future__ import annotations
 
@@ -12,8 +13,12 @@ from worlds.pipeline import PipeWorld
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    variables = {f"POLYNYA_COLD_{name.upper()}": value for name, value in s3_server.settings().items()}
+def test_streams_become_tables_in_a_bucket(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:  # noqa: F811
+    variables = {
+        f"POLYNYA_COLD_{name.upper()}": value for name, value in s3_server.settings().items()
+    }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)  # for what runs in this process
     world = PipeWorld(tmp_path / "data", **variables)
@@ -21,7 +26,9 @@ def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server, 
         world.start("--cores", "2")
         assert world.run("table", "create", "air", "--prefix", "air/").code == 0
         for number in range(20):
-            world.append(f"air/{number % 5}", *({"n": number, "part": part} for part in range(200)), ["odd"])
+            world.append(
+                f"air/{number % 5}", *({"n": number, "part": part} for part in range(200)), ["odd"]
+            )
         driver = world.spawn("table", "sync", "-v", "air")
         driver.wait_said("result-object")
         driver.kill()
@@ -34,7 +41,9 @@ def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server, 
         world.check_exactly_once("air")
         asked = world.run("sql", "--json", "select count(*) as rows, count(more) as more from air")
         assert json.loads(asked.out) == [{"rows": sum(world.rows.values()), "more": 1}], asked
-        assert json.loads(world.run("table", "ls", "--json").out)[0]["delta"].startswith("s3://tests/")
+        assert json.loads(world.run("table", "ls", "--json").out)[0]["delta"].startswith(
+            "s3://tests/"
+        )
         secret = variables["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"]
         assert secret not in "".join(world.node.log) + done.err + str(world.tables())
     finally:

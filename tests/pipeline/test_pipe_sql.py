@@ -16,34 +16,87 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
     assert none.code == 0 and json.loads(none.out) == [], none
     world.run("table", "create", "flights", "--prefix", "flights/")
     world.run("table", "create", "carrier", "--prefix", "carriers/")
-    world.append("flights/UA", *({"carrier": "UA", "delay": number} for number in range(2500)), {"carrier": 7, "id": 2**62})
-    (fresh,) = [table for table in json.loads(world.run("table", "ls", "--json").out) if table["name"] == "flights"]
-    assert (fresh["iceberg"], fresh["delta"], fresh["rows"], fresh["records_behind"]) == (None, None, 0, 2501)
+    world.append(
+        "flights/UA",
+        *({"carrier": "UA", "delay": number} for number in range(2500)),
+        {"carrier": 7, "id": 2**62},
+    )
+    (fresh,) = [
+        table
+        for table in json.loads(world.run("table", "ls", "--json").out)
+        if table["name"] == "flights"
+    ]
+    assert (fresh["iceberg"], fresh["delta"], fresh["rows"], fresh["records_behind"]) == (
+        None,
+        None,
+        0,
+        2501,
+    )
     unbuilt = world.run("sql", "select * from flights")
     assert unbuilt.code == 0 and "2,501 records" in unbuilt.err, unbuilt
     untyped = world.run("sql", "select carrier from flights")
-    assert untyped.code == 1 and "polynya table sync carrier flights" in untyped.err and "Traceback" not in untyped.err, untyped
+    assert (
+        untyped.code == 1
+        and "polynya table sync carrier flights" in untyped.err
+        and "Traceback" not in untyped.err
+    ), untyped
     world.compact_here("flights")
     world.append("flights/AA", {"carrier": "AA", "delay": 1})
-    (built,) = [table for table in json.loads(world.run("table", "ls", "--json").out) if table["name"] == "flights"]
-    assert {"name", "prefix", "iceberg", "delta", "streams", "rows", "behind_seconds"} <= built.keys()
-    assert built["iceberg"].endswith(".metadata.json") and built["delta"].endswith("/main") and built["iceberg"].startswith("file:///")
-    assert (built["prefix"], built["streams"], built["rows"], built["records_behind"]) == ("flights/", 2, 2501, 1)
+    (built,) = [
+        table
+        for table in json.loads(world.run("table", "ls", "--json").out)
+        if table["name"] == "flights"
+    ]
+    assert {
+        "name",
+        "prefix",
+        "iceberg",
+        "delta",
+        "streams",
+        "rows",
+        "behind_seconds",
+    } <= built.keys()
+    assert (
+        built["iceberg"].endswith(".metadata.json")
+        and built["delta"].endswith("/main")
+        and built["iceberg"].startswith("file:///")
+    )
+    assert (built["prefix"], built["streams"], built["rows"], built["records_behind"]) == (
+        "flights/",
+        2,
+        2501,
+        1,
+    )
     assert built["behind_seconds"] > 0
 
-    counted = world.run("sql", "--json", "select carrier, count(*) as n from flights group by all order by n desc")
-    assert counted.code == 0 and json.loads(counted.out) == [{"carrier": "UA", "n": 2500}, {"carrier": None, "n": 1}], counted
+    counted = world.run(
+        "sql", "--json", "select carrier, count(*) as n from flights group by all order by n desc"
+    )
+    assert counted.code == 0 and json.loads(counted.out) == [
+        {"carrier": "UA", "n": 2500},
+        {"carrier": None, "n": 1},
+    ], counted
     assert "flights is 1 record" in counted.err and "behind" in counted.err, counted
     assert "carrier is up to date" in counted.err
     piped = world.run("sql", "-", stdin=b'select max("offset") from flights')
     assert piped.code == 0 and "2,500" in piped.out and "behind" in piped.err, piped
-    large = world.run("sql", "--json", 'select "offset", delay, value, headers from flights order by "offset"')
-    rows = json.loads(large.out)
-    assert [row["offset"] for row in rows] == list(range(2501)) and rows[3]["value"] == '{"carrier": "UA", "delay": 3}'
-    odd = world.run(
-        "sql", "--json", "select 1 as x, 2 as x, 10::hugeint ** 2, 170141183460469231731687303715884105727 as big, date '2020-01-02' as d"
+    large = world.run(
+        "sql", "--json", 'select "offset", delay, value, headers from flights order by "offset"'
     )
-    assert json.loads(odd.out)[0] | {"x": 1, "x_2": 2, "big": 2**127 - 1, "d": "2020-01-02"} == json.loads(odd.out)[0], odd
+    rows = json.loads(large.out)
+    assert [row["offset"] for row in rows] == list(range(2501)) and rows[3][
+        "value"
+    ] == '{"carrier": "UA", "delay": 3}'
+    odd = world.run(
+        "sql",
+        "--json",
+        "select 1 as x, 2 as x, 10::hugeint ** 2, 170141183460469231731687303715884105727 as big, "
+        "date '2020-01-02' as d",
+    )
+    assert (
+        json.loads(odd.out)[0] | {"x": 1, "x_2": 2, "big": 2**127 - 1, "d": "2020-01-02"}
+        == json.loads(odd.out)[0]
+    ), odd
     empty = world.run("sql", "--json", "select * from flights where delay < 0")
     assert empty.code == 0 and json.loads(empty.out) == [], empty
 
@@ -65,12 +118,19 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
 )
 def test_wrong_questions_are_told_as_such(asked: PipeWorld, statement: str, told: str) -> None:
     refused = asked.run("sql", statement)
-    assert refused.code == 1 and told in refused.err and "Traceback" not in refused.err and not refused.out, refused
+    assert (
+        refused.code == 1
+        and told in refused.err
+        and "Traceback" not in refused.err
+        and not refused.out
+    ), refused
 
 
 def test_dead_letters_say_why(asked: PipeWorld) -> None:
     found = asked.run("sql", "--json", "select reason, field, value from flights__dlq")
-    assert found.code == 0 and json.loads(found.out) == [{"reason": "not_object", "field": None, "value": "17"}], found
+    assert found.code == 0 and json.loads(found.out) == [
+        {"reason": "not_object", "field": None, "value": "17"}
+    ], found
     assert "flights is up to date" in found.err
 
 

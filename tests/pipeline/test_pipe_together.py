@@ -1,4 +1,5 @@
-"""Drivers beside each other, beside appends, and beside a server that is killed and started again; and how `compact` ends."""
+"""Drivers beside each other, beside appends, and beside a server that is killed and started again;
+and how `compact` ends."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def keep_appending(world: PipeWorld, stop: threading.Event) -> None:
             }
             while True:
                 try:
-                    answer = http.post(f"{world.node.url}/v1/stream/busy/a", content=b"[" + b",".join(records) + b"]", headers=headers)
+                    answer = http.post(
+                        f"{world.node.url}/v1/stream/busy/a",
+                        content=b"[" + b",".join(records) + b"]",
+                        headers=headers,
+                    )
                 except httpx.TransportError:
                     stop.wait(0.05)
                     continue
@@ -50,7 +55,8 @@ def test_two_drivers_and_appends_while_the_server_is_killed(world: PipeWorld) ->
     try:
         drivers = [world.spawn("table", "sync", "-v", "busy") for _ in range(2)]
         for driver in drivers:
-            driver.wait_said("planned")  # from here on they ask the server only to commit, and that they repeat
+            # from here on they ask the server only to commit, and that they repeat
+            driver.wait_said("planned")
         drivers[0].wait_said("plan-object")
         world.node.kill()
         world.start("--cores", "2")
@@ -81,7 +87,9 @@ def test_streams_deleted_while_a_job_waits_fall_out_of_it(world: PipeWorld) -> N
     for pack in lost:  # as the server itself does after a grace
         pack.unlink()
     assert driver.wait() == 0, driver.lines
-    assert any("abandoned" in line and "no longer exists" in line for line in driver.lines), driver.lines
+    assert any("abandoned" in line and "no longer exists" in line for line in driver.lines), (
+        driver.lines
+    )
     world.check_exactly_once("short")
 
 
@@ -97,7 +105,11 @@ def test_compact_says_how_it_ends(world: PipeWorld, tmp_path: Path) -> None:
     still = world.run("compact", "t")
     assert still.code == 0 and "nothing new" in still.err and "Spark" not in still.err, still
     unknown = world.run("compact", "nope", "t")
-    assert unknown.code == 1 and "there is no table 'nope'" in unknown.err and "The tables are: t" in unknown.err, unknown
+    assert (
+        unknown.code == 1
+        and "there is no table 'nope'" in unknown.err
+        and "The tables are: t" in unknown.err
+    ), unknown
     for wrong in ("1st", "a-b", "x__dlq", "é"):
         refused = world.run("table", "create", wrong, "--prefix", "x/")
         assert refused.code == 1 and "is not a valid table name" in refused.err, refused

@@ -1,4 +1,5 @@
-"""Tables on a real server: damaged slices, trimmed and expired records, what a prefix covers, and tables without rows."""
+"""Tables on a real server: damaged slices, trimmed and expired records, what a prefix covers, and
+tables without rows."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
 def make(world: PipeWorld, name: str, prefix: str, **options: Any) -> dict[str, Any]:
-    answer = world.http.put(f"{world.node.url}/v1/tables/{name}", json={"prefix": prefix, **options})
+    answer = world.http.put(
+        f"{world.node.url}/v1/tables/{name}", json={"prefix": prefix, **options}
+    )
     assert answer.status_code == 201, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -29,10 +32,16 @@ def values(world: PipeWorld, name: str) -> list[bytes]:
 def flushed(world: PipeWorld) -> set[Path]:
     """The packs that there are once all is flushed."""
     world.http.post(f"{world.node.admin}/v1/admin/flush").raise_for_status()
-    return {path for path in (world.data / "objects").rglob("*") if path.is_file() and "packs" in path.parts}
+    return {
+        path
+        for path in (world.data / "objects").rglob("*")
+        if path.is_file() and "packs" in path.parts
+    }
 
 
-def test_a_damaged_slice_delays_no_table_and_is_retried_when_mended(world: PipeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_slice_delays_no_table_and_is_retried_when_mended(
+    world: PipeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("polynya.lakehouse.worker.RETRY_SECONDS", 0.0)
     world.start()
     make(world, "apples", "apples/")
@@ -47,11 +56,23 @@ def test_a_damaged_slice_delays_no_table_and_is_retried_when_mended(world: PipeW
     pack.write_bytes(whole.replace(b'{"n": 2}', b'{"n": 9}'))
     with pytest.raises(TablesFailed) as failed:
         world.compact_here()
-    for word in ("table 'apples'", "stream 'apples/a'", "records 0 to 1", "offset", pack.name, "checksum"):
+    for word in (
+        "table 'apples'",
+        "stream 'apples/a'",
+        "records 0 to 1",
+        "offset",
+        pack.name,
+        "checksum",
+    ):
         assert word in str(failed.value)
     assert values(world, "apples") == [b'{"n": 3}'] and values(world, "pears") == [b'{"n": 4}']
     (failure,) = json.loads(world.run("table", "failures", "apples", "--json").out)
-    assert (failure["state"], failure["stream"], failure["record"], failure["records"]) == ("aside", "apples/a", 0, 2)
+    assert (failure["state"], failure["stream"], failure["record"], failure["records"]) == (
+        "aside",
+        "apples/a",
+        0,
+        2,
+    )
     listed = world.tables()["apples"]
     assert (listed["ranges_aside"], listed["records_aside"], listed["records_behind"]) == (1, 2, 0)
     assert "table failures apples" in world.run("table", "ls").err
@@ -83,7 +104,11 @@ def test_what_was_trimmed_or_ended_enters_no_table_and_is_counted(world: PipeWor
     assert values(world, "things") == [b'{"open": 3}']
     assert [row[0] for row in world.sql("select value_text from things")] == ['{"open": 3}']
     listed = world.tables()["things"]
-    assert (listed["records_trimmed"], listed["records_ended"], listed["records_behind"]) == (2, 3, 0)
+    assert (listed["records_trimmed"], listed["records_ended"], listed["records_behind"]) == (
+        2,
+        3,
+        0,
+    )
 
 
 def test_a_table_that_holds_gets_what_has_expired(world: PipeWorld) -> None:
@@ -93,7 +118,11 @@ def test_a_table_that_holds_gets_what_has_expired(world: PipeWorld) -> None:
     for name in ("held/a", "loose/a"):
         world.create(name, stream_ttl="1")
         world.append(name, {"n": 1}, {"n": 2})
-    wait_until(lambda: world.tables()["loose"]["records_ended"] == 2, what="the expiry of the other stream", seconds=60)
+    wait_until(
+        lambda: world.tables()["loose"]["records_ended"] == 2,
+        what="the expiry of the other stream",
+        seconds=60,
+    )
     assert world.http.get(f"{world.node.url}/v1/stream/held/a").status_code == 404
     world.compact_here()
     assert values(world, "held") == [b'{"n": 1}', b'{"n": 2}']
@@ -102,46 +131,90 @@ def test_a_table_that_holds_gets_what_has_expired(world: PipeWorld) -> None:
 
 def test_a_prefix_means_what_was_typed(world: PipeWorld) -> None:
     world.start()
-    assert world.run("table", "create", "none", "--prefix", "nothing").err.count("warning: no stream name starts with 'nothing'") == 1
+    assert (
+        world.run("table", "create", "none", "--prefix", "nothing").err.count(
+            "warning: no stream name starts with 'nothing'"
+        )
+        == 1
+    )
     for name in ("trust", "trust/big", "trust/b/c", "default/trust/x", "other/trust", "Caps/a"):
         world.append(name, {"name": name})
     told = make(world, "trust", "trust")
     assert (told["table"]["prefix"], told["table"]["streams"]) == ("trust", 4)
     assert set(told["covered"]) == {"trust", "trust/big", "trust/b/c", "default/trust/x"}
     inner = world.run("table", "create", "big", "--prefix", "trust/big")
-    assert "covers 1 stream now: trust/big" in inner.err and "from table trust (prefix 'trust')" in inner.err
+    assert (
+        "covers 1 stream now: trust/big" in inner.err
+        and "from table trust (prefix 'trust')" in inner.err
+    )
     again = world.http.put(f"{world.node.url}/v1/tables/same", json={"prefix": "trust/"})
     assert again.status_code == 409 and "'trust'" in again.text
     make(world, "caps", "Caps/")
     world.compact_here()
-    covered = {name: {row["stream"] for row in world.iceberg(name)} for name in ("trust", "big", "caps")}
-    assert covered == {"trust": {"trust", "trust/b/c", "default/trust/x"}, "big": {"trust/big"}, "caps": {"Caps/a"}}
+    covered = {
+        name: {row["stream"] for row in world.iceberg(name)} for name in ("trust", "big", "caps")
+    }
+    assert covered == {
+        "trust": {"trust", "trust/b/c", "default/trust/x"},
+        "big": {"trust/big"},
+        "caps": {"Caps/a"},
+    }
     assert [table["records_behind"] for table in world.tables().values()] == [0, 0, 0, 0]
     assert world.sql("select count(*), count(value_text) from none") == [(0, 0)]
     assert world.run("sql", "select reason from none__dlq").code == 0
 
 
-def test_what_a_table_lacks_is_seen_everywhere(world: PipeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_table_lacks_is_seen_everywhere(
+    world: PipeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("polynya.lakehouse.schema.LEAVES_MAX", 3)
     monkeypatch.setattr("polynya.lakehouse.prepare.LEAVES_MAX", 3)
     world.start()
     make(world, "wide", "wide/")
     world.append("wide/a", {"a": 1, "b": 2, "c": 3, "d": {"e": 4}}, {"b": "odd"}, 5)
     fresh = json.loads(world.run("table", "describe", "wide", "--json").out)
-    assert (fresh["files"], fresh["job_seconds"], fresh["fields_without_column"], fresh["records_behind"]) == (0, 0, [], 3)
+    assert (
+        fresh["files"],
+        fresh["job_seconds"],
+        fresh["fields_without_column"],
+        fresh["records_behind"],
+    ) == (0, 0, [], 3)
     world.compact_here()
     listed = world.tables()["wide"]
-    assert (listed["rows"], listed["dead_rows"], listed["files"], listed["ranges_aside"]) == (3, 1, 1, 0)
-    assert listed["fields_without_column"] == ["c", "d.e"] and listed["job_seconds"] > 0 and listed["bytes"] > 500
+    assert (listed["rows"], listed["dead_rows"], listed["files"], listed["ranges_aside"]) == (
+        3,
+        1,
+        1,
+        0,
+    )
+    assert (
+        listed["fields_without_column"] == ["c", "d.e"]
+        and listed["job_seconds"] > 0
+        and listed["bytes"] > 500
+    )
     told = world.run("table", "describe", "wide").out
     assert "fields without a column  2: c, d.e" in told and "up to date" in told
 
     def metrics() -> dict[str, float]:
         lines = world.http.get(f"{world.node.admin}/metrics").text.splitlines()
-        return {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("polynya_table_")}
+        return {
+            line.split()[0]: float(line.split()[1])
+            for line in lines
+            if line.startswith("polynya_table_")
+        }
 
     seen = wait_until(
-        lambda: found if (found := metrics()).get('polynya_table_rows{table="wide"}') == 3 else None, what="the metrics", seconds=60
+        lambda: (
+            found if (found := metrics()).get('polynya_table_rows{table="wide"}') == 3 else None
+        ),
+        what="the metrics",
+        seconds=60,
     )
-    assert seen['polynya_table_files{table="wide"}'] == 1 and seen['polynya_table_fields_without_column{table="wide"}'] == 2
-    assert seen['polynya_table_dead_rows{table="wide"}'] == 1 and seen['polynya_table_behind_seconds{table="wide"}'] == 0
+    assert (
+        seen['polynya_table_files{table="wide"}'] == 1
+        and seen['polynya_table_fields_without_column{table="wide"}'] == 2
+    )
+    assert (
+        seen['polynya_table_dead_rows{table="wide"}'] == 1
+        and seen['polynya_table_behind_seconds{table="wide"}'] == 0
+    )

@@ -1,4 +1,5 @@
-"""`polynya lake run`: by hand and as the server's child; it keeps tables fresh, outlives a restart of the server, and leaves nothing behind."""
+"""`polynya lake run`: by hand and as the server's child; it keeps tables fresh, outlives a restart
+of the server, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -
     assert worker.wait(200) == 0, worker.lines
     assert "Traceback" not in "".join(worker.lines)
     world.wait_no_strays()
-    world.check_exactly_once("air")  # a job that was just being committed was brought into both formats
+    # a job that was just being committed was brought into both formats
+    world.check_exactly_once("air")
 
 
 def test_the_servers_own_worker_dies_with_it(world: PipeWorld) -> None:
@@ -58,7 +60,11 @@ def test_the_servers_own_worker_dies_with_it(world: PipeWorld) -> None:
     wait_fresh(world, 1)
 
     assert any("java" in name for name in programs_below(world))
-    (worker,) = (process for process in psutil.Process(world.node.process.pid).children() if "lake" in process.cmdline())
+    (worker,) = (
+        process
+        for process in psutil.Process(world.node.process.pid).children()
+        if "lake" in process.cmdline()
+    )
     worker.kill()  # the node starts it again
     wait_until(lambda: "lake worker ended" in "".join(world.node.log), what="the node to notice")
     world.append("air/a", {"n": 2})

@@ -1,4 +1,5 @@
-"""A member that has lost its disk comes back: it costs a hand-over, and an election only where nobody hands over."""
+"""A member that has lost its disk comes back: it costs a hand-over, and an election only where
+nobody hands over."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def begun(*voters: int) -> tuple[World, Member]:
 
 
 def with_a_lost_disk() -> tuple[World, int, int]:
-    """A group of three that has a leader, one entry, and a follower of which the disk is gone; the leader, and that follower."""
+    """A group of three that has a leader, one entry, and a follower of which the disk is gone; the
+    leader, and that follower."""
     world, leader = begun(1, 2, 3)
     lost = world.members[leader.node % 3 + 1]
     lost.crash()
@@ -38,7 +40,10 @@ def with_a_lost_disk() -> tuple[World, int, int]:
 
 
 def leads(world: World) -> bool:
-    return any(member.raft is not None and member.raft.role is Role.LEADER for member in world.members.values())
+    return any(
+        member.raft is not None and member.raft.role is Role.LEADER
+        for member in world.members.values()
+    )
 
 
 def test_the_leader_hands_over_and_the_group_is_never_without_one() -> None:
@@ -49,10 +54,14 @@ def test_the_leader_hands_over_and_the_group_is_never_without_one() -> None:
         assert leads(world)
     lost = world.members[number].live
     assert not lost.amnesiac and lost.commit == lost.log.last >= 2
-    assert {member.live.term for member in world.members.values()} == {term + 1}, "one election, which nobody had to wait for"
+    assert {member.live.term for member in world.members.values()} == {term + 1}, (
+        "one election, which nobody had to wait for"
+    )
 
 
-def test_where_nobody_hands_over_it_ends_the_old_leads_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_hands_over_it_ends_the_old_leads_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(disk_loss, "_make_way", lambda raft, sender: None)  # as in releases before
     world, leader, number = with_a_lost_disk()
     term, lost = world.members[leader].live.term, world.members[number]
@@ -74,8 +83,11 @@ def test_a_leader_that_has_nobody_else_stays() -> None:
     assert leader.live.transferee == 0 and leader.live.term == term
 
 
-def test_a_new_group_is_born_though_its_members_hear_each_other_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All three are blank. What 2 and 3 ask reaches 1, what 1 says is lost for a while: it knows first that there is nothing to remember."""
+def test_a_new_group_is_born_though_its_members_hear_each_other_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All three are blank. What 2 and 3 ask reaches 1, what 1 says is lost for a while: it knows
+    first that there is nothing to remember."""
     world = new_group()
     send: Callable[[Message], None] = world.send
     monkeypatch.setattr(world, "send", lambda message: send(message) if message.to == 1 else None)
@@ -117,7 +129,8 @@ def test_of_two_the_one_that_has_all_is_elected_by_the_one_that_has_nothing(numb
 
 
 def test_of_two_that_have_both_forgotten_nobody_leads() -> None:
-    """The second lost its disk before the first had learned anything again: what was acknowledged is gone, and nobody may say that it never was."""
+    """The second lost its disk before the first had learned anything again: what was acknowledged
+    is gone, and nobody may say that it never was."""
     world = pair(2)
     while not world.members[2].live.term:
         world.pass_time(1)
@@ -133,11 +146,16 @@ def test_of_three_nobody_is_elected_by_one_that_has_forgotten() -> None:
     (other,) = {1, 2, 3} - {leader, lost}
     world.members[leader].crash()
     world.pass_time(30 * world.settings.election_ms)
-    assert world.members[lost].live.amnesiac and not leads(world) and world.members[other].raft is not None
+    assert (
+        world.members[lost].live.amnesiac
+        and not leads(world)
+        and world.members[other].raft is not None
+    )
 
 
 def test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had() -> None:
-    """It has heard both others. What it had acknowledged is on the leader alone, whose disk is lost now; the third never got it."""
+    """It has heard both others. What it had acknowledged is on the leader alone, whose disk is lost
+    now; the third never got it."""
     world, leader = begun(1, 2, 3)
     other, lost = (number for number in (1, 2, 3) if number != leader.node)
     world.members[other].crash()
@@ -148,12 +166,16 @@ def test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had() -> None
     leader.live.unreachable(other, leader.now_ms)
     lose(world, lost)
     leader.crash()  # what it says is lost with it, but for its answer
-    answer = RecoverVoteAnswer(lost, leader.node, 1, leader.disk.hard_state.term, blank=False, members=(1, 2, 3))
+    answer = RecoverVoteAnswer(
+        lost, leader.node, 1, leader.disk.hard_state.term, blank=False, members=(1, 2, 3)
+    )
     world.run_quiet()
     world.deliver(answer)
     world.pass_time(30 * world.settings.election_ms)
     asked = world.members[lost].live
-    assert not asked.awaiting_term and not asked.election_holdoff_until_ms and asked.amnesiac, "it takes part"
+    assert not asked.awaiting_term and not asked.election_holdoff_until_ms and asked.amnesiac, (
+        "it takes part"
+    )
     assert not leads(world)
     lose(world, leader.node)
     world.pass_time(30 * world.settings.election_ms)
@@ -161,14 +183,26 @@ def test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had() -> None
 
 
 @pytest.mark.parametrize("silent", [(1, 2), (2,)])
-def test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new(silent: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """3 is heard, and hears not all: it would have no voice, and with another lost disk the group would never have a leader again."""
+def test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new(
+    silent: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3 is heard, and hears not all: it would have no voice, and with another lost disk the group
+    would never have a leader again."""
     world = new_group()
     send: Callable[[Message], None] = world.send
-    monkeypatch.setattr(world, "send", lambda message: send(message) if message.to != 3 or message.sender not in silent else None)
+    monkeypatch.setattr(
+        world,
+        "send",
+        lambda message: send(message) if message.to != 3 or message.sender not in silent else None,
+    )
     world.pass_time(20 * world.settings.election_ms)
-    assert not any(world.members[number].live.amnesiac for number in (1, 2)) and world.members[3].live.amnesiac
-    assert not leads(world) and world.members[1].live.status().forgotten == (3,), "who is waited for is told"
+    assert (
+        not any(world.members[number].live.amnesiac for number in (1, 2))
+        and world.members[3].live.amnesiac
+    )
+    assert not leads(world) and world.members[1].live.status().forgotten == (3,), (
+        "who is waited for is told"
+    )
     world.members[1].crash()  # it knows still that it has found it
     world.members[1].start()
     world.pass_time(20 * world.settings.election_ms)
@@ -176,7 +210,9 @@ def test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new(silent: 
     monkeypatch.undo()
     world.pass_time(20 * world.settings.election_ms)
     leader = world.leader()
-    assert leader is not None and not any(member.live.amnesiac or member.live.group_is_new for member in world.members.values())
+    assert leader is not None and not any(
+        member.live.amnesiac or member.live.group_is_new for member in world.members.values()
+    )
     lose(world, leader.node)
     world.pass_time(20 * world.settings.election_ms)
     assert leads(world)
@@ -205,8 +241,11 @@ def test_it_has_no_voice_before_it_has_something_of_a_leader_that_was_elected_wi
     assert (1, True) in seen, "it had a part for a while"
 
 
-def test_one_that_learns_goes_on_though_its_acknowledgements_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a window: the leader sends nothing more, and what it answers to heartbeats says nothing of what it has."""
+def test_one_that_learns_goes_on_though_its_acknowledgements_were_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of a window: the leader sends nothing more, and what it answers to heartbeats says
+    nothing of what it has."""
     world, leader = begun(1, 2, 3)
     for number in range(40):
         leader.live.propose(commands(f"{number}" * 50), leader.now_ms)
@@ -220,13 +259,19 @@ def test_one_that_learns_goes_on_though_its_acknowledgements_were_lost(monkeypat
     monkeypatch.setattr(
         world,
         "send",
-        lambda message: None if isinstance(message, AppendAnswer) and message.sender == 4 and message.match else send(message),
+        lambda message: (
+            None
+            if isinstance(message, AppendAnswer) and message.sender == 4 and message.match
+            else send(message)
+        ),
     )
     assert leader.live.change(Configuration((1, 2, 3), readers=(4,)), leader.now_ms) is None
     world.pass_time(4 * world.settings.heartbeat_ms)
     peer, settings = leader.live.peers[4], world.settings
     assert made.live.learning and made.live.durable, "it has something"
-    assert not peer.has_room(settings.inflight_messages_max, settings.inflight_bytes_max), "the window is full"
+    assert not peer.has_room(settings.inflight_messages_max, settings.inflight_bytes_max), (
+        "the window is full"
+    )
     monkeypatch.undo()
     world.pass_time(10 * settings.heartbeat_ms)
     assert peer.match == made.live.commit == leader.live.log.last and not made.live.learning
@@ -245,7 +290,8 @@ def new_group() -> World:
 
 
 def test_of_two_and_a_third_that_may_be_a_member_all_are_asked() -> None:
-    """A change to three had begun: what the new ones committed together is not known to the old one alone."""
+    """A change to three had begun: what the new ones committed together is not known to the old one
+    alone."""
     world = World(Configuration((1, 2)))
     for node in (1, 2, 3):
         world.add(node)
@@ -264,7 +310,8 @@ def test_of_two_and_a_third_that_may_be_a_member_all_are_asked() -> None:
 
 
 def moved(*steps: tuple[int, ...]) -> World:
-    """A group of 1, 2 and 3 that has had these voters since, one after the other; who is out of it in the end is gone with all it had."""
+    """A group of 1, 2 and 3 that has had these voters since, one after the other; who is out of it
+    in the end is gone with all it had."""
     world = World(Configuration((1, 2, 3)))
     for node in sorted({1, 2, 3}.union(*steps)):
         world.add(node)
@@ -273,7 +320,12 @@ def moved(*steps: tuple[int, ...]) -> World:
         leader = world.leader()
         assert leader is not None
         new = tuple(sorted(set(voters) - set(leader.live.configuration.voters)))
-        assert leader.live.change(Configuration(leader.live.configuration.voters, learners=new), leader.now_ms) is None
+        assert (
+            leader.live.change(
+                Configuration(leader.live.configuration.voters, learners=new), leader.now_ms
+            )
+            is None
+        )
         world.pass_time(200)
         assert leader.live.change(Configuration(voters), leader.now_ms) is None
         world.pass_time(10 * world.settings.election_ms)
@@ -284,8 +336,11 @@ def moved(*steps: tuple[int, ...]) -> World:
 
 
 @pytest.mark.parametrize("steps", [((1, 2, 4),), ((1, 2, 4), (1, 4, 5)), ((1, 2),)])
-def test_who_left_the_group_since_has_no_word_in_it_any_more(steps: tuple[tuple[int, ...], ...]) -> None:
-    """1 knows those that the group began with; one of these is gone, or all: then whoever leads is asked, who tells who is in it now."""
+def test_who_left_the_group_since_has_no_word_in_it_any_more(
+    steps: tuple[tuple[int, ...], ...],
+) -> None:
+    """1 knows those that the group began with; one of these is gone, or all: then whoever leads is
+    asked, who tells who is in it now."""
     world = moved(*steps)
     lose(world, 1)
     world.pass_time(20 * world.settings.election_ms)
@@ -295,7 +350,8 @@ def test_who_left_the_group_since_has_no_word_in_it_any_more(steps: tuple[tuple[
 
 
 def test_who_has_answered_before_it_knew_what_is_committed_is_asked_again() -> None:
-    """All lose power: who starts again knows no configuration to be committed but the first, in which there is one that is gone."""
+    """All lose power: who starts again knows no configuration to be committed but the first, in
+    which there is one that is gone."""
     world = moved((1, 2, 4))
     lose(world, 1)
     world.members[1].crash()
@@ -309,8 +365,11 @@ def test_who_has_answered_before_it_knew_what_is_committed_is_asked_again() -> N
     assert world.members[1].live.configuration.voters == (1, 2, 4)
 
 
-def test_one_that_was_made_anew_where_it_had_a_voice_already_is_taught_by_the_leader_that_counted_on_it() -> None:
-    """Its disk was lost before the map said that it votes: the leader takes it to have what is gone."""
+def test_one_that_was_made_anew_where_it_had_a_voice_already_is_taught_by_the_leader_that_counted_on_it() -> (
+    None
+):
+    """Its disk was lost before the map said that it votes: the leader takes it to have what is
+    gone."""
     world = moved((1, 2, 4))
     leader, made = world.leader(), world.members[4]
     assert leader is not None
@@ -332,11 +391,14 @@ def test_one_that_was_made_anew_where_it_had_a_voice_already_is_taught_by_the_le
 
 
 def test_a_change_that_may_come_to_nothing_lets_nobody_out() -> None:
-    """2 has proposed to go on without 3, which has not heard of it: what 1 acknowledged may be with 3 alone."""
+    """2 has proposed to go on without 3, which has not heard of it: what 1 acknowledged may be with
+    3 alone."""
     world, leader = begun(1, 2, 3)
     lost, third = (number for number in (1, 2, 3) if number != leader.node)
     world.members[third].crash()
-    assert leader.live.change(Configuration(tuple(sorted((leader.node, lost)))), leader.now_ms) is None
+    assert (
+        leader.live.change(Configuration(tuple(sorted((leader.node, lost)))), leader.now_ms) is None
+    )
     world.settle()
     world.network = []
     lose(world, lost)
@@ -347,21 +409,38 @@ def test_a_change_that_may_come_to_nothing_lets_nobody_out() -> None:
 
 
 def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
-    """3 has heard that 4 is to come, 2 knows that the group goes on without 3: the word of 4 is needed, that of 3 is not."""
+    """3 has heard that 4 is to come, 2 knows that the group goes on without 3: the word of 4 is
+    needed, that of 3 is not."""
     lost = new_group().members[1]
     lost.live.step(
-        RecoverVoteAnswer(1, 3, 1, 4, members=(1, 2, 3, 4), configurations=((0, Configuration((1, 2, 3))), (11, Configuration((1, 2, 4))))),
+        RecoverVoteAnswer(
+            1,
+            3,
+            1,
+            4,
+            members=(1, 2, 3, 4),
+            configurations=((0, Configuration((1, 2, 3))), (11, Configuration((1, 2, 4)))),
+        ),
         lost.now_ms,
     )
     assert lost.live.queried == {2, 3, 4} and lost.live.awaiting_term == {2, 4}
-    lost.live.step(RecoverVoteAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, Configuration((1, 2))),)), lost.now_ms)
+    lost.live.step(
+        RecoverVoteAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, Configuration((1, 2))),)),
+        lost.now_ms,
+    )
     assert lost.live.queried == {2, 4} and lost.live.awaiting_term == {4}
-    lost.live.step(RecoverVoteAnswer(1, 4, 1, 5, members=(1, 2, 4), configurations=((11, Configuration((1, 2, 4))),)), lost.now_ms)
+    lost.live.step(
+        RecoverVoteAnswer(
+            1, 4, 1, 5, members=(1, 2, 4), configurations=((11, Configuration((1, 2, 4))),)
+        ),
+        lost.now_ms,
+    )
     assert not lost.live.awaiting_term and lost.live.reported_term == 5
 
 
 def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> None:
-    """They name others than they did when the group began, and there is nothing in its log about that."""
+    """They name others than they did when the group began, and there is nothing in its log about
+    that."""
     world, leader = begun(1, 2, 3)
     number = leader.node % 3 + 1
     world.birth = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))
@@ -380,7 +459,15 @@ def test_one_that_was_made_anew_and_knows_no_members_yet_lets_nobody_out() -> No
     assert lost.live.awaiting_term == {2} and lost.live.configuration.voters == (1, 2, 3)
     lost = new_group().members[1]
     lost.live.step(
-        RecoverVoteAnswer(1, 3, 1, 4, members=(1, 3, 4), configurations=((0, nobody), (9, Configuration((1, 3, 4))))), lost.now_ms
+        RecoverVoteAnswer(
+            1,
+            3,
+            1,
+            4,
+            members=(1, 3, 4),
+            configurations=((0, nobody), (9, Configuration((1, 3, 4)))),
+        ),
+        lost.now_ms,
     )
     assert lost.live.awaiting_term == {2, 4}
 

@@ -1,4 +1,5 @@
-"""What another node may say that cannot be: it is refused, and neither ends a member nor leaves anything in its log."""
+"""What another node may say that cannot be: it is refused, and neither ends a member nor leaves
+anything in its log."""
 
 from __future__ import annotations
 
@@ -38,13 +39,27 @@ def group_of_three() -> tuple[World, Raft, Raft]:
 
 
 def state_of(raft: Raft) -> tuple[Any, ...]:
-    return raft.term, raft.vote, raft.role, raft.leader, raft.commit, raft.log.last, raft.log.last_term, raft.configuration
+    return (
+        raft.term,
+        raft.vote,
+        raft.role,
+        raft.leader,
+        raft.commit,
+        raft.log.last,
+        raft.log.last_term,
+        raft.configuration,
+    )
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
-    for start in (b"", b"\x95\x01", b"\x99\x01\x01\x01\x01\x01\x01\x01\x01", bytes([0x95, 10, 1, 1, 1, 1])):
+    for start in (
+        b"",
+        b"\x95\x01",
+        b"\x99\x01\x01\x01\x01\x01\x01\x01\x01",
+        bytes([0x95, 10, 1, 1, 1, 1]),
+    ):
         try:
             decode_message(start + data)
         except InvalidMessage:
@@ -55,8 +70,10 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     "data",
     [
         b"\xdd\xff\xff\xff\xff\x01",  # an array of 4 Gi items
-        encode([10, 1, 2, 1, 1, [1, 1, [[1]], 9, 1], 0])[:-1] + b"\xc6\xff\xff\xff\xff",  # … and as many bytes
-        b"\x99\x01\x01\x02\x01\x01\x00\x00\x00" + b"\x91" * 100_000,  # so deep that the decoder would not come back
+        encode([10, 1, 2, 1, 1, [1, 1, [[1]], 9, 1], 0])[:-1]
+        + b"\xc6\xff\xff\xff\xff",  # … and as many bytes
+        b"\x99\x01\x01\x02\x01\x01\x00\x00\x00"
+        + b"\x91" * 100_000,  # so deep that the decoder would not come back
         encode([1, 1, 2, 1, 2**63, 0, 0, 0, []]),
         encode([1, 1, 2, 1, -1, 0, 0, 0, []]),
         encode([1, 1, 2, 1, 3, -1, 0, 0, []]),
@@ -64,12 +81,26 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
         encode([1, 1, 2, 1, 3, 4, 4, 0, []]),  # follows what is later
         encode([1, 1, 2, 1, 3, 4, 3, 0, [2, EntryKind.COMMAND, b""]]),  # terms fall
         encode([1, 1, 2, 1, 3, 4, 3, 0, [2, EntryKind.COMMAND, b"", 3, EntryKind.COMMAND, b""]]),
-        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.RESET, b""]]),  # would void the log at the next start
+        encode(
+            [1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.RESET, b""]]
+        ),  # would void the log at the next start
         encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.DROPPED, b""]]),
         encode([1, 1, 2, 1, 3, 4, 2, 0, [3, 2**40, b""]]),
         encode([1, 1, 2, 1, 3, 4, 2, 0, [-3, EntryKind.COMMAND, b""]]),
         encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.CONFIGURATION, b"\x91"]]),
-        encode([1, 1, 2, 1, 3, 4, 2, 0, [3, EntryKind.CONFIGURATION, encode_configuration(Configuration(()))]]),
+        encode(
+            [
+                1,
+                1,
+                2,
+                1,
+                3,
+                4,
+                2,
+                0,
+                [3, EntryKind.CONFIGURATION, encode_configuration(Configuration(()))],
+            ]
+        ),
         encode([10, 1, 2, 1, 3, [9, 4, [[1]], 9, 1], 0, b"x"]),  # a snapshot of a later term
         encode([10, 1, 2, 1, 3, [9, 3, [[]], 9, 1], 0, b"x"]),
         encode([10, 1, 2, 1, 3, [9, 3, [[1]], 0, 1], 0, b""]),
@@ -122,7 +153,19 @@ def test_no_numbers_of_whatever_message_end_a_member() -> None:
 
 def any_message(chance: random.Random, raft: Raft) -> list[Any]:
     around = [raft.term, raft.commit, raft.log.last, raft.context, raft.durable]
-    numbers = [0, 0, 1, *(near + by for near in around for by in (-1, 0, 1)), 2**32, 2**53, 2**62, 2**63, 2**64 - 1, -1, -(2**63)]
+    numbers = [
+        0,
+        0,
+        1,
+        *(near + by for near in around for by in (-1, 0, 1)),
+        2**32,
+        2**53,
+        2**62,
+        2**63,
+        2**64 - 1,
+        -1,
+        -(2**63),
+    ]
     number = lambda: chance.choice(numbers)  # noqa: E731
     type_, term = chance.choice(TYPES), raft.term + chance.choice((0, 0, 0, 1, 1, 2, TERM_STEP_MAX))
     head = [type_, raft.node, chance.choice((1, 2, 3, 3, 9)), 1, term]
@@ -130,9 +173,15 @@ def any_message(chance: random.Random, raft: Raft) -> list[Any]:
         block = [
             item
             for _ in range(chance.randrange(3))
-            for item in (chance.choice((term, raft.term, number())), chance.choice((1, 3, 4, 5)), b"")
+            for item in (
+                chance.choice((term, raft.term, number())),
+                chance.choice((1, 3, 4, 5)),
+                b"",
+            )
         ]
-        voters = encode_configuration(Configuration(tuple(chance.sample((1, 2, 3, 9), chance.randrange(4)))))
+        voters = encode_configuration(
+            Configuration(tuple(chance.sample((1, 2, 3, 9), chance.randrange(4))))
+        )
         return [
             *head,
             number(),
@@ -149,7 +198,10 @@ def any_message(chance: random.Random, raft: Raft) -> list[Any]:
             b"12345"[: chance.randrange(6)],
         ]
     flags = type_ in (6, 12)
-    return [*head, *(chance.choice((True, False)) if flags else number() for _ in range(chance.randrange(5)))]
+    return [
+        *head,
+        *(chance.choice((True, False)) if flags else number() for _ in range(chance.randrange(5))),
+    ]
 
 
 def live_through(raft: Raft) -> None:

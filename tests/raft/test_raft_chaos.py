@@ -1,4 +1,5 @@
-"""The safety of Raft under faults drawn from seeds, that it comes together after them, and that a seed is always the same story."""
+"""The safety of Raft under faults drawn from seeds, that it comes together after them, and that a
+seed is always the same story."""
 
 from __future__ import annotations
 

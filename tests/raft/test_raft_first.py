@@ -1,4 +1,5 @@
-"""A group of three from birth to sleep: elects, commits, is read on any member, falls asleep and wakes."""
+"""A group of three from birth to sleep: elects, commits, is read on any member, falls asleep and
+wakes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def test_three_members_commit_and_read_on_each() -> None:
 def test_an_idle_group_sleeps_without_a_deadline_and_wakes_with_an_append() -> None:
     world = group_of_three()
     world.pass_time(4000)
-    assert all(member.live.quiescent and member.live.deadline_ms >= NEVER for member in world.members.values())
+    assert all(
+        member.live.quiescent and member.live.deadline_ms >= NEVER
+        for member in world.members.values()
+    )
     leader = world.leader()
     assert leader is not None
     leader.live.propose(commands("a"), leader.now_ms)
@@ -42,8 +46,8 @@ def test_an_idle_group_sleeps_without_a_deadline_and_wakes_with_an_append() -> N
 
 
 def test_who_wakes_before_the_leader_sleeps_keeps_it_awake() -> None:
-    """One that is out of the group and does not know asks for votes, when all have agreed to sleep and the leader has not yet: it would sleep
-    beside members that wait for it."""
+    """One that is out of the group and does not know asks for votes, when all have agreed to sleep
+    and the leader has not yet: it would sleep beside members that wait for it."""
     world = group_of_three()
     leader = world.leader()
     assert leader is not None

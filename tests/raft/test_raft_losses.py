@@ -1,4 +1,5 @@
-"""Disks that are lost while a group is born, one after the other, and of a majority: when there must be a leader, and what there must never be."""
+"""Disks that are lost while a group is born, one after the other, and of a majority: when there
+must be a leader, and what there must never be."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from sim import raft_losses
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_a_disk_that_is_lost_while_a_group_is_born_does_not_keep_it_from_having_a_leader(seed: int) -> None:
+def test_a_disk_that_is_lost_while_a_group_is_born_does_not_keep_it_from_having_a_leader(
+    seed: int,
+) -> None:
     raft_losses.run(seed, raft_losses.Births)
 
 
@@ -16,9 +19,8 @@ def test_another_disk_may_go_while_the_first_still_learns(seed: int) -> None:
     raft_losses.run(seed, raft_losses.Seconds)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(6), 19, 89]
-)  # 19: it waited for who was out of the group; 89: a sleeping group elected for no reason
+# 19: it waited for who was out of the group; 89: a sleeping group elected for no reason
+@pytest.mark.parametrize("seed", [*range(6), 19, 89])
 def test_a_disk_that_is_lost_while_members_change_is_no_lost_voice(seed: int) -> None:
     raft_losses.run(seed, raft_losses.Moves, 500)
 
@@ -31,5 +33,10 @@ def test_nothing_is_forgotten_whoever_loses_a_disk(seed: int) -> None:
 def test_the_losses_happen() -> None:
     """Of a majority, too; and a second one before the first has learned all."""
     worlds = [raft_losses.run(seed, raft_losses.Seconds) for seed in range(8)]
-    assert sum(bool(world.second) for world in worlds if isinstance(world, raft_losses.Seconds)) >= 3
-    assert any(world.world.leader() is None for world in (raft_losses.run(seed, raft_losses.Losses) for seed in range(10, 16)))
+    assert (
+        sum(bool(world.second) for world in worlds if isinstance(world, raft_losses.Seconds)) >= 3
+    )
+    assert any(
+        world.world.leader() is None
+        for world in (raft_losses.run(seed, raft_losses.Losses) for seed in range(10, 16))
+    )

@@ -1,4 +1,5 @@
-"""The parts that can be tried alone: the log against a list, majorities against counting, messages against golden bytes, recovery, settings."""
+"""The parts that can be tried alone: the log against a list, majorities against counting, messages
+against golden bytes, recovery, settings."""
 
 from __future__ import annotations
 
@@ -55,13 +56,22 @@ def entry(index: int, term: int, payload: bytes = b"") -> Entry:
     return Entry(payload, EntryKind.COMMAND, term, index, 1)
 
 
-# --- the log -----------------------------------------------------------------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
-steps = st.lists(st.tuples(st.sampled_from(["append", "truncate", "compact", "evict"]), st.integers(0, 12), st.integers(0, 3)), max_size=40)
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "truncate", "compact", "evict"]),
+        st.integers(0, 12),
+        st.integers(0, 3),
+    ),
+    max_size=40,
+)
 
 
 @given(st.integers(0, 5), st.integers(0, 3), steps)
-def test_the_log_is_what_a_list_would_be(base: int, base_term: int, script: list[tuple[str, int, int]]) -> None:
+def test_the_log_is_what_a_list_would_be(
+    base: int, base_term: int, script: list[tuple[str, int, int]]
+) -> None:
     log, naive, term = Log(base, base_term), {base: base_term}, base_term
     for verb, number, more in script:
         last = max(naive)
@@ -80,8 +90,12 @@ def test_the_log_is_what_a_list_would_be(base: int, base_term: int, script: list
             log.evict(last - number, 200)
         term = max(log.last_term, term)
         assert (log.first - 1, log.last) == (min(naive), max(naive))
-        assert {index: log.term(index) for index in range(max(naive) + 3) if log.term(index) is not None} == naive
-        assert [e.index for e in log.entries(log.cached, log.last + 1)] == list(range(log.cached, max(naive) + 1))
+        assert {
+            index: log.term(index) for index in range(max(naive) + 3) if log.term(index) is not None
+        } == naive
+        assert [e.index for e in log.entries(log.cached, log.last + 1)] == list(
+            range(log.cached, max(naive) + 1)
+        )
         assert (
             log.bytes
             == sum(len(e.payload) + ENTRY_BYTES for e in log.entries(log.cached, log.last + 1))
@@ -89,8 +103,14 @@ def test_the_log_is_what_a_list_would_be(base: int, base_term: int, script: list
         )
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=20).map(sorted), st.integers(0, 25), st.integers(0, 5))
-def test_the_search_for_where_logs_part_finds_the_last_term_that_is_not_larger(terms: list[int], index: int, term: int) -> None:
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=20).map(sorted),
+    st.integers(0, 25),
+    st.integers(0, 5),
+)
+def test_the_search_for_where_logs_part_finds_the_last_term_that_is_not_larger(
+    terms: list[int], index: int, term: int
+) -> None:
     log = Log(0, 0)
     log.append([entry(place, t) for place, t in enumerate(terms, 1)])
     found = [place for place, t in enumerate([0, *terms]) if place <= index and t <= term]
@@ -98,7 +118,9 @@ def test_the_search_for_where_logs_part_finds_the_last_term_that_is_not_larger(t
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=20), st.integers(0, 1000), st.data())
-def test_a_cut_holds_what_fits_and_never_nothing(sizes: list[int], bytes_max: int, data: st.DataObject) -> None:
+def test_a_cut_holds_what_fits_and_never_nothing(
+    sizes: list[int], bytes_max: int, data: st.DataObject
+) -> None:
     log = Log(0, 0)
     log.append([entry(place, 1, b"x" * size) for place, size in enumerate(sizes, 1)])
     begin = data.draw(st.integers(1, len(sizes)))
@@ -107,7 +129,7 @@ def test_a_cut_holds_what_fits_and_never_nothing(sizes: list[int], bytes_max: in
     assert end == log.last + 1 or log.size(begin, end + 1) > bytes_max
 
 
-# --- majorities --------------------------------------------------------------------------------------------------------------------
+# --- majorities -----------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.lists(st.integers(0, 9), max_size=7))
@@ -119,7 +141,9 @@ def test_agreed_is_what_a_majority_of_each_side_has_reached(new: list[int], old:
     def have(side: tuple[int, ...], value: int) -> bool:
         return not side or sum(reached[node] >= value for node in side) > len(side) / 2
 
-    assert agreed == max(value for value in range(10) if have(voters, value) and have(outgoing, value))
+    assert agreed == max(
+        value for value in range(10) if have(voters, value) and have(outgoing, value)
+    )
 
 
 def test_an_election_is_won_by_both_sides_and_lost_by_either() -> None:
@@ -128,17 +152,26 @@ def test_an_election_is_won_by_both_sides_and_lost_by_either() -> None:
         cast = {node: vote for node, vote in enumerate(votes, 1) if vote is not None}
         yes = [sum(cast.get(node) is True for node in side) for side in ((1, 2, 3), (3, 4, 5))]
         no = [sum(cast.get(node) is False for node in side) for side in ((1, 2, 3), (3, 4, 5))]
-        assert configuration.won(cast) == (False if max(no) >= 2 else True if min(yes) >= 2 else None)
+        assert configuration.won(cast) == (
+            False if max(no) >= 2 else True if min(yes) >= 2 else None
+        )
 
 
 def test_a_target_of_a_change_is_put_in_order_or_refused() -> None:
-    assert normal(Configuration((3, 1, 1), (9,), (4,), (5,))) == Configuration((1, 3), (), (4,), (5,))
-    for bad in (Configuration(()), Configuration((1, 2), (), (2,)), Configuration((0,)), Configuration((1,), (), (2,), (2,))):
+    assert normal(Configuration((3, 1, 1), (9,), (4,), (5,))) == Configuration(
+        (1, 3), (), (4,), (5,)
+    )
+    for bad in (
+        Configuration(()),
+        Configuration((1, 2), (), (2,)),
+        Configuration((0,)),
+        Configuration((1,), (), (2,), (2,)),
+    ):
         with pytest.raises(ValueError, match=r"a group needs|each member"):
             normal(bad)
 
 
-# --- messages ----------------------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 MESSAGES = [
     (Append(2, 1, 7, 3, 9, 2, 8, [Entry(b"ab", EntryKind.COMMAND, 2, 10, 7), Entry(b"", EntryKind.NOOP, 3, 11, 7)]),
@@ -167,14 +200,16 @@ def test_a_heartbeat_is_small() -> None:
     assert len(encode_message(Heartbeat(2, 1, 60_000, 300, 3_000_000, 70_000))) <= 24
 
 
-@pytest.mark.parametrize("block", [[2, 1], [2, 1, "text"], [4, 1, b""], [3, 1, b"", 2, 1, b""], [b"", 1, b""]])
+@pytest.mark.parametrize(
+    "block", [[2, 1], [2, 1, "text"], [4, 1, b""], [3, 1, b"", 2, 1, b""], [b"", 1, b""]]
+)
 def test_a_block_that_is_none_is_refused(block: list[object]) -> None:
     data = msgspec.msgpack.encode([1, 2, 1, 7, 3, 9, 2, 8, block])
     with pytest.raises(InvalidMessage):
         decode_message(data)
 
 
-# --- recovery ----------------------------------------------------------------------------------------------------------------------
+# --- recovery -------------------------------------------------------------------------------------
 
 
 def recovered(
@@ -227,7 +262,7 @@ def test_a_journal_without_a_hard_state_has_the_term_of_its_last_entry() -> None
     assert recovery.result(BIRTH).hard_state == HardState(5, 2)
 
 
-# --- answers to nothing ---------------------------------------------------------------------------------------------------------------
+# --- answers to nothing ---------------------------------------------------------------------------
 
 
 def test_an_answer_that_was_not_asked_for_answers_no_read() -> None:
@@ -237,13 +272,19 @@ def test_an_answer_that_was_not_asked_for_answers_no_read() -> None:
     raft.persisted(raft.take().ticket, 10)
     raft.read("token", 11)
     asked = next(message for message in raft.take().messages if isinstance(message, ReadRequest))
-    for context, reads in ((asked.context - 1, []), (asked.context + 1, []), (asked.context, ["token"])):
+    for context, reads in (
+        (asked.context - 1, []),
+        (asked.context + 1, []),
+        (asked.context, ["token"]),
+    ):
         raft.step(ReadAnswer(2, 1, 1, 1, context, 0), 12)
         assert raft.take().reads == reads
 
 
 @pytest.mark.parametrize("given_out", [True, False])
-def test_of_two_snapshots_that_found_no_room_the_log_begins_behind_the_later_one(given_out: bool) -> None:
+def test_of_two_snapshots_that_found_no_room_the_log_begins_behind_the_later_one(
+    given_out: bool,
+) -> None:
     raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
     for index in (5, 9):
         snapshot = Snapshot(index, 1, BIRTH.configuration, 3, identity=index)
@@ -260,7 +301,8 @@ def test_of_two_snapshots_that_found_no_room_the_log_begins_behind_the_later_one
 
 
 def test_a_commit_counts_no_further_than_the_log_was_compared() -> None:
-    """A probe without entries tells a commit beyond what it compares: what is behind that here may be another leader's."""
+    """A probe without entries tells a commit beyond what it compares: what is behind that here may
+    be another leader's."""
     raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
     raft.step(Append(2, 1, 1, 1, 0, 0, 0, [entry(1, 1), entry(2, 1), entry(3, 1)]), 10)
     raft.persisted(raft.take().ticket, 10)
@@ -271,7 +313,8 @@ def test_a_commit_counts_no_further_than_the_log_was_compared() -> None:
 
 
 def test_what_a_reader_said_before_it_lost_its_disk_answers_no_probe() -> None:
-    """It had entry 3, and has less now; what it says at each heartbeat, that it has 2, must not be taken for an answer to what asks it about 3."""
+    """It had entry 3, and has less now; what it says at each heartbeat, that it has 2, must not be
+    taken for an answer to what asks it about 3."""
     birth = Snapshot(0, 0, Configuration((1,), readers=(3,)))
     raft = Raft(Identity(1, 1, 5), Recovery(1).result(birth), Settings(), now_ms=0, ready=[])
     now_ms, has, sent = 0, 3, list[Message]()
@@ -307,7 +350,7 @@ def test_what_a_reader_said_before_it_lost_its_disk_answers_no_probe() -> None:
     assert has == 3
 
 
-# --- settings ----------------------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 def test_a_lease_is_shorter_than_the_promise_by_both_clocks_drift() -> None:
@@ -318,7 +361,14 @@ def test_a_lease_is_shorter_than_the_promise_by_both_clocks_drift() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"election_ms": 150}, {"heartbeat_ms": 0}, {"clock_drift": 0.6}, {"priority": 3}, {"chunk_bytes": 1 << 30}]
+    "bad",
+    [
+        {"election_ms": 150},
+        {"heartbeat_ms": 0},
+        {"clock_drift": 0.6},
+        {"priority": 3},
+        {"chunk_bytes": 1 << 30},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
@@ -326,7 +376,8 @@ def test_settings_that_cannot_work_are_refused(bad: dict[str, int]) -> None:
 
 
 def test_who_recalls_leads_no_more() -> None:
-    """A heartbeat of the leader's former life comes after its loss was told, and with it sleep: the new life, which remembers nothing, ends it."""
+    """A heartbeat of the leader's former life comes after its loss was told, and with it sleep: the
+    new life, which remembers nothing, ends it."""
     raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
     raft.step(Append(2, 1, 1, 1, 0, 0, 0, [entry(1, 1)]), 10)
     raft.persisted(raft.take().ticket, 10)
@@ -340,8 +391,11 @@ def test_who_recalls_leads_no_more() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whose_vote_was_split_asks_again_sooner_than_after_a_silence_and_first_whether_it_may(seed: int) -> None:
-    """Of three, one is gone: the other two have asked for votes at the same moment, and each has its own."""
+def test_whose_vote_was_split_asks_again_sooner_than_after_a_silence_and_first_whether_it_may(
+    seed: int,
+) -> None:
+    """Of three, one is gone: the other two have asked for votes at the same moment, and each has
+    its own."""
     settings = Settings()
     raft = Raft(Identity(1, 2, seed), Recovery(1).result(BIRTH), settings, now_ms=0, ready=[])
     raft.campaign(1000)
@@ -350,7 +404,12 @@ def test_whose_vote_was_split_asks_again_sooner_than_after_a_silence_and_first_w
     assert raft.role is Role.CANDIDATE
     raft.step(Vote(2, 3, 1, 1, 0, 0, pre=False, forced=False), 1003)
     raft.step(VoteAnswer(2, 3, 1, 1, pre=False, granted=False), 1004)
-    assert 1004 + settings.spread_ms <= raft.deadline_ms <= 1004 + 3 * settings.spread_ms < 1004 + settings.election_ms
+    assert (
+        1004 + settings.spread_ms
+        <= raft.deadline_ms
+        <= 1004 + 3 * settings.spread_ms
+        < 1004 + settings.election_ms
+    )
     raft.take()
     raft.tick(raft.deadline_ms)
     asked = [message for message in raft.take().messages if isinstance(message, Vote)]
@@ -361,11 +420,14 @@ def test_whose_vote_was_split_asks_again_sooner_than_after_a_silence_and_first_w
 
 
 def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
-    """Each answer that asks for the start again leads to a window of chunks, and each of those to such an answer."""
+    """Each answer that asks for the start again leads to a window of chunks, and each of those to
+    such an answer."""
     settings = Settings(chunk_bytes=10, chunk_window_bytes=30)
     peer = Progress(1, 0)
     peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 100, 7), 1000)
-    leader: Any = SimpleNamespace(role=Role.LEADER, peers={2: peer}, now_ms=1000, settings=settings, chunks_wanted=[])
+    leader: Any = SimpleNamespace(
+        role=Role.LEADER, peers={2: peer}, now_ms=1000, settings=settings, chunks_wanted=[]
+    )
 
     def answered(received: int) -> list[int]:
         leader.chunks_wanted.clear()
@@ -375,19 +437,24 @@ def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
 
     snapshots.want(leader, 2, peer)
     assert [answered(10), answered(0), answered(10)] == [[10, 20, 30], [0], [10, 20, 30]]
-    assert [answered(0), answered(0), answered(0)] == [[], [], []], "so soon after the last time nothing is sent again"
+    assert [answered(0), answered(0), answered(0)] == [[], [], []], (
+        "so soon after the last time nothing is sent again"
+    )
     leader.now_ms += settings.heartbeat_ms
     assert answered(0) == [0]
 
 
 @pytest.mark.parametrize("chunk_ms", [200, 1000, 4000])
 def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -> None:
-    """One chunk after the other leaves a queue, each after so long. What is asked for again while it waits there is behind all of that, and were the
-    window asked for again and again, nothing new would ever come through."""
+    """One chunk after the other leaves a queue, each after so long. What is asked for again while
+    it waits there is behind all of that, and were the window asked for again and again, nothing new
+    would ever come through."""
     settings = Settings(chunk_bytes=10, chunk_window_bytes=80)
     peer, queue, kept, sent = Progress(1, 0), list[int](), 0, 0
     peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 600, 7), 0)
-    leader: Any = SimpleNamespace(role=Role.LEADER, peers={2: peer}, now_ms=0, settings=settings, chunks_wanted=[])
+    leader: Any = SimpleNamespace(
+        role=Role.LEADER, peers={2: peer}, now_ms=0, settings=settings, chunks_wanted=[]
+    )
     for now_ms in range(0, 120 * chunk_ms, 100):
         leader.now_ms = now_ms
         snapshots.beat(leader)
@@ -404,9 +471,14 @@ def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -
 
 
 def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_sent() -> None:
-    """One that was made anew, and taught from the first entry on, does not know whom the group began with: no entry says so. The first change tells."""
+    """One that was made anew, and taught from the first entry on, does not know whom the group
+    began with: no entry says so. The first change tells."""
     raft = Raft(
-        Identity(1, 9, 5), RestoredMember(Snapshot(0, 0, Configuration(())), HardState(learning=True)), Settings(), now_ms=1000, ready=[]
+        Identity(1, 9, 5),
+        RestoredMember(Snapshot(0, 0, Configuration(())), HardState(learning=True)),
+        Settings(),
+        now_ms=1000,
+        ready=[],
     )
 
     def append(prev: int, entries: list[Entry]) -> None:
@@ -424,10 +496,16 @@ def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_se
     raft.step(TimeoutNow(9, 1, 1, 1), 1000)
     for _ in range(2):
         raft.persisted(raft.take().ticket, 1000)
-    assert raft.role is Role.LEADER and raft.take() and raft.change(Configuration((9,), (), (3,)), 1000) is None
+    assert (
+        raft.role is Role.LEADER
+        and raft.take()
+        and raft.change(Configuration((9,), (), (3,)), 1000) is None
+    )
     raft.take()
     raft.step(AppendAnswer(9, 3, 1, raft.term, 0, raft.log.last, 0, 0), 1001)
     [wanted] = raft.take().chunks_wanted
     raft.chunk(wanted, b"x" * wanted.length, 1001)
     chunk = next(message for message in raft.take().messages if isinstance(message, SnapshotChunk))
-    assert decode_message(encode_message(chunk)) == chunk and chunk.snapshot.configuration == Configuration((1,))
+    assert decode_message(
+        encode_message(chunk)
+    ) == chunk and chunk.snapshot.configuration == Configuration((1,))

@@ -1,4 +1,5 @@
-"""What a journal says of a group whose replica came, went and came again; the bytes of what it says."""
+"""What a journal says of a group whose replica came, went and came again; the bytes of what it
+says."""
 
 from __future__ import annotations
 
@@ -25,27 +26,47 @@ LATER = Configuration((2, 3, 4), learners=(5,), readers=(6,))
 
 def entry(index: int, term: int = 1, configuration: Configuration | None = None) -> Entry:
     kind = EntryKind.COMMAND if configuration is None else EntryKind.CONFIGURATION
-    return Entry(b"" if configuration is None else encode_configuration(configuration), kind, term, index)
+    return Entry(
+        b"" if configuration is None else encode_configuration(configuration), kind, term, index
+    )
 
 
 def test_the_bytes_of_a_configuration_and_of_an_answer_to_a_recall() -> None:
     assert encode_configuration(LATER).hex() == "94930203049091059106"
     assert decode_configuration(bytes.fromhex("94930203049091059106")) == LATER
-    answer = RecoverVoteAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3), configurations=((5, BORN), (8, LATER)))
-    assert encode_message(answer, None).hex() == "990d03010709c293010203c29292059493010203909090920894930203049091059106"
-    assert encode_message(RecoverVote(3, 1, 7, 0, blank=True, found=True)).hex() == "970c03010700c3c3"
-    assert decode_message(bytes.fromhex("990d03010709c293010203c29292059493010203909090920894930203049091059106")) == answer
+    answer = RecoverVoteAnswer(
+        3, 1, 7, 9, blank=False, members=(1, 2, 3), configurations=((5, BORN), (8, LATER))
+    )
+    assert (
+        encode_message(answer, None).hex()
+        == "990d03010709c293010203c29292059493010203909090920894930203049091059106"
+    )
+    assert (
+        encode_message(RecoverVote(3, 1, 7, 0, blank=True, found=True)).hex() == "970c03010700c3c3"
+    )
+    assert (
+        decode_message(
+            bytes.fromhex("990d03010709c293010203c29292059493010203909090920894930203049091059106")
+        )
+        == answer
+    )
     before = RecoverVoteAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3))
-    assert decode_message(bytes.fromhex("980d03010709c293010203c2")) == before, "of a release that does not tell since when"
+    assert decode_message(bytes.fromhex("980d03010709c293010203c2")) == before, (
+        "of a release that does not tell since when"
+    )
     assert decode_message(bytes.fromhex("970d03010709c293010203")) == before, (
         "of a release that campaigned without asking: it counts as one that has found"
     )
-    assert decode_message(bytes.fromhex("960c03010700c3")) == RecoverVote(3, 1, 7, 0, blank=True), "it is amnesiac"
+    assert decode_message(bytes.fromhex("960c03010700c3")) == RecoverVote(3, 1, 7, 0, blank=True), (
+        "it is amnesiac"
+    )
 
 
 def test_what_was_in_effect_at_a_snapshot_is_the_newest_that_the_journal_knows_up_to_it() -> None:
     recovery = Recovery(1)
-    assert recovery.configuration_at(9, BORN) == BORN, "a journal of before there was anything to know"
+    assert recovery.configuration_at(9, BORN) == BORN, (
+        "a journal of before there was anything to know"
+    )
     for index in (8, 9, 10):
         recovery.entry(entry(index))
     recovery.entry(entry(11, configuration=LATER))
@@ -55,7 +76,9 @@ def test_what_was_in_effect_at_a_snapshot_is_the_newest_that_the_journal_knows_u
     assert recovery.configuration_at(10, BORN) == Configuration((7,))
     assert recovery.configuration_at(11, BORN) == LATER
     recovery.configured(20, Configuration((8,)))
-    assert recovery.configuration_at(11, BORN) == LATER, "what belongs to a snapshot that never came is no matter"
+    assert recovery.configuration_at(11, BORN) == LATER, (
+        "what belongs to a snapshot that never came is no matter"
+    )
     assert recovery.configuration_at(20, BORN) == Configuration((8,))
 
 

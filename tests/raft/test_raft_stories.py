@@ -1,4 +1,5 @@
-"""Each file of stories/ is a script with its trace. `REWRITE=1 pytest tests/raft` writes the traces anew; only an understood diff is committed."""
+"""Each file of stories/ is a script with its trace. `REWRITE=1 pytest tests/raft` writes the traces
+anew; only an understood diff is committed."""
 
 from __future__ import annotations
 

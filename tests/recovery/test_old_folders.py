@@ -1,7 +1,8 @@
-"""Data folders as the release before snapshots were incremental left them: of a node by itself, and of a member of a cluster; and what a newer
-release left there.
+"""Data folders as the release before snapshots were incremental left them: of a node by itself, and
+of a member of a cluster; and what a newer release left there.
 
-`first_clusters.json.z`: {which: {path: bytes in hex}}. `test/a` has three records there, one behind the snapshot, and two here, both behind it.
+`first_clusters.json.z`: {which: {path: bytes in hex}}. `test/a` has three records there, one behind
+  the snapshot, and two here, both behind it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from polynya.engine.storage import Storage, open_storage
 from polynya.stream.machine import Machine
 from polynya.wal import FrameKind
 
-FOLDERS = json.loads(zlib.decompress((Path(__file__).parent / "first_clusters.json.z").read_bytes()))
+FOLDERS = json.loads(
+    zlib.decompress((Path(__file__).parent / "first_clusters.json.z").read_bytes())
+)
 
 
 def disk_of(which: str) -> FakeDisk:
@@ -41,7 +44,15 @@ def opened(disk: FakeDisk, which: str) -> Storage:
     member = Membership(1, (1, 2, 3)) if which == "member" else None
     groups = 2 if which == "member" else 4
     segment_bytes = 1 << 14 if which == "member" else 4096
-    return open_storage(Path("/core-0"), core=0, cores=1, groups=groups, files=disk, segment_bytes=segment_bytes, membership=member)
+    return open_storage(
+        Path("/core-0"),
+        core=0,
+        cores=1,
+        groups=groups,
+        files=disk,
+        segment_bytes=segment_bytes,
+        membership=member,
+    )
 
 
 def with_entry(disk: FakeDisk, which: str, kind: int, payload: bytes) -> FakeDisk:
@@ -60,18 +71,28 @@ def with_entry(disk: FakeDisk, which: str, kind: int, payload: bytes) -> FakeDis
 @pytest.mark.parametrize("which", ["lone", "member"])
 def test_a_kind_of_entry_that_only_a_newer_release_knows_is_no_damage(which: str) -> None:
     disk = with_entry(disk_of(which), which, 77, b"")
-    with pytest.raises(ConfigError, match=r"kind 77, unknown to this release: start this node with the release that wrote it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"kind 77, unknown to this release: start this node with the release that wrote it",
+    ):
         opened(disk, which)
 
 
 def test_a_command_that_only_a_newer_release_knows_is_no_damage() -> None:
-    disk = with_entry(disk_of("lone"), "lone", FrameKind.COMMAND, msgspec.msgpack.encode([120, "what"]))
-    with pytest.raises(ConfigError, match=r"group 1: entry \d+ of the journal is a command that this release does not know .*120"):
+    disk = with_entry(
+        disk_of("lone"), "lone", FrameKind.COMMAND, msgspec.msgpack.encode([120, "what"])
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"group 1: entry \d+ of the journal is a command that this release does not know .*120",
+    ):
         opened(disk, "lone")
 
 
 def machine_of(storage: Storage, name: str) -> Machine:
-    (machine,) = [group.machine for group in storage.shard.groups.values() if group.machine.lookup(name)]
+    (machine,) = [
+        group.machine for group in storage.shard.groups.values() if group.machine.lookup(name)
+    ]
     return machine
 
 
@@ -81,30 +102,49 @@ def test_a_folder_of_a_lone_node_opens() -> None:
     machine = machine_of(storage, "test/a")
     stream, fork = machine.lookup("test/a"), machine_of(storage, "test/fork").lookup("test/fork")
     assert stream is not None and (stream.next_record, stream.cold is not None) == (3, True)
-    assert stream.hot is not None and [bytes(batch.payload) for batch in stream.hot] == [b'{"n":2},', b'{"n":3},']
+    assert stream.hot is not None and [bytes(batch.payload) for batch in stream.hot] == [
+        b'{"n":2},',
+        b'{"n":3},',
+    ]
     assert fork is not None and fork.next_record == 3
     assert not any(group.machine.lookup("test/gone") for group in storage.shard.groups.values())
-    assert machine.level == 1 and machine.changes.streams >= {stream.uid}, "what came from the journal is in no snapshot yet"
+    assert machine.level == 1 and machine.changes.streams >= {stream.uid}, (
+        "what came from the journal is in no snapshot yet"
+    )
     chain = storage.chains[machine.group]
     assert isinstance(chain, SnapshotChain) and [link.delta for link in chain.links] == [False]
-    restored = Machine.restore(merge(storage.snapshots.chain(machine.group)), lambda place, uid: b'{"n":2},')
+    restored = Machine.restore(
+        merge(storage.snapshots.chain(machine.group)), lambda place, uid: b'{"n":2},'
+    )
     assert (restored.lookup("test/a") or stream).next_record == 2
 
 
 def test_a_folder_of_a_member_opens() -> None:
     storage = opened(disk_of("member"), "member")
-    assert sorted(storage.restored) == [0, 1, 2] and not any(restored.reset for restored in storage.restored.values())
+    assert sorted(storage.restored) == [0, 1, 2] and not any(
+        restored.reset for restored in storage.restored.values()
+    )
     machine = machine_of(storage, "test/a")
     stream = machine.lookup("test/a")
     assert stream is not None and stream.next_record == 0, "as far as the snapshot"
     restored = storage.restored[machine.group]
-    assert restored.snapshot.index == storage.chains[machine.group].index == restored.entries[0].index - 1
-    assert [b"one;" in restored.entries[0].payload, b"two;" in restored.entries[1].payload] == [True, True]
+    assert (
+        restored.snapshot.index
+        == storage.chains[machine.group].index
+        == restored.entries[0].index - 1
+    )
+    assert [b"one;" in restored.entries[0].payload, b"two;" in restored.entries[1].payload] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("which", ["lone", "member"])
-def test_snapshots_without_the_journal_that_they_were_written_beside_are_refused(which: str) -> None:
-    """A member that went on from them would have forgotten whom it voted for, and what it had said that it has."""
+def test_snapshots_without_the_journal_that_they_were_written_beside_are_refused(
+    which: str,
+) -> None:
+    """A member that went on from them would have forgotten whom it voted for, and what it had said
+    that it has."""
     disk = disk_of(which)
     for path in list(disk.files):
         if path.suffix == ".journal":

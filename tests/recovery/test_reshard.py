@@ -1,4 +1,5 @@
-"""Another number of cores: everything is there after it, once, also when the change is cut off at any step of it."""
+"""Another number of cores: everything is there after it, once, also when the change is cut off at
+any step of it."""
 
 from __future__ import annotations
 
@@ -57,9 +58,17 @@ class Cores:
         self.engines = []
         for core in range(self.birth.cores):
             shape = {"core": core, "cores": self.birth.cores, "groups": GROUPS}
-            storage = open_storage(data / f"core-{core}", cluster_id=CLUSTER, segment_bytes=SEGMENT_BYTES, **shape)
+            storage = open_storage(
+                data / f"core-{core}", cluster_id=CLUSTER, segment_bytes=SEGMENT_BYTES, **shape
+            )
             self.log_ms = storage.log_ms
-            engine = CoreRuntime(storage, Shape(history=1, hot_bytes_max=1 << 24, **shape), now_ms=lambda: 5, transport=None, fatal=_raise)
+            engine = CoreRuntime(
+                storage,
+                Shape(history=1, hot_bytes_max=1 << 24, **shape),
+                now_ms=lambda: 5,
+                transport=None,
+                fatal=_raise,
+            )
             self.engines.append(engine)
 
     async def send(self, name: str, command: Command) -> Reply:
@@ -73,7 +82,9 @@ class Cores:
 
     async def read(self, name: str) -> bytes:
         group = group_of(name, GROUPS)
-        page = await self.engines[group % self.birth.cores].local.read(group, ReadQuery(name, bytes_max=1 << 22))
+        page = await self.engines[group % self.birth.cores].local.read(
+            group, ReadQuery(name, bytes_max=1 << 22)
+        )
         assert isinstance(page, Page)
         return b"".join(bytes(span.payload) for span in page.spans)
 
@@ -113,14 +124,22 @@ def test_there_and_back_and_on(tmp_path: Path) -> None:
     expected: dict[str, bytes] = {}
     birth = born(tmp_path, 2)
     for seed, cores in enumerate((2, 3, 1, 7, 4, 2)):
-        birth = birth if birth.cores == cores else reshare(tmp_path, birth, cores, segment_bytes=SEGMENT_BYTES)
+        birth = (
+            birth
+            if birth.cores == cores
+            else reshare(tmp_path, birth, cores, segment_bytes=SEGMENT_BYTES)
+        )
         assert birth == birth_in(tmp_path) and birth.cores == cores
-        assert sorted(path.name for path in tmp_path.iterdir()) == [*(f"core-{core}" for core in range(cores) if seed), births.FILE]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            *(f"core-{core}" for core in range(cores) if seed),
+            births.FILE,
+        ]
         asyncio.run(live(tmp_path, expected, seed))
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
-    """Every step that changes something is counted, and the one after `last` of them is the end of the process."""
+    """Every step that changes something is counted, and the one after `last` of them is the end of
+    the process."""
     done: list[str] = []
 
     def counted(what: Any, name: str) -> Callable[..., Any]:
@@ -134,8 +153,19 @@ def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
 
         return step
 
-    places = [(Path, "rename"), (Path, "unlink"), (reshard, "sync_folder"), (reshard, "write_json"), (Journal, "write")]
-    for what, name in (*places, (SnapshotStore, "write"), (reshard.shutil, "rmtree"), (Path, "mkdir")):
+    places = [
+        (Path, "rename"),
+        (Path, "unlink"),
+        (reshard, "sync_folder"),
+        (reshard, "write_json"),
+        (Journal, "write"),
+    ]
+    for what, name in (
+        *places,
+        (SnapshotStore, "write"),
+        (reshard.shutil, "rmtree"),
+        (Path, "mkdir"),
+    ):
         monkeypatch.setattr(what, name, counted(what, name))
     return done
 
@@ -171,7 +201,10 @@ def test_a_change_that_is_cut_off_anywhere_has_not_begun_or_is_done(
         finish(data)
         birth = birth_in(data)
         numbers.add(birth.cores)
-        assert sorted(path.name for path in data.iterdir()) == [*(f"core-{core}" for core in range(birth.cores)), births.FILE]
+        assert sorted(path.name for path in data.iterdir()) == [
+            *(f"core-{core}" for core in range(birth.cores)),
+            births.FILE,
+        ]
         asyncio.run(live(data, dict(expected), 2))
         shutil.rmtree(data)
         if over:
@@ -181,7 +214,9 @@ def test_a_change_that_is_cut_off_anywhere_has_not_begun_or_is_done(
     assert numbers == {before, after}
 
 
-def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     birth, expected, said = born(tmp_path, 2), dict[str, bytes](), list[str]()
     asyncio.run(live(tmp_path, expected, 1))
     birth = reshare(tmp_path, birth, 3, segment_bytes=SEGMENT_BYTES, say=said.append)
@@ -202,7 +237,9 @@ def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(tmp_pat
     assert any(0 < part < 100 for far in parts.values() for part in far)
 
 
-def test_where_there_is_no_room_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_room_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected: dict[str, bytes] = {}
     birth = born(tmp_path, 2)
     asyncio.run(live(tmp_path, expected, 1))
@@ -227,21 +264,33 @@ def test_what_a_member_of_a_cluster_promised_moves_with_its_log(tmp_path: Path) 
         found = {}
         for core in range(cores):
             storage = open_storage(
-                tmp_path / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=CLUSTER, membership=membership
+                tmp_path / f"core-{core}",
+                core=core,
+                cores=cores,
+                groups=GROUPS,
+                cluster_id=CLUSTER,
+                membership=membership,
             )
             storage.journal.close()
             for group, restored in storage.restored.items():
-                entries = [(entry.kind, entry.term, entry.index, entry.payload) for entry in restored.entries]
+                entries = [
+                    (entry.kind, entry.term, entry.index, entry.payload)
+                    for entry in restored.entries
+                ]
                 found[group] = (restored.hard_state, restored.snapshot, entries)
         return found
 
     for core in range(2):
-        journal = Journal.open(tmp_path / f"core-{core}" / "journal", journal_id=journal_id_of(CLUSTER, core))
+        journal = Journal.open(
+            tmp_path / f"core-{core}" / "journal", journal_id=journal_id_of(CLUSTER, core)
+        )
         for group in range(core, GROUPS, 2):  # the last group has nothing yet
             journal.stage(group, 3, 2, EntryKind.HARD_STATE, b"")
             journal.stage(group, 3, 1, EntryKind.NOOP, b"")
             for index in range(2, 6):
-                payload = encode_command(Append(f"test/{group}", 5, "application/json", json_batch(b"%d" % index)))
+                payload = encode_command(
+                    Append(f"test/{group}", 5, "application/json", json_batch(b"%d" % index))
+                )
                 journal.stage(group, 3, index, EntryKind.COMMAND, payload)
             journal.stage(group, 4, 0, EntryKind.HARD_STATE, b"")
         batch = journal.take()

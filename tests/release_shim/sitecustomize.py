@@ -1,4 +1,5 @@
-"""Every Python process that has this folder on PYTHONPATH is of another release: one that knows levels of logs up to RELEASE_LEVEL."""
+"""Every Python process that has this folder on PYTHONPATH is of another release: one that knows
+levels of logs up to RELEASE_LEVEL."""
 
 import os
 

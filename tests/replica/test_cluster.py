@@ -1,4 +1,5 @@
-"""Three whole cores that are one: elected, replicated, failed over, caught up, and read on any of them."""
+"""Three whole cores that are one: elected, replicated, failed over, caught up, and read on any of
+them."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ async def test_others_name_the_leader_and_take_nothing(world: World) -> None:
 
 
 @story_of_a_leader
-async def test_a_leader_that_dies_is_followed_by_another_and_comes_back(world: World, first: Node) -> None:
+async def test_a_leader_that_dies_is_followed_by_another_and_comes_back(
+    world: World, first: Node
+) -> None:
     group = world.group_of(A)
     await first.append(A, b"before;")
     first.kill(power=0.3)
@@ -63,7 +66,9 @@ async def test_a_leader_that_dies_is_followed_by_another_and_comes_back(world: W
 
 
 @story_of_a_leader
-async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(world: World, leader: Node) -> None:
+async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(
+    world: World, leader: Node
+) -> None:
     group = world.group_of(A)
     behind = next(node for node in world.alive() if node is not leader)
     behind.kill()
@@ -85,7 +90,9 @@ async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World, old: N
     await old.append(A, b"1")
     world.isolate(old.number)
     lost = asyncio.ensure_future(old.append(A, b"lost"))
-    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old))
+    await world.wait(
+        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old)
+    )
     new = next(node for node in world.alive() if node is not old and node.core.is_leader(group))
     assert (await new.append(A, b"2")).record == 2
     with pytest.raises(Unavailable):
@@ -102,7 +109,9 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
     group = world.group_of(A)
     began = asyncio.get_running_loop().time()
     old.core.leadership.hand_over_all()
-    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old))
+    await world.wait(
+        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old)
+    )
     assert asyncio.get_running_loop().time() - began < 0.1
     assert not old.core.led
 
@@ -110,7 +119,9 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
 @story
 async def test_idle_groups_sleep_and_wake(world: World) -> None:
     await asyncio.sleep(6)
-    assert all(status.quiescent for node in world.alive() for status in node.core.statuses().values())
+    assert all(
+        status.quiescent for node in world.alive() for status in node.core.statuses().values()
+    )
     leader = world.leader(world.group_of(A))
     assert leader is not None
     await leader.create(A)
@@ -119,7 +130,9 @@ async def test_idle_groups_sleep_and_wake(world: World) -> None:
 
 
 @story_of_a_leader
-async def test_terms_outlive_the_segments_in_which_they_were_written(world: World, leader: Node) -> None:
+async def test_terms_outlive_the_segments_in_which_they_were_written(
+    world: World, leader: Node
+) -> None:
     group = world.group_of(A)
     other = next(node for node in world.alive() if node is not leader)
     quiet = next(number for number in other.core.members if number != group)
@@ -143,7 +156,9 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
     leader = world.leader(group)
     assert leader is not None
     now_ms = leader.engine.service.now_ms()
-    assert (await leader.propose(A, Create(A, now_ms, "text/plain", Encoding.BYTES, ttl_seconds=8))).code == Code.CREATED
+    assert (
+        await leader.propose(A, Create(A, now_ms, "text/plain", Encoding.BYTES, ttl_seconds=8))
+    ).code == Code.CREATED
     other = next(node for node in world.alive() if node is not leader)
     for _ in range(12):
         await asyncio.sleep(1)
@@ -161,9 +176,11 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
 
 
 @story
-async def test_a_put_within_the_grace_finds_the_stream_that_was_read_elsewhere(world: World) -> None:
-    """A read on another node is not in the log yet when it is younger than a part of the time to live: whoever makes sure that the stream is there must
-    not have it made anew."""
+async def test_a_put_within_the_grace_finds_the_stream_that_was_read_elsewhere(
+    world: World,
+) -> None:
+    """A read on another node is not in the log yet when it is younger than a part of the time to
+    live: whoever makes sure that the stream is there must not have it made anew."""
     leader = world.leader(world.group_of(A))
     assert leader is not None
     create = Create(A, leader.engine.service.now_ms(), "text/plain", Encoding.BYTES, ttl_seconds=80)
@@ -181,7 +198,9 @@ async def test_a_put_within_the_grace_finds_the_stream_that_was_read_elsewhere(w
 
 
 @story_of_a_leader
-async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World, leader: Node) -> None:
+async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(
+    world: World, leader: Node
+) -> None:
     group = world.group_of(A)
     lost, third = (node for node in world.alive() if node is not leader)
     third.kill()
@@ -194,7 +213,9 @@ async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World
     third.start()
     leader.kill()
     await asyncio.sleep(5)
-    assert not any(node.core.is_leader(group) for node in world.alive()), "who has what was acknowledged is not there"
+    assert not any(node.core.is_leader(group) for node in world.alive()), (
+        "who has what was acknowledged is not there"
+    )
     leader.start()
     await world.wait(lambda: lost.remembers)
     for node in world.alive():
@@ -217,15 +238,21 @@ async def test_a_quiet_node_that_lost_its_disk_catches_up(world: World, leader: 
 @story
 async def test_leads_go_back_to_who_is_to_have_them(world: World) -> None:
     spread = {1: {0}, 2: {1}, 3: {2}}
-    await world.wait(lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60)
+    await world.wait(
+        lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60
+    )
     world.nodes[1].kill()
     await world.wait_leaders()
     world.nodes[1].start()
-    await world.wait(lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60)
+    await world.wait(
+        lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60
+    )
 
 
 @story_of_a_leader
-async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(world: World, leader: Node) -> None:
+async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(
+    world: World, leader: Node
+) -> None:
     await leader.append(A, b"before;")
     await world.wait_equal()
     lonely = next(node for node in world.alive() if node is not leader)
@@ -235,7 +262,9 @@ async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(
     began = loop.time()
     page = await service.read(ReadQuery(A, local=True))
     assert isinstance(page, Page) and b"".join(span.payload for span in page.spans) == b"before;"
-    assert page.up_to_date and not page.has_all, "it ends here, and this node cannot know whether there is more"
+    assert page.up_to_date and not page.has_all, (
+        "it ends here, and this node cannot know whether there is more"
+    )
     facts = await service.facts(A, local=True)
     assert isinstance(facts, Facts) and facts.record == 1 and not facts.known
     assert [found.name for found in await service.list_streams("", "", 9, local=True)] == [A]
@@ -244,7 +273,9 @@ async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(
         await lonely.read(A)
     assert loop.time() - began < 3.0
     page = await leader.engine.service.read(ReadQuery(A, local=True))
-    assert isinstance(page, Page) and page.has_all, "a leader knows, also when it is not asked to make sure"
+    assert isinstance(page, Page) and page.has_all, (
+        "a leader knows, also when it is not asked to make sure"
+    )
 
 
 @story
@@ -270,7 +301,9 @@ async def test_reads_do_not_wait_for_what_is_on_its_way_to_a_disk(world: World) 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_than_two_seconds(seed: int) -> None:
+def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_than_two_seconds(
+    seed: int,
+) -> None:
     async def run() -> None:
         world = await World(seed).start()
         group, loop = world.group_of(A), asyncio.get_running_loop()
@@ -284,7 +317,9 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
         first, second = (node for node in world.alive() if node is not leader)
         done = [asyncio.ensure_future(node.append(A, b"on;")) for node in (first, second)]
         await asyncio.wait(done)
-        for each in done:  # what was on its way to the silent one may be in doubt: a producer asks again
+        for (
+            each
+        ) in done:  # what was on its way to the silent one may be in doubt: a producer asks again
             if isinstance(each.exception(), OutcomeUnknown | Unavailable):
                 assert (await first.append(A, b"on;")).code == Code.OK
         assert loop.time() - began < 2.0
@@ -295,12 +330,20 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
 
 
 @story_of_a_leader
-async def test_a_follower_goes_by_log_time_though_its_own_clock_is_an_hour_behind(world: World, leader: Node) -> None:
+async def test_a_follower_goes_by_log_time_though_its_own_clock_is_an_hour_behind(
+    world: World, leader: Node
+) -> None:
     """Reads there extend a TTL, and what the leader calls expired is not there, either."""
-    new = next(name for number in range(99) if world.group_of(name := f"test/new{number}") == world.group_of(A))
+    new = next(
+        name
+        for number in range(99)
+        if world.group_of(name := f"test/new{number}") == world.group_of(A)
+    )
     leader.wall_ms = 3_600_000
     follower = next(node for node in world.alive() if node is not leader)
-    create = Create(new, leader.engine.service.now_ms(), "text/plain", Encoding.BYTES, ttl_seconds=4)
+    create = Create(
+        new, leader.engine.service.now_ms(), "text/plain", Encoding.BYTES, ttl_seconds=4
+    )
     assert (await leader.propose(new, create)).code == Code.CREATED
     for _ in range(20):
         await asyncio.sleep(0.5)
@@ -312,7 +355,9 @@ async def test_a_follower_goes_by_log_time_though_its_own_clock_is_an_hour_behin
 
 
 @story_of_a_leader
-async def test_log_time_goes_on_after_a_leader_whose_clock_was_an_hour_ahead(world: World, leader: Node) -> None:
+async def test_log_time_goes_on_after_a_leader_whose_clock_was_an_hour_ahead(
+    world: World, leader: Node
+) -> None:
     leader.clock.wall_ms = 3_600_000
     await leader.append(A, b"ahead;")
     await world.wait_equal()

@@ -1,5 +1,5 @@
-"""Backups that are taken amid all that goes wrong: each that is whole has all that was acknowledged before it began, and so has a cluster of another size
-that begins with it."""
+"""Backups that are taken amid all that goes wrong: each that is whole has all that was acknowledged
+before it began, and so has a cluster of another size that begins with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def test_backups_amid_faults_are_whole_and_restored(seeds: tuple[int, ...]) -> N
         assert episode.operators.strikes
         episode.play()
         told += episode.operators.told
-        sizes |= {len(Restored(episode, taken, episode.operators.calm()).world.nodes) for taken in episode.operators.taken.values()}
+        sizes |= {
+            len(Restored(episode, taken, episode.operators.calm()).world.nodes)
+            for taken in episode.operators.taken.values()
+        }
     assert told["taken"] > 2 * len(seeds) and told["kept objects"] and told["pruned"]
     assert told["TimeoutError"], "some were interrupted"
     assert told["StoreUnavailable"] or seeds == FEW_SEEDS, "for some the place was away"

@@ -1,4 +1,5 @@
-"""Two nodes that do not reach each other, and both reach a third: each of them goes on answering everything."""
+"""Two nodes that do not reach each other, and both reach a third: each of them goes on answering
+everything."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from polynya.stream.replies import Code
 
 
 def bridged(world: World) -> tuple[Node, Node, Node]:
-    """The leader of A's group, the node that it does not reach from now on, and the one between them."""
+    """The leader of A's group, the node that it does not reach from now on, and the one between
+    them."""
     leader = world.leader(world.group_of(A))
     assert leader is not None
     far, between = (node for node in world.alive() if node is not leader)
@@ -38,9 +40,16 @@ def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> No
         began = asyncio.get_running_loop().time()
         for number in range(5):
             assert (await far.append(A, b"%d;" % number)).code == Code.OK
-        assert asyncio.get_running_loop().time() - began < 1, "there is no waiting for what does not come"
-        asked = [asyncio.ensure_future(far.append(A, b"%d;" % number, Producer("p", 1, number))) for number in range(40)]
-        assert [(await each).code for each in asked] == 40 * [Code.OK], "their order holds on the longer way"
+        assert asyncio.get_running_loop().time() - began < 1, (
+            "there is no waiting for what does not come"
+        )
+        asked = [
+            asyncio.ensure_future(far.append(A, b"%d;" % number, Producer("p", 1, number)))
+            for number in range(40)
+        ]
+        assert [(await each).code for each in asked] == 40 * [Code.OK], (
+            "their order holds on the longer way"
+        )
         content = b"before;" + b"".join(b"%d;" % number for number in (*range(5), *range(40)))
         began = asyncio.get_running_loop().time()
         for node in (far, between, leader):
@@ -84,14 +93,18 @@ def test_a_live_reader_of_a_node_that_hears_no_leader_goes_on_by_the_third() -> 
         await asyncio.sleep(3)
         ears = {node.number: await attached(node) for node in world.alive()}
         leader, far, between = bridged(world)
-        strandeds = [StaleReaders(node.engine.service, node.forwarding) for node in (leader, far, between)]
+        strandeds = [
+            StaleReaders(node.engine.service, node.forwarding) for node in (leader, far, between)
+        ]
         await leader.append(A, b"unheard;")
         await asyncio.sleep(3)
         for stranded in strandeds:
             await stranded.look()
-        assert [ears[node.number].over for node in (leader, far, between)] == [False, True, False], (
-            "who hears a leader has nothing to resume"
-        )
+        assert [ears[node.number].over for node in (leader, far, between)] == [
+            False,
+            True,
+            False,
+        ], "who hears a leader has nothing to resume"
         again, deaf = await attached(far), await attached(far, local=True)
         for stranded in strandeds:
             await stranded.look()

@@ -1,4 +1,5 @@
-"""Seeds of a whole cluster under mishaps: what was acknowledged is there, what was refused is not, reads are linearizable, replicas equal."""
+"""Seeds of a whole cluster under mishaps: what was acknowledged is there, what was refused is not,
+reads are linearizable, replicas equal."""
 
 from __future__ import annotations
 
@@ -29,41 +30,58 @@ FOUND = (  # seeds that once failed
 FOUND_MOVING = (
     2,  # a group of one whose disk was full never answered again
     4,  # a node took itself for the leader of a group that had left it
-    41000119,  # the new majority was one that still learned, and so voted for nobody, when the leader died: no leader any more
+    # the new majority was one that still learned, and so voted for nobody, when the leader died: no
+    # leader any more
+    41000119,
 )
 
 FOUND_MOVING_LONG = (
-    9,  # a node took itself for the leader of a group that had left it, as another told it that had not heard of that
-    231,  # a member that was made anew voted for one that had been put out and had not heard of it: two leaders in one term
+    # a node took itself for the leader of a group that had left it, as another told it that had not
+    # heard of that
+    9,
+    # a member that was made anew voted for one that had been put out and had not heard of it: two
+    # leaders in one term
+    231,
 )
 
 
 FOUND_READING = (
-    154,  # what a read replica had said before its disk was lost was believed by the leader for ever
+    # what a read replica had said before its disk was lost was believed by the leader for ever
+    154,
 )
 
 
 def usual(seeds: Sequence[int], others: Sequence[int]) -> list[tuple[int, Knobs | None]]:
-    """Seeds that failed in worlds with the usual bounds are kept with these; the others draw theirs."""
+    """Seeds that failed in worlds with the usual bounds are kept with these; the others draw
+    theirs."""
     return [*((seed, Knobs(seed)) for seed in seeds), *((seed, None) for seed in others)]
 
 
-@pytest.mark.parametrize(("seed", "knobs"), [*usual(FOUND, range(1, 5)), *long(usual((), range(5, 10)))])
+@pytest.mark.parametrize(
+    ("seed", "knobs"), [*usual(FOUND, range(1, 5)), *long(usual((), range(5, 10)))]
+)
 def test_nothing_acknowledged_is_lost(seed: int, knobs: Knobs | None) -> None:
     run_episode(seed, knobs=knobs)
 
 
-@pytest.mark.parametrize(("seed", "knobs"), [*usual(FOUND_MOVING, (0,)), *long(usual(FOUND_MOVING_LONG, (1, 3)))])
-def test_nothing_is_lost_while_groups_move_and_nodes_come_and_go(seed: int, knobs: Knobs | None) -> None:
+@pytest.mark.parametrize(
+    ("seed", "knobs"), [*usual(FOUND_MOVING, (0,)), *long(usual(FOUND_MOVING_LONG, (1, 3)))]
+)
+def test_nothing_is_lost_while_groups_move_and_nodes_come_and_go(
+    seed: int, knobs: Knobs | None
+) -> None:
     run_moves(seed, knobs=knobs)
 
 
 @pytest.mark.parametrize(("seed", "knobs"), [*usual(FOUND_READING, (2,)), *long(usual((), (4,)))])
-def test_nothing_is_lost_beside_read_replicas_that_are_far_and_lose_their_disks(seed: int, knobs: Knobs | None) -> None:
+def test_nothing_is_lost_beside_read_replicas_that_are_far_and_lose_their_disks(
+    seed: int, knobs: Knobs | None
+) -> None:
     run_readers(seed, 25, knobs)
 
 
-@pytest.mark.parametrize("seed", [1, 19, *long((0, 25, 10046))])  # 19, 25, 10046: one waited for ever for a node that its group had left
+# 19, 25, 10046: one waited for ever for a node that its group had left
+@pytest.mark.parametrize("seed", [1, 19, *long((0, 25, 10046))])
 def test_nothing_is_lost_while_groups_move_and_nodes_lose_their_disks(seed: int) -> None:
     run_returns(seed)
 
@@ -74,7 +92,9 @@ def test_nothing_is_lost_while_groups_move_and_nodes_lose_their_disks(seed: int)
         1,
         *long((5,)),
         30,  # a node was removed while the only replica of a group had just come to it
-        93,  # three members far behind were never sent their snapshot, as what was not sent yet was asked for again and again
+        # three members far behind were never sent their snapshot, as what was not sent yet was
+        # asked for again and again
+        93,
     ],
 )
 def test_nothing_is_lost_while_the_planner_moves_groups_and_nodes_are_told_to_go(seed: int) -> None:
@@ -84,7 +104,9 @@ def test_nothing_is_lost_while_the_planner_moves_groups_and_nodes_are_told_to_go
 @pytest.mark.parametrize(
     "seed",
     [
-        0,  # a repeat of an epoch's first batch was taken for the next one, as both begin at 0 behind a wrap
+        # a repeat of an epoch's first batch was taken for the next one, as both begin at 0 behind a
+        # wrap
+        0,
         3,
     ],
 )
@@ -101,6 +123,14 @@ def test_moves_of_a_seed_are_the_same_run_again() -> None:
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.chaos import run_episode; print(run_episode(9, 6))"
-    others = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
+    code = (
+        f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.chaos "
+        "import run_episode; print(run_episode(9, 6))"
+    )
+    others = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
     assert others == [run_episode(9, 6)] * 2

@@ -1,5 +1,6 @@
-"""A node to which an older image of its disk is put back is kept out by those who remember more: nothing that was acknowledged is lost. That without it
-something is, a defect shows (sim/mutants.py)."""
+"""A node to which an older image of its disk is put back is kept out by those who remember more:
+nothing that was acknowledged is lost. That without it something is, a defect shows
+(sim/mutants.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What each fault of a simulated cluster is, and a defect that it brings to light: a node that stands still, dies at a call, hears or is heard by
-nobody, ways that lose, repeat or hold little, clocks that are as wrong as they may be."""
+"""What each fault of a simulated cluster is, and a defect that it brings to light: a node that
+stands still, dies at a call, hears or is heard by nobody, ways that lose, repeat or hold little,
+clocks that are as wrong as they may be."""
 
 from __future__ import annotations
 
@@ -34,14 +35,23 @@ def told(tell: Story) -> None:
 
 
 async def asked_while_it_stands_still(world: World, leader: Node) -> None:
-    """A leader with a lease; meanwhile others lead, and the first thing that it does then is to answer."""
+    """A leader with a lease; meanwhile others lead, and the first thing that it does then is to
+    answer."""
     await leader.append(A, b"old;")
     assert await leader.read(A) == b"old;"
     leader.pause(4.0)
     asked = asyncio.ensure_future(leader.read(A))
     late = asyncio.ensure_future(leader.append(A, b"late;"))
-    await world.wait(lambda: any(node.core.is_leader(world.group_of(A)) for node in world.alive() if node is not leader))
-    other = next(node for node in world.alive() if node is not leader and node.core.is_leader(world.group_of(A)))
+    await world.wait(
+        lambda: any(
+            node.core.is_leader(world.group_of(A)) for node in world.alive() if node is not leader
+        )
+    )
+    other = next(
+        node
+        for node in world.alive()
+        if node is not leader and node.core.is_leader(world.group_of(A))
+    )
     await other.append(A, b"new;")
     assert not asked.done() and not late.done()
     try:
@@ -62,16 +72,22 @@ def test_what_was_asked_of_a_node_that_stands_still_is_answered_by_what_is_true_
 
 
 @story
-async def test_nothing_of_a_node_that_stands_still_happens_and_then_all_of_it(world: World, leader: Node) -> None:
+async def test_nothing_of_a_node_that_stands_still_happens_and_then_all_of_it(
+    world: World, leader: Node
+) -> None:
     follower = next(node for node in world.alive() if node is not leader)
     await world.wait_equal()
-    applied = {number: member.group.applied_index for number, member in follower.core.members.items()}
+    applied = {
+        number: member.group.applied_index for number, member in follower.core.members.items()
+    }
     calls, life = follower.disk.calls, follower.life
     follower.pause(3.0)
     for number in range(5):
         await leader.append(A, b"%d" % number)
     await asyncio.sleep(2.0)
-    assert {number: member.group.applied_index for number, member in follower.core.members.items()} == applied
+    assert {
+        number: member.group.applied_index for number, member in follower.core.members.items()
+    } == applied
     assert follower.disk.calls == calls and follower.life == life
     assert follower.number in leader.lost, "it is silent"
     await asyncio.sleep(2.0)
@@ -96,8 +112,8 @@ async def test_a_node_dies_while_it_stands_still(world: World, leader: Node) -> 
 
 
 async def deaths(world: World, leader: Node) -> None:
-    """At each call that changes its disk while it writes and takes snapshots, one after the other, and the machine with it; each time it comes back with
-    all that was durable."""
+    """At each call that changes its disk while it writes and takes snapshots, one after the other,
+    and the machine with it; each time it comes back with all that was durable."""
     number = 0
     for after in range(12):
         for moment in ("before", "middle", "after"):
@@ -107,14 +123,18 @@ async def deaths(world: World, leader: Node) -> None:
             for _ in range(20):
                 number += 1
                 try:
-                    await world.alive()[number % len(world.alive())].append(A, b"%06d;" % number + b"x" * 400)
+                    await world.alive()[number % len(world.alive())].append(
+                        A, b"%06d;" % number + b"x" * 400
+                    )
                 except (Unavailable, OutcomeUnknown):
                     pass
                 if not node.alive:
                     break
             node.disk.crash = None
             if not node.alive:
-                assert not node.start_or_say(), f"node {node.number} refuses its disk: death {moment} call {after}"
+                assert not node.start_or_say(), (
+                    f"node {node.number} refuses its disk: death {moment} call {after}"
+                )
             await world.wait_leaders()
             world.check()
     assert sum(world.crashes.values()) > 30, world.crashes
@@ -160,7 +180,9 @@ async def serves_elsewhere(world: World, old: Node) -> None:
     """And the old one knows that it leads no more: what is asked of it is not left to wait."""
     group = world.group_of(A)
     await world.wait(lambda: not old.core.is_leader(group), 3.0)
-    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old), 6.0)
+    await world.wait(
+        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old), 6.0
+    )
     other = next(node for node in world.alive() if node is not old and node.core.is_leader(group))
     await other.append(A, b"goes on;")
     assert await other.read(A) == b"goes on;"
@@ -180,8 +202,13 @@ def test_a_bridge_serves_and_a_ring_only_loses_time(count: int) -> None:
         assert (await leader.append(A, b"2;")).record == 2, "the one that hears all leads on"
         world.heal()
         world.ring([*numbers, leader.number])
-        heard = {sender: {to for to in world.voters if (sender, to) not in world.cut} - {sender} for sender in world.voters}
-        assert {len(others) for others in heard.values()} == {count // 2} and len({frozenset(some) for some in heard.values()}) == count
+        heard = {
+            sender: {to for to in world.voters if (sender, to) not in world.cut} - {sender}
+            for sender in world.voters
+        }
+        assert {len(others) for others in heard.values()} == {count // 2} and len(
+            {frozenset(some) for some in heard.values()}
+        ) == count
         await asyncio.sleep(5)
         world.heal()
         await world.wait_leaders()
@@ -192,7 +219,9 @@ def test_a_bridge_serves_and_a_ring_only_loses_time(count: int) -> None:
 
 
 @story
-async def test_a_way_that_holds_two_messages_loses_the_others_or_lets_them_wait(world: World, leader: Node) -> None:
+async def test_a_way_that_holds_two_messages_loses_the_others_or_lets_them_wait(
+    world: World, leader: Node
+) -> None:
     other = next(node for node in world.alive() if node is not leader)
     way = (leader.number, other.number)
     got: list[int] = []
@@ -226,7 +255,8 @@ async def test_messages_that_come_again_change_nothing(world: World, leader: Nod
 
 
 async def slow_leader(world: World, leader: Node) -> None:
-    """Its clock is as slow as it may be, those of the others as fast; it is cut off, and asked until others lead."""
+    """Its clock is as slow as it may be, those of the others as fast; it is cut off, and asked
+    until others lead."""
     now = asyncio.get_running_loop().time()
     for node in world.alive():
         node.clock.set_rate(1 + world.drift * (-0.99 if node is leader else 0.99), now=now)
@@ -272,7 +302,12 @@ def test_a_clock_goes_on_from_where_it_was_at_another_rate() -> None:
     clock = Clock(5000)
     clock.set_rate(0.5)
     clock.set_rate(2.0, now=10.0)
-    assert [clock.ms_of(seconds) for seconds in (0.0, 4.0, 10.0, 11.0)] == [5000, 7000, 10_000, 12_000]
+    assert [clock.ms_of(seconds) for seconds in (0.0, 4.0, 10.0, 11.0)] == [
+        5000,
+        7000,
+        10_000,
+        12_000,
+    ]
 
 
 # --- what is drawn

@@ -1,4 +1,5 @@
-"""Leads go to where the writers are, and back when they are gone; never to a node that gives up what it leads."""
+"""Leads go to where the writers are, and back when they are gone; never to a node that gives up
+what it leads."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def other_than(world: World, leader: Node) -> Node:
 
 
 @story
-async def test_a_group_goes_to_the_node_of_its_writers_and_back_when_they_are_gone(world: World, leader: Node) -> None:
+async def test_a_group_goes_to_the_node_of_its_writers_and_back_when_they_are_gone(
+    world: World, leader: Node
+) -> None:
     group, near = world.group_of(A), other_than(world, leader)
     written = await writes(world, near, 4.0)
     assert written > MANY
@@ -45,7 +48,9 @@ async def test_a_group_goes_to_the_node_of_its_writers_and_back_when_they_are_go
 
 
 @story
-async def test_a_lead_that_a_failure_moved_goes_back_while_clients_write_that_go_where_it_is(world: World, leader: Node) -> None:
+async def test_a_lead_that_a_failure_moved_goes_back_while_clients_write_that_go_where_it_is(
+    world: World, leader: Node
+) -> None:
     group, loop = world.group_of(A), asyncio.get_running_loop()
     written = 0
 
@@ -76,7 +81,9 @@ async def test_few_writers_or_writers_everywhere_move_nothing(world: World, lead
     await writes(world, other_than(world, leader), 4.0, each=0.2)
     assert world.leader(group) is leader
     await asyncio.gather(*(writes(world, node, 4.0) for node in world.alive()))
-    assert world.leader(group) is leader and not any(node.core.leadership.followed for node in world.alive())
+    assert world.leader(group) is leader and not any(
+        node.core.leadership.followed for node in world.alive()
+    )
 
 
 @story
@@ -88,7 +95,9 @@ async def test_a_node_that_may_not_lead_does_not_get_it(world: World, leader: No
 
 
 @story
-async def test_a_node_that_lags_does_not_get_it_and_holds_nobody_up(world: World, leader: Node) -> None:
+async def test_a_node_that_lags_does_not_get_it_and_holds_nobody_up(
+    world: World, leader: Node
+) -> None:
     group, near = world.group_of(A), other_than(world, leader)
     near.core._writes.flush = lambda: None  # type: ignore[method-assign]  # a disk that takes nothing any more
     await writes(world, near, 4.0)
@@ -98,7 +107,9 @@ async def test_a_node_that_lags_does_not_get_it_and_holds_nobody_up(world: World
 def test_a_group_that_comes_with_its_lead_was_put_there_though_it_was_not_here_before() -> None:
     async def run() -> None:
         firsts = {1: 1, 2: 2}
-        core: Any = SimpleNamespace(node=1, members={}, led=set(), on_leadership=[], first_of=firsts.__getitem__)
+        core: Any = SimpleNamespace(
+            node=1, members={}, led=set(), on_leadership=[], first_of=firsts.__getitem__
+        )
         leads = LeaderPlacement(core, SimpleNamespace(waiting_seconds=0.0))  # type: ignore[arg-type]
         leads.placed_anew(firsts)
         assert not leads._placed, "what was chosen before the start holds nothing"
@@ -111,9 +122,12 @@ def test_a_group_that_comes_with_its_lead_was_put_there_though_it_was_not_here_b
 
 
 @story
-async def test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while(world: World, leader: Node) -> None:
+async def test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while(
+    world: World, leader: Node
+) -> None:
     group, near = world.group_of(A), other_than(world, leader)
-    leader.core.leadership._firsts[group] = near.number  # as before an operator's `polynya cluster transfer`
+    # as before an operator's `polynya cluster transfer`
+    leader.core.leadership._firsts[group] = near.number
     leader.core.leadership.placed_anew(range(GROUPS + 1))
     await writes(world, near, 4.0)
     assert world.leader(group) is leader and not leader.core.leadership.followed

@@ -1,4 +1,5 @@
-"""Groups that have replicas on some nodes of many, and move while clients work: any node answers, nothing is lost, and what has left is gone."""
+"""Groups that have replicas on some nodes of many, and move while clients work: any node answers,
+nothing is lost, and what has left is gone."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ story = stories(four)
 
 def off(world: World) -> Node:
     """The node without a replica of A's group."""
-    return next(node for node in world.alive() if node.number not in world.map.replicas_of(world.group_of(A)))
+    return next(
+        node
+        for node in world.alive()
+        if node.number not in world.map.replicas_of(world.group_of(A))
+    )
 
 
 @story
@@ -96,12 +101,20 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
     await world.wait_placed()
     assert group not in leaving.engine.local.machines and group not in leaving.core.shard.groups
     folder = leaving.folder / "snapshots"
-    await world.wait(lambda: not [path for path in leaving.disk.names(folder) if path.startswith(f"g{group:05d}")])
+    await world.wait(
+        lambda: (
+            not [path for path in leaving.disk.names(folder) if path.startswith(f"g{group:05d}")]
+        )
+    )
     other = next(number for number in leaving.core.members if number)
     for _ in range(6):  # segments go as others are written
         await leaving.core.copy_forward(other, [])
         await leaving.snapshot()
-    frames = [(frame.group, frame.kind) for frame in leaving.core.journal.entries() if frame.group == group and frame.kind == 1]
+    frames = [
+        (frame.group, frame.kind)
+        for frame in leaving.core.journal.entries()
+        if frame.group == group and frame.kind == 1
+    ]
     first = leaving.core.journal.segments()[0][0]
     assert not frames or first > 1, "the journal lets go of what nobody reads"
     leaving.kill(power=0.0)
@@ -111,11 +124,15 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
 
 
 @story
-async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(world: World) -> None:
+async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(
+    world: World,
+) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     await outsider.append(A, b"kept;")
-    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
+    leaving = next(
+        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+    )
     await leaving.snapshot()
     calls = leaving.disk.calls
     world.move(group, leaving, outsider)
@@ -138,7 +155,9 @@ async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(
 async def test_a_node_that_was_away_learns_that_its_replica_was_moved(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    away = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
+    away = next(
+        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+    )
     away.kill()
     world.move(group, away, outsider)
     await world.wait_placed()
@@ -315,7 +334,9 @@ async def test_a_full_disk_of_the_only_voter_refuses_and_goes_on(world: World) -
 async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
+    leaving = next(
+        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+    )
     term = leaving.core.term(group)
     assert term > 0
     world.move(group, leaving, outsider)
@@ -346,9 +367,16 @@ async def test_an_old_map_costs_nobody_their_data(world: World) -> None:
     """It says that the node is out, while the group counts on it."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    node = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
+    node = next(
+        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+    )
     rest = tuple(number for number in world.map.voters[group] if number != node.number)
-    old = msgspec.structs.replace(world.map, epoch=99, voters={**world.map.voters, group: rest}, goals={**world.map.goals, group: rest})
+    old = msgspec.structs.replace(
+        world.map,
+        epoch=99,
+        voters={**world.map.voters, group: rest},
+        goals={**world.map.goals, group: rest},
+    )
     node.reconciler.adopt(old)
     await asyncio.sleep(3)
     assert node.core.has(group)
@@ -367,8 +395,15 @@ async def test_learners_are_not_counted(world: World) -> None:
         assert node.engine.replica_lifecycle is not None
         await node.engine.replica_lifecycle.make(group)
     voters = world.map.voters[group]
-    assert leader.core.leadership.change(group, Configuration(voters, (), tuple(sorted(node.number for node in learners)))) is None
-    await world.wait(lambda: all(peer.match for peer in leader.core.statuses()[group].peers.values()))
+    assert (
+        leader.core.leadership.change(
+            group, Configuration(voters, (), tuple(sorted(node.number for node in learners)))
+        )
+        is None
+    )
+    await world.wait(
+        lambda: all(peer.match for peer in leader.core.statuses()[group].peers.values())
+    )
     for number in set(voters) - {leader.number}:
         world.isolate(number)
     with pytest.raises((Unavailable, OutcomeUnknown)):
@@ -376,8 +411,11 @@ async def test_learners_are_not_counted(world: World) -> None:
 
 
 @story
-async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_have_left(world: World) -> None:
-    """It knows whom its groups began with. Some have no replica of them any more and say nothing: those that have one tell it who has."""
+async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_have_left(
+    world: World,
+) -> None:
+    """It knows whom its groups began with. Some have no replica of them any more and say nothing:
+    those that have one tell it who has."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     lost, leaving, stays = (world.nodes[number] for number in world.map.voters[group])
@@ -395,8 +433,11 @@ async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_
 
 
 @story
-async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_settings(world: World) -> None:
-    """They name the nodes that the cluster has today: by these the group would have begun with others, which is in no log."""
+async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_settings(
+    world: World,
+) -> None:
+    """They name the nodes that the cluster has today: by these the group would have begun with
+    others, which is in no log."""
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     right, numbers = world.placed, world.map.voters[group]
@@ -415,17 +456,24 @@ async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_setti
 
 
 @story
-async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_group(world: World) -> None:
+async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_group(
+    world: World,
+) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group))
+    leaving = next(
+        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+    )
     assert leaving.engine.replica_lifecycle is not None
     world.move(group, leaving, outsider)
     await world.wait_placed()
     await leaving.engine.replica_lifecycle.make(group)
     for _ in range(2):
         raft = leaving.core.members[group].raft
-        raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.clock.now_ms())
+        raft.step(
+            Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True),
+            leaving.clock.now_ms(),
+        )
         assert raft.vote != 9, "its empty log is older than what it once had"
         leaving.kill()
         leaving.start()

@@ -1,4 +1,5 @@
-"""Each defect of the list is caught by a test, by one of the first seeds, or by both. A mutant that does not fit the code fails the run."""
+"""Each defect of the list is caught by a test, by one of the first seeds, or by both. A mutant that
+does not fit the code fails the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two nodes: what was acknowledged is on both, and either may lose its disk; the other brings it back, without anybody's help."""
+"""Two nodes: what was acknowledged is on both, and either may lose its disk; the other brings it
+back, without anybody's help."""
 
 from __future__ import annotations
 
@@ -29,11 +30,15 @@ def test_disks_are_lost_in_turn_under_a_writer_and_nothing_is_lost(seed: int) ->
                 await asyncio.sleep(draw.uniform(0.001, 0.02))
                 node = draw.choice(world.alive() or [None])
                 try:
-                    reply = node and await node.append(A, b"%d;" % acknowledged, Producer("p", 1, acknowledged))
+                    reply = node and await node.append(
+                        A, b"%d;" % acknowledged, Producer("p", 1, acknowledged)
+                    )
                 except (OutcomeUnknown, Unavailable):
                     continue
                 if reply:
-                    assert reply.code in (Code.OK, Code.DUPLICATE), f"{reply.code}: something acknowledged was forgotten"
+                    assert reply.code in (Code.OK, Code.DUPLICATE), (
+                        f"{reply.code}: something acknowledged was forgotten"
+                    )
                     acknowledged += 1
 
         writer = asyncio.ensure_future(write())
@@ -46,7 +51,10 @@ def test_disks_are_lost_in_turn_under_a_writer_and_nothing_is_lost(seed: int) ->
             node.start()
             if draw.random() < 0.5:  # the other one, with its disk, and perhaps both again
                 await asyncio.sleep(draw.uniform(0, 1))
-                for each in (world.nodes[3 - node.number], *([node] if draw.random() < 0.5 else [])):
+                for each in (
+                    world.nodes[3 - node.number],
+                    *([node] if draw.random() < 0.5 else []),
+                ):
                     each.kill(power=draw.choice((None, 0.5)))
                     each.start()
             began, before = loop.time(), acknowledged

@@ -1,5 +1,5 @@
-"""Every way to ask sees what was acknowledged before it was asked, on whichever node: a replica that lags, a leader that is none any more, a
-node without a replica."""
+"""Every way to ask sees what was acknowledged before it was asked, on whichever node: a replica
+that lags, a leader that is none any more, a node without a replica."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ async def _attach(service: NodeService, name: str) -> Facts | Refusal:
 
 
 async def _listed(service: NodeService, name: str) -> Facts | None:
-    return next((facts for facts in await service.list_streams("", "", 99) if facts.name == name), None)
+    return next(
+        (facts for facts in await service.list_streams("", "", 99) if facts.name == name), None
+    )
 
 
 WAYS: dict[str, Callable[[NodeService, str], Awaitable[Any]]] = {
@@ -50,7 +52,11 @@ def tail_of(found: Any) -> int:
 
 def newer_name(world: World) -> str:
     """Another stream of the same group."""
-    return next(name for number in range(99) if world.group_of(name := f"test/new{number}") == world.group_of(A))
+    return next(
+        name
+        for number in range(99)
+        if world.group_of(name := f"test/new{number}") == world.group_of(A)
+    )
 
 
 async def ask_all(node: Node, name: str, ways: Iterable[str] = WAYS) -> dict[str, int]:
@@ -70,11 +76,15 @@ async def test_a_replica_that_lags_answers_nothing_that_is_old(world: World, lea
     await leader.append(A, b"2")
     await leader.create(new)
     service = behind.engine.service
-    assert behind.core.shard.groups[world.group_of(A)].machine.streams[A].next_record == 1, "the story is of one that lags"
+    assert behind.core.shard.groups[world.group_of(A)].machine.streams[A].next_record == 1, (
+        "the story is of one that lags"
+    )
     assert (service.facts_nowait(A), service.read_nowait(ReadQuery(A))) == (None, None)
     old, made = await asyncio.gather(ask_all(behind, A), ask_all(behind, new))
     assert old == dict.fromkeys(WAYS, 2)
-    assert made == dict.fromkeys(WAYS, 0), "a stream is nowhere missing once its creation was answered"
+    assert made == dict.fromkeys(WAYS, 0), (
+        "a stream is nowhere missing once its creation was answered"
+    )
 
 
 @story
@@ -100,7 +110,9 @@ async def four() -> tuple[World, Node]:
 
 
 @stories(four)
-async def test_a_node_without_a_replica_gets_no_old_answer_from_one_that_lags(world: World, leader: Node) -> None:
+async def test_a_node_without_a_replica_gets_no_old_answer_from_one_that_lags(
+    world: World, leader: Node
+) -> None:
     group, new, loop = world.group_of(A), newer_name(world), asyncio.get_running_loop()
     await leader.append(A, b"1")
     await world.wait_equal()

@@ -1,4 +1,5 @@
-"""A batch that is damaged in the memory of a leader, and perhaps in its journal: other members have it."""
+"""A batch that is damaged in the memory of a leader, and perhaps in its journal: other members have
+it."""
 
 from __future__ import annotations
 

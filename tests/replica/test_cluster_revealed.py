@@ -1,5 +1,6 @@
-"""For each way in which a simulated cluster fails, a defect that it brings to light: rings, bridges, messages that are lost or come again, narrow ways,
-clocks that strobe, disks that cannot be read, an object store that does not tell what it did, nodes that stand still."""
+"""For each way in which a simulated cluster fails, a defect that it brings to light: rings,
+bridges, messages that are lost or come again, narrow ways, clocks that strobe, disks that cannot be
+read, an object store that does not tell what it did, nodes that stand still."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def term_of(world: World) -> int:
 
 
 async def in_a_ring(world: World, leader: Node) -> None:
-    """Nobody can win: then nobody goes on to higher terms either, which would end whoever leads when all is well."""
+    """Nobody can win: then nobody goes on to higher terms either, which would end whoever leads
+    when all is well."""
     before = term_of(world)
     world.ring(list(world.voters))
     await asyncio.sleep(15)
@@ -34,7 +36,8 @@ async def in_a_ring(world: World, leader: Node) -> None:
 
 
 async def at_one_end_of_a_bridge(world: World, leader: Node) -> None:
-    """The one at the other end does not hear it; the one between hears both, and stays with whom it follows."""
+    """The one at the other end does not hear it; the one between hears both, and stays with whom it
+    follows."""
     middle, other = (node for node in world.alive() if node is not leader)
     before = term_of(world)
     await world.wait_equal()
@@ -76,7 +79,13 @@ async def far_behind_a_narrow_way(world: World, leader: Node) -> None:
     other.start()
     world.bad[leader.number, other.number] = Bad(capacity=2)
     group = world.group_of(A)
-    await world.wait(lambda: other.core.members[group].group.applied_index == leader.core.members[group].group.applied_index, 60.0)
+    await world.wait(
+        lambda: (
+            other.core.members[group].group.applied_index
+            == leader.core.members[group].group.applied_index
+        ),
+        60.0,
+    )
 
 
 async def a_clock_that_strobes(world: World, leader: Node) -> None:
@@ -114,7 +123,8 @@ async def a_start_that_reads_badly(world: World, leader: Node) -> None:
 
 
 async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
-    """It believes that it leads when it is asked for the state of the group; others have gone on by then."""
+    """It believes that it leads when it is asked for the state of the group; others have gone on by
+    then."""
     group = world.group_of(A)
     await leader.append(A, b"old;")
     leader.pause(4.0)
@@ -125,7 +135,9 @@ async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
     await next(node for node in others if node.core.is_leader(group)).append(A, b"new;")
     assert not asked.done()
     status, body = await asked
-    assert status == 200 and msgspec.json.decode(body, type=Captured).records == 2, "what was acknowledged before is not in the backup"
+    assert status == 200 and msgspec.json.decode(body, type=Captured).records == 2, (
+        "what was acknowledged before is not in the backup"
+    )
 
 
 STORIES = {

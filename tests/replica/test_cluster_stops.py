@@ -17,7 +17,12 @@ async def at_home() -> tuple[World, Node]:
     """All groups are led where they are to be; and who leads the group of A."""
     world, _ = await led()
     nodes = world.nodes
-    await world.wait(lambda: all(nodes[nodes[1].core.first_of(group)].core.is_leader(group) for group in range(GROUPS + 1)))
+    await world.wait(
+        lambda: all(
+            nodes[nodes[1].core.first_of(group)].core.is_leader(group)
+            for group in range(GROUPS + 1)
+        )
+    )
     leader = world.leader(world.group_of(A))
     assert leader is not None
     return world, leader
@@ -33,7 +38,9 @@ def leave(node: Node) -> None:
 
 
 @story
-async def test_nothing_comes_back_while_it_stops_and_all_when_it_is_there_again(world: World, leader: Node) -> None:
+async def test_nothing_comes_back_while_it_stops_and_all_when_it_is_there_again(
+    world: World, leader: Node
+) -> None:
     homes = set(leader.core.led)
     leave(leader)
     await world.wait(lambda: not leader.core.led)
@@ -43,7 +50,9 @@ async def test_nothing_comes_back_while_it_stops_and_all_when_it_is_there_again(
     leader.kill()
     await asyncio.sleep(1)
     leader.start()
-    await world.wait(lambda: homes <= set(leader.core.led), seconds=len(homes) * GIVE_BACK_SECONDS + 10)
+    await world.wait(
+        lambda: homes <= set(leader.core.led), seconds=len(homes) * GIVE_BACK_SECONDS + 10
+    )
 
 
 @story
@@ -56,11 +65,15 @@ async def test_a_lead_that_comes_to_it_all_the_same_goes_on(world: World, leader
     assert other is not None
     leader.core.on_leadership.append(lambda number: came.extend({number} & set(leader.core.led)))
     other.core.transfer(group, leader.number)
-    await world.wait(lambda: group in came and not leader.core.led and world.leader(group) is not None)
+    await world.wait(
+        lambda: group in came and not leader.core.led and world.leader(group) is not None
+    )
 
 
 @story
-async def test_of_two_that_stop_neither_gives_its_leads_to_the_other(world: World, leader: Node) -> None:
+async def test_of_two_that_stop_neither_gives_its_leads_to_the_other(
+    world: World, leader: Node
+) -> None:
     other, stays = (node for node in world.alive() if node is not leader)
     leave(leader)
     leave(other)

@@ -1,4 +1,5 @@
-"""Seeds of clusters in worlds drawn for each: with an object store that fails, disks that fail, rot and misdirect, five nodes, clogged ways."""
+"""Seeds of clusters in worlds drawn for each: with an object store that fails, disks that fail, rot
+and misdirect, five nodes, clogged ways."""
 
 from __future__ import annotations
 
@@ -25,14 +26,17 @@ TESTS = Path(__file__).parent.parent
 SEEDS = 5
 LONG_SEEDS = 15  # more of them; `make sim` and `make evidence` try others
 FIRST = commit_seed()
-FOUND: list[tuple[Knobs, list[Step]]] = [  # schedules that once failed, with the seeds and knobs of their worlds, as `make sim` prints them
-    (Knobs(777140), [  # no leader: the last heartbeat of a life that is over put a member to sleep for ever
+# schedules that once failed, with the seeds and knobs of their worlds, as `make sim` prints them
+FOUND: list[tuple[Knobs, list[Step]]] = [
+    # no leader: the last heartbeat of a life that is over put a member to sleep for ever
+    (Knobs(777140), [
         Step(0.5, "disturb", 1979563255),
         Step(0.1, "wall clock", 2123597589),
         Step(0.32, "start", 1212509858),
         Step(0.5, "wipe", 943418769),
     ]),
-    (Knobs(777028), [  # log time went back: a snapshot did not know the time of commands that changed no stream
+    # log time went back: a snapshot did not know the time of commands that changed no stream
+    (Knobs(777028), [
         Step(0.79, "isolate", 1264319017),
         Step(0.104, "start", 2052545857),
         Step(0.828, "start", 1166333382),
@@ -64,10 +68,17 @@ def test_what_once_failed_does_not_again() -> None:
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.swarm import run_swarm; print(run_swarm(1, 10).trace)"
+    code = (
+        f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.swarm "
+        "import run_swarm; print(run_swarm(1, 10).trace)"
+    )
     others = [
         subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": salt}
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": salt},
         ).stdout.strip()
         for salt in ("1", "2")
     ]
@@ -76,9 +87,19 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
 
 @pytest.mark.process
 def test_the_events_of_a_seed_are_written(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sim.run", "--plain", "--mishaps=2", "--seed=3", f"--trace={tmp_path / 'traces'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "sim.run",
+        "--plain",
+        "--mishaps=2",
+        "--seed=3",
+        f"--trace={tmp_path / 'traces'}",
+    ]
     path = {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))}
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | path, timeout=120).stdout
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | path, timeout=120
+    ).stdout
     written = (tmp_path / "traces" / "seed-3.txt").read_bytes()
     assert told.strip().endswith(hashlib.sha256(written).hexdigest()[:16])
     assert b"test/a" in written
@@ -145,7 +166,11 @@ def test_a_failing_seed_shrinks() -> None:
         seed = next(seed for seed in range(20) if failing(seed, SwarmEpisode(seed).schedule[:8]))
         small = shrink(SwarmEpisode(seed).schedule[:8], lambda steps: failing(seed, steps))
         assert failing(seed, small)
-        assert all(not failing(seed, small[:at] + small[at + 1 :]) for at in range(len(small)) if len(small) > 1)
+        assert all(
+            not failing(seed, small[:at] + small[at + 1 :])
+            for at in range(len(small))
+            if len(small) > 1
+        )
 
 
 def failing(seed: int, schedule: Sequence[Step] | None) -> bool:

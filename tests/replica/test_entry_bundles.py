@@ -1,4 +1,5 @@
-"""Appends of one turn are one entry of the log: its bytes, which appends go together, and that each is found again, whatever happens to the nodes."""
+"""Appends of one turn are one entry of the log: its bytes, which appends go together, and that each
+is found again, whatever happens to the nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +12,23 @@ from worlds.service import raw_batch
 from worlds.stream import kafka_batch
 
 from polynya.base.errors import Unavailable
-from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, PATH_BYTES_MAX, PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
+from polynya.base.limits import (
+    APPEND_BYTES_MAX,
+    CONTENT_TYPE_BYTES_MAX,
+    PATH_BYTES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    STREAM_SEQ_BYTES_MAX,
+)
 from polynya.raft import Append as AppendMessage
 from polynya.raft import Entry, encode_message
-from polynya.replica.log import ENTRY_BYTES_MAX, count_of, decode_command, decode_part, encode_bundle, encode_command
+from polynya.replica.log import (
+    ENTRY_BYTES_MAX,
+    count_of,
+    decode_command,
+    decode_part,
+    encode_bundle,
+    encode_command,
+)
 from polynya.replica.member import BUNDLE_BYTES, Bundled, Proposal, bundled, parts_of
 from polynya.stream.commands import (
     BUNDLE_COMMANDS_MAX,
@@ -67,13 +81,20 @@ def test_what_goes_together() -> None:
     entries = bundled(queue)
     assert [len(parts_of(entry)) for entry in entries] == [BUNDLE_COMMANDS_MAX, 3, 1, 1, 1, 2, 2]
     assert [part for entry in entries for part in parts_of(entry)] == queue, "in their order"
-    assert all(len(entry.payload) <= BUNDLE_BYTES + 8 for entry in entries if type(entry) is Bundled)
+    assert all(
+        len(entry.payload) <= BUNDLE_BYTES + 8 for entry in entries if type(entry) is Bundled
+    )
 
 
 def test_an_entry_that_no_message_carries_is_refused_and_the_group_goes_on() -> None:
-    """In the log it would be sent for ever, and each time the other node would drop the connection of all groups."""
-    largest = Batch(1, RECORDS_PER_APPEND_MAX, bytes(APPEND_BYTES_MAX + 1), 1, bytes(4 * RECORDS_PER_APPEND_MAX))
-    room = PATH_BYTES_MAX + CONTENT_TYPE_BYTES_MAX + PRODUCER_ID_BYTES_MAX + STREAM_SEQ_BYTES_MAX + 256
+    """In the log it would be sent for ever, and each time the other node would drop the connection
+    of all groups."""
+    largest = Batch(
+        1, RECORDS_PER_APPEND_MAX, bytes(APPEND_BYTES_MAX + 1), 1, bytes(4 * RECORDS_PER_APPEND_MAX)
+    )
+    room = (
+        PATH_BYTES_MAX + CONTENT_TYPE_BYTES_MAX + PRODUCER_ID_BYTES_MAX + STREAM_SEQ_BYTES_MAX + 256
+    )
     assert len(encode_command(Append("", 1, "", largest))) + room <= ENTRY_BYTES_MAX
     message = AppendMessage(1, 2, 3, 4, 5, 6, 7, [Entry(b"", 1, 2, 3, 4)])
     assert ENTRY_BYTES_MAX + len(encode_message(message)) + 64 <= FRAME_BYTES_MAX
@@ -96,9 +117,17 @@ async def _at_once(node: Node, count: int) -> None:
     """Appends of a pass of the loop: of producers, one twice and one too early, and of nobody."""
     producers = [Producer("p", 0, sequence) for sequence in range(count)]
     asked = [node.append(A, b"%d," % producer.sequence, producer) for producer in producers]
-    asked += [node.append(A, b"0,", producers[0]), node.append(A, b"9,", Producer("p", 0, count + 5)), node.append(A, b"n,")]
+    asked += [
+        node.append(A, b"0,", producers[0]),
+        node.append(A, b"9,", Producer("p", 0, count + 5)),
+        node.append(A, b"n,"),
+    ]
     replies = await asyncio.gather(*asked)
-    assert [reply.code for reply in replies] == [Code.OK] * count + [Code.DUPLICATE, Code.PRODUCER_GAP, Code.OK]
+    assert [reply.code for reply in replies] == [Code.OK] * count + [
+        Code.DUPLICATE,
+        Code.PRODUCER_GAP,
+        Code.OK,
+    ]
     assert [reply.record for reply in replies[:count]] == list(range(1, count + 1))
 
 
@@ -110,18 +139,24 @@ async def _story() -> None:
     world = World(seed=1)
     await world.start()
     group = world.group_of(A)
-    await world.wait(lambda: all(node.core.shard.groups[group].machine.level >= 2 for node in world.alive()))
+    await world.wait(
+        lambda: all(node.core.shard.groups[group].machine.level >= 2 for node in world.alive())
+    )
     leader = world.leader(group)
     assert leader is not None
     await leader.create(A)
     before = leader.core.shard.groups[group].applied_index
     await _at_once(leader, 40)
-    assert leader.core.shard.groups[group].applied_index - before < 10, "40 appends are a few entries"
+    assert leader.core.shard.groups[group].applied_index - before < 10, (
+        "40 appends are a few entries"
+    )
     await world.wait_equal()
     expected = b"".join(b"%d," % sequence for sequence in range(40)) + b"n,"
     for node in world.alive():
         await node.snapshot()
-    for node in list(world.nodes.values()):  # the hot payload is read back from the places that the snapshots name
+    for node in list(
+        world.nodes.values()
+    ):  # the hot payload is read back from the places that the snapshots name
         node.kill(power=1.0)
         node.start()
     await world.wait_leaders()
@@ -140,9 +175,18 @@ def test_kafka_batches_fill_larger_entries() -> None:
         return proposal(Produce(A, 1, kafka_batch(3, b"k" * size)))
 
     size = PRODUCE_BUNDLE_BYTES // 3
-    queue: list[Entry] = [proposal(append_of(1)), produce(size), produce(size), produce(size), proposal(append_of(2)), produce(4)]
+    queue: list[Entry] = [
+        proposal(append_of(1)),
+        produce(size),
+        produce(size),
+        produce(size),
+        proposal(append_of(2)),
+        produce(4),
+    ]
     entries = bundled(queue)
-    assert [len(parts_of(entry)) for entry in entries] == [3, 1, 2], "an append joins no large entry"
+    assert [len(parts_of(entry)) for entry in entries] == [3, 1, 2], (
+        "an append joins no large entry"
+    )
     assert [part for entry in entries for part in parts_of(entry)] == queue, "in their order"
     assert isinstance(decode_command(entries[0].payload), Bundle)
 
@@ -156,7 +200,11 @@ def test_a_produce_waits_for_the_level_also_inside_of_a_bundle() -> None:
         assert leader is not None
         await leader.create(A)
         produce = Produce(A, 1, kafka_batch(3))
-        for command in (produce, Bundle([append_of(0), produce]), Create("test/k", 1, "", Encoding.KAFKA)):
+        for command in (
+            produce,
+            Bundle([append_of(0), produce]),
+            Create("test/k", 1, "", Encoding.KAFKA),
+        ):
             with pytest.raises(Unavailable, match="Finish the upgrade"):
                 await leader.core.call(world.group_of(A), command)
         assert (await leader.append(A, b"x")).record == 1

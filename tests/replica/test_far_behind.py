@@ -1,4 +1,5 @@
-"""Members that missed more than the logs hold: what they are sent goes through their disk, a little at a time, whatever happens on the way."""
+"""Members that missed more than the logs hold: what they are sent goes through their disk, a little
+at a time, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ WINDOW = 4000
 async def one_behind() -> tuple[World, Node, Node]:
     """A leader, and a node that is far behind and dead."""
     world = World()
-    world.settings = lambda *about: structs.replace(settings_of(*about), chunk_bytes=CHUNK, chunk_window_bytes=WINDOW)
+    world.settings = lambda *about: structs.replace(
+        settings_of(*about), chunk_bytes=CHUNK, chunk_window_bytes=WINDOW
+    )
     _, leader = await led(world)
     behind = next(node for node in world.alive() if node is not leader)
     behind.kill()
@@ -50,7 +53,11 @@ def chunks(world: World, to: Node) -> list[int]:
 
     def look(sender: Node, node: int, messages: list[bytes]) -> None:
         if node == to.number:
-            seen.extend(message.offset for message in map(decode_message, messages) if isinstance(message, SnapshotChunk))
+            seen.extend(
+                message.offset
+                for message in map(decode_message, messages)
+                if isinstance(message, SnapshotChunk)
+            )
         carry(sender, node, messages)
 
     world.carry = look  # type: ignore[method-assign]
@@ -58,13 +65,19 @@ def chunks(world: World, to: Node) -> list[int]:
 
 
 @story
-async def test_a_member_that_only_reads_leaves_room_for_one_that_votes(world: World, leader: Node, behind: Node) -> None:
+async def test_a_member_that_only_reads_leaves_room_for_one_that_votes(
+    world: World, leader: Node, behind: Node
+) -> None:
     there, now = leader.engine.exchange, asyncio.get_running_loop().time()
     assert there is not None and not there._packed
-    far = there._packed[1, 9, 9] = catch_up._Packed(deque([ChunkWanted(9, Snapshot(9, 1, Configuration((1,))), 0, 1)]), now, reads=True)
+    far = there._packed[1, 9, 9] = catch_up._Packed(
+        deque([ChunkWanted(9, Snapshot(9, 1, Configuration((1,))), 0, 1)]), now, reads=True
+    )
     assert not there._make_room(now, True) and there._make_room(now, False)
     far.asked.clear()
-    assert there._make_room(now + catch_up.IDLE_SECONDS, True) and not there._packed, "one that is not asked for goes"
+    assert there._make_room(now + catch_up.IDLE_SECONDS, True) and not there._packed, (
+        "one that is not asked for goes"
+    )
     behind.start()
 
 
@@ -82,9 +95,11 @@ async def test_a_break_is_gone_on_from(world: World, leader: Node, behind: Node)
 
 
 @story
-async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(world: World, leader: Node, behind: Node) -> None:
-    """What was asked for and not read yet is asked for again after a while: were that kept beside the first time, ever more would wait to be read
-    before what the receiver needs next."""
+async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(
+    world: World, leader: Node, behind: Node
+) -> None:
+    """What was asked for and not read yet is asked for again after a while: were that kept beside
+    the first time, ever more would wait to be read before what the receiver needs next."""
     seen, in_thread = chunks(world, behind), asyncio.to_thread
 
     async def slowly(work: Any, /, *about: Any) -> Any:
@@ -94,12 +109,19 @@ async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(world: World, lea
 
     with patch.object(asyncio, "to_thread", slowly):
         behind.start()
-        await world.wait(lambda: behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index, 120.0)
+        await world.wait(
+            lambda: (
+                behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index
+            ),
+            120.0,
+        )
     assert len(set(seen)) > 5 and len(seen) <= len(set(seen)) + 1
 
 
 @story
-async def test_a_file_that_was_damaged_where_it_waits_is_made_anew(world: World, leader: Node, behind: Node) -> None:
+async def test_a_file_that_was_damaged_where_it_waits_is_made_anew(
+    world: World, leader: Node, behind: Node
+) -> None:
     """What arrives would be refused as often as it is sent."""
     seen, pack, packed = chunks(world, behind), catch_up.pack_transfer, 0
 
@@ -113,12 +135,19 @@ async def test_a_file_that_was_damaged_where_it_waits_is_made_anew(world: World,
 
     with patch.object(catch_up, "pack_transfer", packing):
         behind.start()
-        await world.wait(lambda: behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index, 20.0)
+        await world.wait(
+            lambda: (
+                behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index
+            ),
+            20.0,
+        )
     assert packed == 2 and len(seen) <= 2 * len(set(seen))
 
 
 @story
-async def test_a_receiver_that_dies_leaves_nothing_and_gets_it_again(world: World, leader: Node, behind: Node) -> None:
+async def test_a_receiver_that_dies_leaves_nothing_and_gets_it_again(
+    world: World, leader: Node, behind: Node
+) -> None:
     seen = chunks(world, behind)
     behind.start()
     await world.wait(lambda: len(seen) > 5)
@@ -130,7 +159,9 @@ async def test_a_receiver_that_dies_leaves_nothing_and_gets_it_again(world: Worl
 
 
 @story
-async def test_a_sender_that_dies_is_followed_by_another(world: World, leader: Node, behind: Node) -> None:
+async def test_a_sender_that_dies_is_followed_by_another(
+    world: World, leader: Node, behind: Node
+) -> None:
     seen = chunks(world, behind)
     behind.start()
     await world.wait(lambda: len(seen) > 5)
@@ -142,7 +173,8 @@ async def test_a_sender_that_dies_is_followed_by_another(world: World, leader: N
 
 @story
 async def test_a_slow_receiver_holds_up_nobody(world: World, leader: Node, behind: Node) -> None:
-    """Its disk takes half a second for a chunk. Appends go on as before, and what waits for it has a bound on both sides."""
+    """Its disk takes half a second for a chunk. Appends go on as before, and what waits for it has
+    a bound on both sides."""
     held: list[int] = []
     behind.start()
     there = behind.engine.exchange.arriving  # type: ignore[union-attr]
@@ -168,7 +200,9 @@ async def test_a_slow_receiver_holds_up_nobody(world: World, leader: Node, behin
 
 
 @story
-async def test_a_receiver_without_room_begins_anew_when_there_is(world: World, leader: Node, behind: Node) -> None:
+async def test_a_receiver_without_room_begins_anew_when_there_is(
+    world: World, leader: Node, behind: Node
+) -> None:
     seen = chunks(world, behind)
     behind.start()
     await world.wait(lambda: len(seen) > 5)
@@ -182,7 +216,10 @@ async def test_a_receiver_without_room_begins_anew_when_there_is(world: World, l
 @story
 async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind: Node) -> None:
     """As many as there are: no node has more than its share in hand."""
-    names = [next(name for n in range(999) if world.group_of(name := f"test/n{n}") == group) for group in range(1, GROUPS + 1)]
+    names = [
+        next(name for n in range(999) if world.group_of(name := f"test/n{n}") == group)
+        for group in range(1, GROUPS + 1)
+    ]
     for name in names:
         group = world.group_of(name)
         await world.wait(lambda group=group: world.leader(group))
@@ -243,13 +280,18 @@ async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_it
 
 
 @story
-async def test_one_that_has_come_to_rest_makes_room_for_another(world: World, leader: Node, behind: Node) -> None:
-    """Else two groups may wait for each other: one has the place at its receiver, the other that at their sender."""
+async def test_one_that_has_come_to_rest_makes_room_for_another(
+    world: World, leader: Node, behind: Node
+) -> None:
+    """Else two groups may wait for each other: one has the place at its receiver, the other that at
+    their sender."""
     arriving.ARRIVING_MAX = 1
     try:
         behind.start()
         there, other = behind.engine.exchange.arriving, behind.core.members[0]  # type: ignore[union-attr]
-        there._arrivals[0] = resting = arriving._Arrival(other, [], asyncio.get_running_loop().time())
+        there._arrivals[0] = resting = arriving._Arrival(
+            other, [], asyncio.get_running_loop().time()
+        )
         resting.idle.set()
         await asyncio.sleep(arriving.IDLE_SECONDS - 0.5)
         assert there._arrivals == {0: resting}
@@ -260,8 +302,11 @@ async def test_one_that_has_come_to_rest_makes_room_for_another(world: World, le
 
 
 @story
-async def test_a_damaged_snapshot_is_written_anew_and_sent(world: World, leader: Node, behind: Node) -> None:
-    """What it said is in memory. As it was it could be sent to nobody, and no start would read it."""
+async def test_a_damaged_snapshot_is_written_anew_and_sent(
+    world: World, leader: Node, behind: Node
+) -> None:
+    """What it said is in memory. As it was it could be sent to nobody, and no start would read
+    it."""
     snapshotter, group = leader.engine.snapshotter, world.group_of(A)
     snapshotter._small_streams, snapshotter._every_bytes = -1, 1 << 30
     for name in [name for n in range(99) if world.group_of(name := f"test/n{n}") == group][:9]:
@@ -289,7 +334,9 @@ async def test_appends_that_the_journal_has_no_more_as_they_were_are_written_aga
     snapshotter._every_bytes = 1 << 30
     hot = next(hot for _, hot in leader.engine.local.machines[group].flush_candidates())
     place = hot[0].place
-    leader.disk.flip(Path(f"/core-0/journal/{place >> 32:010d}.journal"), (place & 0xFFFFFFFF) + 500)
+    leader.disk.flip(
+        Path(f"/core-0/journal/{place >> 32:010d}.journal"), (place & 0xFFFFFFFF) + 500
+    )
     assert not snapshotter.due()
     behind.start()
     await world.wait(snapshotter.due)

@@ -1,4 +1,5 @@
-"""What a round of snapshots keeps of the journal while a full disk takes back places that were given out."""
+"""What a round of snapshots keeps of the journal while a full disk takes back places that were
+given out."""
 
 from __future__ import annotations
 
@@ -26,11 +27,16 @@ story = stories(four)
 
 @story
 async def test_no_entry_comes_before_the_floor_of_its_group(world: World) -> None:
-    """A floor that lies in what is only staged is no floor: the disk is full, and what is written next lies before it. With a segment in between
-    that one would go, and its entries, which a member has acknowledged, with it."""
+    """A floor that lies in what is only staged is no floor: the disk is full, and what is written
+    next lies before it. With a segment in between that one would go, and its entries, which a
+    member has acknowledged, with it."""
     group = world.group_of(A)
     await world.nodes[1].create(A)
-    name = next(each for each in (f"test/{letter}" for letter in "bcdefghijk") if world.group_of(each) != group)
+    name = next(
+        each
+        for each in (f"test/{letter}" for letter in "bcdefghijk")
+        if world.group_of(each) != group
+    )
     quiet = world.group_of(name)
     only = next(node for node in world.alive() if node.core.has(group) and node.core.has(quiet))
     await world.nodes[1].create(name)
@@ -68,18 +74,25 @@ async def keeping() -> tuple[World, Node]:
 
 
 @stories(keeping, World.wait_equal)
-async def test_what_is_applied_while_a_snapshot_is_encoded_may_lie_before_all_of_the_round(world: World, leader: Node) -> None:
-    """The disks of a majority are slow for more than a round of the leader, and done in the midst of the next one: that snapshot then has what the
-    leader wrote long ago, and names these places, which the round must not let go of."""
+async def test_what_is_applied_while_a_snapshot_is_encoded_may_lie_before_all_of_the_round(
+    world: World, leader: Node
+) -> None:
+    """The disks of a majority are slow for more than a round of the leader, and done in the midst
+    of the next one: that snapshot then has what the leader wrote long ago, and names these places,
+    which the round must not let go of."""
     group = world.group_of(A)
     member, usual = leader.core.members[group], world.disk_seconds
-    name = next(each for each in (f"test/{number}" for number in range(9)) if world.group_of(each) == group)
+    name = next(
+        each for each in (f"test/{number}" for number in range(9)) if world.group_of(each) == group
+    )
     world.disk_seconds = lambda node: usual(node) if node is leader else 20.0  # type: ignore[method-assign]
     creating = asyncio.ensure_future(leader.create(name))
     await asyncio.sleep(0.5)
     payloads = [b"%03d" % number * 300 for number in range(80)]
     appending = [asyncio.ensure_future(leader.append(A, payload)) for payload in payloads]
-    await world.wait(lambda: member.raft.durable == member.raft.log.last >= member.group.applied_index + 2)
+    await world.wait(
+        lambda: member.raft.durable == member.raft.log.last >= member.group.applied_index + 2
+    )
     await leader.snapshot()
     stood, last = member.group.applied_index, member.raft.log.last
     await world.wait(lambda: member.group.applied_index > stood, seconds=30.0)

@@ -1,4 +1,5 @@
-"""Two releases side by side: what is new begins when every node knows it, in every group at one place of its log."""
+"""Two releases side by side: what is new begins when every node knows it, in every group at one
+place of its log."""
 
 from __future__ import annotations
 
@@ -21,8 +22,11 @@ from polynya.stream.state.feature_level import tag_of
 A = "test/a"
 
 
-def story(tell: Callable[[World, dict[int, int]], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Of a release of level 2, in which deleting a stream is new, and what each node has announced: all are of the release before."""
+def story(
+    tell: Callable[[World, dict[int, int]], Awaitable[None]],
+) -> Callable[[pytest.MonkeyPatch], None]:
+    """Of a release of level 2, in which deleting a stream is new, and what each node has announced:
+    all are of the release before."""
 
     async def run() -> None:
         world = World()
@@ -41,11 +45,19 @@ def story(tell: Callable[[World, dict[int, int]], Awaitable[None]]) -> Callable[
     return test
 
 
-def looked(world: World, announced: dict[int, int], known: Sequence[int] | None = None) -> list[int]:
-    """All nodes look once; the levels that they say they work at. `known`: the nodes of the cluster, as far as they have heard."""
+def looked(
+    world: World, announced: dict[int, int], known: Sequence[int] | None = None
+) -> list[int]:
+    """All nodes look once; the levels that they say they work at. `known`: the nodes of the
+    cluster, as far as they have heard."""
     works_at: list[int] = []
     for node in world.alive():
-        FeatureLevels(node.core, lambda: world.voters if known is None else known, announced.__getitem__, works_at.append).look()
+        FeatureLevels(
+            node.core,
+            lambda: world.voters if known is None else known,
+            announced.__getitem__,
+            works_at.append,
+        ).look()
     return works_at
 
 
@@ -79,7 +91,9 @@ async def test_what_is_new_waits_for_the_last_node(world: World, announced: dict
 
 
 @story
-async def test_a_node_that_has_not_said_is_waited_for(world: World, announced: dict[int, int]) -> None:
+async def test_a_node_that_has_not_said_is_waited_for(
+    world: World, announced: dict[int, int]
+) -> None:
     announced |= {1: 2, 2: 2, 3: 0}
     await world.wait_leaders()
     looked(world, announced)
@@ -88,7 +102,9 @@ async def test_a_node_that_has_not_said_is_waited_for(world: World, announced: d
 
 
 @story
-async def test_a_core_that_has_not_heard_of_its_cluster_yet_raises_nothing(world: World, announced: dict[int, int]) -> None:
+async def test_a_core_that_has_not_heard_of_its_cluster_yet_raises_nothing(
+    world: World, announced: dict[int, int]
+) -> None:
     """One that begins to lead before it has the map, or has one from before the others came."""
     announced |= {1: 2, 2: 2, 3: 1}
     await world.wait_leaders()
@@ -99,7 +115,9 @@ async def test_a_core_that_has_not_heard_of_its_cluster_yet_raises_nothing(world
 
 
 @story
-async def test_a_level_outlives_restarts_and_the_release_before_refuses_it(world: World, announced: dict[int, int]) -> None:
+async def test_a_level_outlives_restarts_and_the_release_before_refuses_it(
+    world: World, announced: dict[int, int]
+) -> None:
     announced |= dict.fromkeys(world.voters, 2)
     looked(world, announced)
     await world.wait(lambda: all(levels_of(node) == {2} for node in world.alive()))
@@ -111,8 +129,21 @@ async def test_a_level_outlives_restarts_and_the_release_before_refuses_it(world
     assert levels_of(node) == {2}
     node.kill()
     levels.LEVEL = 1
-    with pytest.raises(ConfigError, match=r"works at level 2; this release supports levels up to 1: start this node with the release"):
-        open_storage(Path("/core-0"), core=0, cores=1, groups=2, files=node.disk, segment_bytes=world.segment_bytes)
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"works at level 2; this release supports levels up to 1: start this node with the "
+            r"release"
+        ),
+    ):
+        open_storage(
+            Path("/core-0"),
+            core=0,
+            cores=1,
+            groups=2,
+            files=node.disk,
+            segment_bytes=world.segment_bytes,
+        )
     levels.LEVEL = 2
     node.start()
     await world.wait_equal()

@@ -1,5 +1,6 @@
-"""What takes how long, in virtual time: nothing waits for a timer, for the answer to another append, or for the object store; and a cluster
-that loses power while it is born is born after that."""
+"""What takes how long, in virtual time: nothing waits for a timer, for the answer to another
+append, or for the object store; and a cluster that loses power while it is born is born after
+that."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def of_exact_times(world: World) -> None:
 
 @story
 async def test_an_append_by_itself_takes_a_trip_and_a_write(world: World, leader: Node) -> None:
-    """There, written there while it is written here, and back; one trip more each way from a node that does not lead. No timer."""
+    """There, written there while it is written here, and back; one trip more each way from a node
+    that does not lead. No timer."""
     follower = next(node for node in world.alive() if node is not leader)
     await follower.append(A, b"the way is known;")
     of_exact_times(world)
@@ -60,7 +62,8 @@ async def unbounded() -> tuple[World, Node]:
 
 @stories(unbounded)
 async def test_appends_do_not_wait_for_the_answers_to_others(world: World, leader: Node) -> None:
-    """Far nodes, and quick disks: one that comes every 5 ms is answered after a trip, whatever is on its way."""
+    """Far nodes, and quick disks: one that comes every 5 ms is answered after a trip, whatever is
+    on its way."""
     await asyncio.sleep(0.7)
     world.delay, world.disk_delay = (0.1, 0.1), (0.0005, 0.0005)
     reply = await leader.append(A, b"%02d;" % 0)
@@ -79,7 +82,11 @@ async def test_appends_do_not_wait_for_the_answers_to_others(world: World, leade
 @story
 async def test_creations_that_come_together_share_their_writes(world: World, leader: Node) -> None:
     of_exact_times(world)
-    names = [name for number in range(700) if world.group_of(name := f"test/burst{number}") == world.group_of(A)][:300]
+    names = [
+        name
+        for number in range(700)
+        if world.group_of(name := f"test/burst{number}") == world.group_of(A)
+    ][:300]
 
     async def create_all() -> None:
         replies = await asyncio.gather(*(leader.create(name) for name in names))
@@ -101,7 +108,9 @@ def test_appends_and_reads_do_not_wait_for_the_object_store(untold: float) -> No
         await led(world)
         store.weather = Weather(untold=untold, delay=(3.0, 3.0))
         slowest, number = 0.0, 0
-        while number < 200 or (number < 4000 and not world.idled["Evict"]):  # half of the requests are not answered: that takes tries
+        while number < 200 or (
+            number < 4000 and not world.idled["Evict"]
+        ):  # half of the requests are not answered: that takes tries
             node = world.alive()[number % 3]
             if number % 40 == 0:  # something to evict
                 await node.create(f"test/rare{number}")

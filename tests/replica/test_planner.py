@@ -1,4 +1,5 @@
-"""The planner in a toy cluster: whatever is asked for comes about, step by step, none of which takes a group below its quorum."""
+"""The planner in a toy cluster: whatever is asked for comes about, step by step, none of which
+takes a group below its quorum."""
 
 from __future__ import annotations
 
@@ -9,8 +10,25 @@ from hypothesis import strategies as st
 from worlds.toy_groups import ROUNDS_MAX, Toy, node
 
 from polynya.replica import zones
-from polynya.replica.planner import MOVES_AT_ONCE, READS_AT_ONCE, ChangeVoters, is_read_as_it_should, may_have_work, moving, plan
-from polynya.stream.commands import NodeAdd, NodeAnnounce, NodePromote, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
+from polynya.replica.planner import (
+    MOVES_AT_ONCE,
+    READS_AT_ONCE,
+    ChangeVoters,
+    is_read_as_it_should,
+    may_have_work,
+    moving,
+    plan,
+)
+from polynya.stream.commands import (
+    NodeAdd,
+    NodeAnnounce,
+    NodePromote,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    ReaderAdd,
+    SetBalancing,
+)
 from polynya.stream.placement import META_GROUP
 
 
@@ -59,8 +77,11 @@ def test_a_node_is_removed_when_its_last_replica_is_gone() -> None:
     toy.check_rest()
 
 
-def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_get_a_vote() -> None:
-    """Where its goal changes while both majorities count, the map does not name the node any more and the group still does."""
+def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_get_a_vote() -> (
+    None
+):
+    """Where its goal changes while both majorities count, the map does not name the node any more
+    and the group still does."""
     toy = Toy([""] * 3, groups=1, replicas=1, slow=1.0)
     toy.apply(NodeAdd(node(4)))
     toy.settle()
@@ -78,14 +99,18 @@ def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_
 
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 @pytest.mark.parametrize("state", [NodeState.EMPTYING, NodeState.LEAVING])
-def test_nodes_that_are_told_to_go_at_the_same_time_keep_what_nobody_can_take_over(replicas: int, state: int) -> None:
+def test_nodes_that_are_told_to_go_at_the_same_time_keep_what_nobody_can_take_over(
+    replicas: int, state: int
+) -> None:
     """Each was allowed to, as the others were to stay."""
     for going in range(1, 6):
         toy = Toy([""] * 5, replicas=replicas)
         for number in range(1, going + 1):
             toy.apply(NodeSet(number, state))
         toy.settle()
-        assert all(len(configuration.voters) >= replicas for configuration in toy.configurations.values())
+        assert all(
+            len(configuration.voters) >= replicas for configuration in toy.configurations.values()
+        )
 
 
 def test_three_nodes_do_not_become_two_by_themselves_when_one_is_away() -> None:
@@ -107,7 +132,11 @@ def test_a_node_that_is_given_up_is_replaced_and_only_where_there_is_room() -> N
 
 def test_a_replaced_disk_gives_just_its_replicas_to_the_heir() -> None:
     toy = Toy([""] * 5)
-    before = {group: placement.voters for group, placement in toy.map.groups.items() if 2 in placement.voters}
+    before = {
+        group: placement.voters
+        for group, placement in toy.map.groups.items()
+        if 2 in placement.voters
+    }
     toy.down.add(2)
     toy.apply(NodeAdd(msgspec.structs.replace(node(6), peer="n2:1", http="http://n2", replaces=2)))
     toy.down.add(6)
@@ -143,7 +172,12 @@ def test_a_cordoned_node_keeps_what_it_has_and_a_drained_one_its_replicas() -> N
     toy.apply(SetBalancing(True))
     toy.settle()
     toy.check_rest()
-    assert toy.holds()[4] == held[4] and toy.holds()[1] > 0 and toy.map.leader_count(1) == 0 and toy.map.leader_count(4) > 0
+    assert (
+        toy.holds()[4] == held[4]
+        and toy.holds()[1] > 0
+        and toy.map.leader_count(1) == 0
+        and toy.map.leader_count(4) > 0
+    )
 
 
 def test_when_all_who_could_lead_are_drained_one_of_them_still_does() -> None:
@@ -171,7 +205,9 @@ def zoned(toy: Toy, number: int, zone: str) -> NodeAnnounce:
     return NodeAnnounce(number, record.peer, record.http, zone, 1)
 
 
-def test_zones_that_are_introduced_node_after_node_are_kept_apart_unasked_once_all_are_known() -> None:
+def test_zones_that_are_introduced_node_after_node_are_kept_apart_unasked_once_all_are_known() -> (
+    None
+):
     toy = Toy([""] * 6, groups=24)
     for number, zone in enumerate("aabbc", 1):
         toy.apply(zoned(toy, number, zone))
@@ -184,7 +220,9 @@ def test_zones_that_are_introduced_node_after_node_are_kept_apart_unasked_once_a
     for group, placement in toy.map.groups.items():
         if group:
             assert {toy.map.nodes[each].zone for each in placement.voters} == {"a", "b", "c"}
-            assert len(set(placement.voters) - before[group]) <= 1, "no more is copied than has to be"
+            assert len(set(placement.voters) - before[group]) <= 1, (
+                "no more is copied than has to be"
+            )
     assert not may_have_work(toy.map)
 
 
@@ -254,11 +292,20 @@ def test_more_cores_hold_more() -> None:
     toy = Toy([""] * 3, groups=16)
     toy.apply(NodeAdd(node(4, cores=4), balance=True))
     toy.settle()
-    assert toy.holds()[4] == 16 and max(toy.holds()[each] for each in (1, 2, 3)) - min(toy.holds()[each] for each in (1, 2, 3)) <= 1
+    assert (
+        toy.holds()[4] == 16
+        and max(toy.holds()[each] for each in (1, 2, 3))
+        - min(toy.holds()[each] for each in (1, 2, 3))
+        <= 1
+    )
 
 
 def reading(toy: Toy, number: int) -> list[int]:
-    return [group for group, configuration in toy.configurations.items() if number in configuration.readers]
+    return [
+        group
+        for group, configuration in toy.configurations.items()
+        if number in configuration.readers
+    ]
 
 
 def test_a_read_replica_follows_every_group_a_few_at_a_time_and_nothing_else_changes() -> None:
@@ -274,10 +321,18 @@ def test_a_read_replica_follows_every_group_a_few_at_a_time_and_nothing_else_cha
     assert len(reading(toy, 4)) == 1 + READS_AT_ONCE
     toy.settle()
     toy.check_rest()
-    assert len(reading(toy, 4)) == 31 and toy.map.groups == before and is_read_as_it_should(toy.map, toy.observe())
+    assert (
+        len(reading(toy, 4)) == 31
+        and toy.map.groups == before
+        and is_read_as_it_should(toy.map, toy.observe())
+    )
     toy.apply(SetBalancing(True, 5))
     toy.settle()
-    assert toy.holds()[4] == 0 and toy.map.leader_count(4) == 0 and {len(each.voters) for each in toy.map.groups.values()} == {3}
+    assert (
+        toy.holds()[4] == 0
+        and toy.map.leader_count(4) == 0
+        and {len(each.voters) for each in toy.map.groups.values()} == {3}
+    )
 
 
 def test_a_read_replica_that_is_away_is_nothing_to_do() -> None:
@@ -332,7 +387,21 @@ def test_a_read_replica_does_not_hide_that_zones_are_known() -> None:
 ACTS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["add", "reader", "promote", "cordon", "drain", "empty", "leave", "active", "balance", "down", "up", "move", "zone"]
+            [
+                "add",
+                "reader",
+                "promote",
+                "cordon",
+                "drain",
+                "empty",
+                "leave",
+                "active",
+                "balance",
+                "down",
+                "up",
+                "move",
+                "zone",
+            ]
         ),
         st.integers(1, 9),
     ),
@@ -342,7 +411,8 @@ ACTS = st.lists(
 
 @pytest.mark.timeout(120)
 @given(
-    named=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=3, max_size=6) | st.lists(st.sampled_from("abc"), min_size=3, max_size=6),
+    named=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=3, max_size=6)
+    | st.lists(st.sampled_from("abc"), min_size=3, max_size=6),
     replicas=st.sampled_from([1, 3, 5]),
     acts=ACTS,
     share=st.sampled_from([1.0, 0.6, 0.3]),
@@ -350,7 +420,12 @@ ACTS = st.lists(
     seed=st.integers(0, 1000),
 )
 def test_whatever_is_asked_for_it_ends_and_no_step_takes_a_quorum(
-    named: list[str], replicas: int, acts: list[tuple[str, int]], share: float, slow: float, seed: int
+    named: list[str],
+    replicas: int,
+    acts: list[tuple[str, int]],
+    share: float,
+    slow: float,
+    seed: int,
 ) -> None:
     toy = Toy(named, groups=6, replicas=replicas, seed=seed, slow=slow)
     for act, number in acts:
@@ -359,7 +434,9 @@ def test_whatever_is_asked_for_it_ends_and_no_step_takes_a_quorum(
             toy.round(share)
     toy.down.clear()
     toy.settle(share)
-    for number in [number for number, record in toy.map.nodes.items() if record.state == NodeState.REMOVED]:
+    for number in [
+        number for number, record in toy.map.nodes.items() if record.state == NodeState.REMOVED
+    ]:
         toy.down.add(number)
     toy.settle(share)
     able = [number for number, record in toy.map.nodes.items() if record.state == NodeState.ACTIVE]

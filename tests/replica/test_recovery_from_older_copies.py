@@ -1,4 +1,5 @@
-"""After the loss of all nodes the copies of the groups are of different moments; what was flushed since each of them is found by itself."""
+"""After the loss of all nodes the copies of the groups are of different moments; what was flushed
+since each of them is found by itself."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ PART = b"0123456789" * 10
 async def begun() -> tuple[World, Node]:
     """One node: all groups are flushed to the same packs."""
     loop = asyncio.get_running_loop()
-    return await led(World(count=1, store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000)))
+    return await led(
+        World(count=1, store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000))
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +37,8 @@ def chance(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     async def nothing(_: Collector) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(
-        Collector, "run", nothing
-    )  # the packs of the first round are there still: which of them are needed is another question
+    # the packs of the first round are there still: which of them are needed is another question
+    monkeypatch.setattr(Collector, "run", nothing)
     with chance_of(1):
         yield
 
@@ -62,17 +64,26 @@ async def recovered(objects: dict[str, object]) -> dict[str, bytes]:
 
 
 @story
-async def test_a_pack_that_one_group_knows_is_looked_into_for_the_others(world: World, node: Node) -> None:
-    other = next(name for name in (f"other-{number}" for number in range(99)) if world.group_of(name) != world.group_of(A))
+async def test_a_pack_that_one_group_knows_is_looked_into_for_the_others(
+    world: World, node: Node
+) -> None:
+    other = next(
+        name
+        for name in (f"other-{number}" for number in range(99))
+        if world.group_of(name) != world.group_of(A)
+    )
     store = world.store
     assert store is not None
 
     async def written(times: int) -> dict[str, object]:
-        """The store once what is appended now is in packs, and these in the copies of both groups."""
+        """The store once what is appended now is in packs, and these in the copies of both
+        groups."""
         for name in (A, other):
             for _ in range(times):
                 await node.append(name, PART)
-        await world.wait(lambda: not any(machine.hot_bytes for machine in node.core.led.values()), seconds=60)
+        await world.wait(
+            lambda: not any(machine.hot_bytes for machine in node.core.led.values()), seconds=60
+        )
         await asyncio.sleep(200)
         return dict(store.objects)
 

@@ -1,4 +1,5 @@
-"""Leases, cursors, forks, producers and lives are the same after a failover as before: what decides them is in the log."""
+"""Leases, cursors, forks, producers and lives are the same after a failover as before: what decides
+them is in the log."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ story = stories(led)
 
 
 class Workers:
-    """A cluster whose nodes know subscriptions, asked at any of them, again as long as they have no leader."""
+    """A cluster whose nodes know subscriptions, asked at any of them, again as long as they have no
+    leader."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -41,7 +43,9 @@ class Workers:
     async def stop(self, number: int) -> None:
         await self.shells.pop(number).subscriptions.stop()
 
-    async def ask(self, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
+    async def ask(
+        self, method: str, path: str, body: Any = None, token: str = ""
+    ) -> tuple[int, Any]:
         for attempt in range(60):
             shell = self.shells[sorted(self.shells)[attempt % len(self.shells)]]
             with suppress(Unavailable, OutcomeUnknown):
@@ -61,8 +65,12 @@ class Workers:
 async def write_json(node: Node, name: str, record: bytes = b"") -> Reply:
     service = node.engine.service
     if record:
-        return await node.propose(name, Append(name, service.now_ms(), "application/json", json_batch(record)))
-    return await node.propose(name, Create(name, service.now_ms(), "application/json", Encoding.JSON))
+        return await node.propose(
+            name, Append(name, service.now_ms(), "application/json", json_batch(record))
+        )
+    return await node.propose(
+        name, Create(name, service.now_ms(), "application/json", Encoding.JSON)
+    )
 
 
 async def lose_the_leader(world: World, group: int, workers: Workers | None = None) -> Node:
@@ -78,7 +86,9 @@ async def lose_the_leader(world: World, group: int, workers: Workers | None = No
 
 
 @story
-async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it_lasts(world: World, leader: Node) -> None:
+async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it_lasts(
+    world: World, leader: Node
+) -> None:
     workers = Workers(world)
     await workers.start()
     for name in (POOL, JOB):
@@ -94,10 +104,17 @@ async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it
     status, answer = await workers.ask("POST", "subscriptions/s/claim", {"worker": "two"})
     assert status == 409, "its first leader is gone, and the lease is not"
     assert answer["error"]["code"] == "ALREADY_CLAIMED"
-    assert (answer["error"]["current_holder"], answer["error"]["generation"]) == ("one", claimed["generation"])
+    assert (answer["error"]["current_holder"], answer["error"]["generation"]) == (
+        "one",
+        claimed["generation"],
+    )
     dead.start()
     await workers.start()
-    second = await workers.until("POST", "subscriptions/s/claim", {"worker": "two"}, 200) if loop.time() > until else None
+    second = (
+        await workers.until("POST", "subscriptions/s/claim", {"worker": "two"}, 200)
+        if loop.time() > until
+        else None
+    )
     while second is None:
         await asyncio.sleep(0.5)
         status, answer = await workers.ask("POST", "subscriptions/s/claim", {"worker": "two"})
@@ -105,14 +122,26 @@ async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it
         assert loop.time() < until + 10, "the lease has no end"
         second = answer if status == 200 else None
     assert second["generation"] > claimed["generation"]
-    late = {"wake_id": claimed["wake_id"], "generation": claimed["generation"], "acks": [], "done": True}
+    late = {
+        "wake_id": claimed["wake_id"],
+        "generation": claimed["generation"],
+        "acks": [],
+        "done": True,
+    }
     status, answer = await workers.ask("POST", "subscriptions/s/ack", late, claimed["token"])
     assert (status, answer["error"]["code"]) == (409, "FENCED")
 
     await lose_the_leader(world, home, workers)
     acks = [{"stream": link["path"], "offset": link["tail_offset"]} for link in second["streams"]]
-    done = {"wake_id": second["wake_id"], "generation": second["generation"], "acks": acks, "done": True}
-    assert (await workers.ask("POST", "subscriptions/s/ack", done, second["token"]))[0] == 200, "a token is good at the next leader, too"
+    done = {
+        "wake_id": second["wake_id"],
+        "generation": second["generation"],
+        "acks": acks,
+        "done": True,
+    }
+    assert (await workers.ask("POST", "subscriptions/s/ack", done, second["token"]))[0] == 200, (
+        "a token is good at the next leader, too"
+    )
     shown = (await workers.ask("GET", "subscriptions/s"))[1]
     assert shown["streams"][0]["acked_offset"] == TAIL
     for number in list(workers.shells):
@@ -126,7 +155,9 @@ def leader_knows(world: World, group: int, key: str) -> bool:
 
 
 @pytest.mark.parametrize("lost", ["the source's leader", "the fork's leader"])
-def test_a_fork_is_whole_or_not_there_and_its_source_is_held_and_let_go_after_a_failover(lost: str) -> None:
+def test_a_fork_is_whole_or_not_there_and_its_source_is_held_and_let_go_after_a_failover(
+    lost: str,
+) -> None:
     @story
     async def tell(world: World, leader: Node) -> None:
         names = [f"test/fork{number}" for number in range(20)]
@@ -175,7 +206,9 @@ async def test_a_producer_goes_on_where_it_was(world: World, leader: Node) -> No
     node = world.alive()[0]
     for number in range(4):
         again = await node.append(A, b"other;", Producer("p", 3, number))
-        assert (again.code, again.first_record) == (Code.DUPLICATE, number), "each of the last answers is remembered, with its place"
+        assert (again.code, again.first_record) == (Code.DUPLICATE, number), (
+            "each of the last answers is remembered, with its place"
+        )
     assert (await node.append(A, b"x", Producer("p", 3, 5))).code == Code.PRODUCER_GAP
     assert (await node.append(A, b"x", Producer("p", 2, 4))).code == Code.PRODUCER_STALE
     assert (await node.append(A, b"4;", Producer("p", 3, 4))).record == 5
@@ -183,7 +216,9 @@ async def test_a_producer_goes_on_where_it_was(world: World, leader: Node) -> No
 
 
 @story
-async def test_what_was_read_lives_on_after_a_failover_and_no_longer(world: World, leader: Node) -> None:
+async def test_what_was_read_lives_on_after_a_failover_and_no_longer(
+    world: World, leader: Node
+) -> None:
     """Reads that another node answered, and the leader alone heard of, count at the next leader."""
     name, loop = "test/short", asyncio.get_running_loop()
     group = world.group_of(name)

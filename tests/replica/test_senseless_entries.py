@@ -1,4 +1,5 @@
-"""An entry that no node can read does not get into the logs of the others: they elect one of themselves, and the broken leader follows."""
+"""An entry that no node can read does not get into the logs of the others: they elect one of
+themselves, and the broken leader follows."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from polynya.stream.commands import (
 )
 
 story = stories(led, World.wait_equal)
-NEGATIVE = msgspec.structs.replace(Append(A, 1, "text/plain", raw_batch(b"x")), producer=Producer("p", -1, 0))
+NEGATIVE = msgspec.structs.replace(
+    Append(A, 1, "text/plain", raw_batch(b"x")), producer=Producer("p", -1, 0)
+)
 MANY = Append(A, 1, "text/plain", msgspec.structs.replace(raw_batch(b"x"), records=1 << 32))
 NOISE = (
     log.encode_command(NEGATIVE),
@@ -45,14 +48,26 @@ NOISE = (
     b"\xd9\x02\xff\xff",
     b"\x91" * 3000,
     log.encode_command(SetLevel(99)),
-    log.encode_command(Append(A, 1, "text/plain", msgspec.structs.replace(raw_batch(b"x"), lengths=b"123"))),
+    log.encode_command(
+        Append(A, 1, "text/plain", msgspec.structs.replace(raw_batch(b"x"), lengths=b"123"))
+    ),
     log.encode_command(Bundle([Append(A, 1 << 60, "text/plain", None, close=True)])),
 )
 PACK = "c/packs/20260101-00/1-" + "0" * 32
-NONSENSE: tuple[tuple[str, Command], ...] = (  # what ended followers, or would be stored and end whoever reads it
+NONSENSE: tuple[
+    tuple[str, Command], ...
+] = (  # what ended followers, or would be stored and end whoever reads it
     ("level", SetLevel(99)),
     ("slice", ReplaceSlices(PACK, 1, 1, [(1, ColdSlice(0, 0, 1, 1 << 40, PACK, 0, 1, 0))])),
-    ("lengths", Append(A, 1, "text/plain", msgspec.structs.replace(raw_batch(b"noise"), records=2, lengths=b"\1\0\0\0"))),
+    (
+        "lengths",
+        Append(
+            A,
+            1,
+            "text/plain",
+            msgspec.structs.replace(raw_batch(b"noise"), records=2, lengths=b"\1\0\0\0"),
+        ),
+    ),
     ("time", Append(A, 1 << 60, "text/plain", raw_batch(b"noise"))),
     ("epoch", PlaceGroup(1, (1,), 1, -1)),
     ("fork", Create("default/f", 1, "text/plain", 0, fork=Fork("a", A, 1, 1 << 63, 0))),
@@ -74,17 +89,25 @@ def test_what_is_no_command_is_refused_when_it_is_read(noise: bytes) -> None:
 
 
 @story
-async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: World, leader: Node) -> None:
+async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(
+    world: World, leader: Node
+) -> None:
     group = world.group_of(A)
     await leader.append(A, b"1;")
     encode = log.encode_command
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("polynya.engine.replicated.encode_command", lambda command: b"\xc1" + encode(command))
+        patched.setattr(
+            "polynya.engine.replicated.encode_command", lambda command: b"\xc1" + encode(command)
+        )
         stuck = asyncio.ensure_future(leader.append(A, b"noise;"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader))
-    other = next(node for node in world.alive() if node is not leader and node.core.is_leader(group))
+    await world.wait(
+        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader)
+    )
+    other = next(
+        node for node in world.alive() if node is not leader and node.core.is_leader(group)
+    )
     await other.append(A, b"2;")
     with pytest.raises(PolynyaError):
         await stuck
@@ -99,7 +122,9 @@ async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: 
 
 
 @pytest.mark.parametrize(("_", "command"), NONSENSE, ids=[name for name, _ in NONSENSE])
-def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_stored(_: str, command: Command) -> None:
+def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_stored(
+    _: str, command: Command
+) -> None:
     @story
     async def told(world: World, leader: Node) -> None:
         group = world.group_of(A)
@@ -108,8 +133,12 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("polynya.engine.replicated.encode_proposal", log.encode_command)
             leader.core.propose(group, command, answers.append)
-        await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader))
-        other = next(node for node in world.alive() if node is not leader and node.core.is_leader(group))
+        await world.wait(
+            lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader)
+        )
+        other = next(
+            node for node in world.alive() if node is not leader and node.core.is_leader(group)
+        )
         await other.append(A, b"2;")
         assert [type(answer) for answer in answers] == [OutcomeUnknown]
         for node in list(world.alive()):
@@ -136,7 +165,9 @@ async def test_nonsense_is_not_proposed(world: World, leader: Node) -> None:
 
 
 @story
-async def test_a_senseless_append_of_a_hostile_relay_is_not_proposed(world: World, leader: Node) -> None:
+async def test_a_senseless_append_of_a_hostile_relay_is_not_proposed(
+    world: World, leader: Node
+) -> None:
     group, term = world.group_of(A), leader.core.term(world.group_of(A))
     head = group.to_bytes(2, "little")
     hear = leader.engine.service._on_propose
@@ -158,12 +189,16 @@ async def test_a_senseless_append_of_a_hostile_relay_is_not_proposed(world: Worl
 
 
 @story
-async def test_one_node_that_cannot_read_what_the_others_log_costs_them_nothing(world: World, leader: Node) -> None:
+async def test_one_node_that_cannot_read_what_the_others_log_costs_them_nothing(
+    world: World, leader: Node
+) -> None:
     old = next(node for node in world.alive() if node is not leader)
     group = world.group_of(A)
     term = leader.core.term(group)
     real = old.core._validator.accept
-    old.core._validator.accept = lambda message, now_ms: message.group != group and real(message, now_ms)  # type: ignore[method-assign]
+    old.core._validator.accept = lambda message, now_ms: (
+        message.group != group and real(message, now_ms)
+    )  # type: ignore[method-assign]
     for number in range(20):
         await leader.append(A, b"%d;" % number)
         await asyncio.sleep(1)

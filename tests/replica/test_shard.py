@@ -1,4 +1,5 @@
-"""Entries of a core's groups: numbered in order, applied once, retracted when they are nowhere, replayed without a hole."""
+"""Entries of a core's groups: numbered in order, applied once, retracted when they are nowhere,
+replayed without a hole."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ def test_entries_are_applied_in_order_and_once() -> None:
 def test_retracted_entries_give_their_indexes_back() -> None:
     shard = shard_of(1, 2)
     shard.commit(entry_of(shard, 1, create("test/a")))
-    lost = [entry_of(shard, 1, create("test/b")), entry_of(shard, 1, create("test/c")), entry_of(shard, 2, create("test/d"))]
+    lost = [
+        entry_of(shard, 1, create("test/b")),
+        entry_of(shard, 1, create("test/c")),
+        entry_of(shard, 2, create("test/d")),
+    ]
     shard.retract(lost)
     again = entry_of(shard, 1, create("test/e"))
     assert (again.index, shard.groups[2].last_index) == (2, 0)
@@ -66,7 +71,11 @@ def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:
         entry = entry_of(shard, 1, command)
         entry.place = place
         shard.commit(entry)
-        assert twin.replay(1, entry.term, entry.index, entry.payload, place) == command == decode_command(entry.payload)
+        assert (
+            twin.replay(1, entry.term, entry.index, entry.payload, place)
+            == command
+            == decode_command(entry.payload)
+        )
     assert twin.groups[1].machine.snapshot() == shard.groups[1].machine.snapshot()
     with pytest.raises(CorruptData, match="entries are missing"):
         twin.replay(1, 1, 5, encode_command(create("test/c")), 9)

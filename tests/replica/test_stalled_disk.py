@@ -1,4 +1,5 @@
-"""A leader whose disk takes seconds for a write, or has no room: others lead soon, and it comes back by itself."""
+"""A leader whose disk takes seconds for a write, or has no room: others lead soon, and it comes
+back by itself."""
 
 from __future__ import annotations
 
@@ -24,8 +25,12 @@ async def test_a_leader_whose_disk_stalls_hands_over(world: World, leader: Node)
     began = loop.time()
     stuck = asyncio.ensure_future(leader.append(A, b"stuck;"))
     group = world.group_of(A)
-    await world.wait(lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader))
-    other = next(node for node in world.alive() if node is not leader and node.core.is_leader(group))
+    await world.wait(
+        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader)
+    )
+    other = next(
+        node for node in world.alive() if node is not leader and node.core.is_leader(group)
+    )
     await other.append(A, b"goes on;")
     assert loop.time() - began < 5.0
     try:
@@ -48,7 +53,9 @@ async def test_a_short_pause_of_the_disk_moves_nothing(world: World, leader: Nod
 
 
 @story
-async def test_what_a_majority_does_not_write_is_answered_in_time(world: World, leader: Node) -> None:
+async def test_what_a_majority_does_not_write_is_answered_in_time(
+    world: World, leader: Node
+) -> None:
     """Two of three disks are full: the leader hears the others, and leads on."""
     loop = asyncio.get_running_loop()
     group = world.group_of(A)

@@ -1,4 +1,5 @@
-"""A node that the object store refuses hands its leaderships to others, which flush what is recent there; and it gets them back."""
+"""A node that the object store refuses hands its leaderships to others, which flush what is recent
+there; and it gets them back."""
 
 from __future__ import annotations
 
@@ -18,9 +19,16 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 async def begun() -> tuple[World, Node]:
     """All groups are led where they are to be."""
     loop = asyncio.get_running_loop()
-    world, _ = await led(World(store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000)))
+    world, _ = await led(
+        World(store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000))
+    )
     nodes = world.nodes
-    await world.wait(lambda: all(nodes[nodes[1].core.first_of(group)].core.is_leader(group) for group in range(GROUPS + 1)))
+    await world.wait(
+        lambda: all(
+            nodes[nodes[1].core.first_of(group)].core.is_leader(group)
+            for group in range(GROUPS + 1)
+        )
+    )
     leader = world.leader(world.group_of(A))
     assert leader is not None
     return world, leader

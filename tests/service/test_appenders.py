@@ -1,4 +1,5 @@
-"""A bound appender: what it judged once holds until the epoch changes; and who hears of an append."""
+"""A bound appender: what it judged once holds until the epoch changes; and who hears of an
+append."""
 
 from __future__ import annotations
 
@@ -89,6 +90,9 @@ async def test_an_append_is_told_only_where_somebody_watches(world: World) -> No
     world.service.detach(facts.uid, listener)
     await world.append(A, b"4")
     assert heard == ["Append"]
-    assert [(event.begin_record, event.begin_byte, event.record, event.byte) for event in listener.events] == [(1, 1, 2, 3)]
+    assert [
+        (event.begin_record, event.begin_byte, event.record, event.byte)
+        for event in listener.events
+    ] == [(1, 1, 2, 3)]
     assert bytes(listener.events[0].payload) == b"23"
     assert not any(machine.effects for machine in world.local.machines.values())

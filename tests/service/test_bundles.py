@@ -20,7 +20,8 @@ STAMP = 77
 
 
 class World:
-    """A core that asks, and one that leads groups 1 and 2. `sent`: (target, kind) of each message."""
+    """A core that asks, and one that leads groups 1 and 2. `sent`: (target, kind) of each
+    message."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []
@@ -29,12 +30,16 @@ class World:
         self.lost: BaseException | None = None
         self.refused: set[str] = set()
         self.bundles = Bundles(self)
-        self._handle = handler_of({1, 2}.__contains__, lambda group: 9, self._propose, lambda: STAMP, lambda *came: None)
+        self._handle = handler_of(
+            {1, 2}.__contains__, lambda group: 9, self._propose, lambda: STAMP, lambda *came: None
+        )
 
     def protocol(self, core: int) -> int:
         return self.protocols
 
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+    def call_nowait(
+        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
+    ) -> None:
         self.sent.append((core, kind))
         if self.lost is not None:
             done(self.lost)
@@ -64,7 +69,13 @@ def story(work: Callable[[World], Any]) -> None:
 
 def test_the_appends_of_a_pass_for_a_group_are_one_message_and_one_answer():
     async def work(world: World) -> None:
-        answers = [world.ask(1, "a"), world.ask(2, "z"), world.ask(1, "b"), world.ask(2, "y"), world.ask(1, "c")]
+        answers = [
+            world.ask(1, "a"),
+            world.ask(2, "z"),
+            world.ask(1, "b"),
+            world.ask(2, "y"),
+            world.ask(1, "c"),
+        ]
         assert not world.sent, "the pass is not over"
         await asyncio.sleep(0)
         assert world.sent == [(5, messages.PROPOSE_ALL)] * 2
@@ -79,7 +90,9 @@ def test_the_appends_of_a_pass_for_a_group_are_one_message_and_one_answer():
             done(Reply(Code.OK, number))
         assert answers == [[], [], [], [], []], "they are answered together"
         world.proposed[2][2](Reply(Code.OK, 2))
-        assert [found[0].uid for found in answers[::2]] == [0, 1, 2] and answers[1] == answers[3] == []
+        assert [found[0].uid for found in answers[::2]] == [0, 1, 2] and answers[1] == answers[
+            3
+        ] == []
 
     story(work)
 
@@ -92,7 +105,9 @@ def test_what_fails_does_so_alone():
         world.proposed[0][2](Unavailable("later"))
         world.proposed[1][2](Reply(Code.CLOSED))
         assert isinstance(answers[0][0], Unavailable) and str(answers[0][0]) == "later"
-        assert isinstance(answers[1][0], OutcomeUnknown) and "cannot be encoded" in str(answers[1][0])
+        assert isinstance(answers[1][0], OutcomeUnknown) and "cannot be encoded" in str(
+            answers[1][0]
+        )
         assert answers[2] == [Reply(Code.CLOSED)]
 
     story(work)
@@ -108,11 +123,20 @@ def test_a_command_of_a_later_release_is_the_fault_of_it_alone():
         lambda *came: None,
     )
     strange = msgspec.msgpack.encode([2, 5, "no time", "", None])
-    bodies = [encode_command(Append("a", 1, "", None)), strange, encode_command(Append("b", 1, "", None))]
+    bodies = [
+        encode_command(Append("a", 1, "", None)),
+        strange,
+        encode_command(Append("b", 1, "", None)),
+    ]
     answers: list[Any] = []
     handle(b"\x01\x00\xdd\x00\x00\x00\x03" + b"".join(bodies), answers.append, 0)
     replies, faults = msgspec.msgpack.decode(answers[0])
-    assert taken == ["a", "b"] and replies[1] is None and replies[0] is not None is not replies[2] and list(faults) == [1]
+    assert (
+        taken == ["a", "b"]
+        and replies[1] is None
+        and replies[0] is not None is not replies[2]
+        and list(faults) == [1]
+    )
 
 
 def test_a_senseless_append_of_another_core_is_refused_and_the_others_are_proposed():
@@ -124,7 +148,9 @@ def test_a_senseless_append_of_another_core_is_refused_and_the_others_are_propos
         assert [append.name for _, append, _ in world.proposed] == ["a"] and not answers
         world.proposed[0][2](Reply(Code.OK))
         assert sound == [Reply(Code.OK)]
-        assert "refused to propose an invalid command: the record lengths of a batch" in str(answers[0])
+        assert "refused to propose an invalid command: the record lengths of a batch" in str(
+            answers[0]
+        )
 
     story(work)
 
@@ -148,7 +174,10 @@ def test_what_may_take_longer_goes_alone_and_behind_what_came_before_it():
         answers: list[Any] = []
         command = Acknowledge(4)
         world.bundles.propose(5, 1, command, encode_command(command), answers.append)
-        assert world.sent == [(5, messages.PROPOSE_ALL), (5, messages.PROPOSE)] and answers[0].detail == "alone"
+        assert (
+            world.sent == [(5, messages.PROPOSE_ALL), (5, messages.PROPOSE)]
+            and answers[0].detail == "alone"
+        )
         world.ask(1, "c")
         await asyncio.sleep(0)
         assert world.sent[2:] == [(5, messages.PROPOSE)], "one is no bundle"

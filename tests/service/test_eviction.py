@@ -16,7 +16,15 @@ from polynya.base.names import group_of
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
 from polynya.service.streams import rehydration
-from polynya.stream.commands import BucketRetention, Command, Evict, LinkSubscription, Producer, Retention, Return
+from polynya.stream.commands import (
+    BucketRetention,
+    Command,
+    Evict,
+    LinkSubscription,
+    Producer,
+    Retention,
+    Return,
+)
 from polynya.stream.replies import Code, Done, Reply
 from polynya.subscriptions.links import SubscriptionLinks
 from polynya.transport.link import FRAME_BYTES_MAX
@@ -68,15 +76,21 @@ def test_what_an_evicted_stream_answers_is_what_it_answered() -> None:
         before = [await world.facts(name) for name in NAMES]
         assert await world.evict() == len(NAMES)
         assert [await world.facts(name) for name in NAMES] == before
-        assert await world.service.list_streams("test/", "", 100) == sorted(before, key=lambda facts: facts.name)  # type: ignore[union-attr]
+        assert await world.service.list_streams("test/", "", 100) == sorted(
+            before, key=lambda facts: facts.name
+        )  # type: ignore[union-attr]
         assert await world.read(NAMES[0]) == b"one;two;"
         assert await world.read(NAMES[1], bytes_max=3) == b"one;two;"
-        tail = world.local.read_nowait(group_of(NAMES[2], world.groups), ReadQuery(NAMES[2], Position.NOW))
+        tail = world.local.read_nowait(
+            group_of(NAMES[2], world.groups), ReadQuery(NAMES[2], Position.NOW)
+        )
         assert tail is not None and tail.record == 2  # without its state
         assert world.evicted == set(NAMES), "no read brings a stream back"
         again = await world.append(NAMES[0], b"two;", producer=Producer("p", 0, 0))
         assert (again.code, again.first_record) == (Code.DUPLICATE, 1)
-        assert (await world.append(NAMES[1], b"three;", producer=Producer("p", 0, 2))).code == Code.PRODUCER_GAP
+        assert (
+            await world.append(NAMES[1], b"three;", producer=Producer("p", 0, 2))
+        ).code == Code.PRODUCER_GAP
         assert (await world.append(NAMES[2], b"three;", stream_seq="4")).code == Code.SEQ_REGRESSION
         assert (await world.create(NAMES[3])).code == Code.EXISTS
         assert (await world.create(NAMES[4], json=True)).code == Code.EXISTS_DIFFERENT
@@ -84,7 +98,9 @@ def test_what_an_evicted_stream_answers_is_what_it_answered() -> None:
         assert await world.read(NAMES[5]) == b"one;two;three;"
         assert world.evicted == set(NAMES[6:])
         await world.flusher.flush_now()
-        assert await world.evictor.evict_due() == 0, "those that only came back stay for as long as one that was written to"
+        assert await world.evictor.evict_due() == 0, (
+            "those that only came back stay for as long as one that was written to"
+        )
         assert await world.evict() == 6
 
     play(story)
@@ -93,7 +109,10 @@ def test_what_an_evicted_stream_answers_is_what_it_answered() -> None:
 def test_appends_that_wait_for_a_stream_go_on_in_their_order() -> None:
     async def story(world: World) -> None:
         await filled(world)
-        sent = [world.send(world.append_of(NAMES[0], b"%d" % number, producer=Producer("p", 0, number))) for number in range(1, 6)]
+        sent = [
+            world.send(world.append_of(NAMES[0], b"%d" % number, producer=Producer("p", 0, number)))
+            for number in range(1, 6)
+        ]
         assert [(await each).code for each in sent] == [Code.OK] * 5
         assert await world.read(NAMES[0]) == b"one;two;12345"
         assert world.states.counters.loads == 1
@@ -106,7 +125,9 @@ def test_who_waits_for_a_stream_that_comes_and_goes_again_meanwhile() -> None:
         await filled(world)
         recalls_, gate, loads = world.local.rehydration, asyncio.Event(), 0
         load, faults = recalls_._load, list[object]()
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: faults.append(context)
+        )
 
         async def slow(group: int, name: str) -> tuple[str, int, bytes] | None:
             nonlocal loads
@@ -153,7 +174,9 @@ def test_states_come_back_in_entries_that_are_not_too_large() -> None:
             await world.local.rehydration.bring(group_of(names[0], world.groups), names)
         assert entries == [rehydration.LOADS_AT_ONCE, rehydration.LOADS_AT_ONCE, 1]
         assert not world.evicted
-        assert rehydration.LOADS_AT_ONCE * EVICT_STATE_BYTES_MAX + RECALL_ENTRY_BYTES < FRAME_BYTES_MAX, "the largest fits into a message"
+        assert (
+            rehydration.LOADS_AT_ONCE * EVICT_STATE_BYTES_MAX + RECALL_ENTRY_BYTES < FRAME_BYTES_MAX
+        ), "the largest fits into a message"
 
     play(story)
 
@@ -172,7 +195,8 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
             applied(group, command, reply)
 
         async def with_others(group: int, command: Command) -> Reply:
-            """An eviction, with requests right behind it in the log, and others when it is applied."""
+            """An eviction, with requests right behind it in the log, and others when it is
+            applied."""
             if not isinstance(command, Evict) or sent:
                 return await propose(group, command)
             eviction = asyncio.ensure_future(propose(group, command))
@@ -180,7 +204,13 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
                 await asyncio.sleep(0)
                 for number in range(3):
                     sequence = len(sent)
-                    sent.append(world.send(world.append_of("test/{x}a", b"%d" % number, producer=Producer("p", 0, sequence))))
+                    sent.append(
+                        world.send(
+                            world.append_of(
+                                "test/{x}a", b"%d" % number, producer=Producer("p", 0, sequence)
+                            )
+                        )
+                    )
             sent.append(world.send(world.create_of("test/{x}b")))
             return await eviction
 
@@ -197,7 +227,8 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
 
 
 def test_a_stream_that_has_changed_since_its_state_was_written_stays() -> None:
-    """Also when all of it is cold again by then: the state in the block does not have the last records."""
+    """Also when all of it is cold again by then: the state in the block does not have the last
+    records."""
 
     async def story(world: World) -> None:
         changed, idle = "test/{x}a", "test/{x}b"  # in one block
@@ -223,7 +254,8 @@ def test_a_stream_that_has_changed_since_its_state_was_written_stays() -> None:
 
 
 def test_a_late_eviction_does_not_overtake_what_comes_behind_a_return() -> None:
-    """Seed 238 of the swarm: the leader of before names in its own block a stream that is evicted already, and on its way back."""
+    """Seed 238 of the swarm: the leader of before names in its own block a stream that is evicted
+    already, and on its way back."""
 
     async def story(world: World) -> None:
         await world.create("test/{x}a")
@@ -238,7 +270,9 @@ def test_a_late_eviction_does_not_overtake_what_comes_behind_a_return() -> None:
                 evictions.append((group, command))
             return await call(group, command)
 
-        def with_the_late_one(group: int, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
+        def with_the_late_one(
+            group: int, command: Command, done: Callable[[Reply | BaseException], None]
+        ) -> None:
             propose(group, command, done)
             late.append(asyncio.get_running_loop().create_future())
             world.local.propose(*evictions[0], late[-1].set_result)
@@ -396,7 +430,9 @@ def test_trims_and_forks_of_evicted_streams() -> None:
 def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
     async def story(world: World) -> None:
         await filled(world)
-        await world.service.call(0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms))
+        await world.service.call(
+            0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms)
+        )
         retainer = world.engine.retainer
         for _ in range(3):
             await retainer.run_once()
@@ -412,11 +448,14 @@ def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
 
 
 def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None:
-    """The simulation: streams that are idle after a moment came back, and went again before the next look."""
+    """The simulation: streams that are idle after a moment came back, and went again before the
+    next look."""
 
     async def story(world: World) -> None:
         await filled(world)
-        await world.service.call(0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms))
+        await world.service.call(
+            0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms)
+        )
         world.clock.ms += IDLE_MS + 7_200_000
         for _ in range(3):
             await world.engine.retainer.run_once()
@@ -425,6 +464,8 @@ def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None
         returned = world.local.rehydration.counters.returned
         await world.engine.retainer.run_once()
         await world.engine.retainer.run_once()
-        assert world.local.rehydration.counters.returned == returned == len(NAMES), "each came back once"
+        assert world.local.rehydration.counters.returned == returned == len(NAMES), (
+            "each came back once"
+        )
 
     play(story)

@@ -1,4 +1,5 @@
-"""Forks over groups and cores: stitched reads wherever the bytes are, and a dance that ends well wherever it is cut (F17)."""
+"""Forks over groups and cores: stitched reads wherever the bytes are, and a dance that ends well
+wherever it is cut (F17)."""
 
 from __future__ import annotations
 
@@ -57,17 +58,26 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
             await world.append("test/json", b"%d" % number, b"[%d]" % number, json=True)
         if cold:
             await world.service.flush("")
-        assert (await world.fork(CHILD, SOURCE, (1, 7), 10, batch=raw_batch(b"!"))).code == Code.CREATED
+        assert (
+            await world.fork(CHILD, SOURCE, (1, 7), 10, batch=raw_batch(b"!"))
+        ).code == Code.CREATED
         assert await world.read(CHILD) == b"record0record1rec!"
         facts = await world.facts(CHILD)
         assert isinstance(facts, Facts) and (facts.record, facts.byte) == (4, 18)
-        assert (await world.fork("test/k", "test/json", (2, 6), 3, batch=json_batch(b"9"))).code == Code.CREATED
+        assert (
+            await world.fork("test/k", "test/json", (2, 6), 3, batch=json_batch(b"9"))
+        ).code == Code.CREATED
         assert await world.read("test/k") == b"0,[0],1,[1],2,9,"
         assert (await world.fork("test/l", SOURCE, (3, 21), 8)).code == Code.SUB_OFFSET
         assert (await world.fork("test/m", "test/json", (7, 0), 2)).code == Code.SUB_OFFSET
         assert (await world.fork("test/n", SOURCE, (9, 0))).code == Code.OFFSET_BEYOND_TAIL
         await world.settle()
-        pins = [stream.pins for machine in world.local.machines.values() for stream in machine.streams.values() if stream.pins]
+        pins = [
+            stream.pins
+            for machine in world.local.machines.values()
+            for stream in machine.streams.values()
+            if stream.pins
+        ]
         assert sorted(len(each) for each in pins) == [1, 1], "a rejected fork leaves no pin"
         await world.stop()
 
@@ -75,13 +85,18 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
 
 
 @story_on_one_and_two_cores
-async def test_a_fork_whose_body_was_read_as_what_its_source_was_before_is_refused(world: World) -> None:
-    """Without a content type of its own it has its source's, which may be created anew with another one in between."""
+async def test_a_fork_whose_body_was_read_as_what_its_source_was_before_is_refused(
+    world: World,
+) -> None:
+    """Without a content type of its own it has its source's, which may be created anew with another
+    one in between."""
     await world.create(SOURCE, json=True)
     with pytest.raises(Unavailable, match="another content type"):
         await world.fork(CHILD, SOURCE, content_type="", batch=raw_batch(b"no JSON"))
     assert await world.code_of(CHILD) == Code.NOT_FOUND
-    assert (await world.fork(CHILD, SOURCE, content_type="", batch=json_batch(b"1"))).code == Code.CREATED
+    assert (
+        await world.fork(CHILD, SOURCE, content_type="", batch=json_batch(b"1"))
+    ).code == Code.CREATED
     await world.settle()
     assert await world.read(CHILD) == b"1,"
 
@@ -91,7 +106,9 @@ async def test_refused_forks_leave_nothing_and_repeats_are_the_same(world: World
     await world.create(SOURCE)
     await world.append(SOURCE, b"x")
     assert (await world.fork(CHILD, "test/nothing")).code == Code.NOT_FOUND
-    assert (await world.fork(CHILD, SOURCE, content_type="application/json")).code == Code.CONTENT_TYPE
+    assert (
+        await world.fork(CHILD, SOURCE, content_type="application/json")
+    ).code == Code.CONTENT_TYPE
     assert (await world.fork(CHILD, SOURCE)).code == Code.CREATED
     assert (await world.fork(CHILD, SOURCE)).code == Code.EXISTS
     assert (await world.fork(CHILD, SOURCE, (0, 0))).code == Code.EXISTS_DIFFERENT
@@ -149,8 +166,13 @@ class ChangedService(CutService):
         if self.change == "trim":
             assert not isinstance(await service.trim(TrimQuery(SOURCE, 6, 18)), Refusal)
         elif self.change == "retain":
-            await service.call(service.group_of(SOURCE), SetRetention(SOURCE, Retention(None, 0), service.now_ms(), 0))
-            assert [await self.world.engine.retainer.run_once() for _ in range(2)] == [0, 1], "a round begins with the second pass"
+            await service.call(
+                service.group_of(SOURCE),
+                SetRetention(SOURCE, Retention(None, 0), service.now_ms(), 0),
+            )
+            assert [await self.world.engine.retainer.run_once() for _ in range(2)] == [0, 1], (
+                "a round begins with the second pass"
+            )
         else:
             assert (await self.world.delete(SOURCE)).code == Code.OK
         await self.world.snapshot()
@@ -159,7 +181,9 @@ class ChangedService(CutService):
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("change", ["trim", "retain", "delete"])
 @pytest.mark.parametrize("cold", [0, 4, 6])
-def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inherits(step: int, change: str, cold: int) -> None:
+def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inherits(
+    step: int, change: str, cold: int
+) -> None:
     """`cold`: so many of its six records are in the object store."""
 
     async def run() -> None:
@@ -171,7 +195,9 @@ def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inh
             await world.append(SOURCE, b"s%d;" % number)
         if cold == 6:
             await world.service.flush(SOURCE)
-        created = await forks.create_fork(ChangedService(world, step, change), world.create_of(CHILD), SOURCE, (6, 18, 0))  # type: ignore[arg-type]
+        created = await forks.create_fork(
+            ChangedService(world, step, change), world.create_of(CHILD), SOURCE, (6, 18, 0)
+        )  # type: ignore[arg-type]
         assert created.code == Code.CREATED
         world.clock.ms += 100_000
         await world.collector.collect()
@@ -181,7 +207,9 @@ def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inh
         await world.delete(CHILD)
         await world.settle()
         machines = world.local.machines.values()
-        assert not any(machine.hot_bytes or machine.held for machine in machines), "what only the fork needed goes with it"
+        assert not any(machine.hot_bytes or machine.held for machine in machines), (
+            "what only the fork needed goes with it"
+        )
         await world.stop()
 
     asyncio.run(run())
@@ -194,7 +222,9 @@ NOTHING_PINNED = ((1, False), (3, True))  # or nothing pinned any more
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_coordinator_dies_between_any_two_steps(step: int, after: bool, restart: bool, refused: bool) -> None:
+def test_a_coordinator_dies_between_any_two_steps(
+    step: int, after: bool, restart: bool, refused: bool
+) -> None:
     from polynya.service.streams.forks import create_fork
 
     async def run() -> None:
@@ -213,7 +243,9 @@ def test_a_coordinator_dies_between_any_two_steps(step: int, after: bool, restar
         if not restart:
             await world.engine.outbox_sender.sweep()
             pinned = any(machine.unconfirmed for machine in world.local.machines.values())
-            assert pinned == ((step, after) not in NOTHING_PINNED), "its coordinator may only be slow"
+            assert pinned == ((step, after) not in NOTHING_PINNED), (
+                "its coordinator may only be slow"
+            )
             world.clock.ms += 50_000
         await world.engine.outbox_sender.sweep()
         await world.settle()
@@ -221,7 +253,12 @@ def test_a_coordinator_dies_between_any_two_steps(step: int, after: bool, restar
         assert not any(machine.unconfirmed for machine in machines)
         created = await world.code_of(CHILD) == 0 and not refused
         assert created == (not refused and (step == 3 or (step == 2 and after)))
-        pins = [pin for machine in machines for stream in machine.streams.values() for pin in (stream.pins or {}).values()]
+        pins = [
+            pin
+            for machine in machines
+            for stream in machine.streams.values()
+            for pin in (stream.pins or {}).values()
+        ]
         assert len(pins) == created
         if created:
             assert await world.read(CHILD) == b"abc"
@@ -256,7 +293,9 @@ class FailingService(CutService):
     (3, Unavailable("no"), OutcomeUnknown),
     (3, OutcomeUnknown("?"), OutcomeUnknown),
 ])  # fmt: skip
-def test_what_the_client_is_told_when_a_step_fails(step: int, fault: PolynyaError, told: type[PolynyaError]) -> None:
+def test_what_the_client_is_told_when_a_step_fails(
+    step: int, fault: PolynyaError, told: type[PolynyaError]
+) -> None:
     """Unavailable only when no fork was made."""
     from polynya.service.streams.forks import create_fork
 
@@ -264,7 +303,9 @@ def test_what_the_client_is_told_when_a_step_fails(step: int, fault: PolynyaErro
         world = World().start()
         await world.create(SOURCE)
         with pytest.raises(told):
-            await create_fork(FailingService(world, step, fault), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+            await create_fork(
+                FailingService(world, step, fault), world.create_of(CHILD), SOURCE, (-1, 0, 0)
+            )  # type: ignore[arg-type]
         assert (await world.code_of(CHILD) == 0) == (told is OutcomeUnknown)
         await world.stop()
 
@@ -276,7 +317,9 @@ async def put_that_waits() -> tuple[World, asyncio.Future[Reply]]:
     world = World().start()
     await world.create(SOURCE)
     with pytest.raises(asyncio.CancelledError):
-        await forks.create_fork(CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+        await forks.create_fork(
+            CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0)
+        )  # type: ignore[arg-type]
     await world.delete(SOURCE)
     put = world.send(world.create_of(SOURCE))
     await world.engine.core.drain()
@@ -296,7 +339,8 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
 
 
 def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
-    """Or goes on from another node's state, in which the outcome may be: no command that is applied here tells it."""
+    """Or goes on from another node's state, in which the outcome may be: no command that is applied
+    here tells it."""
 
     async def run() -> None:
         world, put = await put_that_waits()
@@ -361,7 +405,9 @@ def test_a_page_whose_pack_is_gone_is_planned_again_for_forks_too() -> None:
 
 
 @story_on_one_and_two_cores
-async def test_what_a_fork_cuts_off_and_its_own_body_are_together_no_more_than_one_append(world: World) -> None:
+async def test_what_a_fork_cuts_off_and_its_own_body_are_together_no_more_than_one_append(
+    world: World,
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forks, "APPEND_BYTES_MAX", 100)
         await world.create(SOURCE)
@@ -369,7 +415,9 @@ async def test_what_a_fork_cuts_off_and_its_own_body_are_together_no_more_than_o
         refused = await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 11))
         assert refused.code == Code.TOO_LARGE
         assert await world.code_of(CHILD) == Code.NOT_FOUND
-        assert (await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 10))).code == Code.CREATED
+        assert (
+            await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 10))
+        ).code == Code.CREATED
     facts = await world.facts(CHILD)
     assert isinstance(facts, Facts) and (facts.record, facts.byte) == (2, 100)
     assert (await world.delete(SOURCE)).code == Code.OK
@@ -396,7 +444,8 @@ async def test_a_source_on_a_core_that_is_away_refuses_and_comes_back(node: Node
 
 @pytest.mark.parametrize("then", ["trimmed", "deleted", "anew"])
 def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> None:
-    """The point lies in a pack: the coordinator reads, and the source is trimmed, deleted, or another one by the time it pins."""
+    """The point lies in a pack: the coordinator reads, and the source is trimmed, deleted, or
+    another one by the time it pins."""
 
     async def run() -> None:
         world = World().start()
@@ -439,7 +488,12 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
             code = {"trimmed": Code.TRIMMED, "deleted": Code.NOT_FOUND}[then]
             assert (await world.fork(CHILD, SOURCE, (2, 6))).code == code
         await world.settle()
-        pins = [stream.pins for machine in world.local.machines.values() for stream in machine.streams.values() if stream.pins]
+        pins = [
+            stream.pins
+            for machine in world.local.machines.values()
+            for stream in machine.streams.values()
+            if stream.pins
+        ]
         assert len(pins) == (then == "anew"), "what was refused leaves no pin"
         await world.stop()
 
@@ -447,7 +501,9 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
 
 
 @pytest.mark.parametrize("at", [(0, 0), (Position.AT_BYTE, 3)])
-def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_was_asked_for(at: tuple[int, int]) -> None:
+def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_was_asked_for(
+    at: tuple[int, int],
+) -> None:
     """What it had inherited goes from the source once the fork does not need it."""
 
     async def run() -> None:

@@ -1,4 +1,5 @@
-"""Stories of proposals that look for their leader: a core of node 1 with fakes for its replicas and for the others."""
+"""Stories of proposals that look for their leader: a core of node 1 with fakes for its replicas and
+for the others."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ OK = Reply(Code.OK)
 
 
 class World:
-    """Core 0 of the two of node 1; groups 0, 2, 4 are its own. `asked`: (place, number of the message, how to answer)."""
+    """Core 0 of the two of node 1; groups 0, 2, 4 are its own. `asked`: (place, number of the
+    message, how to answer)."""
 
     def __init__(self) -> None:
         self.led: set[int] = set()
@@ -45,7 +47,9 @@ class World:
             lambda group, command, done: self.here.append((group, _number_of(command), done)),
             stamped=lambda command: command,
             address=lambda node, core: node << 8 | core,
-            group_locations=GroupLocations(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
+            group_locations=GroupLocations(
+                1, BirthMap((1, 2, 3)), lambda node: node not in self.gone
+            ),
         )
 
     def leader_of(self, group: int) -> int:
@@ -62,7 +66,9 @@ class World:
 
     def hear(self, **leaders: int) -> None:
         """The sibling core has news."""
-        self.handlers[messages.LEADERS](messages.encode({int(group[1:]): node for group, node in leaders.items()}), None, 1)
+        self.handlers[messages.LEADERS](
+            messages.encode({int(group[1:]): node for group, node in leaders.items()}), None, 1
+        )
 
     def on(self, kind: int, handler: Any) -> None:
         self.handlers[kind] = handler
@@ -72,7 +78,9 @@ class World:
         self.told.append({int(group): node for group, node in messages_decode(body).items()})
         return True
 
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+    def call_nowait(
+        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
+    ) -> None:
         if kind == messages.PASS_ON:
             kind, group = struct.unpack_from("<HH", body)
             self.call_nowait(core, kind, body[4:], done)
@@ -101,9 +109,14 @@ class World:
         return answers
 
     def appender(self, group: int) -> tuple[list[tuple[int, Any]], Callable[[int], list[Any]]]:
-        """What reaches the stream straight, as (number, done), and a function that appends a number."""
+        """What reaches the stream straight, as (number, done), and a function that appends a
+        number."""
         straight: list[tuple[int, Any]] = []
-        to = ForwardingAppender(self.forwarding, group, lambda command, done: straight.append((_number_of(command), done)))
+        to = ForwardingAppender(
+            self.forwarding,
+            group,
+            lambda command, done: straight.append((_number_of(command), done)),
+        )
 
         def append(number: int) -> list[Any]:
             answers: list[Any] = []
@@ -168,7 +181,10 @@ def test_a_kept_appender_goes_straight_to_its_stream_only_while_the_group_is_led
         straight, append = world.appender(2)
         world.lead(2, 1)
         answers = [append(1), append(2), append(3)]
-        assert [entry[1] for entry in world.here] == [1] and [number for number, _ in straight] == [2, 3]
+        assert [entry[1] for entry in world.here] == [1] and [number for number, _ in straight] == [
+            2,
+            3,
+        ]
         world.here[0][2](OK)
         for _, done in straight:
             done(OK)
@@ -182,7 +198,9 @@ def test_a_kept_appender_goes_straight_to_its_stream_only_while_the_group_is_led
         world.lead(2, 1)
         append(5)
         append(6)
-        assert [entry[1] for entry in world.here] == [1, 5] and [number for number, _ in straight] == [2, 3, 6]
+        assert [entry[1] for entry in world.here] == [1, 5] and [
+            number for number, _ in straight
+        ] == [2, 3, 6]
         world.forwarding.gone(2)
         append(7)
         assert len(straight) == 3
@@ -304,7 +322,9 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
         assert not world.asked and world.forwarding.forwarded == 4
         await turns()
         assert world.places() == [(3 << 8, [0, 1, 2, 3])]
-        reply = messages.encode(([OK, None, OK, None], {1: encode_error(NotLeader(2)), 3: encode_error(NotLeader(2))}))
+        reply = messages.encode(
+            ([OK, None, OK, None], {1: encode_error(NotLeader(2)), 3: encode_error(NotLeader(2))})
+        )
         later = world.append(2, 4)
         world.asked[0][2](reply)
         assert answers == [[OK], [], [OK], []]
@@ -331,7 +351,9 @@ def test_only_one_append_looks_for_an_unknown_leader():
         await turns()
         assert [number for _, number in world.places()] == [0, [1, 2]]
         world.asked[1][2](OutcomeUnknown("lost"))
-        assert answers[0] == [OK] and all(isinstance(found[0], OutcomeUnknown) for found in answers[1:])
+        assert answers[0] == [OK] and all(
+            isinstance(found[0], OutcomeUnknown) for found in answers[1:]
+        )
 
     story(work)
 
@@ -352,7 +374,11 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
     async def work(world: World) -> None:
         answers = world.propose(2, 7)
         await until(lambda: answers)
-        assert isinstance(answers[0], NotLeader) and answers[0].node == 0 and world.forwarding.refused == 1
+        assert (
+            isinstance(answers[0], NotLeader)
+            and answers[0].node == 0
+            and world.forwarding.refused == 1
+        )
 
     story(work)
 
@@ -375,7 +401,9 @@ def test_what_waits_is_bounded_and_refused_at_the_end(monkeypatch):
 
     async def work(world: World) -> None:
         answers = [world.propose(2, number) for number in range(3)]
-        assert [len(each) for each in answers] == [0, 0, 1] and isinstance(answers[2][0], Unavailable)
+        assert [len(each) for each in answers] == [0, 0, 1] and isinstance(
+            answers[2][0], Unavailable
+        )
         world.forwarding.close()
         assert all(isinstance(each[0], Unavailable) for each in answers)
 
@@ -388,8 +416,12 @@ def test_what_waits_counts_with_its_payload_though_it_is_not_encoded_yet(monkeyp
     async def work(world: World) -> None:
         answers: list[list[Any]] = [[], [], []]
         for got in answers:
-            world.forwarding.propose(2, Append("s", 1, "", Batch(0, 1, bytes(600 << 10), 0)), got.append)
-        assert [len(each) for each in answers] == [0, 1, 1] and isinstance(answers[1][0], Unavailable)
+            world.forwarding.propose(
+                2, Append("s", 1, "", Batch(0, 1, bytes(600 << 10), 0)), got.append
+            )
+        assert [len(each) for each in answers] == [0, 1, 1] and isinstance(
+            answers[1][0], Unavailable
+        )
         world.forwarding.close()
 
     story(work)
@@ -430,7 +462,9 @@ def test_a_leader_that_is_not_reached_is_asked_through_another_node():
         world.gone = {3}
         answers = [world.append(2, number) for number in range(3)]
         await turns()
-        assert [place for place, _ in world.places()] == [2 << 8] and world.passed() == [(messages.PROPOSE_ALL, 2, [0, 1, 2])]
+        assert [place for place, _ in world.places()] == [2 << 8] and world.passed() == [
+            (messages.PROPOSE_ALL, 2, [0, 1, 2])
+        ]
         late, other = world.append(2, 3), world.propose(2, 4)
         await turns()
         assert len(world.asked) == 1
@@ -473,7 +507,8 @@ def test_what_is_passed_on_goes_to_the_leader_alone():
         world.asked[0][2](fault := OutcomeUnknown("lost"))
         assert answers == [encoded, fault]
         answers.clear()
-        handle(struct.pack("<HH", messages.PASS_ON, 2) + body, answers.append, 2 << 8)  # never twice
+        # never twice
+        handle(struct.pack("<HH", messages.PASS_ON, 2) + body, answers.append, 2 << 8)
         handle(struct.pack("<HH", messages.PROPOSE, 2) + body, answers.append, 3 << 8)  # nor back
         world.gone = {3}
         handle(struct.pack("<HH", messages.PROPOSE, 2) + body, answers.append, 2 << 8)
@@ -503,7 +538,8 @@ def test_a_node_of_a_release_that_does_not_pass_on_is_only_asked_who_leads():
 
 
 def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
-    """It heard its leader while it had forgotten what it promised; whoever was asked then did not lead yet."""
+    """It heard its leader while it had forgotten what it promised; whoever was asked then did not
+    lead yet."""
 
     async def work(world: World) -> None:
         world.fit = lambda group: False
@@ -530,7 +566,9 @@ def test_what_cannot_be_sent_holds_up_nothing_that_follows():
                 world.propose(2, 1)
         world.lead(2, 2)
         world.propose(2, 2)
-        assert world.places() == [(2 << 8, 2)], "to who leads now: nothing is under way that would have to be there before it"
+        assert world.places() == [(2 << 8, 2)], (
+            "to who leads now: nothing is under way that would have to be there before it"
+        )
 
     story(work)
 
@@ -540,7 +578,9 @@ def _refuse(*arguments: object) -> None:
 
 
 @pytest.mark.parametrize(("told", "sender"), [({1: 3}, 2 << 8), ({77: 3}, 1), ({-1: 2}, 1)])
-def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_are(told: dict[int, int], sender: int) -> None:
+def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_are(
+    told: dict[int, int], sender: int
+) -> None:
     async def work(world: World) -> None:
         with pytest.raises(InvalidMessage):
             world.handlers[messages.LEADERS](messages.encode(told), None, sender)
@@ -549,10 +589,14 @@ def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_
     story(work)
 
 
-def test_what_is_passed_on_for_a_group_that_is_none_is_answered_and_what_names_none_is_senseless() -> None:
+def test_what_is_passed_on_for_a_group_that_is_none_is_answered_and_what_names_none_is_senseless() -> (
+    None
+):
     async def work(world: World) -> None:
         answers: list[Any] = []
-        world.handlers[messages.PASS_ON](struct.pack("<HH", messages.PROPOSE, 60_000), answers.append, 2 << 8)
+        world.handlers[messages.PASS_ON](
+            struct.pack("<HH", messages.PROPOSE, 60_000), answers.append, 2 << 8
+        )
         assert [type(answer) for answer in answers] == [NotLeader]
         with pytest.raises(InvalidMessage):
             world.handlers[messages.PASS_ON](b"\x01\x00", answers.append, 2 << 8)

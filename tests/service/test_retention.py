@@ -1,4 +1,5 @@
-"""What is trimmed, deleted or expired is let go of everywhere: memory, journal and object store; what forks need of it stays.
+"""What is trimmed, deleted or expired is let go of everywhere: memory, journal and object store;
+what forks need of it stays.
 
 Whole cores with a journal on a fake disk, an object store in memory, and time that the test moves.
 """
@@ -32,7 +33,9 @@ class Held:
         machines = world.local.machines.values()
         packs = {key: data for key, (data, *_) in world.store.objects.items() if "/packs/" in key}
         self.hot = sum(machine.hot_bytes for machine in machines)
-        self.index = sum(len(stream.cold or b"") for machine in machines for stream in machine.streams.values())
+        self.index = sum(
+            len(stream.cold or b"") for machine in machines for stream in machine.streams.values()
+        )
         self.packs = len(packs)
         self.objects = sum(map(len, packs.values()))
         self.journal = sum(size for _, size in world.engine.core.journal.segments())
@@ -44,7 +47,8 @@ class Held:
 
 
 async def quiet_minutes(world: World) -> None:
-    """What the minutes after a release do: snapshots that contain it, then the collector; then journal segments fall away."""
+    """What the minutes after a release do: snapshots that contain it, then the collector; then
+    journal segments fall away."""
     for _ in range(3):
         await world.settle()
         world.clock.ms += 120_000
@@ -54,7 +58,9 @@ async def quiet_minutes(world: World) -> None:
     await world.snapshot()
 
 
-async def fill(world: World, name: str, appends: int, *, flush_every: int, step_ms: int = SECOND) -> None:
+async def fill(
+    world: World, name: str, appends: int, *, flush_every: int, step_ms: int = SECOND
+) -> None:
     await world.create(name)
     for number in range(appends):
         await world.append(name, BODY)
@@ -69,8 +75,12 @@ async def trim(world: World, name: str, record: int, byte: int = 0, **more: int)
     return found
 
 
-async def set_retention(world: World, name: str, age: int | None = None, size: int | None = None) -> None:
-    assert (await world.send(SetRetention(name, Retention(age, size), world.clock.ms))).code == Code.OK
+async def set_retention(
+    world: World, name: str, age: int | None = None, size: int | None = None
+) -> None:
+    assert (
+        await world.send(SetRetention(name, Retention(age, size), world.clock.ms))
+    ).code == Code.OK
 
 
 async def first_kept(world: World, name: str) -> int:
@@ -80,12 +90,14 @@ async def first_kept(world: World, name: str) -> int:
 
 
 async def place_of(world: World, name: str, time_ms: int) -> int:
-    page = await world.service.read(ReadQuery(name, Position.AT_TIME, time_ms, bytes_max=1, whole_records=True))
+    page = await world.service.read(
+        ReadQuery(name, Position.AT_TIME, time_ms, bytes_max=1, whole_records=True)
+    )
     assert isinstance(page, Page)
     return page.begin_record
 
 
-# --- everything shrinks ------------------------------------------------------------------------------------------------------------
+# --- everything shrinks ---------------------------------------------------------------------------
 
 
 @story
@@ -108,7 +120,14 @@ async def test_memory_journal_and_objects_shrink_with_a_trim(world: World) -> No
     await trim(world, B, Position.NOW)
     await quiet_minutes(world)
     empty = Held(world)
-    assert (empty.hot, empty.index, empty.packs, empty.objects, empty.messages, empty.known) == (0, 0, 0, 0, 0, 0)
+    assert (empty.hot, empty.index, empty.packs, empty.objects, empty.messages, empty.known) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     assert empty.journal <= world.segment_bytes, "one segment, the one that is written"
     world.kill()
     assert (await world.page(A)).record == 230
@@ -118,11 +137,15 @@ async def test_memory_journal_and_objects_shrink_with_a_trim(world: World) -> No
 
 @pytest.mark.parametrize("end", ["delete", "ttl", "expires"])
 def test_a_stream_that_ends_releases_everything(end: str) -> None:
-    """F20: hot and cold bytes, packs that it shares with others in part, what it pinned, its producers and index."""
+    """F20: hot and cold bytes, packs that it shares with others in part, what it pinned, its
+    producers and index."""
 
     async def run() -> None:
         world = World().start()
-        more = {"ttl": {"ttl_seconds": 3600}, "expires": {"expires_at_ms": world.clock.ms + HOUR}}.get(end, {})
+        more = {
+            "ttl": {"ttl_seconds": 3600},
+            "expires": {"expires_at_ms": world.clock.ms + HOUR},
+        }.get(end, {})
         for name in (A, SOURCE):
             await world.create(name, **more)
         for number in range(60):
@@ -144,9 +167,19 @@ def test_a_stream_that_ends_releases_everything(end: str) -> None:
                 await world.settle()
         await quiet_minutes(world)
         left = Held(world)
-        assert (left.hot, left.index, left.packs, left.objects, left.messages, left.known) == (0, 0, 0, 0, 0, 0), left
+        assert (left.hot, left.index, left.packs, left.objects, left.messages, left.known) == (
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ), left
         assert left.journal <= world.segment_bytes
-        assert not any(machine.streams or machine.by_uid or machine.retaining for machine in world.local.machines.values())
+        assert not any(
+            machine.streams or machine.by_uid or machine.retaining
+            for machine in world.local.machines.values()
+        )
         await world.stop()
 
     asyncio.run(run())
@@ -168,7 +201,9 @@ async def test_a_fork_keeps_what_it_inherits_whatever_becomes_of_its_source(worl
     assert (late.code, late.record) == (Code.TRIMMED, 10)
     await world.delete(SOURCE)
     assert await world.read(CHILD) == b"s0;s1;s2;s3;s4;c;"
-    assert (await trim(world, CHILD, 2, 999)).bytes == 6, "inside what it inherits: the boundary is read"
+    assert (await trim(world, CHILD, 2, 999)).bytes == 6, (
+        "inside what it inherits: the boundary is read"
+    )
     assert await world.read(CHILD) == b"s2;s3;s4;c;"
     refused = await world.service.read(ReadQuery(CHILD, 1, 3))
     assert refused == Refusal(Code.TRIMMED, 2, 6)
@@ -191,7 +226,7 @@ async def test_a_fork_that_outlives_its_past_lets_the_source_go(world: World) ->
     assert await world.read(CHILD) == b"own"
 
 
-# --- retention ---------------------------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 async def rounds(retainer: RetentionJob) -> None:
@@ -212,10 +247,14 @@ async def test_retention_by_age_keeps_what_is_young(world: World) -> None:
     assert await first_kept(world, A) == 40
     world.clock.ms += 5 * 60 * SECOND
     await rounds(world.engine.retainer)
-    assert await first_kept(world, A) == 40, "the slice is still young in part, and hardly over its age"
+    assert await first_kept(world, A) == 40, (
+        "the slice is still young in part, and hardly over its age"
+    )
     world.clock.ms = began + (40 + 16 + 60) * 60 * SECOND
     await rounds(world.engine.retainer)
-    assert await first_kept(world, A) == 56, "a quarter of the age behind: it was read, and cut inside"
+    assert await first_kept(world, A) == 56, (
+        "a quarter of the age behind: it was read, and cut inside"
+    )
     world.clock.ms += 10 * DAY
     await rounds(world.engine.retainer)
     assert await first_kept(world, A) == 100
@@ -249,7 +288,9 @@ async def test_retention_by_bytes_trims_inside_a_slice_and_a_batch_too(world: Wo
     await rounds(world.engine.retainer)
     facts = await world.facts(A)
     assert isinstance(facts, Facts)
-    assert (facts.record, facts.first_record, facts.first_byte) == (400, 300, 300_000), "to the record"
+    assert (facts.record, facts.first_record, facts.first_byte) == (400, 300, 300_000), (
+        "to the record"
+    )
     for _ in range(2):
         world.clock.ms += 2000  # a piece is read once a second at most
         await world.append(A, *[b'"%s"' % (b"y" * 997)] * 40, json=True)
@@ -266,7 +307,9 @@ async def test_retention_by_bytes_trims_inside_a_slice_and_a_batch_too(world: Wo
 
 
 @story
-async def test_a_record_that_is_larger_than_what_is_kept_is_read_in_vain_once_a_minute(world: World) -> None:
+async def test_a_record_that_is_larger_than_what_is_kept_is_read_in_vain_once_a_minute(
+    world: World,
+) -> None:
     await world.create(A)
     for size in (900_000, 1000):
         await world.append(A, b"x" * size)
@@ -368,7 +411,7 @@ async def test_a_fork_with_an_age_gives_up_what_it_inherits_in_time(world: World
     assert not world.local.machines[1].streams[SOURCE].pins
 
 
-# --- trims as they are asked for ---------------------------------------------------------------------------------------------------
+# --- trims as they are asked for ------------------------------------------------------------------
 
 
 @story_on_one_and_two_cores
@@ -383,9 +426,13 @@ async def test_a_trim_says_what_it_did_and_refuses_what_cannot_be(world: World) 
     assert await trim(world, A, 3, 1) == Trimmed(facts.uid, 3, 8, 3, 8)
     assert await trim(world, A, 2, 0) == Trimmed(facts.uid, 3, 8)
     assert await trim(world, A, Position.START) == Trimmed(facts.uid, 3, 8)
-    assert await trim(world, A, Position.AT_BYTE, 15) == Trimmed(facts.uid, 5, 14, 2, 6), "the record that holds the byte stays"
+    assert await trim(world, A, Position.AT_BYTE, 15) == Trimmed(facts.uid, 5, 14, 2, 6), (
+        "the record that holds the byte stays"
+    )
     assert isinstance(await world.service.trim(TrimQuery(A, 99, 0)), Refusal)
-    assert (await world.service.trim(TrimQuery(A, 12, 36, incarnation=7))) == Refusal(Code.INCARNATION, facts.record, facts.byte)
+    assert (await world.service.trim(TrimQuery(A, 12, 36, incarnation=7))) == Refusal(
+        Code.INCARNATION, facts.record, facts.byte
+    )
     assert (await world.service.trim(TrimQuery("test/none", 1))) == Refusal(Code.NOT_FOUND)
     kept = await trim(world, A, 0, keep_bytes=7)
     assert kept.byte <= facts.byte - 7 and await world.read(A) == b"[4],5,[5],"
@@ -396,7 +443,7 @@ async def test_a_trim_says_what_it_did_and_refuses_what_cannot_be(world: World) 
     assert await world.read(A) == b"12,"
 
 
-# --- reads by time -----------------------------------------------------------------------------------------------------------------
+# --- reads by time --------------------------------------------------------------------------------
 
 
 @story_on_one_and_two_cores
@@ -424,8 +471,12 @@ async def test_a_time_is_found_hot_and_cold_and_in_what_a_fork_inherits(world: W
     await trim(world, CHILD, 7)
     assert await place_of(world, SOURCE, 0) == 13
     assert await place_of(world, CHILD, 0) == 7
-    assert await place_of(world, CHILD, began + 5 * SECOND) == 10, "its source has trimmed that, it has not"
-    assert await world.service.read(ReadQuery("test/none", Position.AT_TIME, 5)) == Refusal(Code.NOT_FOUND)
+    assert await place_of(world, CHILD, began + 5 * SECOND) == 10, (
+        "its source has trimmed that, it has not"
+    )
+    assert await world.service.read(ReadQuery("test/none", Position.AT_TIME, 5)) == Refusal(
+        Code.NOT_FOUND
+    )
 
 
 @story
@@ -439,7 +490,7 @@ async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -
     assert world.reader.counters.misses - before <= 1
 
 
-# --- tables ------------------------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 @story_on_one_and_two_cores
@@ -449,14 +500,22 @@ async def test_a_table_skips_what_was_trimmed_before_it_came_and_says_so(world: 
     await trim(world, A, 7)
     job = await world.tables.plan("t")
     assert job is not None
-    assert [(cold.record, cold.records) for part in job.ranges for cold in part.slices] == [(5, 5), (10, 5), (15, 5)]
-    assert [part.first for part in job.ranges] == [7], "of a slice that is trimmed in part it takes the rest"
+    assert [(cold.record, cold.records) for part in job.ranges for cold in part.slices] == [
+        (5, 5),
+        (10, 5),
+        (15, 5),
+    ]
+    assert [part.first for part in job.ranges] == [7], (
+        "of a slice that is trimmed in part it takes the rest"
+    )
     lag = await world.tables.lag(table)
     assert (lag.records, lag.skipped) == (20 - 7, 7)
     await trim(world, A, 12)
     again = await world.tables.plan("t")
     assert again is not None and again.job == job.job
-    assert [cold.record for part in again.ranges for cold in part.slices] == [10, 15], "less what is trimmed meanwhile"
+    assert [cold.record for part in again.ranges for cold in part.slices] == [10, 15], (
+        "less what is trimmed meanwhile"
+    )
     commit = TableCommit(table.uid, job.job, "a1", "", "", "m1", "d1", 10, 0, world.clock.ms)
     await world.tables.commit(commit)
     await world.append(A, BODY)
@@ -481,7 +540,9 @@ async def test_retention_waits_for_a_table_that_holds(world: World) -> None:
     await rounds(world.engine.retainer)
     assert await first_kept(world, A) == 0, "a claim is no commit"
     uid = job.table.uid
-    await world.tables.commit(TableCommit(uid, job.job, "a1", "", "", "m1", "d1", 20, 0, world.clock.ms))
+    await world.tables.commit(
+        TableCommit(uid, job.job, "a1", "", "", "m1", "d1", 20, 0, world.clock.ms)
+    )
     await rounds(world.engine.retainer)
     assert await first_kept(world, A) == 20, "what is in the table goes, and nothing else"
     await trim(world, A, 22)

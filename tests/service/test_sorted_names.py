@@ -27,8 +27,14 @@ def _small_blocks() -> Iterator[None]:
         yield
 
 
-@given(st.sets(NAME, max_size=12), st.lists(st.tuples(st.booleans(), NAME), max_size=40), st.lists(st.tuples(NAME, NAME), max_size=10))
-def test_names_are_a_sorted_set(first: set[str], changes: list[tuple[bool, str]], asked: list[tuple[str, str]]) -> None:
+@given(
+    st.sets(NAME, max_size=12),
+    st.lists(st.tuples(st.booleans(), NAME), max_size=40),
+    st.lists(st.tuples(NAME, NAME), max_size=10),
+)
+def test_names_are_a_sorted_set(
+    first: set[str], changes: list[tuple[bool, str]], asked: list[tuple[str, str]]
+) -> None:
     known, names = set(first), SortedNames(first)
     for come, name in changes:
         if come:
@@ -77,7 +83,9 @@ async def test_pages_hold_all_that_live_throughout_while_streams_come_and_go(wor
 
 
 @story
-async def test_what_was_deleted_or_has_expired_is_not_listed_and_another_life_is(world: World) -> None:
+async def test_what_was_deleted_or_has_expired_is_not_listed_and_another_life_is(
+    world: World,
+) -> None:
     for name in ("test/a", "test/b", "test/c"):
         await world.create(name, ttl_seconds=8 if name == "test/c" else None)
     await world.delete("test/b")

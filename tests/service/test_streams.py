@@ -1,4 +1,5 @@
-"""Create, append, read, close, delete, expire on one whole core, with what is in flight at the same time."""
+"""Create, append, read, close, delete, expire on one whole core, with what is in flight at the same
+time."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ async def test_a_refusal_is_given_at_once_when_nothing_is_in_flight(world: World
 
 
 @story
-async def test_an_append_behind_a_delete_in_flight_is_refused_and_one_before_it_is_not(world: World) -> None:
+async def test_an_append_behind_a_delete_in_flight_is_refused_and_one_before_it_is_not(
+    world: World,
+) -> None:
     await world.create(A)
     before, delete, after = (
         world.send(world.append_of(A, b"1")),
@@ -62,7 +65,12 @@ async def test_an_append_behind_a_delete_in_flight_is_refused_and_one_before_it_
         world.send(world.append_of(A, b"2")),
     )
     again = world.send(world.create_of(A))
-    assert [(await each).code for each in (before, delete, after, again)] == [Code.OK, Code.OK, Code.NOT_FOUND, Code.CREATED]
+    assert [(await each).code for each in (before, delete, after, again)] == [
+        Code.OK,
+        Code.OK,
+        Code.NOT_FOUND,
+        Code.CREATED,
+    ]
     assert await world.read(A) == b""
 
 
@@ -90,7 +98,9 @@ async def test_a_command_that_cannot_be_encoded_harms_nobody(world: World) -> No
 async def test_a_broken_answer_costs_the_others_nothing(world: World) -> None:
     await world.create(A)
     told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: told.append(context["exception"])
+    )
 
     def broken(reply: object) -> None:
         raise ZeroDivisionError
@@ -124,7 +134,9 @@ async def test_expires_at_ends_a_stream_for_readers_writers_and_watchers(world: 
 
 
 @story
-async def test_a_create_over_an_expired_stream_tells_the_watchers_of_the_old_one(world: World) -> None:
+async def test_a_create_over_an_expired_stream_tells_the_watchers_of_the_old_one(
+    world: World,
+) -> None:
     old = await world.create(A, expires_at_ms=world.clock.ms + 1000)
     listener = Listener()
     await world.service.attach(A, listener)
@@ -246,7 +258,10 @@ async def test_hot_bytes_are_bounded_by_group_and_by_core(world: World) -> None:
     world.local.memory.bytes_max = 15
     assert (await world.append(other, b"12345")).code == Code.OK
     assert world.send(world.append_of(other, b"x")).result().code == Code.MEMORY_PRESSURE
-    assert world.send(world.create_of(B, batch=Batch(0, 1, b"1", 0))).result().code == Code.MEMORY_PRESSURE
+    assert (
+        world.send(world.create_of(B, batch=Batch(0, 1, b"1", 0))).result().code
+        == Code.MEMORY_PRESSURE
+    )
     assert world.local.memory.refused == 3
     await world.service.flush("")
     assert (await world.append(other, b"x")).code == Code.OK
@@ -262,11 +277,17 @@ async def test_what_can_never_fit_is_refused_for_good(world: World) -> None:
         world.send(world.create_of(B, batch=Batch(0, 1, b"x" * 11, 0))),
         world.send(world.append_of(A, b"x" * 11, producer=Producer("p", 0, 0))),
     ):
-        assert (refused.result().code, refused.result().byte) == (Code.APPEND_EXCEEDS_MEMORY_LIMIT, 10)
+        assert (refused.result().code, refused.result().byte) == (
+            Code.APPEND_EXCEEDS_MEMORY_LIMIT,
+            10,
+        )
     assert world.local.memory.refused == 0
     assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.OK
-    world.local.memory.group_bytes_max = 5  # a restart with another setting: what was taken before is still a repeat
-    assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.DUPLICATE
+    # a restart with another setting: what was taken before is still a repeat
+    world.local.memory.group_bytes_max = 5
+    assert (
+        await world.append(A, b"1234567890", producer=Producer("p", 0, 0))
+    ).code == Code.DUPLICATE
     await world.service.flush("")
     assert (await world.append(A, b"12345")).code == Code.OK
     assert (await world.append(A, b"123456")).code == Code.APPEND_EXCEEDS_MEMORY_LIMIT
@@ -291,9 +312,15 @@ async def test_the_bound_of_what_is_in_flight_refuses_with_a_certain_outcome(wor
     world.local.memory.group_bytes_max = world.local.memory.bytes_max = 1 << 30
     await world.create(A)
     big = b"x" * (HOT_BYTES_PER_GROUP // 4)
-    sent = [world.send(Append(A, world.clock.ms, "text/plain", Batch(0, 1, big, 0))) for _ in range(12)]
+    sent = [
+        world.send(Append(A, world.clock.ms, "text/plain", Batch(0, 1, big, 0))) for _ in range(12)
+    ]
     results = await asyncio.gather(*sent, return_exceptions=True)
-    applied = [result for result in results if not isinstance(result, BaseException) and result.code == Code.OK]
+    applied = [
+        result
+        for result in results
+        if not isinstance(result, BaseException) and result.code == Code.OK
+    ]
     refused = [result for result in results if isinstance(result, BaseException)]
     assert refused and applied
     facts = await world.facts(A)
@@ -307,7 +334,9 @@ async def test_the_setting_alone_bounds_hot_bytes(world: World) -> None:
     await world.create(A)
     for _ in range(2):
         assert (await world.append(A, b"x" * (HOT_BYTES_PER_GROUP // 2))).code == Code.OK
-    assert (await world.append(A, b"1234567890")).code == Code.OK, "more than the default is what was asked for"
+    assert (await world.append(A, b"1234567890")).code == Code.OK, (
+        "more than the default is what was asked for"
+    )
     assert (await world.append(A, b"x")).code == Code.MEMORY_PRESSURE
 
 
@@ -318,7 +347,9 @@ async def test_what_is_on_its_way_counts_against_the_bound_of_its_group(world: W
     other = name_in(2 if world.service.group_of(A) != 2 else 3)
     await world.create(A)
     await world.create(other)
-    sent = [world.send(world.append_of(name, b"x" * size)) for _ in range(20) for name in (A, other)]
+    sent = [
+        world.send(world.append_of(name, b"x" * size)) for _ in range(20) for name in (A, other)
+    ]
     replies = await asyncio.gather(*sent)
     for name in (A, other):
         machine = world.local.machines[world.service.group_of(name)]
@@ -332,7 +363,9 @@ async def test_a_repeat_is_answered_as_one_at_the_bound(world: World) -> None:
     await world.create(A)
     assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.OK
     assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.DUPLICATE
-    assert (await world.append(A, b"5678", producer=Producer("p", 0, 1))).code == Code.MEMORY_PRESSURE
+    assert (
+        await world.append(A, b"5678", producer=Producer("p", 0, 1))
+    ).code == Code.MEMORY_PRESSURE
     assert (await world.append(A, close=True)).code == Code.OK
     assert (await world.append(A, b"5678")).code == Code.CLOSED
     assert await world.read(A) == b"1234"
@@ -340,7 +373,8 @@ async def test_a_repeat_is_answered_as_one_at_the_bound(world: World) -> None:
 
 @story
 async def test_log_time_is_the_owners(world: World) -> None:
-    """A command that was stamped on another core, or that has waited, does not take the group's time back."""
+    """A command that was stamped on another core, or that has waited, does not take the group's
+    time back."""
     await world.send(msgspec.structs.replace(world.create_of(A), now_ms=world.clock.ms - 5000))
     await world.send(msgspec.structs.replace(world.create_of(B), now_ms=world.clock.ms + 5000))
     for name in (A, B):
@@ -350,7 +384,8 @@ async def test_log_time_is_the_owners(world: World) -> None:
 
 @story
 async def test_an_append_costs_no_more_beside_many_streams(world: World) -> None:
-    """Calls of functions, and memory that is taken meanwhile: nothing on its way looks at, or copies, what other streams have."""
+    """Calls of functions, and memory that is taken meanwhile: nothing on its way looks at, or
+    copies, what other streams have."""
 
     async def cost() -> tuple[int, int]:
         calls = 0
@@ -376,7 +411,11 @@ async def test_an_append_costs_no_more_beside_many_streams(world: World) -> None
     few = await cost()
     assert few[0] > 10, "they are counted"
     group = world.service.group_of(A)
-    names = [name for number in range(4000) if world.service.group_of(name := f"test/many{number}") == group]
+    names = [
+        name
+        for number in range(4000)
+        if world.service.group_of(name := f"test/many{number}") == group
+    ]
     assert len(names) > 500
     await asyncio.gather(*(world.send(world.create_of(name)) for name in names))
     await asyncio.gather(*(world.send(world.append_of(name, b"y" * 100)) for name in names))

@@ -1,4 +1,5 @@
-"""Tables over the cores of a node: every record in one committed job, whoever plans, dies or is late (F23, F26)."""
+"""Tables over the cores of a node: every record in one committed job, whoever plans, dies or is
+late (F23, F26)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,18 @@ class Lake:
         self.commits += 1
         table = planned.table
         main = f"main-{planned.attempt}"
-        command = TableCommit(table.uid, planned.job, planned.attempt, table.main, table.dlq, main, main, 1, 0, self.world.clock.ms)
+        command = TableCommit(
+            table.uid,
+            planned.job,
+            planned.attempt,
+            table.main,
+            table.dlq,
+            main,
+            main,
+            1,
+            0,
+            self.world.clock.ms,
+        )
         try:
             committed = await self.world.tables.commit(command)
         except TableRefused as refused:
@@ -107,7 +119,9 @@ def test_an_abandoned_job_is_planned_again_with_all_that_came_since() -> None:
     in_one_core(tell)
 
 
-def test_what_an_abandoned_job_had_claimed_stays_its_tables_though_another_takes_the_streams_over() -> None:
+def test_what_an_abandoned_job_had_claimed_stays_its_tables_though_another_takes_the_streams_over() -> (
+    None
+):
     async def tell(world: World) -> None:
         lake = Lake(world)
         planned = await lake.plan()
@@ -137,21 +151,31 @@ def test_jobs_have_about_so_many_slices_at_most() -> None:
                 assert planned.more or sum(jobs) == 24
                 assert await lake.commit(planned)
         assert sum(jobs) == 24 and max(jobs) <= 8, "of each group one stream at least"
-        lake.rows = [row for row in lake.rows if row[0] in {(await world.service.facts(name)).uid for name in STREAMS}]  # type: ignore[union-attr]
+        lake.rows = [
+            row
+            for row in lake.rows
+            if row[0] in {(await world.service.facts(name)).uid for name in STREAMS}
+        ]  # type: ignore[union-attr]
         await lake.check()
 
     in_one_core(tell)
 
 
 def test_a_groups_share_of_a_job_is_that_of_its_slices() -> None:
-    lags = [Lag(group=1, slices=90_000, bytes=9_000_000), Lag(group=2, slices=10_000, bytes=100_000_000), Lag(group=3)]
+    lags = [
+        Lag(group=1, slices=90_000, bytes=9_000_000),
+        Lag(group=2, slices=10_000, bytes=100_000_000),
+        Lag(group=3),
+    ]
     found = tables.shares(lags, 3)
     assert found[1] == (100 + tables.SLICE_COST) * 45_000
     assert found[2] == (10_000 + tables.SLICE_COST) * 5_000
     assert found[3] == 1
     whole = tables.JOB_BYTES_MAX // 2
     assert tables.shares([Lag(group=1, slices=50_000, bytes=1)], 2) == {1: whole, 2: whole}
-    assert tables.shares([Lag(slices=500_000, bytes=1)], 2) == {1: whole, 2: whole}, "a release before does not say whose it is"
+    assert tables.shares([Lag(slices=500_000, bytes=1)], 2) == {1: whole, 2: whole}, (
+        "a release before does not say whose it is"
+    )
 
 
 def test_two_drivers_of_one_job_commit_it_once() -> None:
@@ -175,7 +199,10 @@ def test_restarts_between_the_steps_lose_and_repeat_nothing(restart_after: str) 
             if restart_after == "plan":
                 world.power_cut()
                 again = await lake.plan()
-                assert again is not None and (again.job, again.ranges) == (planned.job, planned.ranges)
+                assert again is not None and (again.job, again.ranges) == (
+                    planned.job,
+                    planned.ranges,
+                )
             assert await lake.commit(planned)
             if restart_after == "commit":
                 await world.snapshot()
@@ -253,7 +280,9 @@ def test_planners_and_drivers_on_two_cores_at_once() -> None:
         asyncio.run(run(directory))
 
 
-def test_the_lag_is_counted_in_parts_between_which_streams_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lag_is_counted_in_parts_between_which_streams_come_and_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(stream_tables, "LAG_STREAMS", 4)
 
     async def run() -> None:
@@ -286,8 +315,13 @@ def test_a_plan_leaves_out_what_is_set_aside_and_nothing_else() -> None:
     whole = ClaimedRange(7, "test/a", "text/plain", 0, slices, 3)
 
     def left(*aside: tuple[int, int], uid: int = 7) -> list[tuple[int, int, int]]:
-        failures = [Failure(uid, "test/a", begin, end, "p", 0, "damaged", 3, 1, 1, aside=True) for begin, end in aside]
-        return [(part.first, part.end, len(part.slices)) for part in tables.left_over([whole], failures)]
+        failures = [
+            Failure(uid, "test/a", begin, end, "p", 0, "damaged", 3, 1, 1, aside=True)
+            for begin, end in aside
+        ]
+        return [
+            (part.first, part.end, len(part.slices)) for part in tables.left_over([whole], failures)
+        ]
 
     assert left() == left((10, 20), uid=8) == [(3, 0, 3)]
     assert left((10, 20)) == [(3, 10, 1), (20, 30, 1)]
@@ -298,11 +332,16 @@ def test_a_plan_leaves_out_what_is_set_aside_and_nothing_else() -> None:
 
 def test_declared_columns_have_types_that_there_are() -> None:
     async def tell(world: World) -> None:
-        with pytest.raises(TableRefused, match="'id:int' declares no column; expected a field and one of long, "):
+        with pytest.raises(
+            TableRefused, match="'id:int' declares no column; expected a field and one of long, "
+        ):
             await world.tables.create("other", "other/", columns=[("id", "int")])
         table, new = await world.tables.create("other", "other/", columns=[("id", "long")])
         assert new and table.columns == [("id", "long")]
-        assert await world.tables.create("other", "other/", columns=[("id", "long")]) == (table, False)
+        assert await world.tables.create("other", "other/", columns=[("id", "long")]) == (
+            table,
+            False,
+        )
         with pytest.raises(TableRefused, match="with other options"):
             await world.tables.create("other", "other/")
 

@@ -1,4 +1,5 @@
-"""Live readers, here and of another core's streams: nothing missing, nothing twice, and told when there is no more."""
+"""Live readers, here and of another core's streams: nothing missing, nothing twice, and told when
+there is no more."""
 
 from __future__ import annotations
 
@@ -47,11 +48,19 @@ async def test_readers_that_come_while_a_writer_writes_miss_nothing(node: Node, 
             await asyncio.sleep(0)
     await writer
     whole = await here.read(name)
-    await until(lambda: all(listener.events and listener.events[-1].byte == len(whole) for _, listener in readers))
+    await until(
+        lambda: all(
+            listener.events and listener.events[-1].byte == len(whole) for _, listener in readers
+        )
+    )
     for facts, listener in readers:
         caught_up = [event for event in listener.events if event.record > facts.record]
-        assert caught_up[0].begin_record <= facts.record, "a gap between the facts and the first event"
-        assert whole.startswith(whole[: facts.byte]) and whole.endswith(b"".join(bytes(event.payload) for event in caught_up))
+        assert caught_up[0].begin_record <= facts.record, (
+            "a gap between the facts and the first event"
+        )
+        assert whole.startswith(whole[: facts.byte]) and whole.endswith(
+            b"".join(bytes(event.payload) for event in caught_up)
+        )
         listener.check_gap_free(listener.events[0].begin_record, listener.events[0].begin_byte)
 
 
@@ -64,7 +73,9 @@ async def test_a_tail_watch_carries_numbers_only_between_cores(node: Node) -> No
     assert isinstance(facts, Facts)
     await here.append(THERE, b"abc")
     await until(lambda: watcher.events and reader.events)
-    assert [(event.record, event.byte, bytes(event.payload)) for event in watcher.events] == [(1, 3, b"")]
+    assert [(event.record, event.byte, bytes(event.payload)) for event in watcher.events] == [
+        (1, 3, b"")
+    ]
     assert [bytes(event.payload) for event in reader.events] == [b"abc"]
     here.service.detach(facts.uid, watcher)
     here.service.detach(facts.uid, reader)

@@ -1,4 +1,5 @@
-"""Two cores of a node: lists and flushes over both, and what one owes the other while that one is away."""
+"""Two cores of a node: lists and flushes over both, and what one owes the other while that one is
+away."""
 
 from __future__ import annotations
 
@@ -27,14 +28,26 @@ async def test_either_core_lists_flushes_and_answers_for_both(node: Node) -> Non
         await world.append(name, b"%d" % number)
     for world in node.worlds:
         assert [facts.name for facts in await world.service.list_streams("test/", "", 100)] == names
-        assert [facts.name for facts in await world.service.list_streams("test/", names[3], 5)] == names[4:9]
-        assert [await world.read(name) for name in names] == [b"%d" % number for number in range(20)]
+        assert [
+            facts.name for facts in await world.service.list_streams("test/", names[3], 5)
+        ] == names[4:9]
+        assert [await world.read(name) for name in names] == [
+            b"%d" % number for number in range(20)
+        ]
     await node.worlds[1].service.flush("test/0")
-    left = {name for world in node.worlds for machine in world.local.machines.values() for name, s in machine.streams.items() if s.hot}
+    left = {
+        name
+        for world in node.worlds
+        for machine in world.local.machines.values()
+        for name, s in machine.streams.items()
+        if s.hot
+    }
     assert left == set(names[10:])
     await node.worlds[0].service.flush("")
     assert all(world.hot_bytes == 0 for world in node.worlds)
-    assert [await node.worlds[1].read(name) for name in names] == [b"%d" % number for number in range(20)]
+    assert [await node.worlds[1].read(name) for name in names] == [
+        b"%d" % number for number in range(20)
+    ]
 
 
 @node_story
@@ -52,12 +65,16 @@ async def test_a_forks_end_reaches_its_source_when_that_core_is_back(node: Node)
     await node.wait_connected()
     await node.settle()
     assert await here.code_of(THERE) == Code.NOT_FOUND
-    assert not any(machine.streams for world in node.worlds for machine in world.local.machines.values())
+    assert not any(
+        machine.streams for world in node.worlds for machine in world.local.machines.values()
+    )
     assert there.engine.outbox_sender.failures == 0
 
 
 @node_story
-async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settled(node: Node) -> None:
+async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settled(
+    node: Node,
+) -> None:
     here, there = node.worlds
     await here.create(THERE)
     forking = asyncio.create_task(here.fork(HERE, THERE))
@@ -70,12 +87,16 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     await there.engine.outbox_sender.sweep()
     machines = [machine for world in node.worlds for machine in world.local.machines.values()]
     assert not any(machine.unconfirmed for machine in machines)
-    pins = sum(len(stream.pins or ()) for machine in machines for stream in machine.streams.values())
+    pins = sum(
+        len(stream.pins or ()) for machine in machines for stream in machine.streams.values()
+    )
     assert pins == (await here.code_of(HERE) == 0)
 
 
 @node_story
-async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_never_lost(node: Node) -> None:
+async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_never_lost(
+    node: Node,
+) -> None:
     here = node.worlds[0]
     await here.create(THERE)
     acknowledged = 0
@@ -85,7 +106,11 @@ async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_neve
             await asyncio.sleep(0)
         await node.restart_core(1)
         outcomes = await asyncio.gather(*sent, return_exceptions=True)
-        assert all(not isinstance(outcome, BaseException) or isinstance(outcome, (Unavailable, OutcomeUnknown)) for outcome in outcomes)
+        assert all(
+            not isinstance(outcome, BaseException)
+            or isinstance(outcome, (Unavailable, OutcomeUnknown))
+            for outcome in outcomes
+        )
         acknowledged += sum(not isinstance(outcome, BaseException) for outcome in outcomes)
     content = await here.read(THERE)
     assert acknowledged <= len(content) <= 100
@@ -95,7 +120,9 @@ async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_neve
 async def test_a_forwarded_append_is_stamped_by_its_owner(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)
-    await here.send(msgspec.structs.replace(here.append_of(THERE, b"x"), now_ms=here.clock.ms - 5000))
+    await here.send(
+        msgspec.structs.replace(here.append_of(THERE, b"x"), now_ms=here.clock.ms - 5000)
+    )
     stream = there.local.machines[there.service.group_of(THERE)].streams[THERE]
     assert stream.hot is not None and stream.hot[0].time_ms == stream.activity_ms == there.clock.ms
 
@@ -116,7 +143,9 @@ def test_what_changes_something_on_a_core_that_dies_is_not_called_refused(change
 
         for world in node.worlds:
             world.service.serve(kind, int, int, hang)
-        waiting = asyncio.create_task(here.service.at_home(there.service.group_of(THERE), kind, 1, hang, changes=changes))
+        waiting = asyncio.create_task(
+            here.service.at_home(there.service.group_of(THERE), kind, 1, hang, changes=changes)
+        )
         await asked.wait()
         await node.kill_core(1)
         with pytest.raises(OutcomeUnknown if changes else Unavailable):
@@ -140,7 +169,12 @@ async def test_commands_that_are_proposed_together_are_answered_together(node: N
         ]
         service.propose_all(group, commands, answers.set_result)
         first, fault, missing, last = await answers
-        assert (first.code, first.first_record, last.code, last.first_record) == (Code.OK, 0, Code.OK, 3)
+        assert (first.code, first.first_record, last.code, last.first_record) == (
+            Code.OK,
+            0,
+            Code.OK,
+            3,
+        )
         assert isinstance(fault, Exception)
         assert missing.code == Code.NOT_FOUND
     none: list[Any] = []

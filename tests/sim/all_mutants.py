@@ -1,7 +1,9 @@
-"""Apply every planted defect, one by one, and say what catches it: `make mutants`, or `PYTHONPATH=tests:src python -m sim.all_mutants NAME …`.
+"""Apply every planted defect, one by one, and say what catches it: `make mutants`, or
+`PYTHONPATH=tests:src python -m sim.all_mutants NAME …`.
 
-Three lists: edits of the agreement's source (sim/raft_mutants.py), parts of a whole node in a simulated cluster (sim/mutants.py), and lies in the
-history of a real one (tests/chaos/test_chaos_checker.py, which a test tries).
+Three lists: edits of the agreement's source (sim/raft_mutants.py), parts of a whole node in a
+simulated cluster (sim/mutants.py), and lies in the history of a real one
+(tests/chaos/test_chaos_checker.py, which a test tries).
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ def main() -> int:
             found.append({"list": where, "name": name, "by": by})
             print(f"{where}: {name}: {told} ({perf_counter() - began:.1f} s)", flush=True)
     alive = [each for each in found if not each["by"]]
-    print(f"{len(found) - len(alive)} of {len(found)} caught{f', {stale} do not fit the code any more' if stale else ''}")
+    print(
+        f"{len(found) - len(alive)} of {len(found)} "
+        f"caught{f', {stale} do not fit the code any more' if stale else ''}"
+    )
     if options.report is not None:
         options.report.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if alive else 0

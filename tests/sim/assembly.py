@@ -1,5 +1,6 @@
-"""What a simulated node does beside its turns, as the product's assembly has it do: time passes for quiet streams, what crosses groups is finished,
-retention is carried out, readers that hear no leader are told, subscriptions are woken and their webhooks sent."""
+"""What a simulated node does beside its turns, as the product's assembly has it do: time passes for
+quiet streams, what crosses groups is finished, retention is carried out, readers that hear no
+leader are told, subscriptions are woken and their webhooks sent."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Result = TypeVar("Result")
 
 
 class House:
-    """Of one life of a node. Does nothing by itself in worlds that keep no house: stories have parts of their own."""
+    """Of one life of a node. Does nothing by itself in worlds that keep no house: stories have
+    parts of their own."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._engine = node, node.engine
@@ -43,13 +45,17 @@ class House:
         if not self._node.world.keeps_house:
             return
         subscriptions = self.subscriptions
-        tasks = (*subscriptions._telling.values(), *subscriptions._wakes._busy.values(), *subscriptions._wakes._issuing.values())
+        tasks = (
+            *subscriptions._telling.values(),
+            *subscriptions._wakes._busy.values(),
+            *subscriptions._wakes._issuing.values(),
+        )
         for task in (*tasks, *filter(None, (subscriptions._sweeping,))):
             task.cancel()
 
     async def ask(self, work: Coroutine[Any, Any, Result], seconds: float = 6.0) -> Result:
-        """What a client asks of the node, which carries it out for as long as it lives. Raises what that raises, and OutcomeUnknown when the node
-        dies or the client's patience is over."""
+        """What a client asks of the node, which carries it out for as long as it lives. Raises what
+        that raises, and OutcomeUnknown when the node dies or the client's patience is over."""
         node, life = self._node, self._node.life
         task = asyncio.ensure_future(work)
         node.tasks.add(task)  # type: ignore[arg-type]
@@ -57,7 +63,9 @@ class House:
             await asyncio.wait((task,), timeout=seconds)
         finally:
             node.tasks.discard(task)  # type: ignore[arg-type]
-            if not task.done() and not task.get_loop().is_closed():  # an episode that has failed ends in the midst of everything
+            if (
+                not task.done() and not task.get_loop().is_closed()
+            ):  # an episode that has failed ends in the midst of everything
                 task.cancel()
         if not task.done() or task.cancelled() or node.life != life or not node.alive:
             if task.done() and not task.cancelled():
@@ -85,7 +93,8 @@ class House:
 
 
 class Post:
-    """Webhooks of one node: the receivers are in the world, and the ways to them lose requests and answers."""
+    """Webhooks of one node: the receivers are in the world, and the ways to them lose requests and
+    answers."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -93,7 +102,9 @@ class Post:
     async def check(self, url: str) -> None:
         """Any may be called."""
 
-    async def post(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> DeliveryOutcome:
+    async def post(
+        self, url: str, body: bytes, headers: dict[str, str], seconds: float
+    ) -> DeliveryOutcome:
         world = self._node.world
         random: Random = world.random
         try:

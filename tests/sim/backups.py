@@ -1,5 +1,7 @@
-"""Backups that operators take of a simulated cluster amid all that goes wrong, to a place that fails as well, and that other clusters begin with in the
-end. The product's code takes, prunes, verifies and restores them; what the admin port answers is asked for over the network of the simulation."""
+"""Backups that operators take of a simulated cluster amid all that goes wrong, to a place that
+fails as well, and that other clusters begin with in the end. The product's code takes, prunes,
+verifies and restores them; what the admin port answers is asked for over the network of the
+simulation."""
 
 from __future__ import annotations
 
@@ -41,12 +43,17 @@ if TYPE_CHECKING:
 
 SHARE = 0.3  # of the worlds in which anybody takes backups
 PATIENCE_SECONDS = (0.3, 3.0, 14.0, 14.0)  # of who takes one; then it is interrupted
-WEATHERS = (GOOD, Weather(away=0.05, untold=0.05, conflict=0.02), Weather(away=0.2, untold=0.1, delay=(0.02, 0.2)))
+WEATHERS = (
+    GOOD,
+    Weather(away=0.05, untold=0.05, conflict=0.02),
+    Weather(away=0.2, untold=0.1, delay=(0.02, 0.2)),
+)
 CALM_TRIES = 3
 
 
 class Promise(msgspec.Struct):
-    """What was acknowledged when a backup began: of each stream the payloads, in the order of their records, and the producers' own."""
+    """What was acknowledged when a backup began: of each stream the payloads, in the order of their
+    records, and the producers' own."""
 
     records: dict[str, dict[int, bytes]]
     produced: dict[str, list[bytes]]
@@ -56,14 +63,18 @@ class Promise(msgspec.Struct):
     def of(cls, episode: SwarmEpisode) -> Promise:
         histories = episode.histories.values()
         return cls(
-            {each.name: {record: payload for payload, (record, _) in each.acknowledged.items()} for each in histories},
+            {
+                each.name: {record: payload for payload, (record, _) in each.acknowledged.items()}
+                for each in histories
+            },
             {each.name: list(each.produced) for each in histories},
             {key: dict(shift.acked) for key, shift in episode.shop.shifts.items()},
         )
 
 
 class Taken(msgspec.Struct):
-    """A backup that is whole. `streams`: what it has, by name: their facts and their bytes; `sure`: uids of forks that were there before."""
+    """A backup that is whole. `streams`: what it has, by name: their facts and their bytes; `sure`:
+    uids of forks that were there before."""
 
     manifest: Manifest
     promise: Promise
@@ -72,7 +83,8 @@ class Taken(msgspec.Struct):
 
 
 class Operators:
-    """Of one episode: one, or two who do not know of each other, and take backups to the same place."""
+    """Of one episode: one, or two who do not know of each other, and take backups to the same
+    place."""
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._episode, self._random = episode, Random(f"backups {episode.seed}")
@@ -104,17 +116,26 @@ class Operators:
                 self.told[type(fault).__name__] += 1
 
     async def take(self, random: Random) -> Taken:
-        """One backup, of all that was acknowledged before; as it is found on the shelf. Raises Unavailable, StoreUnavailable."""
+        """One backup, of all that was acknowledged before; as it is found on the shelf. Raises
+        Unavailable, StoreUnavailable."""
         episode, began = self._episode, asyncio.get_running_loop().time()
         promise, sure, progress = Promise.of(episode), self._created(), BackupProgress()
         source = HttpSource(Admin(episode.world, random))  # type: ignore[arg-type]
-        manifest = await BackupWriter(source, self.shelf, self.shelf, progress).take(episode._wall_ms)
-        assert not progress.damaged, f"backup {manifest.id}: what was copied is damaged: {progress.damaged}"
+        manifest = await BackupWriter(source, self.shelf, self.shelf, progress).take(
+            episode._wall_ms
+        )
+        assert not progress.damaged, (
+            f"backup {manifest.id}: what was copied is damaged: {progress.damaged}"
+        )
         self.told["taken"] += 1
         self.told["kept objects"] += progress.kept
         episode.note(f"backup {manifest.id} is taken")
-        taken = self.taken[manifest.id] = Taken(manifest, promise, {}, sure - self._gone_since(began))
-        if self._keep is None or self._count == 1 or self._is_calm:  # else what is on the shelf may be deleted by now
+        taken = self.taken[manifest.id] = Taken(
+            manifest, promise, {}, sure - self._gone_since(began)
+        )
+        if (
+            self._keep is None or self._count == 1 or self._is_calm
+        ):  # else what is on the shelf may be deleted by now
             await self._look(taken, began)
         return taken
 
@@ -125,13 +146,21 @@ class Operators:
         return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
 
     def _gone_since(self, began: float) -> set[int]:
-        """Lives that may have ended since, or been trimmed: the group of a fork may have been copied before, and that of its source after, when nobody
-        needed it any more."""
+        """Lives that may have ended since, or been trimmed: the group of a fork may have been
+        copied before, and that of its source after, when nobody needed it any more."""
         found = set[int]()
         for past in self._episode.lives.pasts.values():
-            operations = [each for each in past.operations if each.ended >= began and isinstance(each.what.asked, Deleted | Cut)]  # type: ignore[attr-defined]
+            operations = [
+                each
+                for each in past.operations
+                if each.ended >= began and isinstance(each.what.asked, Deleted | Cut)
+            ]  # type: ignore[attr-defined]
             if any(getattr(each.what.told, "code", Code.OK) == Code.OK for each in operations):  # type: ignore[attr-defined]
-                found |= {each.what.told.uid for each in past.operations if getattr(each.what.told, "code", None) == Code.CREATED}  # type: ignore[attr-defined]
+                found |= {
+                    each.what.told.uid
+                    for each in past.operations
+                    if getattr(each.what.told, "code", None) == Code.CREATED
+                }  # type: ignore[attr-defined]
         return found
 
     async def _look(self, taken: Taken, began: float) -> None:
@@ -146,14 +175,18 @@ class Operators:
                 try:
                     pieces = [piece async for piece in library.pieces(machine, stream)]
                 except CorruptData as fault:  # made meanwhile, of a source that was made meanwhile as well, behind the copy of its group
-                    if stream.uid in taken.sure or "which the backup does not have" not in str(fault):
+                    if stream.uid in taken.sure or "which the backup does not have" not in str(
+                        fault
+                    ):
                         raise
                     pieces = []
                 found_there[stream.name] = (stream, b"".join(piece.payload for piece in pieces))
                 for piece in pieces:
                     self._episode.keeps.saw(stream.name, piece.record, piece.payload)
                 for piece in pieces if stream.name in self._episode.lives.pasts else ():
-                    self._episode.lives.pasts[stream.name].saw(stream.uid, (piece.record, piece.byte), piece.payload)
+                    self._episode.lives.pasts[stream.name].saw(
+                        stream.uid, (piece.record, piece.byte), piece.payload
+                    )
         taken.streams = found_there  # all of it, or nothing: who looks may be interrupted
         self._promised(taken)
         self._lived(taken, began)
@@ -162,7 +195,12 @@ class Operators:
         for name, records in taken.promise.records.items():
             assert name in taken.streams, f"backup {taken.manifest.id} has no {name}"
             content = taken.streams[name][1]
-            has_kept(f"backup {taken.manifest.id}: {name}", content, records, taken.promise.produced[name])
+            has_kept(
+                f"backup {taken.manifest.id}: {name}",
+                content,
+                records,
+                taken.promise.produced[name],
+            )
 
     def _lived(self, taken: Taken, began: float) -> None:
         """As reads of the streams that live and die would have been (`sim/stream_clients.py`)."""
@@ -170,10 +208,14 @@ class Operators:
             stream, content = taken.streams.get(name, (None, b""))
             ended = asyncio.get_running_loop().time()
             if stream is None:
-                past.operations.append(Operation(began, ended, What(Listed(), Refusal(Code.NOT_FOUND))))
+                past.operations.append(
+                    Operation(began, ended, What(Listed(), Refusal(Code.NOT_FOUND)))
+                )
                 continue
             past.ends(stream.uid, (stream.next_record, stream.next_byte))
-            if stream.fork is None or stream.uid in taken.sure:  # of one that was made meanwhile the source may be of an earlier moment
+            if (
+                stream.fork is None or stream.uid in taken.sure
+            ):  # of one that was made meanwhile the source may be of an earlier moment
                 whole = stream.next_byte - stream.first_byte == len(content)
                 assert whole, f"{name}: its backup has {len(content)} bytes, and is {stream}"
             if where_of(stream) is None:  # of what is evicted only the ends are known
@@ -217,7 +259,9 @@ def has_kept(what: str, content: bytes, records: dict[int, bytes], produced: lis
     """All that was acknowledged is there, each where it was, and producers' in their order."""
     width = 8
     for record, payload in records.items():
-        assert content[(record - 1) * width : record * width] == payload, f"{what}: {payload!r} was acknowledged before, and is not there"
+        assert content[(record - 1) * width : record * width] == payload, (
+            f"{what}: {payload!r} was acknowledged before, and is not there"
+        )
     there = {content[at : at + width]: at for at in range(0, len(content), width)}
     missing = [payload for payload in produced if payload not in there]
     assert not missing, f"{what}: {missing} were acknowledged before, and are not there"
@@ -230,16 +274,22 @@ class Door:
     """Of one life of a node."""
 
     def __init__(self, node: Node, store: ObjectStore | None) -> None:
-        birth = SimpleNamespace(cluster_id=CLUSTER, history=node.world.history, groups=node.engine.service.groups)
+        birth = SimpleNamespace(
+            cluster_id=CLUSTER, history=node.world.history, groups=node.engine.service.groups
+        )
         start = SimpleNamespace(birth=birth, groups=birth.groups)
         tier = None if store is None else SimpleNamespace(store=store)
         self._backups = Backups(start, node.engine, tier)  # type: ignore[arg-type]
 
-    async def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, bytes]:
+    async def answer(
+        self, method: str, path: str, query: dict[str, str], body: bytes
+    ) -> tuple[int, bytes]:
         """(status, body), as the front makes them of what is raised."""
         segments = tuple(filter(None, path.removeprefix(PATH).split("/")))
         try:
-            response = await self._backups.handle(Request(method, path, segments, query, {}, body, "http://node"))
+            response = await self._backups.handle(
+                Request(method, path, segments, query, {}, body, "http://node")
+            )
         except Failure as fault:
             return ERRORS[fault.code].status, b""
         except Unavailable:
@@ -250,7 +300,8 @@ class Door:
 
 
 class Admin:
-    """In place of a client of the admin port, and of its connections: any node is asked, each time."""
+    """In place of a client of the admin port, and of its connections: any node is asked, each
+    time."""
 
     server = "http://node"
 
@@ -269,7 +320,9 @@ class Admin:
             raise httpx.ConnectError("nobody is there")
         node = self._random.choice(alive)
         query = {name: str(value) for name, value in more.get("params", {}).items()}
-        work: Coroutine[Any, Any, tuple[int, bytes]] = node.process.drive(node.door.answer(method, url, query, more.get("content", b"")))
+        work: Coroutine[Any, Any, tuple[int, bytes]] = node.process.drive(
+            node.door.answer(method, url, query, more.get("content", b""))
+        )
         try:
             status, body = await node.house.ask(work, 10.0)
         except OutcomeUnknown:

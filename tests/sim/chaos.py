@@ -1,5 +1,5 @@
-"""Episodes of a simulated cluster: clients append and read while nodes die, disks fill and the network fails; then it heals, and all that was
-answered must be true."""
+"""Episodes of a simulated cluster: clients append and read while nodes die, disks fill and the
+network fails; then it heals, and all that was answered must be true."""
 
 from __future__ import annotations
 
@@ -39,14 +39,17 @@ class History:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.acknowledged: dict[bytes, tuple[int, float]] = {}  # payload -> record after it, when it was answered
+        self.acknowledged: dict[
+            bytes, tuple[int, float]
+        ] = {}  # payload -> record after it, when it was answered
         self.refused: set[bytes] = set()
         self.unknown: set[bytes] = set()
         self.produced: list[bytes] = []  # of idempotent producers, acknowledged in this order
         self.reads: list[Read] = []
 
     def read(self, read: Read) -> None:
-        """Linearizable: all that was acknowledged before it began, and all that reads saw which ended before."""
+        """Linearizable: all that was acknowledged before it began, and all that reads saw which
+        ended before."""
         content = read.content
         for payload, (record, at) in self.acknowledged.items():
             if at < read.began:
@@ -57,7 +60,9 @@ class History:
             shorter, longer = sorted((content, other.content), key=len)
             assert longer.startswith(shorter), f"{self.name}: two reads differ"
             if other.ended < read.began:
-                assert len(content) >= len(other.content), f"{self.name}: a read sees less than one that ended before it began"
+                assert len(content) >= len(other.content), (
+                    f"{self.name}: a read sees less than one that ended before it began"
+                )
         self.reads.append(read)
 
     def finish(self, content: bytes) -> None:
@@ -65,23 +70,30 @@ class History:
         payloads = [content[at : at + WIDTH] for at in range(0, len(content), WIDTH)]
         assert len(set(payloads)) == len(payloads), f"{self.name}: something is there twice"
         for payload, (record, _) in self.acknowledged.items():
-            assert payloads[record - 1 : record] == [payload], f"{self.name}: {payload!r} was acknowledged as record {record} and is lost"
+            assert payloads[record - 1 : record] == [payload], (
+                f"{self.name}: {payload!r} was acknowledged as record {record} and is lost"
+            )
         produced = set(self.produced)
         assert produced <= set(payloads), f"{self.name}: something that was produced is lost"
         for producer in {each[:2] for each in self.produced}:
             mine = [each for each in payloads if each[:2] == producer]
             assert mine == sorted(mine), f"{self.name}: what was produced is out of order"
         assert not self.refused & set(payloads), f"{self.name}: something is there that was refused"
-        assert set(payloads) <= self.unknown | set(self.acknowledged) | produced, f"{self.name}: something is there that nobody sent"
+        assert set(payloads) <= self.unknown | set(self.acknowledged) | produced, (
+            f"{self.name}: something is there that nobody sent"
+        )
 
 
 class Episode:
-    """One run. `mishaps` is how many happen before all heals; `knobs` in place of what the seed draws."""
+    """One run. `mishaps` is how many happen before all heals; `knobs` in place of what the seed
+    draws."""
 
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         self.seed, self.mishaps = seed, mishaps
         self.knobs = Knobs.draw(seed) if knobs is None else knobs
-        self.streams = tuple(f"test/{letter}" for letter in ascii_lowercase[: self.knobs.world.get("streams", 3)])
+        self.streams = tuple(
+            f"test/{letter}" for letter in ascii_lowercase[: self.knobs.world.get("streams", 3)]
+        )
         self.random = self.draw = Random(f"episode {seed}")  # of clients, and of mishaps
         self.world = World(seed)
         self.choices = self._edged(MISHAPS)
@@ -94,7 +106,9 @@ class Episode:
         self.trace = ""
         self.tasks: list[asyncio.Future[None]] = []
 
-    def _edged(self, choices: tuple[Callable[[Any], None], ...]) -> tuple[Callable[[Any], None], ...]:
+    def _edged(
+        self, choices: tuple[Callable[[Any], None], ...]
+    ) -> tuple[Callable[[Any], None], ...]:
         """With what else happens in this world (sim/faults.py)."""
         drawn = weights(self.seed) if "faults" in self.knobs.world else {}
         more = [FAULTS[name] for name, weight in drawn.items() for _ in range(int(weight))]
@@ -106,14 +120,19 @@ class Episode:
     def told(self) -> str:
         """What happened, in a line."""
         histories = self.histories.values()
-        acknowledged = sum(len(history.acknowledged) + len(history.produced) for history in histories)
+        acknowledged = sum(
+            len(history.acknowledged) + len(history.produced) for history in histories
+        )
         return (
-            f"{self.seconds:.0f} s, {acknowledged} appends acknowledged, {sum(len(history.unknown) for history in histories)} with an unknown "
-            f"outcome, {sum(len(history.reads) for history in histories)} reads, {len(self.world.leaders)} leaders"
+            f"{self.seconds:.0f} s, {acknowledged} appends acknowledged, "
+            f"{sum(len(history.unknown) for history in histories)} with an unknown "
+            f"outcome, {sum(len(history.reads) for history in histories)} reads, "
+            f"{len(self.world.leaders)} leaders"
         )
 
     def play(self) -> str:
-        """From its beginning to its end; the same seed and knobs, the same trace. Raises AssertionError with what was not true."""
+        """From its beginning to its end; the same seed and knobs, the same trace. Raises
+        AssertionError with what was not true."""
         with chance_of(self.seed), self.knobs.in_force(), leases_checked(self.world):
             self.trace = run_simulated(self.run())
         return self.trace
@@ -226,7 +245,8 @@ class Episode:
         return True
 
     async def _produce(self, number: int) -> None:
-        """Idempotent: what has no certain outcome is sent again, to any node, until it is acknowledged."""
+        """Idempotent: what has no certain outcome is sent again, to any node, until it is
+        acknowledged."""
         random = Random(f"producer {self.seed} {number}")
         name = STREAMS[number % len(STREAMS)]
         history, sequence = self.histories[name], 0
@@ -292,7 +312,9 @@ class Episode:
     def wipe(self) -> None:
         """One disk is lost. Another only when what was lost is there again."""
         world = self.world
-        if (all(node.remembers for node in world.alive()) and self.wiped is None) or (self.wiped is not None and self.wiped.remembers):
+        if (all(node.remembers for node in world.alive()) and self.wiped is None) or (
+            self.wiped is not None and self.wiped.remembers
+        ):
             self.wiped = self.draw.choice(world.alive() or [world.nodes[1]])
             if self.wiped.alive:
                 self.wiped.kill(power=0.0)
@@ -337,7 +359,11 @@ class Episode:
         alive = self.world.alive()
         if alive:
             node = self.draw.choice(alive)
-            node.disk.capacity = node.disk.used() + self.draw.randrange(500) if node.disk.capacity == 1 << 40 else 1 << 40
+            node.disk.capacity = (
+                node.disk.used() + self.draw.randrange(500)
+                if node.disk.capacity == 1 << 40
+                else 1 << 40
+            )
             self.note(f"the disk of node {node.number} has {node.disk.capacity} bytes")
 
     def snapshot(self) -> None:

@@ -1,4 +1,5 @@
-"""The clocks of a simulated node: one that only goes on, at a rate of its own that may change, and the wall's, which jumps."""
+"""The clocks of a simulated node: one that only goes on, at a rate of its own that may change, and
+the wall's, which jumps."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ WALL_MS = 1_700_000_000_000
 
 
 class Clock:
-    """`offset_ms`: by how much it is ahead of the loop's time. The clock of a node that stands still, or is down, goes on."""
+    """`offset_ms`: by how much it is ahead of the loop's time. The clock of a node that stands
+    still, or is down, goes on."""
 
     def __init__(self, offset_ms: int) -> None:
         self.offset_ms = offset_ms

@@ -1,4 +1,5 @@
-"""A cluster of whole cores in one thread: real engines and journals above fake disks, a fake network and virtual time."""
+"""A cluster of whole cores in one thread: real engines and journals above fake disks, a fake
+network and virtual time."""
 
 from __future__ import annotations
 
@@ -60,7 +61,16 @@ from polynya.service.api import Page, ReadQuery
 from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.routing.forwarding import CoreAddress, Forwarding
 from polynya.service.routing.group_locations import BirthMap, GroupLocations
-from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
+from polynya.stream.commands import (
+    Append,
+    Command,
+    Create,
+    Delete,
+    Encoding,
+    Evict,
+    Producer,
+    Return,
+)
 from polynya.stream.replies import Reply
 from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
@@ -72,7 +82,8 @@ class Node:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.disk = world.new_disk(self._crash)
-        self.slow: tuple[float, float] | None = None  # seconds of each write, if other than elsewhere
+        # seconds of each write, if other than elsewhere
+        self.slow: tuple[float, float] | None = None
         self.clock = Clock(5000 * number)
         self.process = Process()
         self.dying: Crash | None = None
@@ -86,9 +97,15 @@ class Node:
         self.faults: list[BaseException] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.stamps: dict[int, int] = {}
-        self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
-        self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
-        self.kept: dict[int, int] = {}  # … group -> up to which entry it has them, in its snapshot or behind it
+        self.parts: dict[
+            int, tuple[int, int]
+        ] = {}  # group -> (last applied index, number of the command in that entry)
+        self.durable: dict[
+            int, tuple[int, int]
+        ] = {}  # when it died: group -> the last entry that was, and its term
+        self.kept: dict[
+            int, int
+        ] = {}  # … group -> up to which entry it has them, in its snapshot or behind it
         self.engine: CoreRuntime
 
     @property
@@ -122,18 +139,33 @@ class Node:
     def _start(self) -> None:
         world = self.world
         born = self.number in world.born
-        membership = Membership(self.number, world.born if born else (), world.placed if born else {})
+        membership = Membership(
+            self.number, world.born if born else (), world.placed if born else {}
+        )
         storage = open_storage(
-            self.folder, core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
+            self.folder,
+            core=0,
+            cores=1,
+            groups=GROUPS,
+            files=self.disk,
+            segment_bytes=world.segment_bytes,
+            membership=membership,
         )
         self.begun = self.life
         self.greeter = Greeter(self, storage.journal)
         self.way = Way(self, self.life)
         clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
-        cluster = ClusterSettings(membership, links, GROUPS, self.clock.now_ms, seed, world.settings, clock.reach)
+        cluster = ClusterSettings(
+            membership, links, GROUPS, self.clock.now_ms, seed, world.settings, clock.reach
+        )
         shape = Shape(
-            core=0, cores=1, groups=GROUPS, history=world.history, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes
+            core=0,
+            cores=1,
+            groups=GROUPS,
+            history=world.history,
+            hot_bytes_max=world.hot_bytes_max,
+            snapshot_bytes=world.snapshot_bytes,
         )
         self.engine = CoreRuntime(
             storage,
@@ -154,7 +186,9 @@ class Node:
             self.engine.local.propose,
             stamped=self.engine.local.stamped,
             address=address,
-            group_locations=GroupLocations(self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost),
+            group_locations=GroupLocations(
+                self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost
+            ),
         )
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
@@ -162,13 +196,21 @@ class Node:
         self.core.on_dropped += [self.forwarding.gone, self._forget]
         self.reconfiguration = Reconfiguration(self.engine.service, self.core)
         self.reconciler = PlacementReconciler(
-            self.core, self.engine.replica_lifecycle, self.reconfiguration, self.forwarding.group_locations, range(GROUPS + 1)
+            self.core,
+            self.engine.replica_lifecycle,
+            self.reconfiguration,
+            self.forwarding.group_locations,
+            range(GROUPS + 1),
         )
         self.spawn(self.reconciler.run())
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
-        self.core.leadership.follow(self.forwarding.demand, self.forwarding.group_locations.may_lead, self.forwarding.core_at)
+        self.core.leadership.follow(
+            self.forwarding.demand,
+            self.forwarding.group_locations.may_lead,
+            self.forwarding.core_at,
+        )
         self.core.leadership.listen(self.way)
         self.engine.repairer.join(self.way, others_of(self.core, self.forwarding.core_at))
         self.core.on_applied, self.core.watched = self._applied, (0,)
@@ -176,7 +218,9 @@ class Node:
         self.heard = dict.fromkeys(world.nodes, loop.time())
         self.lost, self.lives, self.stamps, self.parts = set(), {}, {}, {}
         self._keeps_its_word()
-        self.levels = FeatureLevels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
+        self.levels = FeatureLevels(
+            self.core, lambda: world.voters, lambda node: world.release, lambda level: None
+        )
         self.house = House(self)
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
         self.tasks.update(() if tier is None else tier.tasks())
@@ -200,15 +244,23 @@ class Node:
         for number, (index, term) in self.durable.items():
             if self.core.has(number):
                 raft = self.core.members[number].raft
-                known = index <= raft.snapshot.index or (index <= raft.log.last and raft.log.term(index) == term)
-                assert known, f"node {self.number} has forgotten entry {index} of group {number}, which was durable"
+                known = index <= raft.snapshot.index or (
+                    index <= raft.log.last and raft.log.term(index) == term
+                )
+                assert known, (
+                    f"node {self.number} has forgotten entry {index} of group {number}, which was "
+                    "durable"
+                )
 
     def kill(self, *, power: float | None = None) -> None:
-        """The process dies; with `power` the machine, and that share of what was not synced survives."""
+        """The process dies; with `power` the machine, and that share of what was not synced
+        survives."""
         self.dying = None
         rafts = {number: member.raft for number, member in self.core.members.items()}
         self.durable = {
-            number: (raft.durable, raft.log.term(raft.durable) or 0) for number, raft in rafts.items() if raft.durable >= raft.log.first
+            number: (raft.durable, raft.log.term(raft.durable) or 0)
+            for number, raft in rafts.items()
+            if raft.durable >= raft.log.first
         }
         self.kept = {number: held_by(raft) for number, raft in rafts.items()}
         self.alive = False
@@ -218,7 +270,11 @@ class Node:
         assert self.engine.exchange is not None
         self.engine.exchange._packed.clear()  # its timers find nothing of this life's disk to close
         self.engine.exchange.arriving._arrivals.clear()
-        for task in (*self.engine.exchange._tasks, *self.engine.local.rehydration._tasks, *self.tasks):
+        for task in (
+            *self.engine.exchange._tasks,
+            *self.engine.local.rehydration._tasks,
+            *self.tasks,
+        ):
             task.cancel()
         self.tasks.clear()
         self.process.go_on()  # what is left of it ends
@@ -231,7 +287,8 @@ class Node:
             self.disk.power_cut(power)
 
     def _crash(self, crash: Crash) -> None:
-        """In the middle of whatever it does: nobody hears of it any more, and it does nothing more."""
+        """In the middle of whatever it does: nobody hears of it any more, and it does nothing
+        more."""
         self.alive = False
         self.dying = crash
         self.process.stop()
@@ -289,7 +346,9 @@ class Node:
         status = self.core.members[group].raft
         if status.role is Role.LEADER:
             known = self.world.leaders.setdefault((group, status.term), self.number)
-            assert known == self.number, f"group {group} has two leaders in term {status.term}: {known} and {self.number}"
+            assert known == self.number, (
+                f"group {group} has two leaders in term {status.term}: {known} and {self.number}"
+            )
 
     def _keepalive(self, life: int) -> None:
         if life != self.life or not self.alive:
@@ -298,8 +357,14 @@ class Node:
         world.open = [stream for stream in world.open if stream.look()]
         for other in list(world.nodes.values()):
             if other is not self:
-                world.deliver(self, other.number, partial(other.hear, self.number, life, self.greeter.said()))
-                if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
+                world.deliver(
+                    self, other.number, partial(other.hear, self.number, life, self.greeter.said())
+                )
+                if (
+                    other.number not in self.lost
+                    and loop.time() - self.heard.setdefault(other.number, loop.time())
+                    > SILENCE_SECONDS
+                ):
                     self.lost.add(other.number)
                     self.core.peers.lost(other.number, self.clock.ms_of(self.heard[other.number]))
         self.levels.look()
@@ -333,21 +398,29 @@ class Node:
             raise OutcomeUnknown("no answer") from None
 
     async def create(self, name: str) -> Reply:
-        return await self.propose(name, Create(name, self.engine.service.now_ms(), "text/plain", Encoding.BYTES))
+        return await self.propose(
+            name, Create(name, self.engine.service.now_ms(), "text/plain", Encoding.BYTES)
+        )
 
     async def append(self, name: str, payload: bytes, producer: Producer | None = None) -> Reply:
         now_ms = self.engine.service.now_ms()
-        return await self.propose(name, Append(name, now_ms, "text/plain", raw_batch(payload), producer))
+        return await self.propose(
+            name, Append(name, now_ms, "text/plain", raw_batch(payload), producer)
+        )
 
     async def delete(self, name: str) -> Reply:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
 
     async def read(self, name: str, *, local: bool = False) -> bytes:
         """All of the stream, linearizable, or what is here. Raises Unavailable, and NotThere."""
-        page = await self._page(ReadQuery(name, bytes_max=1 << 22 if local else self.world.page_bytes, local=local))
+        page = await self._page(
+            ReadQuery(name, bytes_max=1 << 22 if local else self.world.page_bytes, local=local)
+        )
         spans = list(page.spans)
         while not page.up_to_date and not local:
-            page = await self._page(ReadQuery(name, page.record, page.byte, bytes_max=self.world.page_bytes))
+            page = await self._page(
+                ReadQuery(name, page.record, page.byte, bytes_max=self.world.page_bytes)
+            )
             spans += page.spans
         return b"".join(bytes(span.payload) for span in spans)
 
@@ -373,7 +446,11 @@ class Node:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), Died):
+        if (
+            not task.cancelled()
+            and task.exception() is not None
+            and not isinstance(task.exception(), Died)
+        ):
             self.faults.append(task.exception())  # type: ignore[arg-type]
 
     async def _try_snapshot(self) -> None:
@@ -386,13 +463,18 @@ class Node:
 
     def state(self) -> dict[int, bytes]:
         """Of all groups, places in the own journal aside."""
-        return {number: placeless(machine) for number, machine in self.engine.local.machines.items()}
+        return {
+            number: placeless(machine) for number, machine in self.engine.local.machines.items()
+        }
 
 
 class World(Network, Steered, Copied):
-    """Nodes 1 to `count`, and the network between them. `replicas`: how many of the nodes have a group, if not all."""
+    """Nodes 1 to `count`, and the network between them. `replicas`: how many of the nodes have a
+    group, if not all."""
 
-    def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
+    def __init__(
+        self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None
+    ) -> None:
         super().__init__(Random(seed))
         self.store = store
         self.history = 1
@@ -401,15 +483,23 @@ class World(Network, Steered, Copied):
         self.broken: list[str] = []  # that was promised
         self.older = set[int]()  # nodes that have an older image of theirs
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
-        self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
+        # never; and the streams that went, and came back
+        self.evict_after_ms, self.idled = (
+            0,
+            Counter[str](),
+        )
         self.disks_fail = False  # whether a node may die of that
         self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
         self.born = tuple(range(1, count + 1))
         self.placed: dict[int, tuple[int, ...]] = {}
         if replicas:
-            self.placed = {group: tuple(sorted(self.born[(group + n) % count] for n in range(replicas))) for group in range(GROUPS + 1)}
+            self.placed = {
+                group: tuple(sorted(self.born[(group + n) % count] for n in range(replicas)))
+                for group in range(GROUPS + 1)
+            }
         voters = {group: self.placed.get(group, self.born) for group in range(GROUPS + 1)}
-        self.release = levels.LEVEL if seed % 4 else 1  # what all nodes announce; with 1 the rules of the first release stay in force
+        # what all nodes announce; with 1 the rules of the first release stay in force
+        self.release = levels.LEVEL if seed % 4 else 1
         self.map = SimMap(1 if replicas else 0, self.born, voters, voters)
         self.open: list[Stream] = []
         self.knobs = Knobs(seed)  # as usual
@@ -422,7 +512,9 @@ class World(Network, Steered, Copied):
         self.cache_bytes, self.states_bytes = 2048, 500
         self.round_pace = self.fold_seconds = 0.0
         self.settings = settings_of
-        self.told: dict[tuple[int, tuple[int, int]], int] = {}  # (group, (index, number in it)) -> what was applied there, and answered
+        self.told: dict[
+            tuple[int, tuple[int, int]], int
+        ] = {}  # (group, (index, number in it)) -> what was applied there, and answered
         self.disk_delay = (0.0005, 0.002)
         self.leaders: dict[tuple[int, int], int] = {}
         self.nodes = {number: Node(self, number) for number in self.born}
@@ -437,7 +529,9 @@ class World(Network, Steered, Copied):
                 setattr(self, name, value)
         if self.store is None:
             self.hot_bytes_max = 1 << 20  # nothing would ever make room
-        self.settings = lambda *about: msgspec.structs.replace(knobs.turn(settings_of(*about)), clock_drift=self.drift)
+        self.settings = lambda *about: msgspec.structs.replace(
+            knobs.turn(settings_of(*about)), clock_drift=self.drift
+        )
         loop.turn_seconds = knobs.world.get("turn_seconds", 0.0)
         loop.slow_threads(Random(f"threads {knobs.seed}"), knobs.world.get("thread_seconds", 0.0))
 
@@ -482,7 +576,10 @@ class World(Network, Steered, Copied):
         number = max(self.nodes) + 1
         node = self.nodes[number] = Node(self, number)
         node.start()
-        self.redraw(members=(*self.map.members, number), readers=(*self.map.readers, *([number] if reader else [])))
+        self.redraw(
+            members=(*self.map.members, number),
+            readers=(*self.map.readers, *([number] if reader else [])),
+        )
         return node
 
     def alive(self) -> list[Node]:
@@ -492,10 +589,17 @@ class World(Network, Steered, Copied):
         return self.random.uniform(*(node.slow or self.disk_delay))
 
     def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
-        """The same everywhere: an entry that was applied never changes, and neither does what it leads to."""
+        """The same everywhere: an entry that was applied never changes, and neither does what it
+        leads to."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
-        self.idled[type(command).__name__] += isinstance(command, Evict | Return) and (group, index) not in self.told and len(reply.detail)
-        assert self.told.setdefault((group, index), what) == what, f"entry {index} of group {group} is not what it was: {command}"
+        self.idled[type(command).__name__] += (
+            isinstance(command, Evict | Return)
+            and (group, index) not in self.told
+            and len(reply.detail)
+        )
+        assert self.told.setdefault((group, index), what) == what, (
+            f"entry {index} of group {group} is not what it was: {command}"
+        )
 
     def heal(self) -> None:
         super().heal()
@@ -539,7 +643,13 @@ class World(Network, Steered, Copied):
 
         def equal() -> bool:
             return all(
-                len({node.core.shard.groups[group].applied_index if node.core.has(group) else -1 for node in members(group)}) == 1
+                len(
+                    {
+                        node.core.shard.groups[group].applied_index if node.core.has(group) else -1
+                        for node in members(group)
+                    }
+                )
+                == 1
                 for group in range(GROUPS + 1)
             )
 
@@ -548,7 +658,8 @@ class World(Network, Steered, Copied):
             assert len({node.state()[group] for node in members(group)}) <= 1, "the replicas differ"
 
     def check(self) -> None:
-        """At any moment: nothing is broken, and who has applied as much of a group has the same state of it."""
+        """At any moment: nothing is broken, and who has applied as much of a group has the same
+        state of it."""
         assert not self.broken, self.broken[0]
         for node in self.nodes.values():
             assert not node.faults, node.faults
@@ -565,7 +676,11 @@ class World(Network, Steered, Copied):
 
     def _is_held(self, number: int) -> None:
         """What is committed is durable on a majority, but for those whose disks were lost."""
-        rafts = {node.number: node.core.members[number].raft for node in self.nodes.values() if node.alive and number in node.core.members}
+        rafts = {
+            node.number: node.core.members[number].raft
+            for node in self.nodes.values()
+            if node.alive and number in node.core.members
+        }
         if not rafts:
             return
         newest = max(rafts.values(), key=lambda raft: raft.commit)
@@ -576,14 +691,19 @@ class World(Network, Steered, Copied):
         def holds(voter: int) -> bool:
             raft = rafts.get(voter)
             if raft is None and self.nodes[voter].alive:
-                return True  # its replica has left: the group has gone on, with members that are all dead now
+                # its replica has left: the group has gone on, with members that are all dead now
+                return True
             if raft is None:
-                return not self.nodes[voter].kept or self.nodes[voter].kept.get(number, 0) >= newest.commit
+                return (
+                    not self.nodes[voter].kept
+                    or self.nodes[voter].kept.get(number, 0) >= newest.commit
+                )
             return held_by(raft) >= newest.commit
 
         holders = [voter for voter in voters if holds(voter)]
         assert len(holders) > len(voters) // 2, (
-            f"entry {newest.commit} of group {number} is committed, and only {holders} of {voters} have it"
+            f"entry {newest.commit} of group {number} is committed, and only {holders} of "
+            f"{voters} have it"
         )
 
     async def stop(self) -> None:

@@ -1,6 +1,8 @@
-"""Edits of Python code that match its syntax tree: comments, line breaks and parentheses do not matter.
+"""Edits of Python code that match its syntax tree: comments, line breaks and parentheses do not
+matter.
 
-An edit replaces one expression with another, or consecutive statements with others. It must match exactly once: one that does not is stale.
+An edit replaces one expression with another, or consecutive statements with others. It must match
+exactly once: one that does not is stale.
 """
 
 from __future__ import annotations
@@ -16,22 +18,27 @@ BODIES = ("body", "orelse", "finalbody")
 
 
 class Stale(LookupError):
-    """An edit, or the name of what a mutant replaces, does not fit the code any more. The list of mutants has to follow the code."""
+    """An edit, or the name of what a mutant replaces, does not fit the code any more. The list of
+    mutants has to follow the code."""
 
 
 def edited_source(source: str, old: str, new: str, within: str = "") -> str:
-    """A module's source with the edit, written from its tree. `within`: the qualified name of the function or class that is searched."""
+    """A module's source with the edit, written from its tree. `within`: the qualified name of the
+    function or class that is searched."""
     tree = ast.parse(source)
     edit(_scope(tree, within), old, new)
     return ast.unparse(tree)
 
 
 def edited_function(function: Any, old: str, new: str) -> Any:
-    """A copy of the function with the edit. It uses the globals of the original, so constants that a test patches apply to it too."""
+    """A copy of the function with the edit. It uses the globals of the original, so constants that
+    a test patches apply to it too."""
     tree = ast.parse(dedent(inspect.getsource(function)))
     edit(tree, old, new)
     source = ast.unparse(tree)
-    module = compile(f"from __future__ import annotations\n{source}", inspect.getfile(function), "exec")
+    module = compile(
+        f"from __future__ import annotations\n{source}", inspect.getfile(function), "exec"
+    )
     code = next(const for const in module.co_consts if isinstance(const, CodeType))
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
     made.__kwdefaults__ = function.__kwdefaults__
@@ -41,12 +48,19 @@ def edited_function(function: Any, old: str, new: str) -> Any:
 def edit(tree: ast.AST, old: str, new: str) -> None:
     """Carry out the edit in place. Raises Stale unless `old` occurs exactly once."""
     before, after = ast.parse(dedent(old)).body, ast.parse(dedent(new)).body
-    if isinstance(before[0], ast.Expr) and isinstance(after[0], ast.Expr) and len(before) == len(after) == 1:
+    if (
+        isinstance(before[0], ast.Expr)
+        and isinstance(after[0], ast.Expr)
+        and len(before) == len(after) == 1
+    ):
         places = list(_expressions(tree, ast.dump(before[0].value)))
     else:
         places = list(_statements(tree, [ast.dump(each) for each in before]))
     if len(places) != 1:
-        raise Stale(f"{old!r} occurs {len(places)} times, expected once: adapt the mutant to the code, or narrow it with `within`")
+        raise Stale(
+            f"{old!r} occurs {len(places)} times, expected once: adapt the mutant to the code, or "
+            "narrow it with `within`"
+        )
     parent, field, at = places[0]
     if at is None:
         assert isinstance(after[0], ast.Expr)
@@ -84,7 +98,11 @@ def _scope(tree: ast.Module, name: str) -> ast.AST:
     """The definition of this qualified name. Raises Stale when there is none."""
     scope: ast.AST = tree
     for part in filter(None, name.split(".")):
-        found = [each for each in ast.walk(scope) if getattr(each, "name", None) == part and each is not scope]
+        found = [
+            each
+            for each in ast.walk(scope)
+            if getattr(each, "name", None) == part and each is not scope
+        ]
         if len(found) != 1:
             raise Stale(f"{name} is defined {len(found)} times, expected once")
         scope = found[0]

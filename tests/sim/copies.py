@@ -1,4 +1,5 @@
-"""Episodes in which an older image of a node's disk is put back, as of a virtual machine: the others keep it out, and it begins without its data."""
+"""Episodes in which an older image of a node's disk is put back, as of a virtual machine: the
+others keep it out, and it begins without its data."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from sim.handshakes import Image
 from sim.knobs import Knobs
 from sim.parts import held_by
 
-AGE_SECONDS = 8.0  # of an image, at least: what others remember in a new life of theirs may be older than what they heard
+# of an image, at least: what others remember in a new life of theirs may be older than what they
+# heard
+AGE_SECONDS = 8.0
 KNOWN_SECONDS = 60.0
 BEHIND_MAX = 3  # entries that may be on their way
 
@@ -44,7 +47,10 @@ class Copies(Episode):
         number = self.draw.choice(self.world.voters)
         if number not in self.images:
             self.note(f"an image of the disk of node {number} is taken")
-            self.images[number] = asyncio.get_running_loop().time(), Image(self.world.nodes[number].disk)
+            self.images[number] = (
+                asyncio.get_running_loop().time(),
+                Image(self.world.nodes[number].disk),
+            )
 
     def put_back(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -52,7 +58,8 @@ class Copies(Episode):
         self.due = self.draw.choice(able) if able else 0
 
     async def _put_back(self, number: int) -> None:
-        """When all are up, and nothing is on one disk alone: of two that are lost at once nobody could tell what was on them."""
+        """When all are up, and nothing is on one disk alone: of two that are lost at once nobody
+        could tell what was on them."""
         world, node = self.world, self.world.nodes[number]
         world.heal()
         for each in world.nodes.values():
@@ -75,14 +82,21 @@ class Copies(Episode):
 
         def known() -> bool:
             """The others have found out, or it had lost nothing that they know of."""
-            return number not in world.older or all((number, node.life) in other.greeter.met for other in others)
+            return number not in world.older or all(
+                (number, node.life) in other.greeter.met for other in others
+            )
 
         await world.wait(known, KNOWN_SECONDS)
 
     def _behind(self) -> bool:
         """Whether only one node may have something that is committed."""
-        rafts = [member.raft for node in self.world.alive() for member in node.core.members.values()]
-        newest = {raft.group: max(each.commit for each in rafts if each.group == raft.group) for raft in rafts}
+        rafts = [
+            member.raft for node in self.world.alive() for member in node.core.members.values()
+        ]
+        newest = {
+            raft.group: max(each.commit for each in rafts if each.group == raft.group)
+            for raft in rafts
+        }
         return any(held_by(raft) + BEHIND_MAX < newest[raft.group] for raft in rafts)
 
 

@@ -1,4 +1,5 @@
-"""The disk of a simulated node, on which the node can die: right before a call, in the middle of it, or right after it."""
+"""The disk of a simulated node, on which the node can die: right before a call, in the middle of
+it, or right after it."""
 
 from __future__ import annotations
 
@@ -13,13 +14,25 @@ from worlds.fake_disk import FakeDisk
 
 from polynya.transport import JournalReport
 
-CALLS = ("create", "open", "read", "write", "allocate", "truncate", "sync", "sync_folder", "rename", "unlink")
+CALLS = (
+    "create",
+    "open",
+    "read",
+    "write",
+    "allocate",
+    "truncate",
+    "sync",
+    "sync_folder",
+    "rename",
+    "unlink",
+)
 CHANGES = tuple(call for call in CALLS if call not in ("open", "read"))
 PUT = "put"  # of the object store
 
 
 class Crash(msgspec.Struct):
-    """`after`: so many of these calls; `at`: "before", "middle" or "after"; `power`: see `Node.kill`."""
+    """`after`: so many of these calls; `at`: "before", "middle" or "after"; `power`: see
+    `Node.kill`."""
 
     calls: tuple[str, ...]
     after: int
@@ -41,13 +54,16 @@ class Died(OSError):
 
 
 class SimDisk(FakeDisk):
-    """`crash` is where the node dies, `on_crash` makes it die. From then on, until it is killed, nothing changes any more."""
+    """`crash` is where the node dies, `on_crash` makes it die. From then on, until it is killed,
+    nothing changes any more."""
 
     def __init__(self, random: Random, on_crash: Callable[[Crash], object]) -> None:
         super().__init__(random)
         self.crash: Crash | None = None
         self.off = False
-        self.others: list[JournalReport] = []  # what the node keeps of what others say of their journals
+        self.others: list[
+            JournalReport
+        ] = []  # what the node keeps of what others say of their journals
         self._on_crash = on_crash
 
     def kill(self) -> None:

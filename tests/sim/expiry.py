@@ -1,5 +1,6 @@
-"""Streams that end by themselves: by a TTL that appends and reads extend, or at a time. Log time decides; so what a client is told is compared with the
-earliest and the latest that it can have been."""
+"""Streams that end by themselves: by a TTL that appends and reads extend, or at a time. Log time
+decides; so what a client is told is compared with the earliest and the latest that it can have
+been."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 NAMES = ("ends/a", "ends/b", "ends/c")
 FOREVER_MS = 1 << 62
-LATE_MS = 30_000  # after its client was told that nobody knows, an append may still be taken, also in the next life
+# after its client was told that nobody knows, an append may still be taken, also in the next life
+LATE_MS = 30_000
 GRACE = 1.125  # of a TTL: a read that only a lost leader knew of may have been
 
 
@@ -38,7 +40,12 @@ class Ends:
     async def finish(self) -> None:
         """When all is well they go, though nobody asks for them."""
         for _ in range(200):
-            left = [name for name in NAMES for node in self._world.alive() if name in self._machine(node, name).streams]
+            left = [
+                name
+                for name in NAMES
+                for node in self._world.alive()
+                if name in self._machine(node, name).streams
+            ]
             if not left:
                 return
             await asyncio.sleep(0.2)
@@ -54,7 +61,11 @@ class Ends:
             await asyncio.sleep(random.choice((0.05, 0.3, 1.0, 1.5)))
             alive = self._world.alive()
             if alive:
-                act = random.choice((life.create, life.append, life.read, life.look, life.look)) if life.uid else life.create
+                act = (
+                    random.choice((life.create, life.append, life.read, life.look, life.look))
+                    if life.uid
+                    else life.create
+                )
                 try:
                     self.told[f"{act.__name__} {await act(random.choice(alive), random)}"] += 1
                 except (Unavailable, OutcomeUnknown):
@@ -62,7 +73,8 @@ class Ends:
 
 
 class Life:
-    """Of one name, as its client knows it. It lasts at least until `least_ms`, and at most until `most_ms`."""
+    """Of one name, as its client knows it. It lasts at least until `least_ms`, and at most until
+    `most_ms`."""
 
     def __init__(self, shop: Shop, group: int, name: str) -> None:
         self._shop, self._group, self._name = shop, group, name
@@ -72,15 +84,22 @@ class Life:
         self._late_ms = 0  # until then something may happen that nobody knew of
 
     def doubt(self) -> None:
-        """Nobody knows what became of it: it may have been made longer, also by a read that then could not be answered."""
+        """Nobody knows what became of it: it may have been made longer, also by a read that then
+        could not be answered."""
         self._late_ms = self._shop.newest_ms() + LATE_MS
         if not self._fixed_ms:
             self._most_ms = FOREVER_MS
 
     async def create(self, node: Node, random: Random) -> str:
         began_ms, known = self._now_ms(), self.uid
-        ttl, at = (random.choice((1, 2)), None) if random.random() < 0.7 else (None, began_ms + random.choice((500, 2000)))
-        command = Create(self._name, began_ms, "text/plain", Encoding.BYTES, ttl_seconds=ttl, expires_at_ms=at)
+        ttl, at = (
+            (random.choice((1, 2)), None)
+            if random.random() < 0.7
+            else (None, began_ms + random.choice((500, 2000)))
+        )
+        command = Create(
+            self._name, began_ms, "text/plain", Encoding.BYTES, ttl_seconds=ttl, expires_at_ms=at
+        )
         self.uid = 0  # until there is an answer it may be any life
         reply = await node.house.ask(node.propose(self._name, command), 7.0)
         if reply.code == Code.CREATED:
@@ -110,7 +129,9 @@ class Life:
         if isinstance(page, Page) and page.facts.uid == self.uid:
             self._is_there(began_ms, "it is read")
             if self._ttl_ms:
-                self._most_ms = max(self._most_ms, int(self._shop.newest_ms() + self._ttl_ms * GRACE))
+                self._most_ms = max(
+                    self._most_ms, int(self._shop.newest_ms() + self._ttl_ms * GRACE)
+                )
         elif not isinstance(page, Page) and page.code == Code.NOT_FOUND:
             self._gone()
         return type(page).__name__
@@ -130,14 +151,20 @@ class Life:
         else:
             self._least_ms = max(self._least_ms, began_ms + self._ttl_ms)
             newest_ms = self._shop.newest_ms()
-            self._most_ms = FOREVER_MS if newest_ms < self._late_ms else int(newest_ms + self._ttl_ms * GRACE)
+            self._most_ms = (
+                FOREVER_MS if newest_ms < self._late_ms else int(newest_ms + self._ttl_ms * GRACE)
+            )
 
     def _is_there(self, began_ms: int, what: str) -> None:
-        assert began_ms < self._most_ms, f"{self._name}: {what} at {began_ms} or later, and it was over at {self._most_ms}"
+        assert began_ms < self._most_ms, (
+            f"{self._name}: {what} at {began_ms} or later, and it was over at {self._most_ms}"
+        )
 
     def _is_over(self, what: str) -> None:
         now_ms = self._shop.newest_ms()
-        assert now_ms >= self._least_ms, f"{self._name}: {what} by {now_ms}, and it lasts until {self._least_ms}"
+        assert now_ms >= self._least_ms, (
+            f"{self._name}: {what} by {now_ms}, and it lasts until {self._least_ms}"
+        )
         self.uid, self._least_ms, self._most_ms = 0, 0, FOREVER_MS
 
     def _gone(self) -> None:

@@ -1,5 +1,6 @@
-"""Mishaps of nodes, disks, ways and clocks that are hard on the edges: a node stands still, dies at a very call of its disk, is slow alone; the network
-parts by who leads; ways lose, repeat or hold little; clocks change. Each is drawn per seed, and a step of a schedule."""
+"""Mishaps of nodes, disks, ways and clocks that are hard on the edges: a node stands still, dies at
+a very call of its disk, is slow alone; the network parts by who leads; ways lose, repeat or hold
+little; clocks change. Each is drawn per seed, and a step of a schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from sim.cluster import Node
 
 PAUSE_SECONDS = (0.05, 0.3, 0.7, 1.5, 4.0, 8.0)
-PLACES: tuple[tuple[tuple[str, ...], int], ...] = (  # what a node dies at, and by how many such calls later at most
+PLACES: tuple[
+    tuple[tuple[str, ...], int], ...
+] = (  # what a node dies at, and by how many such calls later at most
     (("write",), 20),
     (("write", "sync"), 20),
     (("sync",), 20),
@@ -54,7 +57,12 @@ def crash(episode: Episode) -> None:
     """At one of the next calls to the disk, or to the object store; or when it starts."""
     node, draw = _alive(episode), episode.draw
     calls, most = draw.choice(PLACES)
-    doom = Crash(calls, draw.randrange(most), draw.choice(("before", "middle", "after")), draw.choice((None, 0.0, 0.5, 1.0)))
+    doom = Crash(
+        calls,
+        draw.randrange(most),
+        draw.choice(("before", "middle", "after")),
+        draw.choice((None, 0.0, 0.5, 1.0)),
+    )
     starts, snapshots = draw.random() < 0.15, draw.random() < 0.7
     if calls == (PUT,):
         doom.at = draw.choice(("before", "after"))
@@ -62,7 +70,9 @@ def crash(episode: Episode) -> None:
         doom.calls, doom.after = CHANGES, draw.randrange(12)
         node.kill(power=doom.power)
     if node is not None:
-        episode.note(f"node {node.number} dies {doom.at} {doom.calls} {doom.after}, power {doom.power}")
+        episode.note(
+            f"node {node.number} dies {doom.at} {doom.calls} {doom.after}, power {doom.power}"
+        )
         node.disk.crash = doom
         if snapshots and node.alive and calls != (PUT,):
             node.snapshot_soon()
@@ -82,10 +92,17 @@ def bad_way(episode: Episode) -> None:
     """From one node to another, or all that one sends, or all that one gets."""
     world, draw = episode.world, episode.draw
     sender, to = draw.sample(world.voters, 2)
-    bad = Bad(draw.choice((0.0, 0.3, 0.5)), draw.choice((0.0, 0.1, 0.3)), draw.choice((0, 1, 2, 5, 20)), draw.random() < 0.5)
+    bad = Bad(
+        draw.choice((0.0, 0.3, 0.5)),
+        draw.choice((0.0, 0.1, 0.3)),
+        draw.choice((0, 1, 2, 5, 20)),
+        draw.random() < 0.5,
+    )
     which = draw.choice(("one", "from", "to", "all"))
     for way in [(a, b) for a in world.voters for b in world.voters if a != b]:
-        if {"one": way == (sender, to), "from": way[0] == sender, "to": way[1] == to, "all": True}[which]:
+        if {"one": way == (sender, to), "from": way[0] == sender, "to": way[1] == to, "all": True}[
+            which
+        ]:
             world.bad[way] = bad
     episode.note(f"ways {which} {sender} {to}: {bad}")
 
@@ -149,5 +166,8 @@ def weights(seed: int) -> dict[str, float]:
     """How often each comes in a world; in many only few come at all."""
     random = Random(f"faults {seed}")
     some = random.random() < 0.5
-    drawn = {name: random.choice((0.0, 0.0, 0.0, 1.0) if some else (0.0, 1.0, 1.0, 3.0)) for name in FAULTS}
+    drawn = {
+        name: random.choice((0.0, 0.0, 0.0, 1.0) if some else (0.0, 1.0, 1.0, 3.0))
+        for name in FAULTS
+    }
     return drawn if any(drawn.values()) else dict.fromkeys(FAULTS, 1.0)

@@ -1,5 +1,6 @@
-"""Clients that fork a stream, and trim it, limit its retention or delete it between the steps of the fork. A fork that was created has all that its
-source had between the source's first record, when it was pinned, and the fork point; and it keeps that until it is trimmed or deleted."""
+"""Clients that fork a stream, and trim it, limit its retention or delete it between the steps of
+the fork. A fork that was created has all that its source had between the source's first record,
+when it was pinned, and the fork point; and it keeps that until it is trimmed or deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +17,18 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, TrimQuery
 from polynya.service.routing.service import NodeService
 from polynya.service.streams.forks import create_fork
-from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Encoding, PinSource, Producer, Retention, SetRetention
+from polynya.stream.commands import (
+    Append,
+    Command,
+    ConfirmPin,
+    Create,
+    Delete,
+    Encoding,
+    PinSource,
+    Producer,
+    Retention,
+    SetRetention,
+)
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
 
@@ -28,7 +40,12 @@ Result = TypeVar("Result")
 SHARE = 0.35  # of the worlds
 CLIENTS = 2
 WIDTH = 8  # bytes of each record
-PINNED, CREATED, CONFIRMED = "pinned", "created", "confirmed"  # the last step before the source changes
+# the last step before the source changes
+PINNED, CREATED, CONFIRMED = (
+    "pinned",
+    "created",
+    "confirmed",
+)
 STEPS = {PinSource: PINNED, Create: CREATED, ConfirmPin: CONFIRMED}
 CHANGES = ("trim", "retain", "delete")
 RETAIN_SECONDS = 2.5  # the retainer finds it in its second pass
@@ -37,9 +54,18 @@ SETTLED_SECONDS = 150.0  # pins whose coordinator died wait for a minute of log 
 
 
 class Interrupted:
-    """A node's service, as the coordinator of a fork sees it: behind the step `after` the source changes."""
+    """A node's service, as the coordinator of a fork sees it: behind the step `after` the source
+    changes."""
 
-    def __init__(self, service: NodeService, source: str, after: str, change: str, cut: tuple[int, int], pause: float) -> None:
+    def __init__(
+        self,
+        service: NodeService,
+        source: str,
+        after: str,
+        change: str,
+        cut: tuple[int, int],
+        pause: float,
+    ) -> None:
         self._service, self._source = service, source
         self._after, self._change, self._cut, self._pause = after, change, cut, pause
 
@@ -61,7 +87,9 @@ class Interrupted:
         return reply
 
 
-async def change_source(service: NodeService, source: str, change: str, cut: tuple[int, int]) -> None:
+async def change_source(
+    service: NodeService, source: str, change: str, cut: tuple[int, int]
+) -> None:
     """Trim the source up to `cut`, keep none of its bytes, or delete it."""
     group, now_ms = service.group_of(source), service.now_ms()
     if change == "trim":
@@ -79,7 +107,8 @@ class Round:
         self.key = key
         self.source, self.fork = f"forks/{key}-source", f"forks/{key}-fork"
         self.records: list[bytes] = []  # of the source
-        self.first = self.point = 0  # the first record of the source when it is pinned, and the fork point
+        # the first record of the source when it is pinned, and the fork point
+        self.first = self.point = 0
         self.created: bool | None = None  # None: unknown
 
     def payload(self) -> bytes:
@@ -88,14 +117,23 @@ class Round:
 
     def append(self, payload: bytes, now_ms: int) -> Append:
         """Repeatable: the record's number is the producer's sequence."""
-        return Append(self.source, now_ms, "text/plain", raw_batch(payload), Producer("forks", 0, len(self.records)))
+        return Append(
+            self.source,
+            now_ms,
+            "text/plain",
+            raw_batch(payload),
+            Producer("forks", 0, len(self.records)),
+        )
 
     def check(self, page: Page | Refusal, first: int, content: bytes) -> None:
         """`content`: all of the fork from its first record on."""
         wanted = b"".join(self.records[self.first : self.point])
-        assert isinstance(page, Page), f"{self.fork} cannot be read from its first record on: {page}"
+        assert isinstance(page, Page), (
+            f"{self.fork} cannot be read from its first record on: {page}"
+        )
         assert (first, content) == (self.first, wanted), (
-            f"{self.fork} has {content!r} from {first} on, and inherited {wanted!r} from {self.first} on"
+            f"{self.fork} has {content!r} from {first} on, and inherited {wanted!r} from "
+            f"{self.first} on"
         )
 
 
@@ -114,10 +152,15 @@ class Forkers:
         self.told: Counter[str] = Counter()
 
     def clients(self) -> list[asyncio.Future[None]]:
-        return [asyncio.ensure_future(self._client(number)) for number in range(CLIENTS)] if self.strikes else []
+        return (
+            [asyncio.ensure_future(self._client(number)) for number in range(CLIENTS)]
+            if self.strikes
+            else []
+        )
 
     async def finish(self) -> None:
-        """When all is well: each fork has what it inherited; and when both are deleted, nothing of them is left."""
+        """When all is well: each fork has what it inherited; and when both are deleted, nothing of
+        them is left."""
         random = Random("forks")
         for each in self.rounds:
             await self._surely(lambda each=each: self._read(each, random))  # type: ignore[misc]
@@ -126,14 +169,20 @@ class Forkers:
                 await self._surely(lambda name=name: self._delete(name, random))  # type: ignore[misc]
         deadline = asyncio.get_running_loop().time() + SETTLED_SECONDS
         while left := self._left():
-            assert asyncio.get_running_loop().time() < deadline, f"deleted, and still there though all is well: {left}"
+            assert asyncio.get_running_loop().time() < deadline, (
+                f"deleted, and still there though all is well: {left}"
+            )
             await asyncio.sleep(1.0)
 
     def _left(self) -> list[str]:
         """The streams that are in a machine of some leader."""
         names = {name for each in self.rounds for name in (each.source, each.fork)}
         led = [machine for node in self._world.alive() for machine in node.core.led.values()]
-        return sorted(name for machine in led for name in names & (machine.streams.keys() | machine.evicted.keys()))
+        return sorted(
+            name
+            for machine in led
+            for name in names & (machine.streams.keys() | machine.evicted.keys())
+        )
 
     async def _client(self, number: int) -> None:
         random, count = Random(f"forker {self._episode.seed} {number}"), 0
@@ -151,12 +200,16 @@ class Forkers:
 
     async def _prepare(self, each: Round, random: Random) -> bool:
         """A source whose records are all known. False: there was no time for it."""
-        create = lambda node: node.propose(each.source, Create(each.source, self._now_ms(node), "text/plain", Encoding.BYTES))  # noqa: E731
+        create = lambda node: node.propose(  # noqa: E731
+            each.source, Create(each.source, self._now_ms(node), "text/plain", Encoding.BYTES)
+        )
         if await self._until(create, random, (Code.CREATED, Code.EXISTS)) is None:
             return False
         for _ in range(random.randint(2, 5)):
             payload = each.payload()
-            append = lambda node, payload=payload: node.propose(each.source, each.append(payload, self._now_ms(node)))  # noqa: E731
+            append = lambda node, payload=payload: node.propose(  # noqa: E731
+                each.source, each.append(payload, self._now_ms(node))
+            )
             if await self._until(append, random, (Code.OK, Code.DUPLICATE)) is None:
                 return False
             each.records.append(payload)
@@ -166,13 +219,19 @@ class Forkers:
         while each.first and not self._episode.over:
             with suppress(Unavailable, OutcomeUnknown, DiskFull, IndexError):
                 node = random.choice(self._world.alive())
-                await self._ask(node, node.engine.service.trim(TrimQuery(each.source, each.first, each.first * WIDTH)))
+                await self._ask(
+                    node,
+                    node.engine.service.trim(
+                        TrimQuery(each.source, each.first, each.first * WIDTH)
+                    ),
+                )
                 break
             await asyncio.sleep(0.2)
         return not self._episode.over
 
     async def _until(self, propose: Any, random: Random, codes: tuple[Code, ...]) -> Reply | None:
-        """Ask one node after the other until the answer is one of these. None: the episode is over."""
+        """Ask one node after the other until the answer is one of these. None: the episode is
+        over."""
         while not self._episode.over:
             alive = self._world.alive()
             if alive:
@@ -192,10 +251,16 @@ class Forkers:
         if not alive:
             each.created = False
             return
-        node, after, change = random.choice(alive), random.choice((PINNED, PINNED, PINNED, CREATED, CONFIRMED)), random.choice(CHANGES)
+        node, after, change = (
+            random.choice(alive),
+            random.choice((PINNED, PINNED, PINNED, CREATED, CONFIRMED)),
+            random.choice(CHANGES),
+        )
         cut = random.randint(each.first + 1, len(each.records))
         pause = RETAIN_SECONDS if change == "retain" else random.choice((0.0, 0.3, 2.0))
-        service = Interrupted(node.engine.service, each.source, after, change, (cut, cut * WIDTH), pause)
+        service = Interrupted(
+            node.engine.service, each.source, after, change, (cut, cut * WIDTH), pause
+        )
         create = Create(each.fork, self._now_ms(node), "", Encoding.BYTES)
         code = "unknown"
         try:
@@ -255,7 +320,9 @@ class Forkers:
             await asyncio.sleep(0.2)
         raise AssertionError(f"forks and their sources cannot be used though all is well: {last}")
 
-    async def _ask(self, node: Node, work: Coroutine[Any, Any, Result], seconds: float = 7.0) -> Result:
+    async def _ask(
+        self, node: Node, work: Coroutine[Any, Any, Result], seconds: float = 7.0
+    ) -> Result:
         return await node.house.ask(work, seconds)
 
     def _now_ms(self, node: Node) -> int:

@@ -1,4 +1,5 @@
-"""Older images of disks that are put back, and what nodes remember of each other's journals: how they greet, above the product's `PeerJournalPositions`."""
+"""Older images of disks that are put back, and what nodes remember of each other's journals: how
+they greet, above the product's `PeerJournalPositions`."""
 
 from __future__ import annotations
 
@@ -69,11 +70,14 @@ class Copied:
         self.older.add(node.number)
 
     def is_older(self, node: Node, life: int) -> None:
-        """Somebody remembers more of this life's journal than it has: it ends, and begins without its data, as an operator is told to do."""
+        """Somebody remembers more of this life's journal than it has: it ends, and begins without
+        its data, as an operator is told to do."""
         if not node.alive or node.life != life:
             return  # what it sent in a life before comes late
         if node.number not in self.older:
-            self.broken.append(f"node {node.number} has lost nothing, and is kept out as an older copy of itself")
+            self.broken.append(
+                f"node {node.number} has lost nothing, and is kept out as an older copy of itself"
+            )
             return
 
         def replaced() -> None:
@@ -87,12 +91,15 @@ class Copied:
 
 
 class Greeter:
-    """Of one life of a node: who is let in, and says so to who is not, as connections between nodes do."""
+    """Of one life of a node: who is let in, and says so to who is not, as connections between nodes
+    do."""
 
     def __init__(self, node: Node, journal: Journal) -> None:
         self._node, self._journal = node, journal
         about = Hello(4, 4, "sim", node.world.history, 0, node.number, 0, 1, "")
-        self._hello = msgspec.structs.replace(about, journal=journal.begun, opened=journal.opened, incarnation=node.life)
+        self._hello = msgspec.structs.replace(
+            about, journal=journal.begun, opened=journal.opened, incarnation=node.life
+        )
         self._kept = asyncio.get_running_loop().time()
         self.peer_positions = PeerJournalPositions()
         self.peer_positions.restore(copy.deepcopy(node.disk.others))
@@ -108,7 +115,11 @@ class Greeter:
             if self.peer_positions.rejection(hello):
                 self._node.world.is_older(sender, hello.incarnation)
                 return False
-            if sender.alive and sender.life == hello.incarnation and sender.greeter.peer_positions.rejection(self._hello):
+            if (
+                sender.alive
+                and sender.life == hello.incarnation
+                and sender.greeter.peer_positions.rejection(self._hello)
+            ):
                 self._node.world.is_older(self._node, self._hello.incarnation)
                 return False
             self.peer_positions.record_accepted(hello)
@@ -116,5 +127,9 @@ class Greeter:
         self.peer_positions.record_synced(address(hello.node, 0), hello.journal, synced)
         now = asyncio.get_running_loop().time()
         if self.peer_positions.dirty and now - self._kept > KEEP_SECONDS:
-            self._node.disk.others, self.peer_positions.dirty, self._kept = copy.deepcopy(self.peer_positions.saved()), False, now
+            self._node.disk.others, self.peer_positions.dirty, self._kept = (
+                copy.deepcopy(self.peer_positions.saved()),
+                False,
+                now,
+            )
         return True

@@ -1,5 +1,6 @@
-"""Kafka's producers in a simulated cluster: several batches in flight, retries, wraps, new epochs, and fenced ones that go on. In the end each batch
-that was acknowledged is where its producer was told, once, and in order."""
+"""Kafka's producers in a simulated cluster: several batches in flight, retries, wraps, new epochs,
+and fenced ones that go on. In the end each batch that was acknowledged is where its producer was
+told, once, and in order."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Sent(msgspec.Struct):
 
 
 class KafkaClient:
-    """One producer of one stream: it sends a window of batches, and all again from the first one that was not acknowledged."""
+    """One producer of one stream: it sends a window of batches, and all again from the first one
+    that was not acknowledged."""
 
     def __init__(self, episode: KafkaEpisode, number: int) -> None:
         self.episode, self.number = episode, number
@@ -66,7 +68,9 @@ class KafkaClient:
         """The first batch of an epoch nearly reaches the wrap: its records are only counted."""
         records = self.random.randint(1, 3) if self.sequence else 2**31 - self.random.randint(1, 12)
         self.count += 1
-        sent = Sent(self.name, self.epoch, self.sequence, records, b"%d:%06d;" % (self.number, self.count))
+        sent = Sent(
+            self.name, self.epoch, self.sequence, records, b"%d:%06d;" % (self.number, self.count)
+        )
         self.sequence += records
         return sent
 
@@ -84,7 +88,10 @@ class KafkaClient:
                 break
             first = sent is self.waiting[0]
             if reply.code == Code.PRODUCER_GAP:
-                assert not first, f"{self.name}: {sent} is not the next, and all before it was acknowledged: {reply}"
+                assert not first, (
+                    f"{self.name}: {sent} is not the next, and all before it was acknowledged: "
+                    f"{reply}"
+                )
                 break
             assert reply.code in (Code.OK, Code.DUPLICATE, Code.DUPLICATE_SEQUENCE), reply
             sent.base = reply.first_record
@@ -102,7 +109,9 @@ class KafkaClient:
         if reply is not None and reply.code not in FULL:
             expected = Code.DUPLICATE if back <= RECEIPTS else Code.DUPLICATE_SEQUENCE
             assert reply.code == expected, f"{self.name}: {sent}, {back} back, is answered {reply}"
-            assert reply.code != Code.DUPLICATE or sent.base in (-1, reply.first_record), f"{sent} is answered {reply}"
+            assert reply.code != Code.DUPLICATE or sent.base in (-1, reply.first_record), (
+                f"{sent} is answered {reply}"
+            )
 
     async def fenced_one(self) -> None:
         """The same producer in an epoch that is over: nothing of it is taken."""
@@ -114,18 +123,28 @@ class KafkaClient:
         self.fenced.add(payload)
         if alive:
             sequence = self.random.choice((0, self.sequence % 2**31))
-            await self.ask(self.random.choice(alive), Sent(self.name, self.epoch - 1, sequence, 1, payload))
+            await self.ask(
+                self.random.choice(alive), Sent(self.name, self.epoch - 1, sequence, 1, payload)
+            )
 
     async def ask(self, node: Node, sent: Sent) -> Reply | None:
         """Returns None when the answer is unknown or did not arrive."""
         life = node.life
         producer = kafka_producer(self.number, sent.epoch, sent.sequence % 2**31, sent.records)
-        command = Produce(sent.name, node.engine.service.now_ms(), kafka_batch(sent.records, sent.payload), producer)
+        command = Produce(
+            sent.name,
+            node.engine.service.now_ms(),
+            kafka_batch(sent.records, sent.payload),
+            producer,
+        )
         try:
             reply = await node.propose(sent.name, command)
         except (Unavailable, OutcomeUnknown):
             return None
-        self.episode.note(f"{sent.name} {sent.payload!r} {Code(reply.code).name} {reply.first_record} by {node.number}")
+        self.episode.note(
+            f"{sent.name} {sent.payload!r} {Code(reply.code).name} {reply.first_record} by "
+            f"{node.number}"
+        )
         return reply if node.life == life and node.alive else None
 
 
@@ -138,10 +157,18 @@ class KafkaEpisode(Episode):
         self.producers = [KafkaClient(self, number) for number in range(PRODUCERS)]
 
     def told(self) -> str:
-        return f"{super().told()}, {sum(len(each.acknowledged) for each in self.producers)} Kafka batches"
+        return (
+            f"{super().told()}, {sum(len(each.acknowledged) for each in self.producers)} Kafka "
+            "batches"
+        )
 
     def clients(self) -> list[asyncio.Future[None]]:
-        work: list[Any] = [self._append(0), self._produce(1), self._read(), *(self._kafka(each) for each in self.producers)]
+        work: list[Any] = [
+            self._append(0),
+            self._produce(1),
+            self._read(),
+            *(self._kafka(each) for each in self.producers),
+        ]
         return [asyncio.ensure_future(each) for each in work]
 
     async def _kafka(self, client: KafkaClient) -> None:
@@ -151,27 +178,37 @@ class KafkaEpisode(Episode):
                 if alive:
                     node = self.random.choice(alive)
                     command = Create(client.name, node.engine.service.now_ms(), "", Encoding.KAFKA)
-                    if (await node.propose(client.name, command)).code in (Code.CREATED, Code.EXISTS):
+                    if (await node.propose(client.name, command)).code in (
+                        Code.CREATED,
+                        Code.EXISTS,
+                    ):
                         return await client.run()
             await asyncio.sleep(0.1)
         return None
 
     async def settle(self) -> None:
-        """All is well: what waits is acknowledged, and the streams have what their producers were told."""
+        """All is well: what waits is acknowledged, and the streams have what their producers were
+        told."""
         for client in self.producers:
             for _ in range(100):
                 if not client.waiting:
                     break
                 await client.window()
                 await asyncio.sleep(0.1)
-            assert not client.waiting or not client.acknowledged, f"{client.name} takes nothing though all is well"
+            assert not client.waiting or not client.acknowledged, (
+                f"{client.name} takes nothing though all is well"
+            )
         for name in NAMES:
             await self.judge(name, [client for client in self.producers if client.name == name])
 
     async def judge(self, name: str, clients: list[KafkaClient]) -> None:
         found: dict[bytes, int] = {}
         following = 0
-        known = {sent.payload: sent for client in clients for sent in [*client.acknowledged, *client.waiting]}
+        known = {
+            sent.payload: sent
+            for client in clients
+            for sent in [*client.acknowledged, *client.waiting]
+        }
         for record, payload in await self.batches(name):
             assert payload not in found, f"{name}: {payload!r} is there twice"
             assert record == following, f"{name}: {payload!r} is at {record}, expected {following}"
@@ -180,14 +217,20 @@ class KafkaEpisode(Episode):
         for client in clients:
             for sent in client.acknowledged:
                 assert sent.payload in found, f"{name}: {sent} was acknowledged, and is lost"
-                assert sent.base in (-1, found[sent.payload]), f"{name}: {sent} is at {found[sent.payload]}"
+                assert sent.base in (-1, found[sent.payload]), (
+                    f"{name}: {sent} is at {found[sent.payload]}"
+                )
             places = [found[sent.payload] for sent in client.acknowledged]
-            assert places == sorted(places), f"{name}: the batches of producer {client.number} are out of order"
+            assert places == sorted(places), (
+                f"{name}: the batches of producer {client.number} are out of order"
+            )
 
     async def batches(self, name: str) -> list[tuple[int, bytes]]:
         """The first record and the payload of each batch."""
         node = self.world.alive()[0]
-        page = await node.process.drive(node.engine.service.read(ReadQuery(name, bytes_max=1 << 22)))
+        page = await node.process.drive(
+            node.engine.service.read(ReadQuery(name, bytes_max=1 << 22))
+        )
         if not isinstance(page, Page):
             return []
         assert page.up_to_date

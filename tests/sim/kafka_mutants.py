@@ -22,12 +22,18 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
     "a retried Kafka batch gets the place of the newest": (
         kafka_writes,
         "_judge_producer",
-        edited_function(kafka_writes._judge_producer, "reply.first_record = record", "reply.first_record = receipts[0][2]"),
+        edited_function(
+            kafka_writes._judge_producer,
+            "reply.first_record = record",
+            "reply.first_record = receipts[0][2]",
+        ),
     ),
     "an older epoch of a Kafka producer is taken": (
         kafka_writes,
         "_judge_producer",
-        edited_function(kafka_writes._judge_producer, "producer.epoch < epoch", "producer.epoch < epoch - 1"),
+        edited_function(
+            kafka_writes._judge_producer, "producer.epoch < epoch", "producer.epoch < epoch - 1"
+        ),
     ),
     "a Kafka sequence does not wrap": (
         kafka_writes,
@@ -53,4 +59,6 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         ),
     ),
 }
-KAFKA_CAUGHT_BY = dict.fromkeys(KAFKA, ("kafka", Knobs(1))) | {"a gap in a Kafka producer's batches is taken": ("kafka", Knobs(3))}
+KAFKA_CAUGHT_BY = dict.fromkeys(KAFKA, ("kafka", Knobs(1))) | {
+    "a gap in a Kafka producer's batches is taken": ("kafka", Knobs(3))
+}

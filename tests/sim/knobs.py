@@ -1,9 +1,11 @@
-"""What the product cuts into slices, chunks, batches and passes is cut otherwise in most simulated worlds: its bounds are drawn from the seed.
+"""What the product cuts into slices, chunks, batches and passes is cut otherwise in most simulated
+worlds: its bounds are drawn from the seed.
 
-With the bounds of the product a simulated group is encoded in one slice, sent in one chunk, read in one page: what may happen between two of them
-never does. So constants of modules are others while an episode runs, fields of settings too, and pauses between slices take time. Every
-knob has a random stream of its own: one more of them leaves all others as they were. The stream is drawn from the knob's key, which stays when what
-it turns is renamed.
+With the bounds of the product a simulated group is encoded in one slice, sent in one chunk, read in
+one page: what may happen between two of them never does. So constants of modules are others while
+an episode runs, fields of settings too, and pauses between slices take time. Every knob has a
+random stream of its own: one more of them leaves all others as they were. The stream is drawn from
+the knob's key, which stays when what it turns is renamed.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ Settled = TypeVar("Settled", bound=msgspec.Struct)
 CALM_SHARE = 0.35  # of the seeds have no knob turned
 TURNED_SHARE = 0.35  # of the knobs of each other seed are
 Choices = tuple[Any, ...]
-CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], str, Choices]] = {  # bounds that modules have as constants: where, and what they may be
+CONSTANTS: dict[
+    str, tuple[tuple[ModuleType, ...], str, Choices]
+] = {  # bounds that modules have as constants: where, and what they may be
     "SLICE_BYTES": ((encoding, capturing), "SLICE_BYTES", (1, 200)),
     "PASSES": ((encoding,), "PASSES", (1, 2)),
     "BATCHES": ((encoding,), "BATCHES", (0, 20)),
@@ -101,7 +105,9 @@ CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], str, Choices]] = {  # bounds 
     "ORPHANS_MAX": ((collector,), "ORPHANS_MAX", (1,)),
     "TRIES": ((steps,), "TRIES", (1, 2)),
 }
-SETTINGS: dict[str, tuple[type[msgspec.Struct], str, Choices]] = {  # fields of what is given to the parts of a node
+SETTINGS: dict[
+    str, tuple[type[msgspec.Struct], str, Choices]
+] = {  # fields of what is given to the parts of a node
     "Settings.message_bytes_max": (Settings, "message_bytes_max", (1, 300)),
     "Settings.inflight_messages_max": (Settings, "inflight_messages_max", (1, 2)),
     "Settings.inflight_bytes_max": (Settings, "inflight_bytes_max", (1, 600)),
@@ -152,7 +158,17 @@ WORLD: dict[str, Choices] = {  # attributes of the world
     "faults": (0.2, 0.5),
 }
 SHARES = {"faults": 0.8}  # of what is turned more often than others
-SLICED = (encoding, capturing, snapshotter, flusher, merger, evictor, local, retention_job)  # they let others go on between two slices
+# they let others go on between two slices
+SLICED = (
+    encoding,
+    capturing,
+    snapshotter,
+    flusher,
+    merger,
+    evictor,
+    local,
+    retention_job,
+)
 
 
 class Knobs(msgspec.Struct, frozen=True):
@@ -181,12 +197,19 @@ class Knobs(msgspec.Struct, frozen=True):
 
     def without(self, names: Sequence[str]) -> Knobs:
         """These are as usual again."""
-        left = ({name: value for name, value in part.items() if name not in names} for part in (self.constants, self.settings, self.world))
+        left = (
+            {name: value for name, value in part.items() if name not in names}
+            for part in (self.constants, self.settings, self.world)
+        )
         return Knobs(self.seed, *left)
 
     def turn(self, settings: Settled) -> Settled:
         """The settings of a part, with what is other in this world."""
-        fields = {SETTINGS[name][1]: value for name, value in self.settings.items() if SETTINGS[name][0] is type(settings)}
+        fields = {
+            SETTINGS[name][1]: value
+            for name, value in self.settings.items()
+            if SETTINGS[name][0] is type(settings)
+        }
         return msgspec.structs.replace(settings, **fields)
 
     @contextmanager
@@ -214,7 +237,8 @@ def _drawn(seed: int, knobs: Mapping[str, Choices]) -> dict[str, Any]:
 
 
 class Paused:
-    """asyncio, where letting the loop go on for a moment takes a while: what others do then happens between two slices."""
+    """asyncio, where letting the loop go on for a moment takes a while: what others do then happens
+    between two slices."""
 
     def __init__(self, random: Random, seconds: float) -> None:
         self._random, self._seconds = random, seconds

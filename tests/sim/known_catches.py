@@ -1,4 +1,5 @@
-"""What is known to catch each planted defect: a test, or a short run of a world. `make mutants` tries these first, and CI little else.
+"""What is known to catch each planted defect: a test, or a short run of a world. `make mutants`
+tries these first, and CI little else.
 
 `python -m sim.shortest NAME` finds a short run of a defect that what is here misses.
 """
@@ -36,10 +37,19 @@ class Known(NamedTuple):
 
     def run(self) -> None:
         """Raises AssertionError with what was not true."""
-        RUN[self.world](self.knobs.seed, knobs=self.knobs, **({} if self.mishaps is None else {"mishaps": self.mishaps}))
+        RUN[self.world](
+            self.knobs.seed,
+            knobs=self.knobs,
+            **({} if self.mishaps is None else {"mishaps": self.mishaps}),
+        )
 
 
-SLICED = Knobs(1, {"SLICE_BYTES": 1, "PASSES": 1, "BATCHES": 0}, {}, {"slice_seconds": 0.1, "snapshot_bytes": 1024, "keep_bytes": 4096})
+SLICED = Knobs(
+    1,
+    {"SLICE_BYTES": 1, "PASSES": 1, "BATCHES": 0},
+    {},
+    {"slice_seconds": 0.1, "snapshot_bytes": 1024, "keep_bytes": 4096},
+)
 CAUGHT_BY = {
     "a read asks nobody": Known("plain", Knobs.draw(0), 10),
     "the leader alone is a majority": Known("plain", Knobs.draw(1), 10),
@@ -68,7 +78,9 @@ CAUGHT_BY = {
     "a list leaves out what is new": Known("swarm", Knobs.draw(0), 5),
     "a trim cuts at the record before": Known("swarm", Knobs.draw(1), 12),
     "a deleted source keeps nothing for its forks": Known("swarm", Knobs.draw(3), 3),
-    "a deleted source keeps nothing for forks that are not confirmed": Known("swarm", Knobs.draw(3), 3),
+    "a deleted source keeps nothing for forks that are not confirmed": Known(
+        "swarm", Knobs.draw(3), 3
+    ),
     "a lease is given twice": Known("swarm", Knobs.draw(14)),
     "news that a node had when it died are told by nobody": Known("swarm", Knobs.draw(9)),
     "a webhook is done with what came after": Known("swarm", Knobs.draw(1), 2),
@@ -123,11 +135,15 @@ STORIES = {  # the test that notices it, where there is one
             "a backup is of whoever believes to lead",
         )
     },
-    "an older copy of a node's data is let in": ("replica/test_cluster_copies.py::test_an_older_image_is_kept_out_and_nothing_is_lost[4]"),
+    "an older copy of a node's data is let in": (
+        "replica/test_cluster_copies.py::test_an_older_image_is_kept_out_and_nothing_is_lost[4]"
+    ),
     "receipts end where a Kafka sequence wraps": (
         "stream/test_kafka_producers.py::test_a_batch_that_begins_at_0_after_the_last_sequence_is_the_next"
     ),
-    "a gap in a Kafka producer's batches is taken": ("stream/test_kafka_producers.py::test_a_sequence_wraps_and_its_receipts_stay"),
+    "a gap in a Kafka producer's batches is taken": (
+        "stream/test_kafka_producers.py::test_a_sequence_wraps_and_its_receipts_stay"
+    ),
     "pins that are not confirmed pin nothing": f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]",
     "a deleted source keeps nothing for forks that are not confirmed": (
         f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]"

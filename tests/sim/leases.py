@@ -1,5 +1,5 @@
-"""Whoever answers a read by a lease relies on it that nobody else leads at that moment: that is asked at every such moment, not only when a read finds
-something old."""
+"""Whoever answers a read by a lease relies on it that nobody else leads at that moment: that is
+asked at every such moment, not only when a read finds something old."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""When all is well nothing is left over: each pack in the object store is one that a group needs, and each home knows of no more holders than
-there are."""
+"""When all is well nothing is left over: each pack in the object store is one that a group needs,
+and each home knows of no more holders than there are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Tidy:
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._world = episode.world
-        self.looks = Random(f"tidy {episode.seed}").random() < SHARE and episode.world.store is not None
+        self.looks = (
+            Random(f"tidy {episode.seed}").random() < SHARE and episode.world.store is not None
+        )
 
     async def finish(self) -> None:
         if not self.looks:
@@ -34,7 +36,9 @@ class Tidy:
             node.clock.wall_ms = 0
         deadline = asyncio.get_running_loop().time() + SECONDS
         while left := leftovers(self._world):
-            assert asyncio.get_running_loop().time() < deadline, f"what nobody needs stays, though all is well: {left}"
+            assert asyncio.get_running_loop().time() < deadline, (
+                f"what nobody needs stays, though all is well: {left}"
+            )
             await asyncio.sleep(1.0)
 
 
@@ -47,7 +51,11 @@ def leftovers(world: World) -> list[str]:
     if len(machines) <= world.nodes[1].engine.service.groups:
         return ["somebody does not lead"]
     known = {key for machine in machines.values() for key in machine.packs}
-    found = [f"{key} is in no log" for key in store.objects if key.startswith(f"{CLUSTER}/packs/") and key not in known]
+    found = [
+        f"{key} is in no log"
+        for key in store.objects
+        if key.startswith(f"{CLUSTER}/packs/") and key not in known
+    ]
     for home, machine in machines.items():
         for key, pack in machine.packs.items():
             idle = [group for group in pack.groups if key not in machines[group].held]

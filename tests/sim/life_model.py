@@ -1,5 +1,6 @@
-"""What a stream's name may answer, as a small machine for `wgl.Search`: created, appended to under conditions, closed, trimmed, forked, deleted, there
-anew. Answers name the life (uid) and the tail, so each refusal is judged by the one state in which it can have been given."""
+"""What a stream's name may answer, as a small machine for `wgl.Search`: created, appended to under
+conditions, closed, trimmed, forked, deleted, there anew. Answers name the life (uid) and the tail,
+so each refusal is judged by the one state in which it can have been given."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ NEVER_DONE = (*FOR_NOW, Code.ATTEMPT_REFUSED)
 
 
 class Life(NamedTuple):
-    """`uid` 0: of a creation that nobody was told of. `first` -1: a fork's, as its source had it."""
+    """`uid` 0: of a creation that nobody was told of. `first` -1: a fork's, as its source had
+    it."""
 
     uid: int
     tail: int
@@ -36,7 +38,8 @@ State = Life | None
 class Created(msgspec.Struct, frozen=True):
     payload: bytes | None = None
     closed: bool = False
-    source: tuple[str, int, int] | None = None  # of a fork: its name, and the token there: a PUT is the same with the same one
+    # of a fork: its name, and the token there: a PUT is the same with the same one
+    source: tuple[str, int, int] | None = None
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -114,7 +117,12 @@ class Model:
         if told is None:
             yield after
         elif isinstance(asked, Deleted) and code == Code.OK:
-            if told.code == code and state is not None and state.uid in (0, told.uid) and state.tail == told.record:
+            if (
+                told.code == code
+                and state is not None
+                and state.uid in (0, told.uid)
+                and state.tail == told.record
+            ):
                 yield after
         elif told.code == code or (code == Code.GONE and told.code == Code.ATTEMPT_PENDING):
             yield from _bound(after, told)
@@ -132,7 +140,8 @@ class Model:
         same = (asked.closed, asked.source) == (state.closed, state.source)
         return Code.EXISTS if same else Code.EXISTS_DIFFERENT, state
 
-    # REFUSED, of these two: it was not there and then, as the payload is known to be elsewhere, or the place to have another
+    # REFUSED, of these two: it was not there and then, as the payload is known to be elsewhere, or
+    # the place to have another
 
     def _append(self, state: State, asked: Appended) -> tuple[Code, State]:
         if state is None or state.soft:
@@ -143,11 +152,19 @@ class Model:
                 return Code.DUPLICATE if producer == state.closed_by else Code.CLOSED, state
             return Code.ALREADY_CLOSED if asked.payload is None else Code.CLOSED, state
         judged = Code.OK if producer is None else _judged(state, producer)
-        if asked.sequence is not None and state.sequence is not None and asked.sequence <= state.sequence:
+        if (
+            asked.sequence is not None
+            and state.sequence is not None
+            and asked.sequence <= state.sequence
+        ):
             return judged or Code.SEQ_REGRESSION, state
         if judged:
             return judged, state
-        after: State = state if asked.payload is None else self._put(state, asked.payload, again=producer is not None)
+        after: State = (
+            state
+            if asked.payload is None
+            else self._put(state, asked.payload, again=producer is not None)
+        )
         if after is None:
             return Code.REFUSED, None
         if producer is not None:
@@ -160,19 +177,24 @@ class Model:
         return Code.OK, after
 
     def _put(self, life: Life | None, payload: bytes, *, again: bool = False) -> State:
-        """The life with the payload at its tail; None if that is known to be otherwise. `again`: a producer sends it until it is answered, so that
-        another life of the name may have it, too."""
+        """The life with the payload at its tail; None if that is known to be otherwise. `again`: a
+        producer sends it until it is answered, so that another life of the name may have it,
+        too."""
         if life is None:
             return None
         seen = self._places.get(payload, set())
         if again:
             seen = {(uid, record) for uid, record in seen if uid == life.uid}
         if life.uid == 0 and seen:
-            life = next((life._replace(uid=uid) for uid, record in seen if record == life.tail), None)
+            life = next(
+                (life._replace(uid=uid) for uid, record in seen if record == life.tail), None
+            )
             if life is None:
                 return None
         place = (life.uid, life.tail)
-        if life.uid and (self._known.get(place, payload) != payload or (seen and place not in seen)):
+        if life.uid and (
+            self._known.get(place, payload) != payload or (seen and place not in seen)
+        ):
             return None
         return life._replace(tail=life.tail + 1)
 
@@ -212,7 +234,9 @@ def _bound(after: State, told: Reply) -> Iterator[State]:
 def _is_gone(state: State, told: Any) -> bool:
     """Whether that a stream is not there, or is held by forks alone, can be said in this state."""
     code = getattr(told, "code", None)
-    return (code == Code.NOT_FOUND and state is None) or (code == Code.GONE and state is not None and state.soft)
+    return (code == Code.NOT_FOUND and state is None) or (
+        code == Code.GONE and state is not None and state.soft
+    )
 
 
 def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
@@ -227,7 +251,12 @@ def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
             yield from _page_refused(state, asked, told)
         return
     facts: Facts = told.facts if isinstance(told, Page) else told
-    if state is None or state.soft or state.uid not in (0, facts.uid) or state.first not in (-1, facts.first_record):
+    if (
+        state is None
+        or state.soft
+        or state.uid not in (0, facts.uid)
+        or state.first not in (-1, facts.first_record)
+    ):
         return
     if (state.tail, state.closed, state.sequence) == (facts.record, facts.closed, facts.stream_seq):
         yield state._replace(uid=facts.uid, first=facts.first_record)
@@ -236,12 +265,18 @@ def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
 def _page_refused(life: Life, asked: Paged, told: Refusal) -> Iterator[State]:
     if told.code == Code.TRIMMED and life.first in (-1, told.record) and asked.record < told.record:
         yield life._replace(first=told.record)
-    elif told.code == Code.OFFSET_BEYOND_TAIL and asked.record > life.tail and told.record == life.tail:
+    elif (
+        told.code == Code.OFFSET_BEYOND_TAIL
+        and asked.record > life.tail
+        and told.record == life.tail
+    ):
         yield life
 
 
 def _cut(state: State, asked: Cut, told: Any) -> Iterator[State]:
-    if isinstance(told, Refusal) and (_is_gone(state, told) or (told.code == Code.NOT_FOUND and state is not None and state.soft)):
+    if isinstance(told, Refusal) and (
+        _is_gone(state, told) or (told.code == Code.NOT_FOUND and state is not None and state.soft)
+    ):
         yield state
         return
     if state is None or state.soft:
@@ -253,7 +288,11 @@ def _cut(state: State, asked: Cut, told: Any) -> Iterator[State]:
         if asked.record <= state.tail:
             yield state._replace(first=max(state.first, asked.record))
     elif isinstance(told, Trimmed) and state.uid in (0, told.uid):
-        known = told.record >= asked.record if state.first == -1 else told.record == max(state.first, asked.record)
+        known = (
+            told.record >= asked.record
+            if state.first == -1
+            else told.record == max(state.first, asked.record)
+        )
         if known:
             yield state._replace(uid=told.uid, first=told.record)
 

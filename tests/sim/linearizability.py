@@ -1,5 +1,6 @@
-"""Wing and Gong's search, with Lowe's cache: whether operations that overlap in time can have happened one at a time, each between its call and its
-answer. For small histories: the search is exponential where much overlaps."""
+"""Wing and Gong's search, with Lowe's cache: whether operations that overlap in time can have
+happened one at a time, each between its call and its answer. For small histories: the search is
+exponential where much overlaps."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ FOREVER = float("inf")
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """`ended` is `FOREVER` where nobody was told what became of it: then it happened once, at any time after `began`, or never."""
+    """`ended` is `FOREVER` where nobody was told what became of it: then it happened once, at any
+    time after `began`, or never."""
 
     began: float
     ended: float
@@ -26,21 +28,35 @@ class Undecided(Exception):
 
 
 Step = Callable[[State, object], Iterable[State]]
-"""The states in which an operation, answered as it was, can leave a state; none: it cannot have happened there."""
+"""The states in which an operation, answered as it was, can leave a state; none: it cannot have
+happened there."""
 
 
 class Search(Generic[State]):
     """`step` is asked again and again; `states_max` bounds the search."""
 
-    def __init__(self, operations: Sequence[Operation], initial: State, step: Step[State], states_max: int = 200_000) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        initial: State,
+        step: Step[State],
+        states_max: int = 200_000,
+    ) -> None:
         self._operations = sorted(operations, key=lambda each: each.began)
         self._initial, self._step, self._states_max = initial, step, states_max
-        self.furthest: tuple[int, State, list[object]] = (-1, initial, [])  # how many were placed, the state, and what could be next there
+        # how many were placed, the state, and what could be next there
+        self.furthest: tuple[int, State, list[object]] = (
+            -1,
+            initial,
+            [],
+        )
 
     def run(self) -> bool:
         """Whether there is an order. Raises Undecided."""
         operations = self._operations
-        certain = sum(1 << number for number, each in enumerate(operations) if each.ended != FOREVER)
+        certain = sum(
+            1 << number for number, each in enumerate(operations) if each.ended != FOREVER
+        )
         seen: set[tuple[int, State]] = set()
         stack = [(0, self._initial)]
         while stack:
@@ -56,11 +72,15 @@ class Search(Generic[State]):
             if (count := placed.bit_count()) > self.furthest[0]:
                 self.furthest = (count, state, [operations[number].what for number in able])
             for number in reversed(able):  # the last that is put there is tried first
-                stack += [(placed | 1 << number, after) for after in self._step(state, operations[number].what)]
+                stack += [
+                    (placed | 1 << number, after)
+                    for after in self._step(state, operations[number].what)
+                ]
         return False
 
     def _able(self, placed: int) -> list[int]:
-        """What may happen next: it began before anything else that is left has ended. What ended first comes first; what never ended, last."""
+        """What may happen next: it began before anything else that is left has ended. What ended
+        first comes first; what never ended, last."""
         operations, found = self._operations, list[tuple[float, int]]()
         bound = FOREVER
         number = (~placed & placed + 1).bit_length() - 1  # the first that is left
@@ -70,4 +90,8 @@ class Search(Generic[State]):
             if not placed >> at & 1:
                 bound = min(bound, operations[at].ended)
                 heapq.heappush(found, (operations[at].ended, at))
-        return [at for _, at in (heapq.heappop(found) for _ in range(len(found))) if operations[at].began <= bound]
+        return [
+            at
+            for _, at in (heapq.heappop(found) for _ in range(len(found)))
+            if operations[at].began <= bound
+        ]

@@ -1,4 +1,5 @@
-"""An event loop without a world: time passes only when nothing is left to do now, and threads are none."""
+"""An event loop without a world: time passes only when nothing is left to do now, and threads are
+none."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ class Slowed(Protocol):
     slow_seconds: float
 
 
-PROCESS: ContextVar[Slowed | None] = ContextVar("PROCESS", default=None)  # which node, and which life of it, runs
+# which node, and which life of it, runs
+PROCESS: ContextVar[Slowed | None] = ContextVar("PROCESS", default=None)
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The same calls in the same order give the same run: what asyncio does in between is decided by its queue and heap alone."""
+    """The same calls in the same order give the same run: what asyncio does in between is decided
+    by its queue and heap alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +33,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.scheduled = 0  # calls, so far: what this run did
         self._selector = self
         self.turn_seconds = 0.0  # that each pass of the loop takes in which something is to be done
-        self._held: dict[Slowed | None, tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]] = {}  # processes that stand still
+        self._held: dict[
+            Slowed | None, tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]
+        ] = {}  # processes that stand still
         self._threads = _Inline(self)
         self._default_executor = self._threads  # type: ignore[assignment]
         self.faults: list[dict[str, Any]] = []
@@ -46,7 +51,9 @@ class SimLoop(asyncio.BaseEventLoop):
             held[0].append(self._ready.pop())  # type: ignore[attr-defined]
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
         self.scheduled += 1
         handle = super().call_at(when, callback, *args, context=context)
         if self._held and (held := self._held.get(_process_of(handle))) is not None:
@@ -63,7 +70,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 ready.append(handle)
                 self._ready[place] = _nothing(self)  # type: ignore[attr-defined]  # a pass of the loop has counted them
         timers += [handle for handle in self._scheduled if _process_of(handle) is process]  # type: ignore[attr-defined]
-        self._scheduled = [handle for handle in self._scheduled if _process_of(handle) is not process]  # type: ignore[attr-defined, has-type]
+        self._scheduled = [
+            handle for handle in self._scheduled if _process_of(handle) is not process
+        ]  # type: ignore[attr-defined, has-type]
         heapify(self._scheduled)
 
     def release(self, process: Slowed, *, timers_first: bool) -> None:
@@ -87,7 +96,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return []
 
     def slow_threads(self, random: Random, seconds: float) -> None:
-        """From now on what runs in a thread takes up to so long: its caller hears of its end later."""
+        """From now on what runs in a thread takes up to so long: its caller hears of its end
+        later."""
         self._threads.slow(random, seconds)
 
     def _process_events(self, events: list[Any]) -> None:

@@ -1,5 +1,6 @@
-"""All nodes are lost at some moment, and the object store is left: what a recovery makes of it has everything that had reached it then. In the simulation
-the store is copied at that moment, and the episode goes on without knowing."""
+"""All nodes are lost at some moment, and the object store is left: what a recovery makes of it has
+everything that had reached it then. In the simulation the store is copied at that moment, and the
+episode goes on without knowing."""
 
 from __future__ import annotations
 
@@ -30,20 +31,33 @@ class Loss:
 
     def __init__(self, episode: SwarmEpisode) -> None:
         self._episode = episode
-        self.strikes = Random(f"loss {episode.seed}").random() < SHARE and episode.world.store is not None
+        self.strikes = (
+            Random(f"loss {episode.seed}").random() < SHARE and episode.world.store is not None
+        )
         self.recovered = 0  # streams
         self._objects: dict[str, Any] | None = None
-        self._reached: dict[str, tuple[int, int, int, bool]] = {}  # name -> uid, and up to which record and byte it is in the store; a fork
+        self._reached: dict[
+            str, tuple[int, int, int, bool]
+        ] = {}  # name -> uid, and up to which record and byte it is in the store; a fork
 
     def strike(self) -> None:
-        """Now: what the store has, and what of it is published, by whichever node has applied most."""
+        """Now: what the store has, and what of it is published, by whichever node has applied
+        most."""
         store = self._episode.world.store
-        if not self.strikes or not isinstance(store, SimStore) or not any(key.endswith(MARK) for key in store.objects):
+        if (
+            not self.strikes
+            or not isinstance(store, SimStore)
+            or not any(key.endswith(MARK) for key in store.objects)
+        ):
             return
         self._objects = dict(store.objects)
         engines = [node.engine for node in self._episode.world.nodes.values() if not node.gone]
         for group in range(1, engines[0].service.groups + 1):
-            found = [engine.storage.shard.groups[group] for engine in engines if group in engine.storage.shard.groups]
+            found = [
+                engine.storage.shard.groups[group]
+                for engine in engines
+                if group in engine.storage.shard.groups
+            ]
             newest = max(found, key=lambda each: each.applied_index)
             if newest.applied_index < self._copied(group):
                 continue  # nodes that have just started have not applied again what the copy has
@@ -54,13 +68,22 @@ class Loss:
                     end = index.end_of(stream.cold, index.count(stream.cold) - 1)
                 else:
                     continue
-                if end[0] > stream.first_record:  # that there is a stream without records, only a copy says
+                if (
+                    end[0] > stream.first_record
+                ):  # that there is a stream without records, only a copy says
                     self._reached[stream.name] = (stream.uid, *end, stream.fork is not None)
 
     def _copied(self, group: int) -> int:
         """The entry up to which the store has the group's state."""
         folder = f"{folder_of(CLUSTER, 1)}{group:05d}/"
-        return max((int(key.removeprefix(folder)[:20]) for key in self._objects or () if key.startswith(folder)), default=0)
+        return max(
+            (
+                int(key.removeprefix(folder)[:20])
+                for key in self._objects or ()
+                if key.startswith(folder)
+            ),
+            default=0,
+        )
 
     async def finish(self) -> None:
         """Recover, and compare."""
@@ -84,11 +107,17 @@ class Loss:
         for name, (uid, record, byte, is_fork) in self._reached.items():
             here = found.get(name)
             if here is None or here.uid != uid:
-                assert is_fork, f"{name}: life {uid} had reached the store up to record {record}, and is not recovered"
+                assert is_fork, (
+                    f"{name}: life {uid} had reached the store up to record {record}, and is not "
+                    "recovered"
+                )
                 continue
-            assert here.next_record >= record, f"{name}: {record} records had reached the store, {here.next_record} are recovered"
+            assert here.next_record >= record, (
+                f"{name}: {record} records had reached the store, {here.next_record} are recovered"
+            )
             assert here.next_byte >= byte, (
-                f"{name}: {(record, byte)} had reached the store, {(here.next_record, here.next_byte)} are recovered"
+                f"{name}: {(record, byte)} had reached the store, "
+                f"{(here.next_record, here.next_byte)} are recovered"
             )
 
     def _is_as_it_was(self, stream: Any, pieces: list[BackupPiece]) -> None:
@@ -96,11 +125,15 @@ class Loss:
         episode = self._episode
         if stream.name in episode.whole:
             content = b"".join(piece.payload for piece in pieces)
-            assert episode.whole[stream.name].startswith(content), f"{stream.name}: the recovery has what was never there"
+            assert episode.whole[stream.name].startswith(content), (
+                f"{stream.name}: the recovery has what was never there"
+            )
         for piece in pieces:
             episode.keeps.saw(stream.name, piece.record, piece.payload)
         for piece in pieces if stream.name in episode.lives.pasts else ():
-            episode.lives.pasts[stream.name].saw(stream.uid, (piece.record, piece.byte), piece.payload)
+            episode.lives.pasts[stream.name].saw(
+                stream.uid, (piece.record, piece.byte), piece.payload
+            )
 
 
 class Target:
@@ -108,7 +141,9 @@ class Target:
 
     def __init__(self, states: FromStore) -> None:
         whole = states.whole
-        self.birth = SimpleNamespace(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
+        self.birth = SimpleNamespace(
+            cluster_id=whole.cluster, history=states.next_history, groups=whole.groups
+        )
         self.machines: dict[int, Machine] = {}
 
     def begin(self) -> None: ...

@@ -1,5 +1,7 @@
-"""Subscriptions that come and go, and whose streams do: by a pattern and by name, also of streams that are deleted, trimmed, made again, or not there yet.
-When all is well each group watches what the subscription's home says, a new one hears of what comes, and of one that is deleted nothing is left."""
+"""Subscriptions that come and go, and whose streams do: by a pattern and by name, also of streams
+that are deleted, trimmed, made again, or not there yet. When all is well each group watches what
+the subscription's home says, a new one hears of what comes, and of one that is deleted nothing is
+left."""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from polynya.stream.commands import Create, Encoding, SubscriptionConfig
 from polynya.stream.machine import Machine
 from polynya.stream.subscriptions.rules import PULL_WAKE
 from polynya.stream.subscriptions.state import EXPLICIT, State
-from polynya.subscriptions.messages import ClaimWork, DeleteSubscription, Get, Members, OperationResult, Put, Work
+from polynya.subscriptions.messages import (
+    ClaimWork,
+    DeleteSubscription,
+    Get,
+    Members,
+    OperationResult,
+    Put,
+    Work,
+)
 
 if TYPE_CHECKING:
     from sim.chaos import Episode
@@ -40,19 +50,34 @@ def disagreement(machine: Machine) -> str:
         linked = {stream.uid for stream in machine.streams.values() if key in (stream.links or ())}
         if linked != set(watch.linked):
             return f"{key} has links to {sorted(linked)}, and watches {sorted(watch.linked)}"
-        pending = {uid for uid in linked if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record}  # type: ignore[index]
+        pending = {
+            uid
+            for uid in linked
+            if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record
+        }  # type: ignore[index]
         if pending != set(watch.pending):
-            return f"{key} has something to do in {sorted(pending)}, and knows {sorted(watch.pending)}"
+            return (
+                f"{key} has something to do in {sorted(pending)}, and knows {sorted(watch.pending)}"
+            )
         for stream in machine.streams.values():
             kinds = (stream.links or {})[key].kinds if stream.uid in linked else 0
             wanted = EXPLICIT if stream.name in watch.registration.streams else 0
             if kinds & EXPLICIT != wanted and not stream.deleted:
-                return f"{key} is linked to {stream.name} as {kinds}, and wants {list(watch.registration.streams)}"
-    unknown = {key for stream in machine.streams.values() for key in stream.links or ()} - state.watches.keys()
+                return (
+                    f"{key} is linked to {stream.name} as {kinds}, and wants "
+                    f"{list(watch.registration.streams)}"
+                )
+    unknown = {
+        key for stream in machine.streams.values() for key in stream.links or ()
+    } - state.watches.keys()
     if unknown:
         return f"streams have links of {unknown}"
     awake = {key for key, home in state.homes.items() if home.state != State.IDLE}
-    return "" if awake == set(state.awake) else f"{awake} are not idle, and {list(state.awake)} are looked after"
+    return (
+        ""
+        if awake == set(state.awake)
+        else f"{awake} are not idle, and {list(state.awake)} are looked after"
+    )
 
 
 class Guests:
@@ -103,7 +128,9 @@ class Guests:
         else:
             raise AssertionError(f"{key}: nobody is told of what came to {name}")
         answer = await self._surely(ClaimWork(key, BASE, "guest"), 200)
-        assert spelled_name(name) in [link["path"] for link in (answer.value or {})["streams"] if link["has_pending"]], answer
+        assert spelled_name(name) in [
+            link["path"] for link in (answer.value or {})["streams"] if link["has_pending"]
+        ], answer
 
     async def _announced(self, key: str) -> int:
         """Events for it in the wake stream."""
@@ -111,7 +138,9 @@ class Guests:
             with suppress(Unavailable, OutcomeUnknown):
                 await self._make_wake_stream(self._world.alive()[0])
                 node = self._world.alive()[0]
-                return (await node.house.ask(node.read(WAKE_STREAM))).count(b'"subscription_id":"%s"' % key.encode())
+                return (await node.house.ask(node.read(WAKE_STREAM))).count(
+                    b'"subscription_id":"%s"' % key.encode()
+                )
             await asyncio.sleep(0.2)
         raise AssertionError(f"{WAKE_STREAM} cannot be read though all is well")
 
@@ -119,15 +148,29 @@ class Guests:
         """Of a subscription that was deleted."""
         for machine in self._machines():
             state = machine.subscriptions
-            links = [stream.name for stream in machine.streams.values() if key in (stream.links or ())]
+            links = [
+                stream.name for stream in machine.streams.values() if key in (stream.links or ())
+            ]
             graves = [grave for grave in state.graves.values() if grave.id == key]
-            waits = [name for each in (state.by_name, state.by_segment) for name, keys in each.items() if key in keys]
+            waits = [
+                name
+                for each in (state.by_name, state.by_segment)
+                for name, keys in each.items()
+                if key in keys
+            ]
             if key in state.homes or key in state.watches or links or graves or waits:
-                return f"group {machine.group} has of {key}: {links} {graves} {waits} {state.watches.get(key)}"
+                return (
+                    f"group {machine.group} has of {key}: {links} {graves} {waits} "
+                    f"{state.watches.get(key)}"
+                )
         return ""
 
     def _machines(self) -> list[Machine]:
-        return [machine for node in self._world.alive() for machine in node.engine.local.machines.values()]
+        return [
+            machine
+            for node in self._world.alive()
+            for machine in node.engine.local.machines.values()
+        ]
 
     async def _until(self, left: Any) -> None:
         for _ in range(200):
@@ -156,7 +199,9 @@ class Guests:
             elif act < 0.5:
                 await self._ask(node, DeleteSubscription(key, BASE))
             elif act < 0.75:
-                await self._ask(node, Members(key, BASE, random.sample(NAMES, 1), random.sample(NAMES, 2)))
+                await self._ask(
+                    node, Members(key, BASE, random.sample(NAMES, 1), random.sample(NAMES, 2))
+                )
             elif act < 0.85:
                 await self._ask(node, Get(key, BASE))
             else:
@@ -164,7 +209,12 @@ class Guests:
 
     async def _make_wake_stream(self, node: Node) -> None:
         await node.house.ask(
-            node.propose(WAKE_STREAM, Create(WAKE_STREAM, node.engine.service.now_ms(), "application/json", Encoding.JSON))
+            node.propose(
+                WAKE_STREAM,
+                Create(
+                    WAKE_STREAM, node.engine.service.now_ms(), "application/json", Encoding.JSON
+                ),
+            )
         )
 
     async def _work(self, node: Node, key: str) -> None:
@@ -172,14 +222,32 @@ class Guests:
         answer = await self._ask(node, ClaimWork(key, BASE, key))
         if answer is not None and answer.status == 200:
             value: dict[str, Any] = answer.value or {}
-            assert any(link["has_pending"] for link in value["streams"]), "whoever gets the lease gets work"
-            acks = [(canonical_name(link["path"]), link["tail_offset"]) for link in value["streams"]]
-            await self._ask(node, Work(key, BASE, "ack", value["token"], value["generation"], value["wake_id"], acks, done=True))
+            assert any(link["has_pending"] for link in value["streams"]), (
+                "whoever gets the lease gets work"
+            )
+            acks = [
+                (canonical_name(link["path"]), link["tail_offset"]) for link in value["streams"]
+            ]
+            await self._ask(
+                node,
+                Work(
+                    key,
+                    BASE,
+                    "ack",
+                    value["token"],
+                    value["generation"],
+                    value["wake_id"],
+                    acks,
+                    done=True,
+                ),
+            )
 
     async def _ask(self, node: Node, operation: Any) -> OperationResult | None:
         """None: nobody knows."""
         try:
-            answer: OperationResult = await node.house.ask(node.house.subscriptions.operate(operation), 8.0)
+            answer: OperationResult = await node.house.ask(
+                node.house.subscriptions.operate(operation), 8.0
+            )
         except (Unavailable, OutcomeUnknown):
             self.told[f"{type(operation).__name__} unknown"] += 1
             return None

@@ -1,4 +1,5 @@
-"""Episodes of a simulated cluster of more nodes than replicas, whose groups move, and whose nodes come and go, while all else goes wrong."""
+"""Episodes of a simulated cluster of more nodes than replicas, whose groups move, and whose nodes
+come and go, while all else goes wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ class Moves(Episode):
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
         self.world = World(seed, count=5, replicas=3)
-        self.choices: tuple[Callable[[Episode], None], ...] = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *MOVES))
+        self.choices: tuple[Callable[[Episode], None], ...] = self._edged(
+            (*(each for each in MISHAPS if each is not Episode.wipe), *MOVES)
+        )
         self.pieces: dict[str, list[tuple[int, bytes]]] = {name: [] for name in self.streams}
         self.moved = 0
 
@@ -51,7 +54,9 @@ class Moves(Episode):
         return f"{super().told()}, {self.moved} moves begun, {len(self.world.nodes)} nodes"
 
     def clients(self) -> list[asyncio.Future[None]]:
-        more = [self._control(number) for number in range(2)] + [self._follow(number) for number in range(2)]
+        more = [self._control(number) for number in range(2)] + [
+            self._follow(number) for number in range(2)
+        ]
         return [*super().clients(), *map(asyncio.ensure_future, more)]
 
     async def settle(self) -> None:
@@ -62,7 +67,9 @@ class Moves(Episode):
     def finish(self, name: str, content: bytes) -> None:
         super().finish(name, content)
         for begin, payload in self.pieces[name]:
-            assert content[begin : begin + len(payload)] == payload, f"{name}: a live reader heard what is not there"
+            assert content[begin : begin + len(payload)] == payload, (
+                f"{name}: a live reader heard what is not there"
+            )
 
     # --- whoever leads the meta group, and believes to
 
@@ -77,7 +84,9 @@ class Moves(Episode):
                 with suppress(Unavailable, OutcomeUnknown, TimeoutError):
                     async with asyncio.timeout(5):
                         await self.world.steer(
-                            random.randrange(GROUPS + 1), node, lambda node=node, life=life: node.life == life and node.alive
+                            random.randrange(GROUPS + 1),
+                            node,
+                            lambda node=node, life=life: node.life == life and node.alive,
                         )
                 self._bury()
 
@@ -85,7 +94,9 @@ class Moves(Episode):
         """A node that is lost for good, and has nothing left, belongs no more."""
         world = self.world
         for number in world.map.members:
-            if world.nodes[number].gone and not any(number in world.map.placed_on(group) for group in range(GROUPS + 1)):
+            if world.nodes[number].gone and not any(
+                number in world.map.placed_on(group) for group in range(GROUPS + 1)
+            ):
                 world.redraw(members=tuple(each for each in world.map.members if each != number))
 
     async def _follow(self, number: int) -> None:
@@ -109,7 +120,13 @@ class Moves(Episode):
             return
         assert isinstance(facts, Facts), f"{name} is not there on node {node.number}"
         deadline = asyncio.get_running_loop().time() + seconds
-        while not ear.over and node.life == life and node.alive and not self.over and asyncio.get_running_loop().time() < deadline:
+        while (
+            not ear.over
+            and node.life == life
+            and node.alive
+            and not self.over
+            and asyncio.get_running_loop().time() < deadline
+        ):
             await asyncio.sleep(0.05)
         self.pieces[name] += ear.pieces
         if node.life == life and node.alive:
@@ -139,8 +156,15 @@ class Moves(Episode):
         """A disk is lost, and another node takes the place of its own."""
         world = self.world
         map_ = world.map
-        whole = all(map_.goals[group] == map_.voters[group] and len(map_.goals[group]) > 2 for group in range(GROUPS + 1))
-        if not whole or any(world.nodes[number].gone for number in map_.members) or len(world.nodes) >= NODES_MAX:
+        whole = all(
+            map_.goals[group] == map_.voters[group] and len(map_.goals[group]) > 2
+            for group in range(GROUPS + 1)
+        )
+        if (
+            not whole
+            or any(world.nodes[number].gone for number in map_.members)
+            or len(world.nodes) >= NODES_MAX
+        ):
             return
         node = self.random.choice([world.nodes[number] for number in self.able()])
         if node.alive:

@@ -1,4 +1,5 @@
-"""How mutants are tried: each in a process of its own, where an error of the mutant itself fails the run and is not taken for a catch."""
+"""How mutants are tried: each in a process of its own, where an error of the mutant itself fails
+the run and is not taken for a catch."""
 
 from __future__ import annotations
 
@@ -23,10 +24,13 @@ ERRORS = (AttributeError, NameError, TypeError, ImportError)  # of a mutant that
 
 
 def check_fault(fault: BaseException) -> None:
-    """Raise Stale when the fault, or one that led to it, shows that the mutant does not fit the code any more."""
+    """Raise Stale when the fault, or one that led to it, shows that the mutant does not fit the
+    code any more."""
     for each in chain_of(fault):
         if isinstance(each, (*ERRORS, Stale)):
-            raise Stale(f"the mutant ended in {each!r}, expected a failed check: adapt it to the code") from fault
+            raise Stale(
+                f"the mutant ended in {each!r}, expected a failed check: adapt it to the code"
+            ) from fault
 
 
 def chain_of(fault: BaseException) -> Iterator[BaseException]:
@@ -37,12 +41,17 @@ def chain_of(fault: BaseException) -> Iterator[BaseException]:
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            more = (each.__cause__, None if each.__suppress_context__ else each.__context__, *getattr(each, "exceptions", ()))
+            more = (
+                each.__cause__,
+                None if each.__suppress_context__ else each.__context__,
+                *getattr(each, "exceptions", ()),
+            )
             todo += [other for other in more if other is not None]
 
 
 def watched(defect: Any, raised: list[BaseException]) -> Any:
-    """The defect, noting each of `ERRORS` that leaves it: a task that dies of one may show as a cluster that only stands still."""
+    """The defect, noting each of `ERRORS` that leaves it: a task that dies of one may show as a
+    cluster that only stands still."""
     if not isinstance(defect, FunctionType) or inspect.isgeneratorfunction(defect):
         return defect
     if inspect.iscoroutinefunction(defect):
@@ -83,15 +92,25 @@ class _Faults:
 
 
 def failing_test(*tests: str, options: tuple[str, ...] = ()) -> str:
-    """Run the tests in this process, up to the first that fails: its fault, in a line; empty when all pass. Raises Stale when they cannot run."""
+    """Run the tests in this process, up to the first that fails: its fault, in a line; empty when
+    all pass. Raises Stale when they cannot run."""
     faults, told = _Faults(), io.StringIO()
     with contextlib.redirect_stdout(told):
-        status = pytest.main(["-qx", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", *options, *tests], plugins=[faults])
+        status = pytest.main(
+            ["-qx", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", *options, *tests],
+            plugins=[faults],
+        )
     for fault in faults.found:
         check_fault(fault)
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or bool(faults.found) != (status == pytest.ExitCode.TESTS_FAILED):
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or bool(faults.found) != (
+        status == pytest.ExitCode.TESTS_FAILED
+    ):
         raise Stale(f"{tests} cannot be run: {told.getvalue()}")
-    return str(faults.found[0]).partition("\n")[0] or type(faults.found[0]).__name__ if faults.found else ""
+    return (
+        str(faults.found[0]).partition("\n")[0] or type(faults.found[0]).__name__
+        if faults.found
+        else ""
+    )
 
 
 class Verdict(msgspec.Struct):
@@ -102,20 +121,30 @@ class Verdict(msgspec.Struct):
 
 
 class Trials:
-    """A process that has imported everything and run nothing. For each mutant it forks, so what ran before changes nothing."""
+    """A process that has imported everything and run nothing. For each mutant it forks, so what ran
+    before changes nothing."""
 
     def __init__(self, module: str) -> None:
         self._server = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join((str(TESTS.parent / "src"), str(TESTS)))},
+            env=os.environ
+            | {
+                "PYTHONHASHSEED": "0",
+                "PYTHONPATH": os.pathsep.join((str(TESTS.parent / "src"), str(TESTS))),
+            },
         )
 
     def __enter__(self) -> Trials:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         with self._server:  # closes its input, at which it ends
             pass
 
@@ -146,7 +175,10 @@ def serve(caught: Callable[[str], str]) -> None:
         with os.fdopen(read, "rb") as pipe:
             answer = pipe.read()
         os.waitpid(child, 0)
-        sys.stdout.buffer.write((answer or msgspec.json.encode(Verdict(stale="its process ended without a verdict"))) + b"\n")
+        sys.stdout.buffer.write(
+            (answer or msgspec.json.encode(Verdict(stale="its process ended without a verdict")))
+            + b"\n"
+        )
         sys.stdout.buffer.flush()
 
 

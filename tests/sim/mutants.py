@@ -1,7 +1,9 @@
-"""Defects put into a core with replicas by hand, one at a time. Each must be caught by a seed of the simulated cluster, by a test, or by both.
+"""Defects put into a core with replicas by hand, one at a time. Each must be caught by a seed of
+the simulated cluster, by a test, or by both.
 
-`caught(name)` runs the tests that are known to fail, then tries seeds of the plain world and of worlds drawn from seeds, until one fails. Run as a
-script, this file tries the mutants whose names it reads, each in a process of its own.
+`caught(name)` runs the tests that are known to fail, then tries seeds of the plain world and of
+worlds drawn from seeds, until one fails. Run as a script, this file tries the mutants whose names
+it reads, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +37,20 @@ from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots.snapshotter import portions
 from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
-from polynya.raft import Configuration, Effects, Entry, HardState, Raft, Recovery, Role, Settings, election, following, leading, reading
+from polynya.raft import (
+    Configuration,
+    Effects,
+    Entry,
+    HardState,
+    Raft,
+    Recovery,
+    Role,
+    Settings,
+    election,
+    following,
+    leading,
+    reading,
+)
 from polynya.raft import snapshots as raft_snapshots
 from polynya.recovery.from_store import FromStore
 from polynya.replica import planner
@@ -91,10 +106,14 @@ def _too_early() -> Callable[..., None]:
     return staged
 
 
-async def _not_waited_for(self: steps.Steps, key: str, parts: Any, home_group: int, groups: list[int]) -> None:
+async def _not_waited_for(
+    self: steps.Steps, key: str, parts: Any, home_group: int, groups: list[int]
+) -> None:
     with suppress(StoreError):
         await self.store.put(key, parts)
-    await self._insist(lambda: self.groups.propose(home_group, PackWritten(key, groups, self.groups.now_ms())))
+    await self._insist(
+        lambda: self.groups.propose(home_group, PackWritten(key, groups, self.groups.now_ms()))
+    )
 
 
 async def _believes_409(store: ObjectStore, key: str, parts: Any) -> None:
@@ -171,7 +190,8 @@ def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
 
 
 def _follows_each_step(clock: clocks.LogClock) -> int:
-    """Of the wall's clock, compared with what it showed last: back again does not count, forth again does."""
+    """Of the wall's clock, compared with what it showed last: back again does not count, forth
+    again does."""
     boot, wall = clock._boot(), clock._wall()
     elapsed, (since, shown) = boot - clock._boot_ms, _SHOWN.setdefault(id(clock), (boot, wall))
     ahead = wall - shown - (boot - since)
@@ -203,7 +223,9 @@ async def _nothing(self: object, *asked: object) -> None:
 def _nobody_is_running() -> Callable[..., Awaitable[tuple[set[str], list[str]]]]:
     sound = pruning._running
 
-    async def running(store: ObjectStore, backups: Iterable[Manifest]) -> tuple[set[str], list[str]]:
+    async def running(
+        store: ObjectStore, backups: Iterable[Manifest]
+    ) -> tuple[set[str], list[str]]:
         return set(), (await sound(store, backups))[1]
 
     return running
@@ -216,17 +238,29 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "it is said to be durable before it is": (JournalWriter, "stage", _too_early()),
     "terms and votes are not written": (JournalWriter, "stage", _without("hard_state")),
     "resets are not written": (JournalWriter, "stage", _without("reset")),
-    "proposals are taken before the own term's entry": (Member, "can_lead", lambda member: member.raft.role is Role.LEADER),
+    "proposals are taken before the own term's entry": (
+        Member,
+        "can_lead",
+        lambda member: member.raft.role is Role.LEADER,
+    ),
     "an unknown outcome is called a refusal": (replicated, "OutcomeUnknown", Unavailable),
     "a lost disk is not noticed": (Recovery, "blank", False),
-    "segments go that the log needs": (ReplicatedEngine, "floor_of", lambda core, number, **about: core.journal.position),
+    "segments go that the log needs": (
+        ReplicatedEngine,
+        "floor_of",
+        lambda core, number, **about: core.journal.position,
+    ),
     "an fsync is left out": (writer.SegmentWriter, "_sync", lambda journal: None),
     "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
     "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
     "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
-    "a snapshot leaves out who produced": (stream_snapshots, "without_payload", _without_producers()),
+    "a snapshot leaves out who produced": (
+        stream_snapshots,
+        "without_payload",
+        _without_producers(),
+    ),
     "a vote counts that is none": (Configuration, "won", _any_vote),
     # What only shows where bounds are small enough to be met (sim/knobs.py).
     "a snapshot lacks what changed in its last pass": (
@@ -234,7 +268,8 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
         "encode_delta",
         edited_function(
             encoding.encode_delta,
-            "not left or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6",
+            "not left or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) "
+            ">> 6",
             "len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6",
         ),
     ),
@@ -243,23 +278,35 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
         "encode_delta",
         edited_function(encoding.encode_delta, "last = machine.take_changes()", "last = Changes()"),
     ),
-    "only the last portion of payload is copied": (catch_up, "portions", lambda batches: list(portions(batches))[-1:]),
+    "only the last portion of payload is copied": (
+        catch_up,
+        "portions",
+        lambda batches: list(portions(batches))[-1:],
+    ),
     "a page that ends in the middle says that it is the last": (
         local.LocalGroups,
         "_read",
-        edited_function(local.LocalGroups._read, "page.up_to_date and end == (plan.record, plan.byte)", "end == (plan.record, plan.byte)"),
+        edited_function(
+            local.LocalGroups._read,
+            "page.up_to_date and end == (plan.record, plan.byte)",
+            "end == (plan.record, plan.byte)",
+        ),
     ),
 }
 LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/stream_clients.py notice
     "an equal Stream-Seq is taken": (
         writes.apply_append,
         "__code__",
-        edited_function(writes.apply_append, "stream_seq <= stream.stream_seq", "stream_seq < stream.stream_seq").__code__,
+        edited_function(
+            writes.apply_append, "stream_seq <= stream.stream_seq", "stream_seq < stream.stream_seq"
+        ).__code__,
     ),
     "an older epoch is taken": (
         producers,
         "judge_producer",
-        edited_function(producers.judge_producer, "producer.epoch < epoch", "producer.epoch < epoch - 1"),
+        edited_function(
+            producers.judge_producer, "producer.epoch < epoch", "producer.epoch < epoch - 1"
+        ),
     ),
     "a list leaves out what is new": (
         local.LocalGroups,
@@ -284,7 +331,8 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     "a lease is given twice": (
         subscriptions,
         "_TABLE",
-        subscriptions._TABLE | {(State.LEASED, subscriptions.PULL_WAKE, subscriptions.Event.CLAIM): _claims_at_once},
+        subscriptions._TABLE
+        | {(State.LEASED, subscriptions.PULL_WAKE, subscriptions.Event.CLAIM): _claims_at_once},
     ),
     "news that a node had when it died are told by nobody": (Subscriptions, "_sweep", _nothing),
     "a webhook is done with what came after": (
@@ -293,13 +341,22 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         edited_function(
             Wakes._delivered,
             "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links]",
-            "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in await self.links.oldest(subscription)]",
+            "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in await "
+            "self.links.oldest(subscription)]",
         ),
     ),
     # … and the loss of all nodes (sim/loss.py)
-    "a recovery looks for no packs that came after the copies": (FromStore, "_look_at_packs", _nothing),
+    "a recovery looks for no packs that came after the copies": (
+        FromStore,
+        "_look_at_packs",
+        _nothing,
+    ),
     # … and operators (sim/backups.py, sim/restored.py)
-    "a restore goes on at the numbers of what was lost": (restore_history, "_jump", lambda stream: None),
+    "a restore goes on at the numbers of what was lost": (
+        restore_history,
+        "_jump",
+        lambda stream: None,
+    ),
     "a restore knows no producers": (restore_history, "_jump", _forgets_producers),
     # … and what is left over (sim/leftovers.py)
     "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
@@ -308,13 +365,17 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     "a stream ends when it was not read for half of its time": (
         lifetimes.is_expired,
         "__code__",
-        edited_function(lifetimes.is_expired, "stream.ttl_seconds * 1000", "stream.ttl_seconds * 500").__code__,
+        edited_function(
+            lifetimes.is_expired, "stream.ttl_seconds * 1000", "stream.ttl_seconds * 500"
+        ).__code__,
     ),
     # … and streams of bounded length (sim/retention.py)
     "what is young is trimmed": (
         retention_job,
         "cut_of",
-        edited_function(bounds.cut_of, "retention.age_seconds * 1000", "retention.age_seconds * 500"),
+        edited_function(
+            bounds.cut_of, "retention.age_seconds * 1000", "retention.age_seconds * 500"
+        ),
     ),
     "less is kept than is to be": (
         retention_job,
@@ -337,7 +398,11 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     "pins that are not confirmed pin nothing": (
         trimming,
         "_needed",
-        edited_function(trimming._needed, "(stream.pins or {}).values()", "(pin for pin in (stream.pins or {}).values() if pin.confirmed)"),
+        edited_function(
+            trimming._needed,
+            "(stream.pins or {}).values()",
+            "(pin for pin in (stream.pins or {}).values() if pin.confirmed)",
+        ),
     ),
     "a deleted source keeps nothing for forks that are not confirmed": (
         lifetimes.cut_to_pins,
@@ -345,16 +410,23 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         edited_function(
             lifetimes.cut_to_pins,
             "max(pin.record + (pin.prefix > 0) for pin in stream.pins.values())",
-            "max((pin.record + (pin.prefix > 0) for pin in stream.pins.values() if pin.confirmed), default=0)",
+            "max((pin.record + (pin.prefix > 0) for pin in stream.pins.values() if "
+            "pin.confirmed), default=0)",
         ).__code__,
     ),
     # … and the planner's nodes in zones (sim/planned.py)
     "what is together in one zone stays so": (planner._Goals, "_spread", lambda goals, group: None),
     # … and object stores that do not tell what they did
-    "what a put without an answer brought is another's": (taking, "put_again", lambda store, key, parts: store.put(key, parts)),
+    "what a put without an answer brought is another's": (
+        taking,
+        "put_again",
+        lambda store, key, parts: store.put(key, parts),
+    ),
 }
 MUTANTS |= LIVED | KAFKA
-NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a seed rarely comes upon them
+NOTICED: dict[
+    str, tuple[Any, str, Any]
+] = {  # by a test (`STORIES`), where a seed rarely comes upon them
     "data goes by the map alone": (PlacementReconciler, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
     "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
@@ -365,15 +437,25 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         edited_function(leadership.LeaderPlacement._follow, "self._is_to_stay(number)", "True"),
     ),
     "leads follow at once from where they were put": (leadership, "PLACED_SECONDS", 0.0),
-    "a lease is judged by the time of the last turn": (Raft, "readable", lambda raft, now_ms: reading.has_lease(raft)),
-    "a lease takes no account of clocks that drift": (Settings, "lease_ms", property(lambda settings: settings.election_ms - 2)),
+    "a lease is judged by the time of the last turn": (
+        Raft,
+        "readable",
+        lambda raft, now_ms: reading.has_lease(raft),
+    ),
+    "a lease takes no account of clocks that drift": (
+        Settings,
+        "lease_ms",
+        property(lambda settings: settings.election_ms - 2),
+    ),
     "a leader that hears nobody leads on": (
         leading,
         "beat",
         edited_function(
             leading.beat,
-            "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms",
-            "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 2 ** 62 + settings.election_ms",
+            "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= "
+            "settings.election_ms",
+            "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 2 ** 62 + "
+            "settings.election_ms",
         ),
     ),
     "a snapshot has its name before it is synced": (
@@ -381,55 +463,93 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
         "_write_new",
         edited_function(SnapshotStore._write_new, "self._files.sync(fd)", "pass"),
     ),
-    "a segment is written to before its name is synced": (writer.SegmentWriter, "_sync_folder", lambda journal: None),
+    "a segment is written to before its name is synced": (
+        writer.SegmentWriter,
+        "_sync_folder",
+        lambda journal: None,
+    ),
     # … of what each way of failing is for (test_cluster_revealed.py)
     "who campaigns asks nobody first": (election, "hurry", _campaigns_at_once),
-    "who hears a leader votes for others": (election, "promised", lambda raft, candidate: raft.role is Role.LEADER),
-    "what was lost is not missed": (leading, "_held", edited_function(leading._held, "held < peer.beat_next - 1", "False")),
+    "who hears a leader votes for others": (
+        election,
+        "promised",
+        lambda raft, candidate: raft.role is Role.LEADER,
+    ),
+    "what was lost is not missed": (
+        leading,
+        "_held",
+        edited_function(leading._held, "held < peer.beat_next - 1", "False"),
+    ),
     "what comes again cuts what came after": (following, "_extend", _cuts_what_follows()),
     "chunks that found no room are never sent again": (raft_snapshots, "beat", lambda raft: None),
-    "log time follows each step of the wall's clock": (clocks.LogClock, "now_ms", _follows_each_step),
+    "log time follows each step of the wall's clock": (
+        clocks.LogClock,
+        "now_ms",
+        _follows_each_step,
+    ),
     "what cannot be read is taken for zeros": (SimDisk, "read", _end_for_error),
     "a backup is of whoever believes to lead": (
         Backups,
         "_capture",
         edited_function(Backups._capture, "await service.local.linearize(number)", "pass"),
     ),
-    "an older copy of a node's data is let in": (PeerJournalPositions, "lacks", lambda positions, hello: ""),
+    "an older copy of a node's data is let in": (
+        PeerJournalPositions,
+        "lacks",
+        lambda positions, hello: "",
+    ),
     # … of evictions, of backups, and of what a recovery finds
     "a stream that was evicted and trimmed is recovered with what was trimmed": (
         store_recovery.whole_again,
         "__code__",
         edited_function(
             store_recovery.whole_again,
-            "if ghost.first_record > stream.first_record: _trim(image, stream, (ghost.first_record, ghost.first_byte))",
+            "if ghost.first_record > stream.first_record: _trim(image, stream, "
+            "(ghost.first_record, ghost.first_byte))",
             "pass",
         ).__code__,
     ),
     "requests do not wait for an eviction that is on its way": (
         Rehydration,
         "before",
-        edited_function(Rehydration.before, "[name for name in _named(command) if name in self.racing] if self.racing else []", "[]"),
+        edited_function(
+            Rehydration.before,
+            "[name for name in _named(command) if name in self.racing] if self.racing else []",
+            "[]",
+        ),
     ),
-    "a late eviction takes what has come back": (Rehydration, "only_present", lambda rehydration, machine, command: command),
+    "a late eviction takes what has come back": (
+        Rehydration,
+        "only_present",
+        lambda rehydration, machine, command: command,
+    ),
     "old backups go though others are under way": (pruning, "_running", _nobody_is_running()),
     "old backups go though another one has begun": (
         pruning,
         "prune",
         edited_function(
-            pruning.prune, "if not (await _running(store, backups))[0]: await _delete(store, useless)", "await _delete(store, useless)"
+            pruning.prune,
+            "if not (await _running(store, backups))[0]: await _delete(store, useless)",
+            "await _delete(store, useless)",
         ),
     ),
-    "a backup does not look again at what it counts on": (taking.BackupWriter, "_look_again", _nothing),
+    "a backup does not look again at what it counts on": (
+        taking.BackupWriter,
+        "_look_again",
+        _nothing,
+    ),
 }
 
 
 @contextmanager
 def mutated(name: str) -> Iterator[list[BaseException]]:
-    """With this defect; gives the errors that the defect itself raises. Raises Stale when what it replaces is gone."""
+    """With this defect; gives the errors that the defect itself raises. Raises Stale when what it
+    replaces is gone."""
     owner, attribute, defect = (MUTANTS | NOTICED)[name]
     if not hasattr(owner, attribute):
-        raise Stale(f"{name}: {owner.__name__} has no {attribute} any more, which the mutant replaces")
+        raise Stale(
+            f"{name}: {owner.__name__} has no {attribute} any more, which the mutant replaces"
+        )
     sound = getattr(owner, attribute)
     raised: list[BaseException] = []
     setattr(owner, attribute, watched(defect, raised))
@@ -440,7 +560,8 @@ def mutated(name: str) -> Iterator[list[BaseException]]:
 
 
 def caught(name: str) -> str:
-    """By which tests and which seed, and how; empty when it survives one of them. Raises Stale when the mutant itself is what fails."""
+    """By which tests and which seed, and how; empty when it survives one of them. Raises Stale when
+    the mutant itself is what fails."""
     with mutated(name) as raised:
         by = _caught(name, raised)
     if raised:
@@ -457,12 +578,17 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         if not fault or name in NOTICED or name in KAFKA:
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
-    for tried in (*known, *(Known(world, Knobs.draw(seed)) for seed in range(SEEDS) for world in TRIED)):
+    for tried in (
+        *known,
+        *(Known(world, Knobs.draw(seed)) for seed in range(SEEDS) for world in TRIED),
+    ):
         try:
             tried.run()
         except Exception as fault:
             check_fault(fault)
-            seed = f"seed {tried.knobs.seed} of the {tried.world} world: {str(fault).splitlines()[:1]}"
+            seed = (
+                f"seed {tried.knobs.seed} of the {tried.world} world: {str(fault).splitlines()[:1]}"
+            )
             return f"{seed}; {found}" if found else seed
         if raised:
             break

@@ -1,4 +1,5 @@
-"""The network between simulated nodes: cuts, loss, delay, copies and replays, and ways that carry only so much at once; of all or of one way alone."""
+"""The network between simulated nodes: cuts, loss, delay, copies and replays, and ways that carry
+only so much at once; of all or of one way alone."""
 
 from __future__ import annotations
 
@@ -73,14 +74,25 @@ class Network:
         self.deliver(sender, to, come)
         if self.copies and self.random.random() < self.copies:
             self.deliver(sender, to, come)
-        replays = max(self.replays, self.bad.get((sender.number, to), WELL).replays) if self.bad else self.replays
+        replays = (
+            max(self.replays, self.bad.get((sender.number, to), WELL).replays)
+            if self.bad
+            else self.replays
+        )
         if replays:
             self._replay(sender, node, come, replays)
 
     def _replay(self, sender: Node, node: Node, what: Callable[[], None], share: float) -> None:
         """Something that was sent a while ago, to the same life, comes again."""
-        lately, now = self._lately.setdefault((sender.number, node.number), deque(maxlen=KEPT)), asyncio.get_running_loop().time()
-        old = [sent for sent in lately if now - sent.at < self.replay_seconds and sent.life == node.life]
+        lately, now = (
+            self._lately.setdefault((sender.number, node.number), deque(maxlen=KEPT)),
+            asyncio.get_running_loop().time(),
+        )
+        old = [
+            sent
+            for sent in lately
+            if now - sent.at < self.replay_seconds and sent.life == node.life
+        ]
         if old and self.random.random() < share:
             self.replayed += 1
             self.deliver(sender, node.number, self.random.choice(old).what)
@@ -120,7 +132,11 @@ class Network:
             self.lost_for_room += 1
 
     def _seconds(self, way: Pair) -> float:
-        clogged = max(0.0, self.clogged.get(way, 0.0) - asyncio.get_running_loop().time()) if self.clogged else 0.0
+        clogged = (
+            max(0.0, self.clogged.get(way, 0.0) - asyncio.get_running_loop().time())
+            if self.clogged
+            else 0.0
+        )
         far = self.far.get(way[0], 0.0) + self.far.get(way[1], 0.0) if self.far else 0.0
         return clogged + far + self.random.uniform(*self.delay)
 
@@ -143,7 +159,8 @@ class Network:
         self.part((number,), self.nodes)
 
     def ring(self, numbers: list[int]) -> None:
-        """Each of them is heard by so many of those behind it that it has a majority, and no two by the same."""
+        """Each of them is heard by so many of those behind it that it has a majority, and no two by
+        the same."""
         reach = len(numbers) // 2
         for place, sender in enumerate(numbers):
             heard = {numbers[(place + step) % len(numbers)] for step in range(1, reach + 1)}

@@ -1,4 +1,5 @@
-"""Parts of a simulated cluster: a disk's writer, the ways between nodes, a subscription, and the map of where the groups are."""
+"""Parts of a simulated cluster: a disk's writer, the ways between nodes, a subscription, and the
+map of where the groups are."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 GROUPS = 2
 PULSE_SECONDS = 0.25
 SILENCE_SECONDS = 1.0
-CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
+# then the connection is given up, and with it what waits for an answer
+CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
@@ -46,12 +48,17 @@ class NotThere(AssertionError):
 
 
 class Stream:
-    """A subscription, both ends of it: what is pushed arrives in order, until somebody is gone or the network is cut for longer."""
+    """A subscription, both ends of it: what is pushed arrives in order, until somebody is gone or
+    the network is cut for longer."""
 
     def __init__(self, here: Node, there: Node, on_item: Any, on_end: Any) -> None:
         self.here, self.there = here, there
         self.lives = (here.life, there.life)
-        self.open, self.broken = True, False  # broken: something did not arrive, so nothing does that comes later
+        # broken: something did not arrive, so nothing does that comes later
+        self.open, self.broken = (
+            True,
+            False,
+        )
         self.ready = 0.0
         self.on_item, self.on_end = on_item, on_end
         self.on_cancel: Callable[[], object] = lambda: None
@@ -59,11 +66,19 @@ class Stream:
     def alive(self) -> bool:
         ends = (self.here, self.there)
         met = self.there.number not in self.here.lost and self.here.number not in self.there.lost
-        return not self.broken and met and all(node.alive and node.life == life for node, life in zip(ends, self.lives, strict=True))
+        return (
+            not self.broken
+            and met
+            and all(
+                node.alive and node.life == life
+                for node, life in zip(ends, self.lives, strict=True)
+            )
+        )
 
     def forward(self, to: Node, what: Callable[[], object]) -> None:
         loop, world = asyncio.get_running_loop(), self.here.world
-        self.ready = max(self.ready + 1e-6, loop.time() + world.random.uniform(*world.delay))  # one behind the other
+        # one behind the other
+        self.ready = max(self.ready + 1e-6, loop.time() + world.random.uniform(*world.delay))
 
         def arrive() -> None:
             if self.alive():
@@ -103,15 +118,22 @@ class Stream:
 
 
 class Way:
-    """Calls between the nodes of one life: an answer that does not come in time has an unknown outcome."""
+    """Calls between the nodes of one life: an answer that does not come in time has an unknown
+    outcome."""
 
     def __init__(self, node: Node, life: int) -> None:
         self.node, self.life = node, life
         self.others: list[int] = []
         self.streams: dict[int, Any] = {}
-        self.handlers: dict[int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]] = {}
+        self.handlers: dict[
+            int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]
+        ] = {}
 
-    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None:
+    def on(
+        self,
+        kind: int,
+        handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None],
+    ) -> None:
         self.handlers[kind] = handler
 
     def on_stream(self, kind: int, handler: Any) -> None:
@@ -120,7 +142,10 @@ class Way:
     def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Stream:
         stream = Stream(self.node, self.node.world.nodes[core >> 8], on_item, on_end)
         self.node.world.open.append(stream)
-        stream.forward(stream.there, lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8))
+        stream.forward(
+            stream.there,
+            lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8),
+        )
         return stream
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
@@ -129,9 +154,13 @@ class Way:
     def protocol(self, core: int) -> int:
         return PROTOCOL_MAX
 
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+    def call_nowait(
+        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
+    ) -> None:
         world, to = self.node.world, core >> 8
-        over = asyncio.get_running_loop().call_later(CALL_SECONDS, lambda: done(OutcomeUnknown(f"node {to} has not answered")))
+        over = asyncio.get_running_loop().call_later(
+            CALL_SECONDS, lambda: done(OutcomeUnknown(f"node {to} has not answered"))
+        )
 
         def answered(answer: bytes | BaseException) -> None:
             if not over.cancelled() and over.when() > asyncio.get_running_loop().time():
@@ -141,14 +170,17 @@ class Way:
         def arrived() -> None:
             node = world.nodes[to]
             node.way.handlers[kind](
-                body, lambda answer: world.deliver(node, self.node.number, lambda: answered(answer)), self.node.number << 8
+                body,
+                lambda answer: world.deliver(node, self.node.number, lambda: answered(answer)),
+                self.node.number << 8,
             )
 
         world.deliver(self.node, to, arrived)
 
 
 class SimMap(msgspec.Struct, frozen=True):
-    """As the meta group has it: of each group the voters, those that are to be, and the read replicas of all."""
+    """As the meta group has it: of each group the voters, those that are to be, and the read
+    replicas of all."""
 
     epoch: int
     members: tuple[int, ...]
@@ -161,10 +193,14 @@ class SimMap(msgspec.Struct, frozen=True):
         return tuple(sorted({*self.voters[group], *self.goals[group]}))
 
     def replicas_of(self, group: int) -> tuple[int, ...]:
-        return self.members if group == 0 else tuple(sorted({*self.placed_on(group), *self.readers}))
+        return (
+            self.members if group == 0 else tuple(sorted({*self.placed_on(group), *self.readers}))
+        )
 
     def readers_of(self, group: int) -> tuple[int, ...]:
-        return tuple(sorted(set(self.members if group == 0 else self.readers) - set(self.placed_on(group))))
+        return tuple(
+            sorted(set(self.members if group == 0 else self.readers) - set(self.placed_on(group)))
+        )
 
     def learners_of(self, group: int) -> tuple[int, ...]:
         return tuple(sorted(set(self.goals[group]) - set(self.voters[group])))
@@ -174,7 +210,8 @@ class SimMap(msgspec.Struct, frozen=True):
 
 
 class SimWriter:
-    """Writes one batch after the other, each after a while; those of a node that died meanwhile never."""
+    """Writes one batch after the other, each after a while; those of a node that died meanwhile
+    never."""
 
     def __init__(self, node: Node, journal: Journal) -> None:
         self._node, self._journal = node, journal
@@ -223,8 +260,15 @@ def reached(nodes: Iterable[Node]) -> list[object]:
 
 
 def held_by(raft: Raft) -> int:
-    """Up to which entry its disk has them, in a snapshot or behind it; anything may be of one whose disk was lost, or that gets a snapshot."""
-    busy = raft.amnesiac or raft.learning or raft.installing is not None or raft.reset is not None or not raft.durable
+    """Up to which entry its disk has them, in a snapshot or behind it; anything may be of one whose
+    disk was lost, or that gets a snapshot."""
+    busy = (
+        raft.amnesiac
+        or raft.learning
+        or raft.installing is not None
+        or raft.reset is not None
+        or not raft.durable
+    )
     return 1 << 62 if busy else max(raft.durable, raft.snapshot.index)
 
 

@@ -1,5 +1,6 @@
-"""Episodes in which the product's planner brings the groups to where its map wants them, while operators ask for more, nodes come, are removed and
-lost, and all else goes wrong. A node that hears that it was removed never comes back."""
+"""Episodes in which the product's planner brings the groups to where its map wants them, while
+operators ask for more, nodes come, are removed and lost, and all else goes wrong. A node that hears
+that it was removed never comes back."""
 
 from __future__ import annotations
 
@@ -59,10 +60,19 @@ class KnownMap:
 
     def __init__(self, now: ClusterMap) -> None:
         self.now = now
-        self.epoch, self.members, self.nodes, self.readers = now.epoch, now.members, now.nodes, tuple(now.readers)
+        self.epoch, self.members, self.nodes, self.readers = (
+            now.epoch,
+            now.members,
+            now.nodes,
+            tuple(now.readers),
+        )
         self.voters = {group: each.voters for group, each in now.groups.items()}
         self.goals = {group: each.goal for group, each in now.groups.items()}
-        self.placed_on, self.replicas_of, self.readers_of = now.placed_on, now.replicas_of, now.readers_of
+        self.placed_on, self.replicas_of, self.readers_of = (
+            now.placed_on,
+            now.replicas_of,
+            now.readers_of,
+        )
         self.learners_of, self.first_of = now.learners_of, now.first_of
 
 
@@ -74,7 +84,9 @@ class PlannedWorld(World):
         self.meta = Machine(META_GROUP, GROUPS)
         draw = Random(f"zones {seed}")
         self.zones = draw.choice((("a", "b"), ("a", "b", "c"))) if draw.random() < ZONED else ("",)
-        command = born([record(number, zone=self.zone_of(number)) for number in self.born], GROUPS, replicas)
+        command = born(
+            [record(number, zone=self.zone_of(number)) for number in self.born], GROUPS, replicas
+        )
         self.placed = {group: each.voters for group, each in enumerate(command.placements)}
         self.write(command)
 
@@ -128,12 +140,18 @@ class Planned(Moves):
         super().__init__(seed, mishaps, knobs)
         draw = Random(f"planned {seed}")
         count = draw.choice((3, 4, 5, 6))
-        self.world = PlannedWorld(seed, count, draw.choice([each for each in (1, 1, 3, 3, 5) if each <= count]))
+        self.world = PlannedWorld(
+            seed, count, draw.choice([each for each in (1, 1, 3, 3, 5) if each <= count])
+        )
         reads = [Planned.read_along] * 3 if seed % 3 == 2 else []  # in a part of the worlds
         more = MORE_ACTS if len(self.world.zones) > 1 else ()
-        self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS, *more, *reads))
+        self.choices = self._edged(
+            (*(each for each in MISHAPS if each is not Episode.wipe), *ACTS, *more, *reads)
+        )
         self.removed = 0
-        self.rested = 0  # the epoch at which nothing was left to do: who leads the meta group looks again when the map has changed
+        # the epoch at which nothing was left to do: who leads the meta group looks again when the
+        # map has changed
+        self.rested = 0
 
     def told(self) -> str:
         return f"{super().told()}, {self.removed} removed"
@@ -144,7 +162,9 @@ class Planned(Moves):
         for node in self.world.alive():
             if random is None or random.random() > 0.05:
                 statuses = node.core.statuses().items()
-                told[node.number, 0] = Told("", [replica_of(group, status, node.number) for group, status in statuses])
+                told[node.number, 0] = Told(
+                    "", [replica_of(group, status, node.number) for group, status in statuses]
+                )
         return observed(told)
 
     async def settle(self) -> None:
@@ -153,21 +173,32 @@ class Planned(Moves):
             steps = await self._round(random, calm=True)
             if not steps and self._rests() and not self._remaining():
                 crowded = zones.crowded(self.world.now)
-                assert not crowded, f"groups {crowded} have too much in one zone, and nothing moves: {self.world.now}"
+                assert not crowded, (
+                    f"groups {crowded} have too much in one zone, and nothing moves: "
+                    f"{self.world.now}"
+                )
                 return
             await asyncio.sleep(0.1)
-        raise AssertionError(f"it does not end: {plan(self.world.now, self.look())} {self.world.now}")
+        raise AssertionError(
+            f"it does not end: {plan(self.world.now, self.look())} {self.world.now}"
+        )
 
     def _rests(self) -> bool:
         seen = self.look().groups
         return all(
-            group in seen and seen[group].settled and seen[group].configuration.voters == each.voters == each.goal
+            group in seen
+            and seen[group].settled
+            and seen[group].configuration.voters == each.voters == each.goal
             for group, each in self.world.now.groups.items()
         )
 
     def _remaining(self) -> list[int]:
         """Nodes that were removed, and have yet to hear it: they answer nothing then."""
-        return [node.number for node in self.world.alive() if self.world.now.nodes[node.number].state == NodeState.REMOVED]
+        return [
+            node.number
+            for node in self.world.alive()
+            if self.world.now.nodes[node.number].state == NodeState.REMOVED
+        ]
 
     async def _control(self, number: int) -> None:
         random = Random(f"controller {self.seed} {number}")
@@ -252,19 +283,29 @@ class Planned(Moves):
         now, seen, able = self.world.now, self.look(), self.able()
         for number in self.draw.sample(able, min(len(able), self.draw.choice((1, 1, 2)))):
             state = self.draw.choice((NodeState.LEAVING, NodeState.LEAVING, NodeState.EMPTYING))
-            if not refusals.emptying(now, seen, number) and self.world.write(NodeSet(number, state)) == Code.OK:
+            if (
+                not refusals.emptying(now, seen, number)
+                and self.world.write(NodeSet(number, state)) == Code.OK
+            ):
                 self.note(f"node {number} is to be {NodeState.NAMES[state]}")
 
     def stay(self) -> None:
         number = self.draw.choice(self.able())
-        if self.world.now.nodes[number].state != NodeState.ACTIVE and self.world.write(NodeSet(number, NodeState.ACTIVE)) == Code.OK:
+        if (
+            self.world.now.nodes[number].state != NodeState.ACTIVE
+            and self.world.write(NodeSet(number, NodeState.ACTIVE)) == Code.OK
+        ):
             self.note(f"node {number} stays")
 
     def rest(self) -> None:
         """A node leads nothing any more, or gets nothing new."""
         now, number = self.world.now, self.draw.choice(self.able())
         drains = self.draw.random() < 0.6
-        refused = refusals.draining(now, self.look(), number) if drains else refusals.cordoning(now, number)
+        refused = (
+            refusals.draining(now, self.look(), number)
+            if drains
+            else refusals.cordoning(now, number)
+        )
         state = NodeState.DRAINING if drains else NodeState.CORDONED
         if not refused and self.world.write(NodeSet(number, state)) == Code.OK:
             self.note(f"node {number} is to be {NodeState.NAMES[state]}")
@@ -296,7 +337,11 @@ class Planned(Moves):
         """A disk is lost, and another node takes the place of its own."""
         world, now, seen = self.world, self.world.now, self.look()
         whole = self._rests() and all(len(each.voters) > 2 for each in now.groups.values())
-        if not whole or any(world.nodes[number].gone for number in now.members) or len(world.nodes) >= NODES_MAX + 2:
+        if (
+            not whole
+            or any(world.nodes[number].gone for number in now.members)
+            or len(world.nodes) >= NODES_MAX + 2
+        ):
             return
         node = world.nodes[self.draw.choice(self.able())]
         if refusals.replacing(now, seen, node.number, 0, "elsewhere:1"):
@@ -304,14 +349,22 @@ class Planned(Moves):
         if node.alive:
             node.kill(power=0.0)
         node.gone = True
-        self.note(f"node {node.number} is lost for good, node {world.come(replaces=node.number).number} is its heir")
+        self.note(
+            f"node {node.number} is lost for good, node {world.come(replaces=node.number).number} "
+            "is its heir"
+        )
 
 
 ACTS: tuple[Callable[[Planned], None], ...] = (
     Planned.aim, Planned.aim, Planned.aim, Planned.come, Planned.come, Planned.go, Planned.go, Planned.go, Planned.stay, Planned.balance,
     Planned.balance, Planned.lose,
 )  # fmt: skip
-MORE_ACTS: tuple[Callable[[Planned], None], ...] = (Planned.rest, Planned.rest, Planned.pass_on, Planned.announce)
+MORE_ACTS: tuple[Callable[[Planned], None], ...] = (
+    Planned.rest,
+    Planned.rest,
+    Planned.pass_on,
+    Planned.announce,
+)
 
 
 def run_planned(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:

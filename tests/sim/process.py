@@ -1,4 +1,5 @@
-"""One life of a simulated node: what runs of it is known by its context, so that all of it can stand still, as after SIGSTOP."""
+"""One life of a simulated node: what runs of it is known by its context, so that all of it can
+stand still, as after SIGSTOP."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ NOBODY = Context()  # of what is no node: the network between them, the object s
 
 
 class Process:
-    """Callbacks, tasks and timers that begin in `run` belong to it, and so does whatever they begin."""
+    """Callbacks, tasks and timers that begin in `run` belong to it, and so does whatever they
+    begin."""
 
     def __init__(self) -> None:
         self.slow_seconds = 0.0  # that its threads are held up by the disk, at most
@@ -56,8 +58,8 @@ class Process:
             self._resumed = None
 
     async def drive(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """A client waits for work of this process: its steps are the process's, and what is due while that stands still is its turn behind what
-        came before."""
+        """A client waits for work of this process: its steps are the process's, and what is due
+        while that stands still is its turn behind what came before."""
         return await self._driven(work)
 
     @coroutine
@@ -85,8 +87,11 @@ class Process:
             except BaseException as caught:
                 fault = caught
 
-    def _later(self, work: Coroutine[Any, Any, Any]) -> Generator[Any, None, tuple[Any, BaseException | None]]:
-        """One step, when the process goes on: what it waits for, or how it ended. Raises `_Left` when the client does not wait for it."""
+    def _later(
+        self, work: Coroutine[Any, Any, Any]
+    ) -> Generator[Any, None, tuple[Any, BaseException | None]]:
+        """One step, when the process goes on: what it waits for, or how it ended. Raises `_Left`
+        when the client does not wait for it."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[Any] = loop.create_future()
         task = asyncio.current_task()

@@ -1,5 +1,6 @@
-"""A group under faults drawn from a seed: loss, duplication, reordering, delay, one-way partitions, crashes that lose what was not synced, torn
-writes, drifting clocks, changes of membership, snapshots, full disks. `python tests/sim/raft_chaos.py FIRST_SEED COUNT [STEPS]` runs it by hand."""
+"""A group under faults drawn from a seed: loss, duplication, reordering, delay, one-way partitions,
+crashes that lose what was not synced, torn writes, drifting clocks, changes of membership,
+snapshots, full disks. `python tests/sim/raft_chaos.py FIRST_SEED COUNT [STEPS]` runs it by hand."""
 
 from __future__ import annotations
 
@@ -66,9 +67,13 @@ class Chaos:
         self.world = World(Configuration(born, readers=readers), seed=seed)
         for node in self.NODES:
             settings = msgspec.structs.replace(
-                SETTINGS, priority=self.draw.choice((1, 2, 2)), sleep_after_ms=self.draw.choice((0, 200, 1500))
+                SETTINGS,
+                priority=self.draw.choice((1, 2, 2)),
+                sleep_after_ms=self.draw.choice((0, 200, 1500)),
             )
-            self.world.add(node, rate=self.draw.choice((1 - drift, 1.0, 1 + drift)), settings=settings)
+            self.world.add(
+                node, rate=self.draw.choice((1 - drift, 1.0, 1 + drift)), settings=settings
+            )
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.counter = itertools.count()
         self.cut: set[tuple[int, int]] = set()
@@ -78,7 +83,7 @@ class Chaos:
         self.calm = False
         self.world.installs_at_once = False
 
-    # --- time ----------------------------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def at(self, delay_ms: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.events, (self.world.now + delay_ms, next(self.counter), action))
@@ -93,7 +98,10 @@ class Chaos:
         end = self.world.now + ms
         while True:
             self.gather()
-            due = min(self.events[0][0] if self.events else end + 1, max(self.world.next_deadline(), self.world.now))
+            due = min(
+                self.events[0][0] if self.events else end + 1,
+                max(self.world.next_deadline(), self.world.now),
+            )
             if due > end:
                 break
             self.world.now = max(self.world.now, due) + 0.001
@@ -118,12 +126,20 @@ class Chaos:
         for member in self.world.members.values():
             if member.installing is not None and "install" not in self.scheduled(member):
                 self.scheduled(member).add("install")
-                self.at(self.draw.uniform(1, 100), lambda member=member, life=member.life: self.install(member, life))  # type: ignore[misc]
+                self.at(
+                    self.draw.uniform(1, 100),
+                    lambda member=member, life=member.life: self.install(member, life),
+                )  # type: ignore[misc]
             for ticket, _ in member.pending:
                 if ticket not in self.scheduled(member):
                     self.scheduled(member).add(ticket)
                     delay = self.draw.uniform(0.1, 2 if self.calm else self.swarm.slow_sync_ms)
-                    self.at(delay, lambda member=member, life=member.life, ticket=ticket: self.sync(member, life, ticket))  # type: ignore[misc]
+                    self.at(
+                        delay,
+                        lambda member=member, life=member.life, ticket=ticket: self.sync(
+                            member, life, ticket
+                        ),
+                    )  # type: ignore[misc]
 
     def scheduled(self, member: Member) -> set[int | str]:
         key = f"scheduled-{member.life}"
@@ -153,7 +169,7 @@ class Chaos:
             else:
                 member.finish_install()
 
-    # --- faults --------------------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def fault(self) -> None:
         swarm, draw = self.swarm, self.draw
@@ -211,18 +227,30 @@ class Chaos:
                     self.cut.add((outer, inner))
 
     def heal_some(self) -> None:
-        self.cut = set() if self.draw.random() < 0.5 else {link for link in sorted(self.cut) if self.draw.random() < 0.5}
+        self.cut = (
+            set()
+            if self.draw.random() < 0.5
+            else {link for link in sorted(self.cut) if self.draw.random() < 0.5}
+        )
 
     def change(self) -> None:
         for leader in self.leaders():
             old = leader.live.configuration
-            caught = [node for node in old.learners if node in leader.live.peers and leader.live.peers[node].match]
+            caught = [
+                node
+                for node in old.learners
+                if node in leader.live.peers and leader.live.peers[node].match
+            ]
             pool = sorted({*old.voters, *caught})
             voters = tuple(self.draw.sample(pool, self.draw.randint(1, len(pool))))
             rest = [node for node in self.NODES if node not in voters]
             learners = tuple(self.draw.sample(rest, self.draw.randint(0, len(rest))))
-            readers = tuple(node for node in rest if node not in learners and self.draw.random() < 0.2)
-            leader.live.change(Configuration(voters, learners=learners, readers=readers), leader.now_ms)
+            readers = tuple(
+                node for node in rest if node not in learners and self.draw.random() < 0.2
+            )
+            leader.live.change(
+                Configuration(voters, learners=learners, readers=readers), leader.now_ms
+            )
 
     def snapshot(self) -> None:
         if self.up():
@@ -252,7 +280,8 @@ class Chaos:
             member.live.read(self.world.checks.token(), member.now_ms)
 
     def hiccup(self) -> None:
-        """A clock jumps ahead a little, as after a pause; a connection breaks; someone is impatient."""
+        """A clock jumps ahead a little, as after a pause; a connection breaks; someone is
+        impatient."""
         member = self.draw.choice(self.up() or [None])  # type: ignore[list-item]
         if member is not None:
             if self.draw.random() < 0.3:
@@ -260,7 +289,8 @@ class Chaos:
             else:
                 peer = self.draw.choice(self.NODES)
                 member.live.unreachable(peer, member.now_ms)
-                member.live.peer_takes(peer, member.now_ms)  # and bytes that move are no proof of anything
+                # and bytes that move are no proof of anything
+                member.live.peer_takes(peer, member.now_ms)
                 member.live.peer_sends(peer, member.now_ms)
 
     def liveness(self) -> None:
@@ -268,15 +298,18 @@ class Chaos:
         for member in self.up():
             for peer in self.NODES:
                 silent_ms = self.world.now - self.heard.get((member.node, peer), 0.0)
-                if (peer in self.down or (peer, member.node) in self.cut) and silent_ms > SETTINGS.election_ms:
+                if (
+                    peer in self.down or (peer, member.node) in self.cut
+                ) and silent_ms > SETTINGS.election_ms:
                     member.live.peer_lost(peer, int(member.now_ms - silent_ms), member.now_ms)
                 elif peer in member.live.peers and member.live.peers[peer].lost:
                     member.live.peer_found(peer, member.now_ms)
 
-    # --- healing -------------------------------------------------------------------------------------------------------------------
+    # --- healing ----------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """After all faults are over the group must come together: one leader, new commits, all members equal."""
+        """After all faults are over the group must come together: one leader, new commits, all
+        members equal."""
         self.calm = True
         self.cut = set()
         while self.down:
@@ -289,21 +322,34 @@ class Chaos:
             refusal = leader.live.propose(commands(f"after{round_}"), leader.now_ms)
             assert refusal is None, f"the leader declines: {refusal!r}\n{self.picture()}"
             self.forward(SETTINGS.election_ms)
-        assert self.world.checks.committed_last >= goal + 3, f"nothing is committed after healing\n{self.picture()}"
+        assert self.world.checks.committed_last >= goal + 3, (
+            f"nothing is committed after healing\n{self.picture()}"
+        )
         self.forward(SETTINGS.election_ms * 8)
         configuration = leader.live.configuration
         assert not configuration.joint, "a joint configuration is left by itself"
         for node in configuration.members:
             member = self.world.members[node]
-            assert member.applied == self.world.checks.committed_last, f"member {node} is not up to date\n{self.picture()}"
+            assert member.applied == self.world.checks.committed_last, (
+                f"member {node} is not up to date\n{self.picture()}"
+            )
             before = self.world.checks.reads
             member.live.read(self.world.checks.token(), member.now_ms)
             self.forward(SETTINGS.election_ms)
             assert self.world.checks.reads > before, f"member {node} is not read\n{self.picture()}"
 
     def picture(self) -> str:
-        lines = [f"{member.node}: {member.raft.status() if member.raft else 'down'}" for member in self.world.members.values()]
-        return "\n".join([str(self.swarm), *lines, str([m.raft.configuration for m in self.world.members.values() if m.raft])])
+        lines = [
+            f"{member.node}: {member.raft.status() if member.raft else 'down'}"
+            for member in self.world.members.values()
+        ]
+        return "\n".join(
+            [
+                str(self.swarm),
+                *lines,
+                str([m.raft.configuration for m in self.world.members.values() if m.raft]),
+            ]
+        )
 
 
 def run(seed: int, steps: int) -> Chaos:
@@ -321,8 +367,15 @@ def main(first: int, count: int, steps: int = 300) -> None:
     for seed in range(first, first + count):
         chaos = run(seed, steps)
         checks = chaos.world.checks
-        committed, elections, reads = committed + checks.committed_last, elections + len(checks.leaders), reads + checks.reads
-    print(f"{count} seeds: {committed} entries committed, {elections} leaders, {reads} reads, nothing found")
+        committed, elections, reads = (
+            committed + checks.committed_last,
+            elections + len(checks.leaders),
+            reads + checks.reads,
+        )
+    print(
+        f"{count} seeds: {committed} entries committed, {elections} leaders, {reads} reads, "
+        "nothing found"
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""Groups that are born under faults, and lose disks: `python tests/sim/raft_losses.py FIRST_SEED COUNT` runs all kinds by hand.
+"""Groups that are born under faults, and lose disks: `python tests/sim/raft_losses.py FIRST_SEED
+COUNT` runs all kinds by hand.
 
-*Births*: all members begin with nothing, at different times, on ways that lose and delay. At any moment, or just when there is the first leader, one
-disk is lost; nodes crash and come back. Whenever that was, the group has a leader once all is well.
+*Births*: all members begin with nothing, at different times, on ways that lose and delay. At any
+moment, or just when there is the first leader, one disk is lost; nodes crash and come back.
+Whenever that was, the group has a leader once all is well.
 
-*Seconds*: a disk is lost, and another one while the first still learns, but not before a majority has something of a leader that was elected without
-the first. The group has a leader once all is well, with everything.
+*Seconds*: a disk is lost, and another one while the first still learns, but not before a majority
+has something of a leader that was elected without the first. The group has a leader once all is
+well, with everything.
 
-*Moves*: a disk is lost, another one once all know all again, of a group whose members change all the while; who is out of it is gone with what it had. The
-group has a leader once all is well, with everything, whoever it began with.
+*Moves*: a disk is lost, another one once all know all again, of a group whose members change all
+the while; who is out of it is gone with what it had. The group has a leader once all is well, with
+everything, whoever it began with.
 
-*Losses*: disks are lost at any time, also those of a majority. Then there may be no leader any more, but never one that lacks what was committed, and
-nobody votes twice. One member keeps its disk: of a group of which all have lost theirs nothing tells that it is not new.
+*Losses*: disks are lost at any time, also those of a majority. Then there may be no leader any
+more, but never one that lacks what was committed, and nobody votes twice. One member keeps its
+disk: of a group of which all have lost theirs nothing tells that it is not new.
 """
 
 from __future__ import annotations
@@ -31,14 +36,16 @@ SIZES = ((1, 2, 3), (1, 2, 3), (1, 2), (1, 2, 3, 4, 5))
 
 
 class LossChecks(Checks):
-    """What was committed was on the disks of a majority, and need not be any more when it is noticed."""
+    """What was committed was on the disks of a majority, and need not be any more when it is
+    noticed."""
 
     def _majority_has(self, member: Member, index: int, term: int) -> None:
         return
 
 
 class Births(Chaos):
-    """`losses`: when disks are lost, in ms from the beginning. What was sent to one life of a node reaches no other, as with connections."""
+    """`losses`: when disks are lost, in ms from the beginning. What was sent to one life of a node
+    reaches no other, as with connections."""
 
     SIZES: tuple[tuple[int, ...], ...] = SIZES
 
@@ -52,7 +59,8 @@ class Births(Chaos):
         self.at_first_lead = self.draw.random() < 0.7
         self.draw_losses()
         late = self.draw.choice((1.0, 50.0, 600.0))
-        deaf = self.draw.choice(self.voters) if self.draw.random() < 0.7 else 0  # is heard, and hears nobody until there is a leader
+        # is heard, and hears nobody until there is a leader
+        deaf = self.draw.choice(self.voters) if self.draw.random() < 0.7 else 0
         self.deaf = {(other, deaf) for other in self.voters if deaf and other != deaf}
         for node in self.voters:
             self.world.add(node)
@@ -88,7 +96,11 @@ class Births(Chaos):
             self.begin(node)
 
     def arrive(self, message: Message, life: int) -> None:
-        if (message.sender, message.to) in self.deaf and self.world.now < DEAF_MS and not self.world.checks.leaders:
+        if (
+            (message.sender, message.to) in self.deaf
+            and self.world.now < DEAF_MS
+            and not self.world.checks.leaders
+        ):
             return
         if life == self.world.members[message.to].life:
             super().arrive(message, life)
@@ -124,7 +136,8 @@ class Births(Chaos):
 
 
 class Seconds(Births):
-    """From the first loss on nobody crashes: a member that starts again while it has a voice in part only must hear all others again."""
+    """From the first loss on nobody crashes: a member that starts again while it has a voice in
+    part only must hear all others again."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -139,7 +152,11 @@ class Seconds(Births):
             self.second = self.draw.choice([node for node in self.voters if node != self.first])
             self.lose(self.second)
             self.begin(self.second)
-        elif not self.first and self.world.checks.committed_last > 4 and not any(member.live.amnesiac for member in up):
+        elif (
+            not self.first
+            and self.world.checks.committed_last > 4
+            and not any(member.live.amnesiac for member in up)
+        ):
             for member in up:
                 member.take_snapshot()
             while self.down:
@@ -149,7 +166,8 @@ class Seconds(Births):
             self.begin(self.first)
 
     def may_go(self) -> bool:
-        """Whether the first has heard all, and a majority has something above all that it was told of."""
+        """Whether the first has heard all, and a majority has something above all that it was told
+        of."""
         first = self.world.members[self.first].live
         if first.amnesiac and (first.awaiting_term or first.election_holdoff_until_ms):
             return False
@@ -187,7 +205,8 @@ class Losses(Births):
 
 
 class Moves(Births):
-    """The group begins with a part of the nodes, and only these lose disks: others are made anew, which is another story."""
+    """The group begins with a part of the nodes, and only these lose disks: others are made anew,
+    which is another story."""
 
     SIZES = ((1, 2, 3), (1, 2, 3), (1, 2, 3, 4, 5))
 
@@ -212,7 +231,12 @@ class Moves(Births):
     def look(self) -> None:
         self.come_and_go()
         up, down = self.up(), self.down - self.away
-        if not down and self.world.leader() is not None and not any(self.forgets(member) for member in up) and self.draw.random() < 0.04:
+        if (
+            not down
+            and self.world.leader() is not None
+            and not any(self.forgets(member) for member in up)
+            and self.draw.random() < 0.04
+        ):
             node = self.draw.choice(self.born)
             if node not in self.away:
                 self.lose(node)
@@ -223,7 +247,8 @@ class Moves(Births):
         return member.live.amnesiac or member.disk.hard_state.amnesiac
 
     def come_and_go(self) -> None:
-        """Who is to be a member is there; who is none, by the word of a leader whose configuration is settled, has nothing some time later."""
+        """Who is to be a member is there; who is none, by the word of a leader whose configuration
+        is settled, has nothing some time later."""
         named: set[int] = set()
         for member in self.up():
             for configuration in possible(member.live):
@@ -236,7 +261,11 @@ class Moves(Births):
             if leader.live.status().settled:
                 for member in self.up():
                     out = member.node not in leader.live.configuration.members
-                    if out and not any(member.node in each.members for each in possible(member.live)) and self.draw.random() < 0.5:
+                    if (
+                        out
+                        and not any(member.node in each.members for each in possible(member.live))
+                        and self.draw.random() < 0.5
+                    ):
                         self.drop(member.node)
 
     def disturb(self) -> None:
@@ -249,7 +278,12 @@ class Moves(Births):
         for leader in self.leaders():
             old = leader.live.configuration
             peers = leader.live.peers
-            pool = sorted({*old.voters, *(node for node in old.learners if node in peers and peers[node].match)})
+            pool = sorted(
+                {
+                    *old.voters,
+                    *(node for node in old.learners if node in peers and peers[node].match),
+                }
+            )
             voters = tuple(self.draw.sample(pool, self.draw.choice((3, 3, len(pool)))))
             rest = [node for node in self.NODES if node not in voters]
             learners = tuple(self.draw.sample(rest, min(len(rest), self.draw.choice((0, 1, 2)))))
@@ -279,7 +313,9 @@ def run(seed: int, kind: type[Births], steps: int = 250) -> Births:
         world.run(steps)
         world.heal()
     except AssertionError as failure:
-        raise AssertionError(f"seed {seed} of {kind.__name__}, {world.swarm}: {failure}") from failure
+        raise AssertionError(
+            f"seed {seed} of {kind.__name__}, {world.swarm}: {failure}"
+        ) from failure
     return world
 
 
@@ -295,7 +331,10 @@ def main(first: int, count: int) -> int:
             else:
                 committed += world.world.checks.committed_last
                 led += world.world.leader() is not None
-    print(f"{len(KINDS) * count} seeds, {failed} failed: {committed} entries committed, {led} have a leader in the end")
+    print(
+        f"{len(KINDS) * count} seeds, {failed} failed: {committed} entries committed, {led} have "
+        "a leader in the end"
+    )
     return failed
 
 

@@ -1,7 +1,10 @@
-"""Raft with one mistake at a time: each must be caught. `PYTHONPATH=tests:src python -m sim.raft_mutants [NAME …]` tries them by hand.
+"""Raft with one mistake at a time: each must be caught. `PYTHONPATH=tests:src python -m
+sim.raft_mutants [NAME …]` tries them by hand.
 
-A mutant is a copy of the package in which one expression, or some statements, are others (sim/code_edits.py). The chaos of `sim/raft_chaos.py` has to find it by what must never
-happen (`sim/raft_checks.py`): a story whose trace changed would prove little. Where chance would need too long, a story sets the scene.
+A mutant is a copy of the package in which one expression, or some statements, are others
+(sim/code_edits.py). The chaos of `sim/raft_chaos.py` has to find it by what must never happen
+(`sim/raft_checks.py`): a story whose trace changed would prove little. Where chance would need too
+long, a story sets the scene.
 """
 
 # ruff: noqa: E501 the list is easier to read with a mutant a line
@@ -45,7 +48,10 @@ MUTANTS = {
     "makes leases longer than the promise": Mutant("settings.py", "int(self.election_ms * (1 - self.clock_drift) / (1 + self.clock_drift)) - 2", "self.election_ms * 2"),
     "takes no account of clocks that drift": Mutant("settings.py", "int(self.election_ms * (1 - self.clock_drift) / (1 + self.clock_drift)) - 2", "int(self.election_ms * 1.1)"),
     "keeps the lease while it hands over": Mutant("leading.py", "raft.transfer_sent = True", "pass", seeds=0),
-    "takes the lease of one follower": Mutant("reading.py", "raft.configuration.agreed(lambda node: raft.context if node == raft.node else raft.peers[node].context)", "raft.context"),
+    "takes the lease of one follower": Mutant("reading.py", (
+        "raft.configuration.agreed(lambda node: raft.context if node == raft.node else "
+        "raft.peers[node].context)"
+    ), "raft.context"),
     "reads without asking anyone": Mutant("reading.py", "has_lease(raft)", "True", within="_take"),
     "reads before an entry of its term is committed": Mutant("reading.py", "reads.new and raft.commit >= raft.own_term_index", "reads.new"),
     "takes any answer to a read": Mutant("reading.py", "if message.context > reads.context:\n    return", "pass", seeds=0),
@@ -62,7 +68,10 @@ MUTANTS = {
     "does not cut what differs": Mutant("following.py", "log.term(entry.index) != entry.term", "log.term(entry.index) is None"),
     "forgets what a cut takes from the disk": Mutant("raft.py", "self.durable = min(self.durable, index - 1)", "pass"),
     "counts a write that a cut has made void": Mutant("raft.py", "for write in self.writes:\n    write.last = min(write.last, index - 1)", "pass"),
-    "drops the majority of before from a joint configuration": Mutant("configuration.py", "if self.outgoing:\n    return min(reached, sorted(map(value, self.outgoing))[(len(self.outgoing) - 1) // 2])", "pass"),
+    "drops the majority of before from a joint configuration": Mutant("configuration.py", (
+        "if self.outgoing:\n    return min(reached, sorted(map(value, "
+        "self.outgoing))[(len(self.outgoing) - 1) // 2])"
+    ), "pass"),
     "drops the majority of before from elections": Mutant("configuration.py", "[_won(side, votes) for side in (self.voters, self.outgoing) if side]", "[_won(side, votes) for side in (self.voters,)]", seeds=0),
     "changes voters in one step": Mutant("membership.py", "target.voters != old.voters", "False"),
     "campaigns before all have found that the group is new": Mutant("election.py", "raft.amnesiac or raft.learning or raft.undiscovered", "raft.amnesiac or raft.learning", seeds=0),
@@ -70,13 +79,22 @@ MUTANTS = {
     "takes one that has forgotten for one that has found": Mutant("disk_loss.py", "if not message.amnesiac:\n    raft.undiscovered.discard(message.sender)", "raft.undiscovered.discard(message.sender)", seeds=0),
     "asks nobody whom a change may put out": Mutant("disk_loss.py", "told[0]", "told[-1]", seeds=0),
     "asks all who ever had a voice": Mutant("disk_loss.py", "{index: members for index, members in raft.known_voters.items() if index >= since}", "{index: members for index, members in raft.known_voters.items()}", seeds=0),
-    "believes its settings, and who has forgotten as it has": Mutant("disk_loss.py", "knows and answer.configurations and answer.configurations[0][1].voters and (not raft.members_learned)", "False and answer.configurations[0][1].voters and (not raft.members_learned)", seeds=0),
+    "believes its settings, and who has forgotten as it has": Mutant("disk_loss.py", (
+        "knows and answer.configurations and answer.configurations[0][1].voters and (not "
+        "raft.members_learned)"
+    ), "False and answer.configurations[0][1].voters and (not raft.members_learned)", seeds=0),
     "asks no leader that it does not know": Mutant("disk_loss.py", "raft.unknown_leaders.add(message.sender)", "pass", seeds=0),
     "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.reported_term", "True", seeds=0),
     "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.reported_term", "asked.last_term >= raft.reported_term", seeds=0),
     "remembers before it has anything above what it was told of": Mutant("disk_loss.py", "(raft.log.term(raft.durable) or 0) > raft.reported_term", "raft.commit", seeds=0),
     "has no voice while it learns again": Mutant("election.py", "raft.queried == {asked.sender} or asked.last_term > raft.reported_term", "raft.queried == {asked.sender}", seeds=0),
-    "gives a voice to one that still learns": Mutant("membership.py", "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and (peer.match > 0) and peer.learned", "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and (peer.match > 0)", seeds=0),
+    "gives a voice to one that still learns": Mutant("membership.py", (
+        "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and "
+        "(peer.match > 0) and peer.learned"
+    ), (
+        "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and "
+        "(peer.match > 0)"
+    ), seeds=0),
     "leaves no joint configuration": Mutant("membership.py", "configuration.joint", "False"),
     "does not campaign when it is put out": Mutant("election.py", "any((possible.votes(raft.node) for possible in membership.possible(raft)))", "raft.configuration.votes(raft.node)", seeds=0),
     "keeps a configuration that was cut off": Mutant("raft.py", "while self.configurations[-1][0] >= index:\n    self.configurations.pop()", "pass", seeds=0),
@@ -85,7 +103,10 @@ MUTANTS = {
     "forgets to write the reset": Mutant("snapshots.py", "raft.snapshot = raft.reset = snapshot", "raft.snapshot = snapshot"),
     "loses chunks for ever": Mutant("snapshots.py", "peer.chunk_next, peer.chunk_ms = (peer.chunk_acked, raft.now_ms)", "pass"),
     "never finds out that an append was lost": Mutant("leading.py", "peer.mode is Mode.REPLICATE and held < peer.beat_next - 1", "False"),
-    "leads on without a majority": Mutant("leading.py", "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms", "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 1 << 60", seeds=0),
+    "leads on without a majority": Mutant("leading.py", (
+        "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= "
+        "settings.election_ms"
+    ), "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 1 << 60", seeds=0),
     "steps down and tells nobody": Mutant("leading.py", "raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))", "pass", seeds=0),
     "sleeps for ever": Mutant("quiescence.py", "raft.leader == peer and (raft.quiescent or raft.withheld is not None)", "False", seeds=0),
     "does not wake for a vote": Mutant("election.py", "raft.quiescent and message.pre", "False", seeds=0),
@@ -100,20 +121,27 @@ def caught(mutant: Mutant) -> str:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "polynya"
         for room in ("base", "raft"):
-            shutil.copytree(ROOT / "src" / "polynya" / room, package / room, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / "src" / "polynya" / room,
+                package / room,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
         shutil.copy(ROOT / "src" / "polynya" / "__init__.py", package)
         file = package / "raft" / mutant.file
         file.write_text(edited_source(file.read_text(), mutant.old, mutant.new, mutant.within))
         environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'tests'}"}
         command = [sys.executable, "-m", "sim.raft_mutants", "--try", str(mutant.seeds)]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
     if result.returncode:
         raise Stale(result.stderr)
     return result.stdout.strip()
 
 
 def attempt(seeds: int) -> str:
-    """In the process of a mutant: the checks in stories, then those under chaos; a trace that changed counts last."""
+    """In the process of a mutant: the checks in stories, then those under chaos; a trace that
+    changed counts last."""
     from sim import raft_chaos
     from stories import raft as raft_story
 

@@ -1,4 +1,5 @@
-"""Episodes of a simulated cluster with read replicas: far away, slow, lost with their disks, promoted, while groups move and all else goes wrong."""
+"""Episodes of a simulated cluster with read replicas: far away, slow, lost with their disks,
+promoted, while groups move and all else goes wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ class Readers(Moves):
 
     def clients(self) -> list[asyncio.Future[None]]:
         self._come()
-        return [*super().clients(), *(asyncio.ensure_future(self._read_here(number)) for number in range(2))]
+        return [
+            *super().clients(),
+            *(asyncio.ensure_future(self._read_here(number)) for number in range(2)),
+        ]
 
     def able(self) -> list[int]:
         return [number for number in super().able() if number not in self.world.map.readers]
@@ -39,7 +43,9 @@ class Readers(Moves):
     async def settle(self) -> None:
         await super().settle()
         for (group, term), leader in self.world.leaders.items():
-            assert leader not in self.silent, f"the read replica {leader} led group {group} in term {term}"
+            assert leader not in self.silent, (
+                f"the read replica {leader} led group {group} in term {term}"
+            )
 
     def finish(self, name: str, content: bytes) -> None:
         super().finish(name, content)
@@ -53,12 +59,17 @@ class Readers(Moves):
         self.note(f"node {node.number} is a new read replica, {self.world.far[node.number]} s away")
 
     async def _read_here(self, number: int) -> None:
-        """What a read replica has, of any time, is the beginning of the stream; and what it once said it says again."""
+        """What a read replica has, of any time, is the beginning of the stream; and what it once
+        said it says again."""
         random = Random(f"local {self.seed} {number}")
         longest: dict[tuple[int, int, str], int] = {}
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / 0.1))
-            readers = [node for node in self.world.alive() if node.number in self.world.map.readers and self._has_all(node)]
+            readers = [
+                node
+                for node in self.world.alive()
+                if node.number in self.world.map.readers and self._has_all(node)
+            ]
             if not readers:
                 continue
             node, name = random.choice(readers), random.choice(self.streams)
@@ -73,14 +84,20 @@ class Readers(Moves):
             if node.life == life and node.alive:
                 key = (node.number, life, name)
                 if self._has_all(node):
-                    assert len(content) >= longest.get(key, 0), f"{name}: node {node.number} has less than it had"
+                    assert len(content) >= longest.get(key, 0), (
+                        f"{name}: node {node.number} has less than it had"
+                    )
                     longest[key] = len(content)
                 self.had[name].append(content)
 
     @staticmethod
     def _has_all(node: Node) -> bool:
         """It answers local reads by itself, as far as it knows the map."""
-        return all(node.core.fit(group) and node.number in node.forwarding.group_locations.map.replicas_of(group) for group in (1, 2))
+        return all(
+            node.core.fit(group)
+            and node.number in node.forwarding.group_locations.map.replicas_of(group)
+            for group in (1, 2)
+        )
 
     # --- mishaps
 
@@ -89,7 +106,8 @@ class Readers(Moves):
             self._come()
 
     def forget(self) -> None:
-        """A read replica loses its disk, and comes back under its number: nobody has counted on it."""
+        """A read replica loses its disk, and comes back under its number: nobody has counted on
+        it."""
         readers = [self.world.nodes[number] for number in self.world.map.readers]
         if readers:
             node = self.draw.choice(readers)
@@ -109,7 +127,12 @@ class Readers(Moves):
             self.world.redraw(readers=tuple(each for each in readers if each != number))
 
 
-READING: tuple[Callable[[Episode], None], ...] = (Readers.read_more, Readers.forget, Readers.forget, Readers.promote)  # type: ignore[assignment]
+READING: tuple[Callable[[Episode], None], ...] = (
+    Readers.read_more,
+    Readers.forget,
+    Readers.forget,
+    Readers.promote,
+)  # type: ignore[assignment]
 
 
 def run_readers(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:

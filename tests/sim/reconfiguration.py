@@ -1,4 +1,5 @@
-"""How a simulated cluster brings its groups to where the map wants them, as a controller does, step by step."""
+"""How a simulated cluster brings its groups to where the map wants them, as a controller does, step
+by step."""
 
 from __future__ import annotations
 
@@ -33,15 +34,18 @@ class Steered:
         raise NotImplementedError
 
     async def steer(self, group: int, node: Node, still: Callable[[], bool] = lambda: True) -> bool:
-        """One step of a controller on the way from what the group's voters are to what they are to be; whether they are. May raise Unavailable
-        and OutcomeUnknown. `still`: whether the controller lives."""
+        """One step of a controller on the way from what the group's voters are to what they are to
+        be; whether they are. May raise Unavailable and OutcomeUnknown. `still`: whether the
+        controller lives."""
         goal = self.map.goals[group]
         drive = node.process.drive
         status = await drive(node.reconfiguration.status(group))
         known = status.configuration
         if goal != self.map.goals[group] or not status.settled or not still():
             return False
-        readers = tuple(sorted(set(self.map.members if group == 0 else self.map.readers) - set(goal)))
+        readers = tuple(
+            sorted(set(self.map.members if group == 0 else self.map.readers) - set(goal))
+        )
         if (known.voters, known.learners, known.readers) == (goal, (), readers):
             if self.map.voters[group] != goal:
                 self.redraw(voters={**self.map.voters, group: goal})
@@ -49,7 +53,11 @@ class Steered:
         new = set(goal) - set(known.voters)
         if new - set(known.learners):
             stay = tuple(each for each in readers if each in known.readers and each not in new)
-            await drive(node.reconfiguration.change(group, Configuration(known.voters, (), tuple(new), stay)))
+            await drive(
+                node.reconfiguration.change(
+                    group, Configuration(known.voters, (), tuple(new), stay)
+                )
+            )
         else:
             readers = tuple(each for each in readers if each not in goal)
             await drive(node.reconfiguration.change(group, Configuration(goal, (), (), readers)))
@@ -58,12 +66,19 @@ class Steered:
     async def wait_placed(self, seconds: float = 60.0) -> None:
         """Until every group is where it is to be, and nowhere else; as long as something moves."""
         loop = asyncio.get_running_loop()
-        deadline, end, before = loop.time() + seconds, loop.time() + 30 * seconds, reached(self.alive())
+        deadline, end, before = (
+            loop.time() + seconds,
+            loop.time() + 30 * seconds,
+            reached(self.alive()),
+        )
         for group in range(GROUPS + 1):
             while not await self._try_steer(group):
                 if loop.time() >= deadline:
                     moves = loop.time() < end and reached(self.alive()) != before
-                    assert moves, f"group {group} does not come to {self.map.goals[group]}: {self.seen_of(group)}"
+                    assert moves, (
+                        f"group {group} does not come to {self.map.goals[group]}: "
+                        f"{self.seen_of(group)}"
+                    )
                     deadline, before = loop.time() + seconds, reached(self.alive())
                 await asyncio.sleep(0.05)
 
@@ -83,4 +98,6 @@ class Steered:
 
     def seen_of(self, group: int) -> str:
         """For people."""
-        return "; ".join(f"{node.number}: {node.core.statuses().get(group)}" for node in self.alive())
+        return "; ".join(
+            f"{node.number}: {node.core.statuses().get(group)}" for node in self.alive()
+        )

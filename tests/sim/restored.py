@@ -1,5 +1,6 @@
-"""A simulated cluster that begins with a backup: of another size, with disks, an object store and a history of its own. All that the backup has is there
-and stays, what comes goes on behind it, and producers and subscriptions are known."""
+"""A simulated cluster that begins with a backup: of another size, with disks, an object store and a
+history of its own. All that the backup has is there and stays, what comes goes on behind it, and
+producers and subscriptions are known."""
 
 from __future__ import annotations
 
@@ -33,7 +34,15 @@ from polynya.wal import Journal, SnapshotStore
 if TYPE_CHECKING:
     from sim.swarm import SwarmEpisode
 
-SIZES = ((1, 0), (2, 0), (3, 0), (4, 3), (5, 0), (5, 3))  # nodes, and replicas of each group if not all have it
+# nodes, and replicas of each group if not all have it
+SIZES = (
+    (1, 0),
+    (2, 0),
+    (3, 0),
+    (4, 3),
+    (5, 0),
+    (5, 3),
+)
 WIDTH = 8
 
 
@@ -43,11 +52,21 @@ class SimTarget(RestoreTarget):
     def __init__(self, node: Node, history: int) -> None:
         world = node.world
         self._node = node
-        self.config = SimpleNamespace(cluster=SimpleNamespace(joins=False), store=StoreSettings(backend="memory"))  # type: ignore[assignment]
+        self.config = SimpleNamespace(
+            cluster=SimpleNamespace(joins=False), store=StoreSettings(backend="memory")
+        )  # type: ignore[assignment]
         self.birth = NodeIdentity(
-            cluster_id=CLUSTER, node=node.number, nodes=world.born, history=history, groups=GROUPS, cores=1, created_ms=0
+            cluster_id=CLUSTER,
+            node=node.number,
+            nodes=world.born,
+            history=history,
+            groups=GROUPS,
+            cores=1,
+            created_ms=0,
         )
-        self._placed = {group: SimpleNamespace(voters=voters) for group, voters in world.placed.items()}  # type: ignore[misc]
+        self._placed = {
+            group: SimpleNamespace(voters=voters) for group, voters in world.placed.items()
+        }  # type: ignore[misc]
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
     def begin(self) -> None: ...
@@ -58,7 +77,12 @@ class SimTarget(RestoreTarget):
     def _core(self, core: int) -> tuple[Journal, SnapshotStore]:
         if core not in self._cores:
             folder, disk = self._node.folder, self._node.disk
-            journal = Journal.open(folder / "journal", journal_id=0, segment_bytes=self._node.world.segment_bytes, files=disk)
+            journal = Journal.open(
+                folder / "journal",
+                journal_id=0,
+                segment_bytes=self._node.world.segment_bytes,
+                files=disk,
+            )
             self._cores[core] = journal, SnapshotStore(folder / "snapshots", files=disk)
         return self._cores[core]
 
@@ -78,7 +102,9 @@ class Restored:
         self._episode, self._taken, self._shelf = episode, taken, shelf
         self._random = Random(f"restored {episode.seed} {taken.manifest.id}")
         nodes, replicas = self._random.choice(SIZES)
-        store = SimStore(episode.seed, episode._wall_ms) if episode.world.store is not None else None
+        store = (
+            SimStore(episode.seed, episode._wall_ms) if episode.world.store is not None else None
+        )
         self.world = World(episode.seed, nodes, replicas, store)
         self._lost: set[str] = set()
         self.world.history = taken.manifest.next_history
@@ -115,23 +141,33 @@ class Restored:
         done = await Restorer(states, targets, world.store, rename).run()
         assert not done.warnings, done.warnings
         self._lost = {note.name for note in done.notes}
-        sure = [note for note in done.notes if note.uid in self._taken.sure or note.name in self._taken.promise.records]
+        sure = [
+            note
+            for note in done.notes
+            if note.uid in self._taken.sure or note.name in self._taken.promise.records
+        ]
         assert not sure, f"what was there before the backup began has lost something: {sure}"
 
     async def _is_done(self) -> None:
-        """What was acknowledged to the subscription that nobody works for any more stays so; only what workers may have done is more."""
+        """What was acknowledged to the subscription that nobody works for any more stays so; only
+        what workers may have done is more."""
         house, cursors = self._random.choice(self.world.alive()).house, dict[str, tuple[int, int]]()
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
                 answer = await house.ask(house.subscriptions.operate(Get(PULL, BASE)), 8.0)
-                cursors = {link["path"]: parse_token(link["acked_offset"]) or (0, 0) for link in (answer.value or {}).get("streams", ())}
+                cursors = {
+                    link["path"]: parse_token(link["acked_offset"]) or (0, 0)
+                    for link in (answer.value or {}).get("streams", ())
+                }
                 if cursors.keys() >= self._taken.promise.cursors[PULL].keys():
                     break
             await asyncio.sleep(0.2)
         sent = self._episode.shop.shifts[PULL].sent
         for name, (_, byte) in self._taken.promise.cursors[PULL].items():
             assert name in cursors, f"{PULL} does not watch {name} any more: {cursors}"
-            assert cursors[name][1] >= byte, f"{name}: {byte} bytes were done, and {cursors[name]} are"
+            assert cursors[name][1] >= byte, (
+                f"{name}: {byte} bytes were done, and {cursors[name]} are"
+            )
             assert cursors[name][1] <= sent.get(name, (0, 0))[1], (
                 f"{name}: {cursors[name]} is done, and nobody worked beyond {sent.get(name)}"
             )
@@ -143,7 +179,9 @@ class Restored:
                 continue  # over, perhaps; or without what only its source had
             found = await self._read(self._random.choice(self.world.alive()), name)
             assert found is not None, f"{name} is not there {when}"
-            assert found.startswith(content), f"{name}: {when} {found!r} is read, and the backup has {content!r}"
+            assert found.startswith(content), (
+                f"{name}: {when} {found!r} is read, and the backup has {content!r}"
+            )
             whole = self._episode.whole.get(name)
             if whole is not None and when == "at first":
                 assert whole.startswith(found), f"{name}: what is read at first was never there"
@@ -161,18 +199,32 @@ class Restored:
             stream, content = self._taken.streams[name]
             node = self._random.choice(self.world.alive())
             reply = await self._surely(node, name, b"restored", Producer("restored", 0, 0))
-            done = reply.code in (Code.OK, Code.DUPLICATE)  # the latter to what had no answer in time
-            assert done and reply.first_record >= stream.next_record + JUMP, f"{name}: {reply} behind {stream.next_record}"
+            # the latter to what had no answer in time
+            done = reply.code in (
+                Code.OK,
+                Code.DUPLICATE,
+            )
+            assert done and reply.first_record >= stream.next_record + JUMP, (
+                f"{name}: {reply} behind {stream.next_record}"
+            )
             for payload in produced[-1:]:
                 key = "rare" if payload[:1] == b"r" else payload[:2].decode()
                 sequence = len([each for each in produced if each[:2] == payload[:2]]) - 1
                 again = await self._surely(node, name, payload, Producer(key, 0, sequence))
-                assert again.code == Code.DUPLICATE, f"{name}: {payload!r} was acknowledged, and is {again} when it comes again"
-                there = len({content[at : at + WIDTH] for at in range(0, len(content), WIDTH) if content[at : at + 2] == payload[:2]})
-                new = await self._surely(node, name, b"goes on;", Producer(key, 0, there))
-                assert new.code in (Code.OK, Code.DUPLICATE) and new.first_record > reply.first_record, (
-                    f"{name}: {there} of producer {key} are there, and the next is {new}"
+                assert again.code == Code.DUPLICATE, (
+                    f"{name}: {payload!r} was acknowledged, and is {again} when it comes again"
                 )
+                there = len(
+                    {
+                        content[at : at + WIDTH]
+                        for at in range(0, len(content), WIDTH)
+                        if content[at : at + 2] == payload[:2]
+                    }
+                )
+                new = await self._surely(node, name, b"goes on;", Producer(key, 0, there))
+                assert (
+                    new.code in (Code.OK, Code.DUPLICATE) and new.first_record > reply.first_record
+                ), f"{name}: {there} of producer {key} are there, and the next is {new}"
 
     async def _surely(self, node: Node, name: str, payload: bytes, producer: Producer) -> Reply:
         for _ in range(50):
@@ -186,7 +238,9 @@ class Restored:
         node = self._random.choice(world.alive())
         if min(len(voters) for voters in world.map.voters.values()) < 3:
             return
-        world.heal()  # on ways that lose what finds no room a snapshot takes minutes; connections between real nodes wait
+        # on ways that lose what finds no room a snapshot takes minutes; connections between real
+        # nodes wait
+        world.heal()
         node.kill(power=0.0)
         node.lose_disk()
         node.start()

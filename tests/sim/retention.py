@@ -1,5 +1,6 @@
-"""Streams of which only so much is kept, by age or by bytes, as they or their bucket say. What is young, or within the bytes, stays; what is there is as
-it was; and when all is well nothing is left that is over."""
+"""Streams of which only so much is kept, by age or by bytes, as they or their bucket say. What is
+young, or within the bytes, stays; what is there is as it was; and when all is well nothing is left
+that is over."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ FOLDERS = ("keep/", f"{BUCKET}/")
 
 
 class Kept:
-    """One stream, as its client knows it. `records`: number → payload, and a log time that it is not older than."""
+    """One stream, as its client knows it. `records`: number → payload, and a log time that it is
+    not older than."""
 
     def __init__(self, name: str, retention: Retention) -> None:
         self.name, self.retention = name, retention
@@ -47,18 +49,25 @@ class Kept:
             for number, (_, since_ms) in self.records.items()
             if number < first and not self._is_over(number, since_ms, end, newest_ms)
         ]
-        assert not lost, f"{self.name}: {first} is the first of {end} by {newest_ms}; {lost} were to be kept: {self.retention}"
+        assert not lost, (
+            f"{self.name}: {first} is the first of {end} by {newest_ms}; {lost} were to be kept: "
+            f"{self.retention}"
+        )
 
     def _is_over(self, number: int, since_ms: int, end: int, newest_ms: int) -> bool:
         age, keeps = self.retention.age_seconds, self.retention.bytes
-        return (age is not None and since_ms + age * 1000 < newest_ms) or (keeps is not None and (end - number - 1) * WIDTH >= keeps)
+        return (age is not None and since_ms + age * 1000 < newest_ms) or (
+            keeps is not None and (end - number - 1) * WIDTH >= keeps
+        )
 
     def saw(self, begin: int, content: bytes) -> None:
         """Records from that number on."""
         for at in range(0, len(content), WIDTH):
             number = begin + at // WIDTH
             payload, _ = self.records.get(number, (content[at : at + WIDTH], 0))
-            assert payload == content[at : at + WIDTH], f"{self.name}: record {number} is {content[at : at + WIDTH]!r}, and was {payload!r}"
+            assert payload == content[at : at + WIDTH], (
+                f"{self.name}: record {number} is {content[at : at + WIDTH]!r}, and was {payload!r}"
+            )
 
 
 class Keeps:
@@ -69,7 +78,9 @@ class Keeps:
         random = Random(f"of bounded length {episode.seed}")
         self.strikes = random.random() < SHARE
         age, size = random.choice(AGES), random.choice(BYTES)
-        self._of_bucket = random.choice((Retention(age, None), Retention(None, size), Retention(age, size)))
+        self._of_bucket = random.choice(
+            (Retention(age, None), Retention(None, size), Retention(age, size))
+        )
         own = {OWN_BY_AGE: Retention(age, None), OWN_BY_BYTES: Retention(None, size)}
         self.kept = {name: Kept(name, own.get(name, self._of_bucket)) for name in NAMES}
         self.told: Counter[str] = Counter()
@@ -99,7 +110,9 @@ class Keeps:
         for name in NAMES:
             await self._surely(name, random, self._read)
 
-    async def _surely(self, name: str, random: Random, act: Callable[[str, Node], Awaitable[None]]) -> None:
+    async def _surely(
+        self, name: str, random: Random, act: Callable[[str, Node], Awaitable[None]]
+    ) -> None:
         """Nothing is wrong any more."""
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
@@ -110,11 +123,17 @@ class Keeps:
 
     def _left(self, name: str) -> str:
         """What is over of a stream, in words."""
-        leader, retention = self._world.leader(self._world.group_of(name)), self.kept[name].retention
+        leader, retention = (
+            self._world.leader(self._world.group_of(name)),
+            self.kept[name].retention,
+        )
         if leader is None:
             return f"nobody leads the group of {name}"
         machine = leader.engine.local.machines[self._world.group_of(name)]
-        stream, now_ms = machine.streams.get(name) or evicted_view(machine, name), leader.engine.service.now_ms()
+        stream, now_ms = (
+            machine.streams.get(name) or evicted_view(machine, name),
+            leader.engine.service.now_ms(),
+        )
         assert stream is not None, f"{name} is not there on node {leader.number}"
         over = retention.age_seconds is not None and stream.first_record < stream.next_record
         if name in machine.streams:
@@ -165,14 +184,20 @@ class Keeps:
         while True:
             first, end = kept.first, kept.next
             page = await node.house.ask(
-                node.engine.service.read(ReadQuery(name, *at, bytes_max=self._world.page_bytes, whole_records=True))
+                node.engine.service.read(
+                    ReadQuery(name, *at, bytes_max=self._world.page_bytes, whole_records=True)
+                )
             )
             if not isinstance(page, Page):
-                assert at[0] >= 0 and page.code == Code.TRIMMED, f"{name}: {page} from {at}, though it was created"
+                assert at[0] >= 0 and page.code == Code.TRIMMED, (
+                    f"{name}: {page} from {at}, though it was created"
+                )
                 return  # what was next is over by now
             self._saw(kept, page.facts, (first, end))
             if at[0] < 0:
-                assert page.begin_record == page.facts.first_record, f"{name}: a page from the beginning begins at {page.begin_record}"
+                assert page.begin_record == page.facts.first_record, (
+                    f"{name}: a page from the beginning begins at {page.begin_record}"
+                )
             kept.saw(page.begin_record, b"".join(bytes(span.payload) for span in page.spans))
             self.told["page"] += 1
             if page.up_to_date:
@@ -181,8 +206,12 @@ class Keeps:
 
     def _saw(self, kept: Kept, facts: Facts, least: tuple[int, int]) -> None:
         """`least`: where it began and ended when this was asked."""
-        assert facts.first_record >= least[0], f"{kept.name}: what was trimmed is there again: {facts} behind {least}"
-        assert facts.record >= least[1], f"{kept.name}: what was acknowledged is not there: {facts} behind {least}"
+        assert facts.first_record >= least[0], (
+            f"{kept.name}: what was trimmed is there again: {facts} behind {least}"
+        )
+        assert facts.record >= least[1], (
+            f"{kept.name}: what was acknowledged is not there: {facts} behind {least}"
+        )
         kept.begins(facts.first_record, facts.record, self._shop.newest_ms())
         kept.first, kept.next = max(kept.first, facts.first_record), max(kept.next, facts.record)
 

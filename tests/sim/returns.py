@@ -1,5 +1,5 @@
-"""Episodes in which groups move, and nodes that lose their disks come back under their numbers: each group has left some that it began with, which
-is all that such a node knows of it."""
+"""Episodes in which groups move, and nodes that lose their disks come back under their numbers:
+each group has left some that it began with, which is all that such a node knows of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from sim.moves import Moves
 
 
 class Returns(Moves):
-    """One disk at a time, of a node that all its groups began with: another one learns from the map what it has lost, and waits for an heir."""
+    """One disk at a time, of a node that all its groups began with: another one learns from the map
+    what it has lost, and waits for an heir."""
 
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
-        kept = (Returns.aim if each is Moves.aim else each for each in self.choices if each is not Moves.lose)
+        kept = (
+            Returns.aim if each is Moves.aim else each
+            for each in self.choices
+            if each is not Moves.lose
+        )
         self.choices = (*kept, *3 * (Returns.lose_disk,))  # type: ignore[assignment]
         self.lost: list[int] = []
 
@@ -25,16 +30,26 @@ class Returns(Moves):
         await self.world.wait(lambda: all(node.remembers for node in self.world.alive()), 60)
 
     def _may_lose(self, node: Node) -> bool:
-        placed = [group for group in range(GROUPS + 1) if node.number in self.world.map.placed_on(group)]
+        placed = [
+            group for group in range(GROUPS + 1) if node.number in self.world.map.placed_on(group)
+        ]
         return all(node.number in self.world.placed[group] for group in placed)
 
     def lose_disk(self) -> None:
         """The last one that was lost has all again, and no group counts on fewer than three."""
         world = self.world
         last = world.nodes[self.lost[-1]] if self.lost else None
-        few = any(min(len(world.map.goals[group]), len(world.map.voters[group])) < 3 for group in range(GROUPS + 1))
+        few = any(
+            min(len(world.map.goals[group]), len(world.map.voters[group])) < 3
+            for group in range(GROUPS + 1)
+        )
         able = [node for node in world.nodes.values() if self._may_lose(node)]
-        if few or not able or not all(node.remembers for node in world.alive()) or (last is not None and not last.remembers):
+        if (
+            few
+            or not able
+            or not all(node.remembers for node in world.alive())
+            or (last is not None and not last.remembers)
+        ):
             return
         node = self.draw.choice(able)
         if node.alive:
@@ -45,7 +60,8 @@ class Returns(Moves):
         node.start()
 
     def aim(self) -> None:
-        """Not to fewer than three: of two no majority is left without the one whose disk is lost."""
+        """Not to fewer than three: of two no majority is left without the one whose disk is
+        lost."""
         able = self.able()
         group = self.random.randrange(GROUPS + 1)
         goal = self.random.sample(able, min(len(able), self.random.choice((3, 3, 3, 5))))

@@ -1,6 +1,8 @@
-"""The simulated cluster from a shell: `make sim SEED=7`, or `make sim SEED=100 SEEDS=50`; exits with 1 when a seed fails.
+"""The simulated cluster from a shell: `make sim SEED=7`, or `make sim SEED=100 SEEDS=50`; exits
+with 1 when a seed fails.
 
-Each seed is one episode in a world drawn for it (sim/swarm.py). A seed that fails is shrunk to a short schedule, which is printed as a test.
+Each seed is one episode in a world drawn for it (sim/swarm.py). A seed that fails is shrunk to a
+short schedule, which is printed as a test.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Totals(Simulation):
         self.events += episode.scheduled
         self.messages += episode.world.sent
         self.simulated_hours += episode.seconds / 3600
-        self.acknowledged += sum(len(history.acknowledged) + len(history.produced) for history in histories)
+        self.acknowledged += sum(
+            len(history.acknowledged) + len(history.produced) for history in histories
+        )
         self.unknown += sum(len(history.unknown) for history in histories)
         self.reads += sum(len(history.reads) for history in histories)
         self.tailed += sum(len(content) // 8 for content in episode.tails.values())
@@ -54,18 +58,25 @@ class Totals(Simulation):
         self.returned += episode.world.idled["Return"]
         counted = Counter(self.faults) + episode.counts
         if episode.world.store is not None:
-            counted += Counter({f"store: {name}": count for name, count in episode.world.store.faults.items()})
+            counted += Counter(
+                {f"store: {name}": count for name, count in episode.world.store.faults.items()}
+            )
         world = episode.world
         counted += Counter({f"died {name}": count for name, count in world.crashes.items()})
-        counted += Counter({"message again": world.replayed, "no room on a way": world.lost_for_room})
+        counted += Counter(
+            {"message again": world.replayed, "no room on a way": world.lost_for_room}
+        )
         self.faults = dict(counted)
 
     def told(self) -> str:
         faults = ", ".join(f"{name} {count}" for name, count in Counter(self.faults).most_common())
         return (
-            f"{self.seeds} seeds from {self.first_seed} on, {len(self.failed)} failed; {self.events:,} events, {self.messages:,} messages, "
-            f"{self.simulated_hours:.2f} simulated hours in {self.seconds:.0f} s; {self.acknowledged:,} appends acknowledged, {self.unknown:,} "
-            f"with an unknown outcome, {self.reads:,} reads, {self.tailed:,} records by tails, {self.terms:,} terms, {self.evicted:,} streams evicted, "
+            f"{self.seeds} seeds from {self.first_seed} on, {len(self.failed)} failed; "
+            f"{self.events:,} events, {self.messages:,} messages, "
+            f"{self.simulated_hours:.2f} simulated hours in {self.seconds:.0f} s; "
+            f"{self.acknowledged:,} appends acknowledged, {self.unknown:,} "
+            f"with an unknown outcome, {self.reads:,} reads, {self.tailed:,} records by tails, "
+            f"{self.terms:,} terms, {self.evicted:,} streams evicted, "
             f"{self.returned:,} returned\nfaults: {faults}"
         )
 
@@ -74,17 +85,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that one on")
-    parser.add_argument("--moves", action="store_true", help="more nodes than replicas; groups move, nodes come and are lost")
+    parser.add_argument(
+        "--moves",
+        action="store_true",
+        help="more nodes than replicas; groups move, nodes come and are lost",
+    )
     parser.add_argument("--readers", action="store_true", help="the same, with read replicas")
-    parser.add_argument("--returns", action="store_true", help="groups move, and nodes lose their disks and come back under their numbers")
+    parser.add_argument(
+        "--returns",
+        action="store_true",
+        help="groups move, and nodes lose their disks and come back under their numbers",
+    )
     parser.add_argument("--copies", action="store_true", help="older images of disks are put back")
-    parser.add_argument("--planned", action="store_true", help="the product's planner moves groups, while nodes come, are removed and lost")
+    parser.add_argument(
+        "--planned",
+        action="store_true",
+        help="the product's planner moves groups, while nodes come, are removed and lost",
+    )
     parser.add_argument("--kafka", action="store_true", help="Kafka's producers in the plain world")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
-    parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
-    parser.add_argument("--no-shrink", action="store_true", help="a seed that fails is not made small")
+    parser.add_argument(
+        "--plain", action="store_true", help="the same world for all: three nodes, no object store"
+    )
+    parser.add_argument(
+        "--no-shrink", action="store_true", help="a seed that fails is not made small"
+    )
     parser.add_argument("--quiet", action="store_true", help="no line for each seed")
-    parser.add_argument("--trace", type=Path, metavar="DIR", help="write the events of each seed there: what its checksum is of")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="DIR",
+        help="write the events of each seed there: what its checksum is of",
+    )
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -97,7 +129,9 @@ def main() -> int:
     if not (options.plain or _flag(options)):
         print(totals.told())
     if options.report is not None:
-        options.report.write_bytes(msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n")
+        options.report.write_bytes(
+            msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n"
+        )
     return 1 if totals.failed else 0
 
 
@@ -107,7 +141,8 @@ def _flag(options: argparse.Namespace) -> str:
 
 
 def _alone(seed: int, options: argparse.Namespace, totals: Totals) -> Totals:
-    """In a process that begins as that of every other seed does: what an episode leaves in memory changes the order of things in the next."""
+    """In a process that begins as that of every other seed does: what an episode leaves in memory
+    changes the order of things in the next."""
     sys.stdout.flush()
     read, write = os.pipe()
     child = os.fork()
@@ -152,11 +187,15 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     if isinstance(episode, SwarmEpisode):
         totals.add(episode)
     if not options.quiet:
-        print(f"seed {seed}: {episode.told()} in {perf_counter() - began:.1f} s; {checksum[:16]}", flush=True)
+        print(
+            f"seed {seed}: {episode.told()} in {perf_counter() - began:.1f} s; {checksum[:16]}",
+            flush=True,
+        )
 
 
 def _write_trace(episode: Episode, folder: Path | None) -> None:
-    """Write the events, also those of an episode that failed: two runs of a seed can be compared."""
+    """Write the events, also those of an episode that failed: two runs of a seed can be
+    compared."""
     if folder is not None:
         (folder / f"seed-{episode.seed}.txt").write_text("\n".join(episode.events))
 

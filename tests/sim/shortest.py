@@ -1,6 +1,8 @@
-"""Find the shortest run that catches a planted defect: `PYTHONPATH=tests:src python -m sim.shortest NAME …`, all without a name.
+"""Find the shortest run that catches a planted defect: `PYTHONPATH=tests:src python -m sim.shortest
+NAME …`, all without a name.
 
-It tries the world and seed that are known (`sim.known_catches`) with few mishaps first, then seeds of all worlds. What it prints goes there.
+It tries the world and seed that are known (`sim.known_catches`) with few mishaps first, then seeds
+of all worlds. What it prints goes there.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ CPU_SECONDS = 4  # of one run: another that takes longer is not short
 
 
 class Tried(msgspec.Struct):
-    """How a run ended. `fault`: what it was caught by, or empty; `stale`: the defect does not fit the code."""
+    """How a run ended. `fault`: what it was caught by, or empty; `stale`: the defect does not fit
+    the code."""
 
     cpu_seconds: float
     fault: str = ""
@@ -45,7 +48,8 @@ def candidates(name: str) -> Iterator[Known]:
 
 
 def tried(name: str, known: Known, seconds: int) -> Tried:
-    """Run it with the defect, without one where there is no name, in a process of its own. One that takes longer is stale."""
+    """Run it with the defect, without one where there is no name, in a process of its own. One that
+    takes longer is stale."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -83,25 +87,48 @@ def catches(name: str, known: Known, seconds: int) -> Tried | None:
 
 
 def shown(known: Known) -> str:
-    drawn: Any = f"Knobs.draw({known.knobs.seed})" if known.knobs == Knobs.draw(known.knobs.seed) else known.knobs
+    drawn: Any = (
+        f"Knobs.draw({known.knobs.seed})"
+        if known.knobs == Knobs.draw(known.knobs.seed)
+        else known.knobs
+    )
     return f"Known({known.world!r}, {drawn}{'' if known.mishaps is None else f', {known.mishaps}'})"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m sim.shortest", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m sim.shortest", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("names", nargs="*", help="parts of names; all without")
-    parser.add_argument("--others", action="store_true", help="leave out the world and seed that are known")
-    parser.add_argument("--seconds", type=int, default=CPU_SECONDS, help="CPU seconds of one run, at most (default: %(default)s)")
+    parser.add_argument(
+        "--others", action="store_true", help="leave out the world and seed that are known"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=int,
+        default=CPU_SECONDS,
+        help="CPU seconds of one run, at most (default: %(default)s)",
+    )
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     missed = 0
     for name in MUTANTS:
         if name in STORIES or (options.names and not any(part in name for part in options.names)):
             continue
-        runs = (known for known in candidates(name) if not (options.others and name in CAUGHT_BY and known.knobs == CAUGHT_BY[name].knobs))
-        found = next(((known, end) for known in runs if (end := catches(name, known, options.seconds))), None)
+        runs = (
+            known
+            for known in candidates(name)
+            if not (options.others and name in CAUGHT_BY and known.knobs == CAUGHT_BY[name].knobs)
+        )
+        found = next(
+            ((known, end) for known in runs if (end := catches(name, known, options.seconds))), None
+        )
         missed += found is None
-        said = "no short run catches it" if found is None else f"{shown(found[0])},  # {found[1].cpu_seconds:.1f} s: {found[1].fault[:80]}"
+        said = (
+            "no short run catches it"
+            if found is None
+            else f"{shown(found[0])},  # {found[1].cpu_seconds:.1f} s: {found[1].fault[:80]}"
+        )
         print(f'"{name}": {said}', flush=True)
     return 1 if missed else 0
 

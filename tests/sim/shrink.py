@@ -1,4 +1,5 @@
-"""A seed that fails, made small: steps are left out and waits are shortened for as long as it still fails, and what is left is printed as a test."""
+"""A seed that fails, made small: steps are left out and waits are shortened for as long as it still
+fails, and what is left is printed as a test."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Fails = Callable[[Sequence[Step]], bool]
 
 
 def shrink(steps: Sequence[Step], fails: Fails) -> list[Step]:
-    """A part of the schedule that fails, from which no single step can be left out. `steps` must fail."""
+    """A part of the schedule that fails, from which no single step can be left out. `steps` must
+    fail."""
     known = _without_tail(list(steps), fails)
     size = max(1, len(known) // 2)
     while True:
@@ -47,7 +49,11 @@ def shorten(steps: Sequence[Step], fails: Fails) -> list[Step]:
     for number, step in enumerate(known):
         for after in (0.0, 0.5, 1.0):
             if after < step.after:
-                shorter = [*known[:number], msgspec.structs.replace(step, after=after), *known[number + 1 :]]
+                shorter = [
+                    *known[:number],
+                    msgspec.structs.replace(step, after=after),
+                    *known[number + 1 :],
+                ]
                 if fails(shorter):
                     known = shorter
                     break
@@ -80,7 +86,8 @@ def fault_of(seed: int, schedule: Sequence[Step] | None = None, knobs: Knobs | N
 
 
 def shrunk(seed: int) -> tuple[Knobs, list[Step], str]:
-    """The fewest knobs and the smallest schedule that were found for a seed that fails, and how that fails."""
+    """The fewest knobs and the smallest schedule that were found for a seed that fails, and how
+    that fails."""
     knobs = calmed(Knobs.draw(seed), lambda fewer: bool(fault_of(seed, knobs=fewer)))
 
     def fails(steps: Sequence[Step]) -> bool:
@@ -92,5 +99,9 @@ def shrunk(seed: int) -> tuple[Knobs, list[Step], str]:
 
 def as_test(knobs: Knobs, steps: Sequence[Step], fault: str) -> str:
     """To be pasted into tests/replica/test_cluster_swarm.py."""
-    lines = [f"    ({knobs!r}, [  # {fault.splitlines()[0][:100]}", *(f"        {step!r}," for step in steps), "    ]),"]
+    lines = [
+        f"    ({knobs!r}, [  # {fault.splitlines()[0][:100]}",
+        *(f"        {step!r}," for step in steps),
+        "    ]),",
+    ]
     return "\n".join(lines)

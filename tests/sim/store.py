@@ -1,5 +1,6 @@
-"""An object store that all simulated nodes share, and that fails as S3 does: late, with 503, with a write that happened and was not told, with
-listings of a while ago, with 409 for what nobody else did."""
+"""An object store that all simulated nodes share, and that fails as S3 does: late, with 503, with a
+write that happened and was not told, with listings of a while ago, with 409 for what nobody else
+did."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ class SimStore(MemoryStore):
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         await self._on_the_way()
-        before = asyncio.get_running_loop().time() - (STALE_SECONDS if self._happens("stale", self.weather.stale) else 0.0)
+        before = asyncio.get_running_loop().time() - (
+            STALE_SECONDS if self._happens("stale", self.weather.stale) else 0.0
+        )
         async for info in super().list(prefix, after):
             if self._born[info.key] <= before:
                 yield info
@@ -107,13 +110,18 @@ class SimStore(MemoryStore):
     async def _write(self, work: Callable[[], object]) -> Result:  # type: ignore[type-var]
         await self._on_the_way()
         untold = self._happens("untold", self.weather.untold)
-        late = self.random.uniform(0.0, 3.0) if untold and self.random.random() < 0.3 else self.random.uniform(*self.weather.delay)
+        late = (
+            self.random.uniform(0.0, 3.0)
+            if untold and self.random.random() < 0.3
+            else self.random.uniform(*self.weather.delay)
+        )
 
         async def happen() -> object:
             await asyncio.sleep(late)
             return await work()  # type: ignore[misc]
 
-        task = asyncio.get_running_loop().create_task(happen(), context=NOBODY.copy())  # not the node's: it may stand still, or die
+        # not the node's: it may stand still, or die
+        task = asyncio.get_running_loop().create_task(happen(), context=NOBODY.copy())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         if untold:

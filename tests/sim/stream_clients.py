@@ -1,5 +1,6 @@
-"""Clients of streams that live and die: what they ask of a few names, under conditions and beside each other, and whether all that they were told can
-be true (`sim/linearizability.py`, `sim/life_model.py`). Also of what was refused: that the direct check of appends cannot judge."""
+"""Clients of streams that live and die: what they ask of a few names, under conditions and beside
+each other, and whether all that they were told can be true (`sim/linearizability.py`,
+`sim/life_model.py`). Also of what was refused: that the direct check of appends cannot judge."""
 
 from __future__ import annotations
 
@@ -11,7 +12,18 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from sim.life_model import Appended, Created, Cut, Deleted, Listed, Looked, Model, Paged, Pinned, What
+from sim.life_model import (
+    Appended,
+    Created,
+    Cut,
+    Deleted,
+    Listed,
+    Looked,
+    Model,
+    Paged,
+    Pinned,
+    What,
+)
 from sim.linearizability import FOREVER, Operation, Search, Undecided
 from worlds.service import raw_batch
 
@@ -28,7 +40,20 @@ if TYPE_CHECKING:
 NAMES = ("life/a", "life/b", "life/c", "life/d")
 CLIENTS = 4
 PAUSE_SECONDS = 0.15
-VERBS = ("append", "condition", "produce", "close", "delete", "create", "fork", "look", "list", "page", "trim", "tail")
+VERBS = (
+    "append",
+    "condition",
+    "produce",
+    "close",
+    "delete",
+    "create",
+    "fork",
+    "look",
+    "list",
+    "page",
+    "trim",
+    "tail",
+)
 OF_SOURCE = (Code.NOT_FOUND, Code.TRIMMED, Code.OFFSET_BEYOND_TAIL, Code.FORK_DEPTH)
 
 
@@ -40,7 +65,9 @@ class Past:
         self.operations: list[Operation] = []
         self.known: dict[tuple[int, int], bytes] = {}  # at (uid, record)
         self.begins: dict[tuple[int, int], int] = {}  # its byte
-        self.over: dict[int, float] = {}  # uid -> since when a live reader knows that this life is over
+        self.over: dict[
+            int, float
+        ] = {}  # uid -> since when a live reader knows that this life is over
         self.places = [(0, 0)]  # tails that were seen: record and byte
         self.sequence = 1
         self.there = False  # as far as was last heard
@@ -61,7 +88,9 @@ class Past:
     def ends(self, uid: int, at: tuple[int, int]) -> None:
         """A life has this boundary."""
         known = self.begins.setdefault((uid, at[0]), at[1])
-        assert known == at[1], f"{self.name}: record {at[0]} of life {uid} begins at {known}, and at {at[1]}"
+        assert known == at[1], (
+            f"{self.name}: record {at[0]} of life {uid} begins at {known}, and at {at[1]}"
+        )
 
     def tail(self, uid: int, at: tuple[int, int]) -> None:
         """It was seen."""
@@ -70,7 +99,9 @@ class Past:
 
     def lives(self, uid: int, began: float) -> None:
         """It was seen by what began then."""
-        assert began <= self.over.get(uid, FOREVER), f"{self.name}: life {uid} was over, and is seen"
+        assert began <= self.over.get(uid, FOREVER), (
+            f"{self.name}: life {uid} was over, and is seen"
+        )
 
 
 class Lives:
@@ -103,25 +134,49 @@ class Lives:
         try:
             found = search.run()
         except Undecided as fault:
-            raise AssertionError(f"{past.name}: {fault} of {len(past.operations)} operations nothing is decided") from None
+            raise AssertionError(
+                f"{past.name}: {fault} of {len(past.operations)} operations nothing is decided"
+            ) from None
         count, state, able = search.furthest
-        assert found, f"{past.name}: {count} of {len(past.operations)} operations can have happened, up to {state}; not one of {able}"
+        assert found, (
+            f"{past.name}: {count} of {len(past.operations)} operations can have happened, up to "
+            f"{state}; not one of {able}"
+        )
 
     def _trace(self, past: Past) -> None:
         """What a fork inherits is what some life of its source was."""
         for operation in past.operations:
             asked, told = operation.what.asked, operation.what.told  # type: ignore[attr-defined]
-            if not isinstance(asked, Created) or asked.source is None or told is None or told.code != Code.CREATED:
+            if (
+                not isinstance(asked, Created)
+                or asked.source is None
+                or told is None
+                or told.code != Code.CREATED
+            ):
                 continue
             source = self.pasts[asked.source[0]]
             mine = [past.known.get((told.uid, record)) for record in range(asked.source[1])]
             found = any(
-                all(one is None or source.known.get((uid, at), one) == one for at, one in enumerate(mine)) for uid, _ in source.known
+                all(
+                    one is None or source.known.get((uid, at), one) == one
+                    for at, one in enumerate(mine)
+                )
+                for uid, _ in source.known
             )
-            sent = {each.what.asked.payload for each in source.operations if isinstance(each.what.asked, Appended | Created)}  # type: ignore[attr-defined]
-            inherits = any(isinstance(each.what.asked, Created) and each.what.asked.source for each in source.operations)  # type: ignore[attr-defined]
-            found = found or inherits or all(one is None or one in sent for one in mine)  # perhaps of a life of which nobody was told more
-            assert found, f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"
+            sent = {
+                each.what.asked.payload
+                for each in source.operations
+                if isinstance(each.what.asked, Appended | Created)
+            }  # type: ignore[attr-defined]
+            inherits = any(
+                isinstance(each.what.asked, Created) and each.what.asked.source
+                for each in source.operations
+            )  # type: ignore[attr-defined]
+            # perhaps of a life of which nobody was told more
+            found = found or inherits or all(one is None or one in sent for one in mine)
+            assert found, (
+                f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"
+            )
 
     async def _client(self, number: int) -> None:
         random, id_ = Random(f"life {self._episode.seed} {number}"), f"w{number}"
@@ -150,40 +205,70 @@ class Lives:
 class Worker:
     """One request of a client, to one node."""
 
-    def __init__(self, lives: Lives, node: Node, random: Random, id_: str, own: dict[str, list[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        lives: Lives,
+        node: Node,
+        random: Random,
+        id_: str,
+        own: dict[str, list[Any]] | None = None,
+    ) -> None:
         self._lives, self._node, self._random, self._id = lives, node, random, id_
-        self._own = {} if own is None else own  # of each name: epoch, sequence, and the payload of the producer's last append
+        # of each name: epoch, sequence, and the payload of the producer's last append
+        self._own = {} if own is None else own
 
     async def append(self, name: str) -> None:
-        await self._append(name, Appended(self._lives.payload(self._random), close=self._random.random() < 0.03))
+        await self._append(
+            name, Appended(self._lives.payload(self._random), close=self._random.random() < 0.03)
+        )
 
     async def condition(self, name: str) -> None:
         """`Stream-Seq`: mostly the next, or one that somebody else has taken, or one of before."""
         past = self._lives.pasts[name]
         number = past.sequence + self._random.choice((-1, 0, 0, 1, 1, 2))
         producer = (f"{self._id}c", number % 3, 0) if self._random.random() < 0.3 else None
-        told = await self._append(name, Appended(self._lives.payload(self._random), f"{number:05d}", producer))
+        told = await self._append(
+            name, Appended(self._lives.payload(self._random), f"{number:05d}", producer)
+        )
         if told is None or told.code == Code.OK:
             past.sequence = max(past.sequence, number)
 
     async def produce(self, name: str) -> None:
-        """The next, a repeat, one of an older epoch, one too far, a new epoch that begins as it should, or does not."""
+        """The next, a repeat, one of an older epoch, one too far, a new epoch that begins as it
+        should, or does not."""
         epoch, sequence, payload = self._own.setdefault(name, [0, 0, b""])
         act = self._random.random()
         if act < 0.25 and payload:
-            await self._append(name, Appended(payload, None, (self._id, epoch, sequence - 1)), repeats=True)
+            await self._append(
+                name, Appended(payload, None, (self._id, epoch, sequence - 1)), repeats=True
+            )
         elif act < 0.35:
-            await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence + 2)))
+            await self._append(
+                name,
+                Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence + 2)),
+            )
         elif act < 0.5 and epoch:
             await self._append(
-                name, Appended(self._lives.payload(self._random), None, (self._id, epoch - 1, self._random.choice((0, sequence))))
+                name,
+                Appended(
+                    self._lives.payload(self._random),
+                    None,
+                    (self._id, epoch - 1, self._random.choice((0, sequence))),
+                ),
             )
         elif act < 0.55:
-            await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch + 1, 3)))
+            await self._append(
+                name, Appended(self._lives.payload(self._random), None, (self._id, epoch + 1, 3))
+            )
         else:
             if act < 0.7:
                 epoch, sequence = epoch + 1, 0
-            asked = Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence), self._random.random() < 0.02)
+            asked = Appended(
+                self._lives.payload(self._random),
+                None,
+                (self._id, epoch, sequence),
+                self._random.random() < 0.02,
+            )
             for _ in range(self._random.randint(1, 4)):  # the same again, until it is known
                 self._own[name] = [epoch, sequence + 1, asked.payload]
                 told = await self._append(name, asked, repeats=True)
@@ -201,9 +286,14 @@ class Worker:
             await self._propose(name, Deleted(), Delete(name, self._now_ms()))
 
     async def create(self, name: str) -> None:
-        asked = Created(self._lives.payload(self._random) if self._random.random() < 0.5 else None, self._random.random() < 0.03)
+        asked = Created(
+            self._lives.payload(self._random) if self._random.random() < 0.5 else None,
+            self._random.random() < 0.03,
+        )
         batch = None if asked.payload is None else raw_batch(asked.payload)
-        command = Create(name, self._now_ms(), "text/plain", Encoding.BYTES, closed=asked.closed, batch=batch)
+        command = Create(
+            name, self._now_ms(), "text/plain", Encoding.BYTES, closed=asked.closed, batch=batch
+        )
         told = await self._propose(name, asked, command)
         if told is not None and told.code == Code.CREATED and asked.payload is not None:
             self._lives.pasts[name].saw(told.uid, (0, 0), asked.payload)
@@ -212,14 +302,18 @@ class Worker:
         """Of another name, mostly at the tail that was seen last."""
         source = self._random.choice([each for each in NAMES if each != name])
         past = self._lives.pasts[source]
-        record, byte = self._random.choice((past.places[-1], past.places[-1], self._random.choice(past.places)))
+        record, byte = self._random.choice(
+            (past.places[-1], past.places[-1], self._random.choice(past.places))
+        )
         if self._random.random() < 0.05:
             record, byte = record + 1, byte + 8
         began = self._time()
         command = Create(name, self._now_ms(), "", Encoding.BYTES)
         told: Reply | None = None
         try:
-            told = await self._node.house.ask(self._node.engine.service.fork(command, source, record, byte, 0))
+            told = await self._node.house.ask(
+                self._node.engine.service.fork(command, source, record, byte, 0)
+            )
         except Unavailable:
             self._note(source, began, Pinned(record), None)  # for a while, perhaps
             return
@@ -229,18 +323,30 @@ class Worker:
             of_source = told.code in OF_SOURCE and told.code != Code.FORK_DEPTH
             self._note(source, began, Pinned(record), told if of_source else None)
             return
-        self._note(source, began, Pinned(record), None if told is None or told.code in (Code.DISK_FULL, Code.ATTEMPT_REFUSED) else True)
+        self._note(
+            source,
+            began,
+            Pinned(record),
+            None if told is None or told.code in (Code.DISK_FULL, Code.ATTEMPT_REFUSED) else True,
+        )
         self._note(name, began, Created(source=(source, record, byte)), told)
 
     async def look(self, name: str) -> None:
         began = self._time()
         with suppress(Unavailable, OutcomeUnknown):
-            self._looked(name, began, await self._node.house.ask(self._node.engine.service.facts(name)))
+            self._looked(
+                name, began, await self._node.house.ask(self._node.engine.service.facts(name))
+            )
 
     async def list(self, name: str) -> None:
         began = self._time()
         try:
-            found = {facts.name: facts for facts in await self._node.house.ask(self._node.engine.service.list_streams("life/", "", 100))}
+            found = {
+                facts.name: facts
+                for facts in await self._node.house.ask(
+                    self._node.engine.service.list_streams("life/", "", 100)
+                )
+            }
         except (Unavailable, OutcomeUnknown):
             return
         for each in NAMES:
@@ -252,7 +358,9 @@ class Worker:
     async def page(self, name: str) -> None:
         """From the beginning, or from somewhere."""
         past = self._lives.pasts[name]
-        at = self._random.choice(((-1, 0), (-1, 0), past.places[-1], self._random.choice(past.places)))
+        at = self._random.choice(
+            ((-1, 0), (-1, 0), past.places[-1], self._random.choice(past.places))
+        )
         with suppress(Unavailable, OutcomeUnknown):
             await self._read(name, at, 5)
 
@@ -279,7 +387,9 @@ class Worker:
                 return
             uid, record = page.facts.uid, page.facts.first_record if at[0] < 0 else at[0]
             past.lives(uid, began)
-            assert page.begin_record == record, f"{name}: a page from {at} begins at {page.begin_record}"
+            assert page.begin_record == record, (
+                f"{name}: a page from {at} begins at {page.begin_record}"
+            )
             content = b"".join(bytes(span.payload) for span in page.spans)
             past.saw(uid, (record, page.begin_byte), content)
             past.tail(uid, (page.facts.record, page.facts.byte))
@@ -288,7 +398,9 @@ class Worker:
             assert (page.record, page.byte) == (record + records, page.begin_byte + len(content)), (
                 f"{name}: a page is not as long as it says"
             )
-            assert not page.up_to_date or page.record == page.facts.record, f"{name}: a page says that it is the last, and is not"
+            assert not page.up_to_date or page.record == page.facts.record, (
+                f"{name}: a page says that it is the last, and is not"
+            )
             if page.up_to_date:
                 return
             at = (page.record, page.byte)
@@ -298,7 +410,9 @@ class Worker:
         began = self._time()
         told: Any = None
         try:
-            told = await self._node.house.ask(self._node.engine.service.trim(TrimQuery(name, record, byte)))
+            told = await self._node.house.ask(
+                self._node.engine.service.trim(TrimQuery(name, record, byte))
+            )
         except (Unavailable, DiskFull):
             return
         except OutcomeUnknown:
@@ -307,7 +421,12 @@ class Worker:
 
     async def tail(self, name: str) -> None:
         """Live for a while."""
-        past, ear, began, service = self._lives.pasts[name], Ear(name), self._time(), self._node.engine.service
+        past, ear, began, service = (
+            self._lives.pasts[name],
+            Ear(name),
+            self._time(),
+            self._node.engine.service,
+        )
         try:
             facts = await self._node.house.ask(service.attach(name, ear))
         except (Unavailable, OutcomeUnknown):
@@ -315,7 +434,9 @@ class Worker:
         if not isinstance(facts, Facts):
             self._looked(name, began, facts)
             return
-        past.lives(facts.uid, began)  # the rest may be older, and of more than one moment: of those that follow one stream elsewhere
+        # the rest may be older, and of more than one moment: of those that follow one stream
+        # elsewhere
+        past.lives(facts.uid, began)
         past.tail(facts.uid, (facts.record, facts.byte))
         node, life = self._node, self._node.life
         deadline = self._time() + self._random.uniform(0.1, 2.0)
@@ -332,11 +453,19 @@ class Worker:
         batch = None if asked.payload is None else raw_batch(asked.payload)
         producer = None if asked.producer is None else Producer(*asked.producer)
         kind = "" if batch is None else "text/plain"
-        told = await self._propose(name, asked, Append(name, self._now_ms(), kind, batch, producer, asked.sequence, asked.close))
+        told = await self._propose(
+            name,
+            asked,
+            Append(name, self._now_ms(), kind, batch, producer, asked.sequence, asked.close),
+        )
         if told is None:
             return None
         past = self._lives.pasts[name]
-        if (told.code == Code.OK or (told.code == Code.DUPLICATE and repeats)) and told.first_record >= 0 and asked.payload is not None:
+        if (
+            (told.code == Code.OK or (told.code == Code.DUPLICATE and repeats))
+            and told.first_record >= 0
+            and asked.payload is not None
+        ):
             place = (told.uid, told.first_record)
             assert past.known.setdefault(place, asked.payload) == asked.payload, (
                 f"{name}: {place} is {past.known[place]!r}, {asked.payload!r}"
@@ -370,8 +499,17 @@ class Worker:
         past = self._lives.pasts[name]
         past.operations.append(Operation(began, ended, What(asked, told)))
         if told is not None:
-            past.there = getattr(told, "code", Code.OK) not in (Code.NOT_FOUND, Code.GONE) and not isinstance(asked, Deleted)
-        code = "unknown" if told is None else Code(told.code).name if isinstance(told, Reply | Refusal) else "ok"
+            past.there = getattr(told, "code", Code.OK) not in (
+                Code.NOT_FOUND,
+                Code.GONE,
+            ) and not isinstance(asked, Deleted)
+        code = (
+            "unknown"
+            if told is None
+            else Code(told.code).name
+            if isinstance(told, Reply | Refusal)
+            else "ok"
+        )
         self._lives.told[f"{type(asked).__name__} {code}"] += 1
         self._lives._episode.note(f"{name} {asked} {code}")
 
@@ -407,7 +545,9 @@ class Ear:
                 return
             past.saw(event.uid, (event.begin_record, event.begin_byte), bytes(event.payload))
             if event.record > record:
-                assert event.begin_record == record, f"{self._name}: a gap in what a live reader hears"
+                assert event.begin_record == record, (
+                    f"{self._name}: a gap in what a live reader hears"
+                )
                 record = event.record
 
 

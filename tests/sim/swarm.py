@@ -1,6 +1,8 @@
-"""Episodes whose world is drawn anew for each seed: how many nodes, how bad network, disks and object store are, and which mishaps come how often.
+"""Episodes whose world is drawn anew for each seed: how many nodes, how bad network, disks and
+object store are, and which mishaps come how often.
 
-What happens is a schedule, drawn before the start; each step has chance of its own, so that one can be left out (`sim/shrink.py`)."""
+What happens is a schedule, drawn before the start; each step has chance of its own, so that one can
+be left out (`sim/shrink.py`)."""
 
 from __future__ import annotations
 
@@ -86,7 +88,12 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
         names = [name for name, weight in self.weights.items() if weight]
         weights = [self.weights[name] for name in names]
         steps = [
-            Step(round(random.expovariate(1 / 0.7), 3), random.choices(names, weights)[0], random.getrandbits(31)) for _ in range(count)
+            Step(
+                round(random.expovariate(1 / 0.7), 3),
+                random.choices(names, weights)[0],
+                random.getrandbits(31),
+            )
+            for _ in range(count)
         ]
         return list(_edged(steps, knobs)) if "faults" in knobs.world else steps
 
@@ -97,7 +104,9 @@ def _edged(steps: list[Step], knobs: Knobs) -> Iterator[Step]:
     for step in steps:
         share = knobs.world["faults"] * (0.5 if step.mishap in HELP else 1.0)
         if random.random() < share:
-            yield msgspec.structs.replace(step, mishap=random.choices(list(weights), list(weights.values()))[0])
+            yield msgspec.structs.replace(
+                step, mishap=random.choices(list(weights), list(weights.values()))[0]
+            )
         else:
             yield step
 
@@ -113,9 +122,16 @@ class Ear:
 
 
 class SwarmEpisode(Episode):
-    """One run. `schedule` in place of what the seed draws: some of it, when a failure is made small."""
+    """One run. `schedule` in place of what the seed draws: some of it, when a failure is made
+    small."""
 
-    def __init__(self, seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        mishaps: int = 25,
+        schedule: Sequence[Step] | None = None,
+        knobs: Knobs | None = None,
+    ) -> None:
         super().__init__(seed, mishaps, knobs)
         random = Random(f"swarm {seed}")
         self.swarm = Swarm.draw(random)
@@ -134,7 +150,11 @@ class SwarmEpisode(Episode):
             self.histories |= {name: History(name) for name in RARE}
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
-        self.ends, self.keeps, self.guests = Ends(self, self.shop), Keeps(self, self.shop), Guests(self, self.shop)
+        self.ends, self.keeps, self.guests = (
+            Ends(self, self.shop),
+            Keeps(self, self.shop),
+            Guests(self, self.shop),
+        )
         self.operators, self.tidy, self.forkers = Operators(self), Tidy(self), Forkers(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
@@ -163,7 +183,12 @@ class SwarmEpisode(Episode):
 
     def _worsen(self) -> None:
         world, swarm = self.world, self.swarm
-        world.loss, world.copies, world.delay, world.disk_delay = swarm.loss, swarm.copies, swarm.delay, swarm.disk_delay
+        world.loss, world.copies, world.delay, world.disk_delay = (
+            swarm.loss,
+            swarm.copies,
+            swarm.delay,
+            swarm.disk_delay,
+        )
         for node in world.nodes.values():
             node.disk.misdirected = swarm.misdirected
         if world.store is not None and swarm.weather is not None:
@@ -186,7 +211,9 @@ class SwarmEpisode(Episode):
         self.scheduled = loop.scheduled
         for name, content in self.tails.items():
             whole = await world.nodes[1].read(name)
-            assert whole.startswith(bytes(content)), f"{name}: what a tail got is not how the stream begins"
+            assert whole.startswith(bytes(content)), (
+                f"{name}: what a tail got is not how the stream begins"
+            )
         await self.operators.finish()
         await self.lives.finish()
         await self.shop.finish()
@@ -212,10 +239,13 @@ class SwarmEpisode(Episode):
         await world.wait_moving(lambda: node.remembers)
         await world.wait_equal()
         for name, content in self.whole.items():
-            assert await node.read(name, local=True) == content, f"{name}: node {node.number} has not all of it on its new disk"
+            assert await node.read(name, local=True) == content, (
+                f"{name}: node {node.number} has not all of it on its new disk"
+            )
 
     def _start(self, node: Node) -> None:
-        """As an operator does: a node whose disk cannot be read is tried again on one that can; one that refuses its damaged data comes back without."""
+        """As an operator does: a node whose disk cannot be read is tried again on one that can; one
+        that refuses its damaged data comes back without."""
         why = node.start_or_say()
         if why == "OSError" and node.disk.bad_reads:
             self.counts["unread at start"] += 1
@@ -263,7 +293,8 @@ class SwarmEpisode(Episode):
         ]
 
     async def _rare(self, name: str) -> None:
-        """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""
+        """What comes back for a write is as it was; a read does not need it back; a PUT of what is
+        there changes nothing."""
         random, sequence = Random(f"{name} {self.seed}"), 0
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / 2.5))
@@ -319,15 +350,21 @@ class SwarmEpisode(Episode):
             page = await node.read(name)
             if node.life != life or not node.alive:
                 return
-            assert page.startswith(bytes(content)), f"{name}: a tail got what node {node.number} does not have"
-            assert len(page) >= facts.byte, f"{name}: node {node.number} reads less than it told a tail"
+            assert page.startswith(bytes(content)), (
+                f"{name}: a tail got what node {node.number} does not have"
+            )
+            assert len(page) >= facts.byte, (
+                f"{name}: node {node.number} reads less than it told a tail"
+            )
             content += page[len(content) :]
             while node.life == life and node.alive and not self.over:
                 for event in ear.events:
                     if event.cut:
                         return  # told to come back
                     if event.byte > len(content):
-                        assert event.begin_byte == len(content), f"{name}: a gap in what node {node.number} sends"
+                        assert event.begin_byte == len(content), (
+                            f"{name}: a gap in what node {node.number} sends"
+                        )
                         content += event.payload
                 ear.events.clear()
                 await asyncio.sleep(0.05)
@@ -353,7 +390,8 @@ class SwarmEpisode(Episode):
             self._start(node)
 
     def rot(self) -> None:
-        """A byte of what was synced is another, in a node that is down: found when it starts, or never needed."""
+        """A byte of what was synced is another, in a node that is down: found when it starts, or
+        never needed."""
         if self._may_lose_a_disk():
             node = self.draw.choice(list(self.world.nodes.values()))
             if node.alive:
@@ -363,7 +401,9 @@ class SwarmEpisode(Episode):
 
     def _may_lose_a_disk(self) -> bool:
         """One at a time: another only when what was lost is there again."""
-        return (self.wiped is None or self.wiped.remembers) and all(node.remembers for node in self.world.alive())
+        return (self.wiped is None or self.wiped.remembers) and all(
+            node.remembers for node in self.world.alive()
+        )
 
     def bad_reads(self) -> None:
         alive = self.world.alive()
@@ -382,7 +422,9 @@ class SwarmEpisode(Episode):
 
     def clog(self) -> None:
         sender, to = self.draw.sample(self.world.voters, 2)
-        self.world.clogged[sender, to] = asyncio.get_running_loop().time() + self.draw.uniform(0.1, 5.0)
+        self.world.clogged[sender, to] = asyncio.get_running_loop().time() + self.draw.uniform(
+            0.1, 5.0
+        )
         self.note(f"what goes from {sender} to {to} is held up")
 
     def wall(self) -> None:
@@ -403,7 +445,8 @@ class SwarmEpisode(Episode):
     def told(self) -> str:
         idled = self.world.idled
         return (
-            f"{super().told()}, {sum(map(len, self.tails.values())) // WIDTH} records by tails, {idled['Evict']} streams evicted, "
+            f"{super().told()}, {sum(map(len, self.tails.values())) // WIDTH} records by tails, "
+            f"{idled['Evict']} streams evicted, "
             f"{idled['Return']} returned"
         )
 
@@ -431,7 +474,9 @@ HELP = {"start": 6.0, "heal": 3.0}
 ALL: dict[str, Callable[..., None]] = MISHAPS | faults.FAULTS
 
 
-def run_swarm(seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None) -> SwarmEpisode:
+def run_swarm(
+    seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None
+) -> SwarmEpisode:
     """Raises AssertionError with what was not true. The same seed, the same `trace`."""
     episode = SwarmEpisode(seed, mishaps, schedule, knobs)
     episode.play()

@@ -1,4 +1,5 @@
-"""The object tier of a simulated node: flusher, merger, collector and reader of one life, with small bounds and all chance from the world's seed."""
+"""The object tier of a simulated node: flusher, merger, collector and reader of one life, with
+small bounds and all chance from the world's seed."""
 
 from __future__ import annotations
 
@@ -49,11 +50,18 @@ from polynya.tiering.store_leadership import StoreLeadership, StoreLeadershipTra
 from polynya.transport import address
 
 CLUSTER = "c" * 32
-FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300)
+FLUSH = FlushSettings(
+    from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300
+)
 MERGE = MergeSettings(interval_ms=1500)
 PATIENCE = StorePatience(persists=6.0, failures=3, probe=0.5, look=0.25)
 COLLECT = CollectorSettings(
-    interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=10_000, sweep_every_ms=5000
+    interval_ms=700,
+    grace_ms=2000,
+    snapshot_wait_ms=2000,
+    settle_after_ms=3000,
+    orphan_ms=10_000,
+    sweep_every_ms=5000,
 )
 WRITE_MS_MAX = 4000  # what takes longer may have been swept: clocks are wrong by less than a third
 
@@ -79,7 +87,9 @@ class SimTier:
         assert engine.replicated is not None
         world = way.node.world
         node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
-        store = self.store = WatchedStore(shared.on(node, way.node.disk.at), asyncio.get_running_loop().time)
+        store = self.store = WatchedStore(
+            shared.on(node, way.node.disk.at), asyncio.get_running_loop().time
+        )
         self.access = StoreAccess(store, lambda: None, PATIENCE)
         others = partial(_addresses, nodes, node)
         self.leads = StoreLeadership(engine.replicated.leadership, self.access, way, others)
@@ -88,7 +98,9 @@ class SimTier:
         self.merger = Merger(engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight)
         self.states = StateReader(store, cache_bytes=world.states_bytes)
         settings = turn(EvictSettings(after_ms=world.evict_after_ms, block_streams=2, few=1))
-        self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight)
+        self.evictor = Evictor(
+            engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight
+        )
         self.evictor.may = lambda machine: machine.level >= level_of(Evict)
         self.collector = Collector(
             engine.groups,
@@ -99,14 +111,23 @@ class SimTier:
             owns_root=_owned,
             sweep_deletes=True,
         )
-        self.copier = StateCopyWorker(engine, store, CompleteMark(CLUSTER, world.history, engine.service.groups), _owned)
+        self.copier = StateCopyWorker(
+            engine, store, CompleteMark(CLUSTER, world.history, engine.service.groups), _owned
+        )
         StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
         engine.local.rehydration.states = self.states
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        work = [self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self.copier.run(), self._snapshots()]
+        work = [
+            self.flusher.run(),
+            self.merger.run(),
+            self.evictor.run(),
+            self.collector.run(),
+            self.copier.run(),
+            self._snapshots(),
+        ]
         work += [self.access.run(), self.leads.run(), self.leads.answer()]
         return [asyncio.ensure_future(each) for each in work]
 
@@ -128,8 +149,13 @@ class SimTier:
 
 @contextmanager
 def chance_of(seed: int) -> Iterator[None]:
-    """What the parts draw and measure comes from the seed and from virtual time; what the product does once a minute happens within an episode."""
-    random, more, aside = Random(f"tier {seed}"), Random(f"beside {seed}"), Random(f"backups beside {seed}")
+    """What the parts draw and measure comes from the seed and from virtual time; what the product
+    does once a minute happens within an episode."""
+    random, more, aside = (
+        Random(f"tier {seed}"),
+        Random(f"beside {seed}"),
+        Random(f"backups beside {seed}"),
+    )
 
     def now() -> float:
         return asyncio.get_running_loop().time()
@@ -147,7 +173,11 @@ def chance_of(seed: int) -> Iterator[None]:
         for module in (forks, keys, operations, wakes):
             stack.enter_context(mock.patch.object(module, "secrets", drawn))
         stack.enter_context(mock.patch.object(writer, "token_bytes", aside.randbytes))
-        stack.enter_context(mock.patch.object(backup_routes, "token_hex", lambda count: aside.randbytes(count).hex()))
+        stack.enter_context(
+            mock.patch.object(
+                backup_routes, "token_hex", lambda count: aside.randbytes(count).hex()
+            )
+        )
         stack.enter_context(mock.patch.object(source, "time", clock))
         stack.enter_context(mock.patch.object(pruning, "UNDER_WAY_MS", 15_000))
         for module in (flusher, keys, retention_job):
@@ -156,6 +186,14 @@ def chance_of(seed: int) -> Iterator[None]:
         stack.enter_context(mock.patch.object(collector, "token_hex", hexed))
         stack.enter_context(mock.patch.object(steps, "WRITE_MS_MAX", WRITE_MS_MAX))
         stack.enter_context(mock.patch.object(wakes, "random", more))
-        stack.enter_context(mock.patch.multiple(state_copies, EVERY_SECONDS=every, SOON_SECONDS=every / 2))
-        stack.enter_context(mock.patch.multiple(outbox_sender, PIN_PATIENCE_MS=patience_ms, PIN_PATIENCE_AFTER_START_MS=patience_ms // 2))
+        stack.enter_context(
+            mock.patch.multiple(state_copies, EVERY_SECONDS=every, SOON_SECONDS=every / 2)
+        )
+        stack.enter_context(
+            mock.patch.multiple(
+                outbox_sender,
+                PIN_PATIENCE_MS=patience_ms,
+                PIN_PATIENCE_AFTER_START_MS=patience_ms // 2,
+            )
+        )
         yield

@@ -1,5 +1,6 @@
-"""Workers of subscriptions: leases and acknowledgements of pull-wake, and a receiver of webhooks. What they are shown must be done at least once, in order,
-by one holder at a time; what is acknowledged stays so; and when all is well nothing stays pending."""
+"""Workers of subscriptions: leases and acknowledgements of pull-wake, and a receiver of webhooks.
+What they are shown must be done at least once, in order, by one holder at a time; what is
+acknowledged stays so; and when all is well nothing stays pending."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ BASE = "http://node"
 
 
 class Held(msgspec.Struct):
-    """A wake that was given to a worker. In log time: `given_ms` is not earlier than it was, `until_ms` not later than its lease ends."""
+    """A wake that was given to a worker. In log time: `given_ms` is not earlier than it was,
+    `until_ms` not later than its lease ends."""
 
     worker: str
     given_ms: int
@@ -50,7 +52,9 @@ class Shift:
     def __init__(self, key: str) -> None:
         self.key = key
         self.wakes: dict[int, str] = {}  # generation -> its wake
-        self.acked: dict[str, tuple[int, int]] = {}  # stream -> up to where an acknowledgement was answered
+        self.acked: dict[
+            str, tuple[int, int]
+        ] = {}  # stream -> up to where an acknowledgement was answered
         self.sent: dict[str, tuple[int, int]] = {}  # … or may have been taken
         self.shown: dict[str, tuple[int, int]] = {}  # the largest tail
         self.held: dict[int, Held] = {}  # by generation
@@ -62,7 +66,10 @@ class Shift:
 
     def give(self, generation: int, wake_id: str, held: Held) -> None:
         """Once, and when nobody else has one."""
-        assert generation not in self.held, f"{self.key}: {held.worker} and {self.held[generation].worker} got the same wake {generation}"
+        assert generation not in self.held, (
+            f"{self.key}: {held.worker} and {self.held[generation].worker} got the same wake "
+            f"{generation}"
+        )
         self.wake(generation, wake_id)
         self.held[generation] = held
         self.check(generation)
@@ -71,18 +78,32 @@ class Shift:
         """Of the one before, and the one behind."""
         known = sorted(self.held)
         at = known.index(generation)
-        for older, newer in zip(known[max(0, at - 1) : at + 1], known[max(1, at) : at + 2], strict=False):
+        for older, newer in zip(
+            known[max(0, at - 1) : at + 1], known[max(1, at) : at + 2], strict=False
+        ):
             one, other = self.held[older], self.held[newer]
             early = not one.let_go and other.given_ms < one.until_ms
-            assert not early, f"{self.key}: {other.worker} got a wake by {other.given_ms}, and {one.worker} has it until {one.until_ms}"
+            assert not early, (
+                f"{self.key}: {other.worker} got a wake by {other.given_ms}, and {one.worker} has "
+                f"it until {one.until_ms}"
+            )
 
-    def show(self, began: dict[str, tuple[int, int]], links: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-        """What a worker is told is pending: nothing of it was acknowledged before (`began`: as that was when it asked). Returns the tails."""
+    def show(
+        self, began: dict[str, tuple[int, int]], links: list[dict[str, Any]]
+    ) -> dict[str, tuple[int, int]]:
+        """What a worker is told is pending: nothing of it was acknowledged before (`began`: as that
+        was when it asked). Returns the tails."""
         tails = {}
         for link in links:
-            name, cursor, tail = link["path"], parse_token(link["acked_offset"]), parse_token(link["tail_offset"])
+            name, cursor, tail = (
+                link["path"],
+                parse_token(link["acked_offset"]),
+                parse_token(link["tail_offset"]),
+            )
             assert cursor is not None and tail is not None
-            assert cursor >= began.get(name, (0, 0)), f"{self.key}: {name} is shown from {cursor}, and {began[name]} was acknowledged"
+            assert cursor >= began.get(name, (0, 0)), (
+                f"{self.key}: {name} is shown from {cursor}, and {began[name]} was acknowledged"
+            )
             assert cursor <= max(self.sent.get(name, (0, 0)), self.acked.get(name, (0, 0))), (
                 f"{self.key}: {name} is passed over up to {cursor}"
             )
@@ -142,12 +163,19 @@ class Shop:
             answer = await self._ask(self._world.alive()[-1], Get(key, BASE))
             if answer is None or answer.value is None or "streams" not in answer.value:
                 return [f"{key}: {answer}"]
-            cursors = {link["path"]: parse_token(link["acked_offset"]) for link in answer.value["streams"]}
+            cursors = {
+                link["path"]: parse_token(link["acked_offset"]) for link in answer.value["streams"]
+            }
             for name, count in self.appended.items():
                 cursor = cursors.get(spelled_name(name))
                 assert cursor is not None, f"{key}: {name} is not watched"
-                done = max(shift.sent.get(spelled_name(name), (0, 0)), shift.acked.get(spelled_name(name), (0, 0)))
-                assert cursor <= done, f"{key}: {name} is done up to {cursor}, and nobody worked beyond {done}"
+                done = max(
+                    shift.sent.get(spelled_name(name), (0, 0)),
+                    shift.acked.get(spelled_name(name), (0, 0)),
+                )
+                assert cursor <= done, (
+                    f"{key}: {name} is done up to {cursor}, and nobody worked beyond {done}"
+                )
                 if cursor[0] < count:
                     found.append(f"{key}: {name} is done up to {cursor} of {count}")
         return found
@@ -170,7 +198,10 @@ class Shop:
             while not self._episode.over or self._calm:
                 with suppress(Unavailable, OutcomeUnknown):
                     node = self._any()
-                    if node is not None and (await node.house.ask(node.create(name))).code in (2, 3):
+                    if node is not None and (await node.house.ask(node.create(name))).code in (
+                        2,
+                        3,
+                    ):
                         break
                 await asyncio.sleep(0.2)
 
@@ -200,7 +231,8 @@ class Shop:
                 await self._once(node, f"worker{number}", random)
 
     async def _once(self, node: Node, worker: str, random: Random) -> None:
-        """Claim; work for a while; acknowledge all that was shown, or some of it; and be done, go on, let go, or be forgotten."""
+        """Claim; work for a while; acknowledge all that was shown, or some of it; and be done, go
+        on, let go, or be forgotten."""
         shift = self.shifts[PULL]
         oldest_ms, acked, appended = self._oldest_ms(), dict(shift.acked), dict(self.appended)
         answer = await self._ask(node, ClaimWork(PULL, BASE, worker))
@@ -211,9 +243,15 @@ class Shop:
             self._refused(shift, value["error"]["code"], appended)
             return
         self.told["claimed"] += 1
-        shift.give(value["generation"], value["wake_id"], Held(worker, self.newest_ms(), oldest_ms + self._lease_ms))
+        shift.give(
+            value["generation"],
+            value["wake_id"],
+            Held(worker, self.newest_ms(), oldest_ms + self._lease_ms),
+        )
         tails = shift.show(acked, value["streams"])
-        assert any(link["has_pending"] for link in value["streams"]), "whoever gets the lease gets work"
+        assert any(link["has_pending"] for link in value["streams"]), (
+            "whoever gets the lease gets work"
+        )
         going_on = True
         while going_on:
             if not self._calm:
@@ -221,10 +259,23 @@ class Shop:
             act = 1.0 if self._calm else random.random()
             if act < 0.1:
                 return  # it dies
-            some = {name: tail for name, tail in tails.items() if self._calm or random.random() < 0.8}
+            some = {
+                name: tail for name, tail in tails.items() if self._calm or random.random() < 0.8
+            }
             verb = "release" if act < 0.2 else "ack"
-            work = Work(PULL, BASE, verb, value["token"], value["generation"], value["wake_id"], _acks(some), done=act > 0.5)
-            going_on = await self._say(shift, node if random.random() < 0.5 else self._any() or node, work)
+            work = Work(
+                PULL,
+                BASE,
+                verb,
+                value["token"],
+                value["generation"],
+                value["wake_id"],
+                _acks(some),
+                done=act > 0.5,
+            )
+            going_on = await self._say(
+                shift, node if random.random() < 0.5 else self._any() or node, work
+            )
 
     def _refused(self, shift: Shift, code: str, appended: dict[str, int]) -> None:
         """A claim. `appended`: what surely was, when it was asked."""
@@ -232,11 +283,18 @@ class Shop:
         if code == "NO_PENDING_WORK":
             for name, count in appended.items():
                 done = shift.sent.get(spelled_name(name), (0, 0))[0]
-                assert done >= count, f"{shift.key}: {name} has {count} records, {done} are done, and nothing is pending"
+                assert done >= count, (
+                    f"{shift.key}: {name} has {count} records, {done} are done, and nothing is "
+                    "pending"
+                )
 
     async def _say(self, shift: Shift, node: Node, work: Work) -> bool:
         """Whether the wake is still this worker's."""
-        acks = {name: parse_token(offset) or (0, 0) for name, offset in work.acks} if work.verb != "release" else {}
+        acks = (
+            {name: parse_token(offset) or (0, 0) for name, offset in work.acks}
+            if work.verb != "release"
+            else {}
+        )
         acks = {spelled_name(name): at for name, at in acks.items()}
         for name, at in acks.items():
             shift.sent[name] = max(at, shift.sent.get(name, (0, 0)))
@@ -251,8 +309,11 @@ class Shop:
         code = "ok" if answer.status in (200, 204) else (answer.value or {})["error"]["code"]
         self.told[f"{work.verb} {code}"] += 1
         if code != "ok":
-            behind = any(at < shift.sent[name] for name, at in acks.items())  # of an earlier delivery of the same wake
-            assert code in ("FENCED", "DISK_FULL") or (code == "INVALID_OFFSET" and behind), f"{shift.key}: {work} is answered {answer}"
+            # of an earlier delivery of the same wake
+            behind = any(at < shift.sent[name] for name, at in acks.items())
+            assert code in ("FENCED", "DISK_FULL") or (code == "INVALID_OFFSET" and behind), (
+                f"{shift.key}: {work} is answered {answer}"
+            )
             early = held is not None and not held.let_go and self.newest_ms() < held.until_ms
             assert code != "FENCED" or not early, f"{shift.key}: the lease of {held} was taken away"
             return False
@@ -264,7 +325,8 @@ class Shop:
         return not ends
 
     async def _receive(self, body: bytes) -> DeliveryOutcome:
-        """The receiver of webhooks: it is done with all that it is told, fails, or takes it and calls back."""
+        """The receiver of webhooks: it is done with all that it is told, fails, or takes it and
+        calls back."""
         shift, wake = self.shifts[HOOK], msgspec.json.decode(body)
         shift.wake(wake["generation"], wake["wake_id"])
         tails = shift.show({}, wake["streams"])
@@ -275,7 +337,16 @@ class Shop:
         for name, at in tails.items():
             shift.sent[name] = max(at, shift.sent.get(name, (0, 0)))
         if act < 0.5:
-            call = Work(HOOK, BASE, "callback", wake["callback_token"], wake["generation"], wake["wake_id"], _acks(tails), done=True)
+            call = Work(
+                HOOK,
+                BASE,
+                "callback",
+                wake["callback_token"],
+                wake["generation"],
+                wake["wake_id"],
+                _acks(tails),
+                done=True,
+            )
             self._episode.tasks.append(asyncio.ensure_future(self._call_back(shift, call)))
             return DeliveryOutcome(True)
         return DeliveryOutcome(True, done=True)
@@ -301,7 +372,9 @@ class Shop:
 
     def newest_ms(self) -> int:
         """Log time is not later than this in any group."""
-        return max([*self.stamps.values(), *(node.engine.service.now_ms() for node in self._world.alive())])
+        return max(
+            [*self.stamps.values(), *(node.engine.service.now_ms() for node in self._world.alive())]
+        )
 
     def _oldest_ms(self) -> int:
         """What comes into the home of the pull-wake subscription from now on is not earlier."""

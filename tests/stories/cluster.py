@@ -1,4 +1,5 @@
-"""Tests that are stories of a simulated cluster: each begins with one, and ends when it was healed."""
+"""Tests that are stories of a simulated cluster: each begins with one, and ends when it was
+healed."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ A = "test/a"  # the stream that stories are about
 
 
 def stories(
-    begin: Callable[[], Awaitable[tuple[Any, ...]]], end: Callable[[World], Awaitable[None]] | None = None
+    begin: Callable[[], Awaitable[tuple[Any, ...]]],
+    end: Callable[[World], Awaitable[None]] | None = None,
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[[], None]]:
-    """A decorator. `begin` makes what a story is told of, the world first; `end` looks at it when all is healed."""
+    """A decorator. `begin` makes what a story is told of, the world first; `end` looks at it when
+    all is healed."""
 
     def story(tell: Callable[..., Awaitable[None]]) -> Callable[[], None]:
         async def run() -> None:

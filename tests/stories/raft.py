@@ -1,4 +1,5 @@
-"""Story scripts of a group: commands in, trace out. A line is a command; the lines under it, indented, are what happened.
+"""Story scripts of a group: commands in, trace out. A line is a command; the lines under it,
+indented, are what happened.
 
 group 1 2 3 [learners=4] [readers=5] [auto=1]   members are born, and old enough to vote; they campaign when told, or by themselves
 time MS                                 pass: messages arrive and writes are synced at once (heartbeats are not shown)
@@ -10,7 +11,8 @@ cut A>B … | heal                        from now on all of a link is lost
 sync N                                  what N has written becomes durable
 full N                                  or is undone, for want of room
 crash N [KEPT] | wipe N | start N       what was not synced is lost, KEPT frames of it aside; or all, of a member that never votes
-propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M [silent=MS] | found N M
+propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M [silent=MS] |
+found N M
 sends N M | takes N M                   N is told that something large of M arrives, or leaves for M
 change N voters=1,2 [learners=3] [readers=4]
 show N …                                part, term, log, peers
@@ -55,7 +57,11 @@ class Story:
 
     def settle(self) -> None:
         self.world.settle()
-        self.world.network = [message for message in self.world.network if (message.sender, message.to) not in self.cut]
+        self.world.network = [
+            message
+            for message in self.world.network
+            if (message.sender, message.to) not in self.cut
+        ]
 
     def member(self, number: str) -> Member:
         return self.world.members[int(number)]
@@ -64,10 +70,12 @@ class Story:
         assert self.world.trace is not None
         self.world.trace.append(str(text))
 
-    # --- commands ------------------------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def group(self, plain: list[str], named: dict[str, str]) -> None:
-        settings = SETTINGS if named.pop("auto", "") else msgspec.structs.replace(SETTINGS, priority=0)
+        settings = (
+            SETTINGS if named.pop("auto", "") else msgspec.structs.replace(SETTINGS, priority=0)
+        )
         self.world = World(_configuration({"voters": ",".join(plain)} | named), settings=settings)
         self.world.trace = []
         for node in self.world.birth.configuration.members:
@@ -114,8 +122,16 @@ class Story:
 
     def _take(self, links: list[str]) -> list[Message]:
         wanted = [_link(word) for word in links]
-        taken = [message for message in self.world.network if not wanted or (message.sender, message.to) in wanted]
-        self.world.network = [message for message in self.world.network if all(message is not other for other in taken)]
+        taken = [
+            message
+            for message in self.world.network
+            if not wanted or (message.sender, message.to) in wanted
+        ]
+        self.world.network = [
+            message
+            for message in self.world.network
+            if all(message is not other for other in taken)
+        ]
         return taken
 
     def hold(self, plain: list[str], named: dict[str, str]) -> None:
@@ -178,7 +194,9 @@ class Story:
 
     def lost(self, plain: list[str], named: dict[str, str]) -> None:
         member = self.member(plain[0])
-        member.live.peer_lost(int(plain[1]), member.now_ms - int(named.get("silent", "0")), member.now_ms)
+        member.live.peer_lost(
+            int(plain[1]), member.now_ms - int(named.get("silent", "0")), member.now_ms
+        )
 
     def found(self, plain: list[str], named: dict[str, str]) -> None:
         member = self.member(plain[0])
@@ -195,14 +213,23 @@ class Story:
     def show(self, plain: list[str], named: dict[str, str]) -> None:
         for number in plain:
             raft = self.member(number).live
-            entries = " ".join(text_of(entry) for entry in raft.log.entries(raft.log.cached, raft.log.last + 1))
+            entries = " ".join(
+                text_of(entry) for entry in raft.log.entries(raft.log.cached, raft.log.last + 1)
+            )
             asleep = " asleep" if raft.quiescent else ""
             self.say(
-                f"{number} {raft.role.name.lower()}{asleep} term={raft.term} vote={raft.vote} commit={raft.commit} durable={raft.durable}"
+                f"{number} {raft.role.name.lower()}{asleep} term={raft.term} vote={raft.vote} "
+                f"commit={raft.commit} durable={raft.durable}"
             )
-            self.say(f"  {show_configuration(raft.configuration)}; log after {raft.log.cached - 1}: {entries}")
+            self.say(
+                f"  {show_configuration(raft.configuration)}; log after {raft.log.cached - 1}: "
+                f"{entries}"
+            )
             for node, peer in raft.peers.items():
-                self.say(f"  {node}: {peer.mode.name.lower()} match={peer.match} next={peer.next} inflight={len(peer.inflight)}")
+                self.say(
+                    f"  {node}: {peer.mode.name.lower()} match={peer.match} next={peer.next} "
+                    f"inflight={len(peer.inflight)}"
+                )
 
     def _answer(self, refusal: object) -> None:
         if refusal is not None:
@@ -210,8 +237,13 @@ class Story:
 
 
 def _configuration(named: dict[str, str]) -> Configuration:
-    parts = {name: tuple(int(number) for number in numbers.split(",") if number) for name, numbers in named.items()}
-    return Configuration(parts.get("voters", ()), (), parts.get("learners", ()), parts.get("readers", ()))
+    parts = {
+        name: tuple(int(number) for number in numbers.split(",") if number)
+        for name, numbers in named.items()
+    }
+    return Configuration(
+        parts.get("voters", ()), (), parts.get("learners", ()), parts.get("readers", ())
+    )
 
 
 def _link(word: str) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""Story scripts in files: lines of commands, each followed by what it answered, indented. `REWRITE=1` writes the answers anew."""
+"""Story scripts in files: lines of commands, each followed by what it answered, indented.
+`REWRITE=1` writes the answers anew."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Tests as stories: each is told to a world, or to a node of two cores, which is started before it and stopped after it.
+"""Tests as stories: each is told to a world, or to a node of two cores, which is started before it
+and stopped after it.
 
-A decorated story is a test whose arguments (those of `pytest.mark.parametrize`) are the story's after the first.
+A decorated story is a test whose arguments (those of `pytest.mark.parametrize`) are the story's
+after the first.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
-"""Story scripts: commands in, trace out. A line is a command; the lines under it, indented, are what it answered.
+"""Story scripts: commands in, trace out. A line is a command; the lines under it, indented, are
+what it answered.
 
     at 1000                                   the log's time from here on
-    create NAME [type=T] [json] [ttl=S] [expires=MS] [closed] [body=B] [producer=ID/EPOCH/SEQ] [seq=S] [fork=SOURCE attempt=A …]
+    create NAME [type=T] [json] [ttl=S] [expires=MS] [closed] [body=B] [producer=ID/EPOCH/SEQ]
+    [seq=S] [fork=SOURCE attempt=A …]
     produce NAME RECORDS [body=B] [producer=ID/EPOCH/FIRST] [uid=UID]; ids COUNT
     append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
     read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
-    trim NAME at=TOKEN [NAME at=TOKEN]; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S] [bytes=N] [none]
-    pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete, expire, touch, show
+    trim NAME at=TOKEN [NAME at=TOKEN]; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S]
+    [bytes=N] [none]
+    pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete,
+    expire, touch, show
     table, open, planned, claim, commit, abandon
 
-Names go to the group that `@N` before the name says (default 1). `x*70000` is a long body. A `uid` is written group.counter.
+Names go to the group that `@N` before the name says (default 1). `x*70000` is a long body. A `uid`
+is written group.counter.
 """
 
 from __future__ import annotations
@@ -126,7 +131,13 @@ class _Story:
             parts += [f"uid={_show_uid(reply.uid)}", f"tail={reply.record}_{reply.byte}"]
         if reply.closed:
             parts.append("closed")
-        for name in ("producer_epoch", "producer_sequence", "expected_sequence", "received_sequence", "first_record"):
+        for name in (
+            "producer_epoch",
+            "producer_sequence",
+            "expected_sequence",
+            "received_sequence",
+            "first_record",
+        ):
             if getattr(reply, name) >= 0:
                 parts.append(f"{name}={getattr(reply, name)}")
         if reply.detail is not None:
@@ -136,7 +147,11 @@ class _Story:
     def batch(self, encoding: int, bodies: list[str]) -> Batch | None:
         if not bodies:
             return None
-        return json_batch(*map(_body, bodies)) if encoding == Encoding.JSON else raw_batch(_body(bodies[0]))
+        return (
+            json_batch(*map(_body, bodies))
+            if encoding == Encoding.JSON
+            else raw_batch(_body(bodies[0]))
+        )
 
     def stream(self, group: int, name: str) -> Stream:
         stream = self.world.machines[group].lookup(name)
@@ -153,7 +168,9 @@ class _Story:
         command = Create(
             name=words.plain[0],
             now_ms=self.now_ms,
-            content_type=words.named.get("type", "application/json" if encoding == Encoding.JSON else "text/plain"),
+            content_type=words.named.get(
+                "type", "application/json" if encoding == Encoding.JSON else "text/plain"
+            ),
             encoding=encoding,
             ttl_seconds=words.number("ttl"),
             expires_at_ms=words.number("expires"),
@@ -210,21 +227,34 @@ class _Story:
         return [fault] if fault else self.answer(self.world.apply(words.group, command))
 
     def do_ids(self, words: _Words) -> list[str]:
-        return self.answer(self.world.apply(words.group, ProducerIds(int(words.plain[0]), self.now_ms)))
+        return self.answer(
+            self.world.apply(words.group, ProducerIds(int(words.plain[0]), self.now_ms))
+        )
 
     def do_delete(self, words: _Words) -> list[str]:
         incarnation = _uid(words.named["incarnation"]) if "incarnation" in words.named else 0
-        return self.answer(self.world.apply(words.group, Delete(words.plain[0], self.now_ms, incarnation)))
+        return self.answer(
+            self.world.apply(words.group, Delete(words.plain[0], self.now_ms, incarnation))
+        )
 
     def do_expire(self, words: _Words) -> list[str]:
         activity_ms = words.number("activity")
         assert activity_ms is not None
-        return self.answer(self.world.apply(words.group, Expire(words.plain[0], _uid(words.named["uid"]), activity_ms, self.now_ms)))
+        return self.answer(
+            self.world.apply(
+                words.group,
+                Expire(words.plain[0], _uid(words.named["uid"]), activity_ms, self.now_ms),
+            )
+        )
 
     def do_touch(self, words: _Words) -> list[str]:
         read_ms = words.number("read", self.now_ms)
         assert read_ms is not None
-        return self.answer(self.world.apply(words.group, Touch([(_uid(uid), read_ms) for uid in words.plain], self.now_ms)))
+        return self.answer(
+            self.world.apply(
+                words.group, Touch([(_uid(uid), read_ms) for uid in words.plain], self.now_ms)
+            )
+        )
 
     def do_trim(self, words: _Words) -> list[str]:
         """`trim NAME … at=TOKEN`: all of these streams at the same boundary, in one command."""
@@ -237,12 +267,17 @@ class _Story:
 
     def do_retain(self, words: _Words) -> list[str]:
         retention = self.retention(words)
-        return self.answer(self.world.apply(words.group, SetRetention(words.plain[0], retention, self.now_ms)))
+        return self.answer(
+            self.world.apply(words.group, SetRetention(words.plain[0], retention, self.now_ms))
+        )
 
     def do_bucket(self, words: _Words) -> list[str]:
         retention = self.retention(words)
         reply = self.world.apply(0, BucketRetention(words.plain[0], retention, self.now_ms))
-        return [*self.answer(reply), *(f"{name}: {found}" for name, found in self.world.machines[0].buckets.items())]
+        return [
+            *self.answer(reply),
+            *(f"{name}: {found}" for name, found in self.world.machines[0].buckets.items()),
+        ]
 
     def do_due(self, words: _Words) -> list[str]:
         """What the stream's own retention asks for now."""
@@ -251,39 +286,62 @@ class _Story:
         assert retention is not None
         cut = cut_of(stream, retention, self.now_ms)
         cold = f" older than {cut.inside_ms} inside" if cut.inside_ms else ""
-        return [("nothing" if cut.boundary is None else f"to {cut.boundary[0]}_{cut.boundary[1]}") + cold]
+        return [
+            ("nothing" if cut.boundary is None else f"to {cut.boundary[0]}_{cut.boundary[1]}")
+            + cold
+        ]
 
     def do_lag(self, words: _Words) -> list[str]:
         """`lag TABLE PREFIX committed=JOB`"""
         machine = self.world.machines[words.group]
-        *_, lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
+        *_, lag = lag_of(
+            machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0
+        )
         lost = f" lost={lag.lost}" if lag.watched else ""
-        return [f"streams={lag.streams} records={lag.records} skipped={lag.skipped} since={lag.since_ms}{lost}"]
+        return [
+            f"streams={lag.streams} records={lag.records} skipped={lag.skipped} "
+            f"since={lag.since_ms}{lost}"
+        ]
 
     def do_watch(self, words: _Words) -> list[str]:
         """`watch TABLE PREFIX … [hold]`: the group learns of a table."""
         hold = words.flag("hold")
-        return self.answer(self.world.apply(words.group, WatchStreams(_uid(words.plain[0]), words.plain[1:], hold, self.now_ms)))
+        return self.answer(
+            self.world.apply(
+                words.group, WatchStreams(_uid(words.plain[0]), words.plain[1:], hold, self.now_ms)
+            )
+        )
 
     def do_fail(self, words: _Words) -> list[str]:
         """`fail TABLE JOB NAME BEGIN END`: a range could not be read."""
         table, job, name, begin, end = words.plain
         row = (self.stream(words.group, name).uid, name, int(begin), int(end), "pack", 0, "damaged")
-        return self.failures(self.world.apply(0, TableFail(_uid(table), int(job), [row], self.now_ms)))
+        return self.failures(
+            self.world.apply(0, TableFail(_uid(table), int(job), [row], self.now_ms))
+        )
 
     def do_retry(self, words: _Words) -> list[str]:
         return self.failures(self.world.apply(0, TableRetry(_uid(words.plain[0]), self.now_ms)))
 
     def failures(self, reply: Reply) -> list[str]:
         told = [
-            f"{each.stream} {each.record}..{each.end} {each.count}{' aside' * each.aside}{' again' * each.again}"
+            f"{each.stream} {each.record}..{each.end} "
+            f"{each.count}{' aside' * each.aside}{' again' * each.again}"
             for each in reply.detail.failures
         ]
         return [*self.table_answer(reply), *told]
 
     def do_expired(self, words: _Words) -> list[str]:
         machine = self.world.machines[words.group]
-        return [str(machine.expired(self.stream(words.group, words.plain[0]), self.now_ms, words.number("touched", 0) or 0)).lower()]
+        return [
+            str(
+                machine.expired(
+                    self.stream(words.group, words.plain[0]),
+                    self.now_ms,
+                    words.number("touched", 0) or 0,
+                )
+            ).lower()
+        ]
 
     def do_pin(self, words: _Words) -> list[str]:
         record, byte = position_of(words.named["at"]) if "at" in words.named else (-1, -1)
@@ -301,32 +359,54 @@ class _Story:
         return self.answer(self.world.apply(words.group, command))
 
     def do_confirm(self, words: _Words) -> list[str]:
-        return self.answer(self.world.apply(words.group, ConfirmPin(_uid(words.named["source"]), words.named["attempt"])))
+        return self.answer(
+            self.world.apply(
+                words.group, ConfirmPin(_uid(words.named["source"]), words.named["attempt"])
+            )
+        )
 
     def do_unpin(self, words: _Words) -> list[str]:
-        return self.answer(self.world.apply(words.group, Unpin(_uid(words.named["source"]), words.named["attempt"], self.now_ms)))
+        return self.answer(
+            self.world.apply(
+                words.group, Unpin(_uid(words.named["source"]), words.named["attempt"], self.now_ms)
+            )
+        )
 
     def do_refuse(self, words: _Words) -> list[str]:
-        return self.answer(self.world.apply(words.group, RefuseAttempt(words.plain[0], words.named["attempt"], self.now_ms)))
+        return self.answer(
+            self.world.apply(
+                words.group, RefuseAttempt(words.plain[0], words.named["attempt"], self.now_ms)
+            )
+        )
 
     def do_deliver(self, words: _Words) -> list[str]:
         """Send every message of every outbox until none is left, as shells do."""
         lines = []
-        while waiting := [(machine, message) for machine in self.world.machines.values() for message in machine.outbox]:
+        while waiting := [
+            (machine, message)
+            for machine in self.world.machines.values()
+            for message in machine.outbox
+        ]:
             for machine, message in waiting:
                 group, command = machine.outbox[message]
                 reply = self.world.apply(group, command)
-                lines.append(f"{machine.group}->{group} {type(command).__name__} {Code(reply.code).name}")
+                lines.append(
+                    f"{machine.group}->{group} {type(command).__name__} {Code(reply.code).name}"
+                )
                 self.world.apply(machine.group, Acknowledge(message))
         return lines
 
     def do_flush(self, words: _Words) -> list[str]:
-        """`flush PACK NAME COUNT`: put the first COUNT hot batches into a pack; published later, by `publish PACK`."""
+        """`flush PACK NAME COUNT`: put the first COUNT hot batches into a pack; published later, by
+        `publish PACK`."""
         pack, name, count = words.plain
         stream = self.stream(words.group, name)
         cold = self.world.slice_of(stream, int(count), pack)
         self.slices.setdefault(pack, []).append((stream.uid, cold))
-        return [f"slice {_show_uid(stream.uid)} {cold.record}_{cold.byte} records={cold.records} bytes={cold.length}"]
+        return [
+            f"slice {_show_uid(stream.uid)} {cold.record}_{cold.byte} records={cold.records} "
+            f"bytes={cold.length}"
+        ]
 
     def do_publish(self, words: _Words) -> list[str]:
         pack = words.plain[0]
@@ -335,21 +415,33 @@ class _Story:
         return self.answer(self.world.apply(words.group, command))
 
     def do_merge(self, words: _Words) -> list[str]:
-        """`merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END as one; `again` repeats the command as it was."""
+        """`merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END as one; `again`
+        repeats the command as it was."""
         again = words.flag("again")
         pack, name, begin, end = words.plain
         if not again:
             stream = self.stream(words.group, name)
             entries = self.world.machines[words.group].index_of(stream)[int(begin) : int(end)]
             self.slices[pack] = [(stream.uid, self.world.merged(entries, pack))]
-        command = ReplaceSlices(pack, words.number("home", 1) or 1, 1, self.slices[pack], self.now_ms)
+        command = ReplaceSlices(
+            pack, words.number("home", 1) or 1, 1, self.slices[pack], self.now_ms
+        )
         return self.answer(self.world.apply(words.group, command))
 
     def do_written(self, words: _Words) -> list[str]:
-        return self.answer(self.world.apply(words.group, PackWritten(words.plain[0], [int(word) for word in words.plain[1:]], self.now_ms)))
+        return self.answer(
+            self.world.apply(
+                words.group,
+                PackWritten(words.plain[0], [int(word) for word in words.plain[1:]], self.now_ms),
+            )
+        )
 
     def do_release(self, words: _Words) -> list[str]:
-        return self.answer(self.world.apply(words.group, ReleasePack(words.plain[0], int(words.plain[1]), self.now_ms)))
+        return self.answer(
+            self.world.apply(
+                words.group, ReleasePack(words.plain[0], int(words.plain[1]), self.now_ms)
+            )
+        )
 
     def do_erase(self, words: _Words) -> list[str]:
         return self.answer(self.world.apply(words.group, PackDeleted(words.plain[0])))
@@ -361,13 +453,18 @@ class _Story:
         return self.table_answer(self.world.apply(0, TableOpen(_uid(words.plain[0]), self.now_ms)))
 
     def do_planned(self, words: _Words) -> list[str]:
-        return self.table_answer(self.world.apply(0, TablePlanned(_uid(words.plain[0]), int(words.plain[1]))))
+        return self.table_answer(
+            self.world.apply(0, TablePlanned(_uid(words.plain[0]), int(words.plain[1])))
+        )
 
     def do_abandon(self, words: _Words) -> list[str]:
-        return self.table_answer(self.world.apply(0, TableAbandon(_uid(words.plain[0]), int(words.plain[1]))))
+        return self.table_answer(
+            self.world.apply(0, TableAbandon(_uid(words.plain[0]), int(words.plain[1])))
+        )
 
     def do_commit(self, words: _Words) -> list[str]:
-        """`commit TABLE JOB attempt=A [base=KEY] main=KEY rows=N`: the DLQ's keys are the table's with `-dlq`."""
+        """`commit TABLE JOB attempt=A [base=KEY] main=KEY rows=N`: the DLQ's keys are the table's
+        with `-dlq`."""
         base, main = words.named.get("base", ""), words.named["main"]
         dlq = [key and key + "-dlq" for key in (base, main)]
         rows = words.number("rows", 0) or 0
@@ -396,13 +493,19 @@ class _Story:
             without=[words.named["without"]] if "without" in words.named else [],
             bytes_max=words.number("max", 1 << 30) or 0,
             fresh=fresh,
-            again=[(failure.stream, failure.uid, failure.record, failure.end) for failure in self.retried(_uid(words.plain[0]))],
+            again=[
+                (failure.stream, failure.uid, failure.record, failure.end)
+                for failure in self.retried(_uid(words.plain[0]))
+            ],
         )
         reply = self.world.apply(words.group, command)
         spans = []
         for found in reply.detail or ():
             last = found.slices[-1]
-            spans.append(f"{found.name} {max(found.first, found.slices[0].record)}..{found.end or last.record + last.records}")
+            spans.append(
+                f"{found.name} "
+                f"{max(found.first, found.slices[0].record)}..{found.end or last.record + last.records}"
+            )
         return [Code(reply.code).name, *spans]
 
     def retried(self, table: int) -> list[Failure]:
@@ -417,39 +520,66 @@ class _Story:
         pointer = f" main={table.main} dlq={table.dlq}" if table.main else ""
         planned = " planned" if table.planned else ""
         return [
-            f"{Code(reply.code).name} {_show_uid(table.uid)} job={table.job} {state}{planned} committed={table.committed} rows={table.rows}{pointer}"
+            f"{Code(reply.code).name} {_show_uid(table.uid)} job={table.job} {state}{planned} "
+            f"committed={table.committed} rows={table.rows}{pointer}"
         ]
 
     def do_read(self, words: _Words) -> list[str]:
         whole = words.flag("whole")
         record, byte = position_of(words.named.get("from", "start"))
         stream = self.stream(words.group, words.plain[0])
-        found = self.world.read(stream, Want(record, byte, words.number("max", 1 << 20) or 0, whole))
+        found = self.world.read(
+            stream, Want(record, byte, words.number("max", 1 << 20) or 0, whole)
+        )
         if isinstance(found, ReadRefused):
             return [f"refused {Code(found.code).name} {found.record}_{found.byte}"]
         payload, begin, end = found
         shown = payload.decode() if len(payload) < 80 else f"({len(payload)} bytes)"
-        plan = self.world.machines[words.group].plan_read(stream, record, byte, bytes_max=1 << 40, whole_records=whole)
+        plan = self.world.machines[words.group].plan_read(
+            stream, record, byte, bytes_max=1 << 40, whole_records=whole
+        )
         assert not isinstance(plan, ReadRefused)
         made_of = [type(piece).__name__ for piece in plan.pieces]
-        return [f"{begin[0]}_{begin[1]} .. {end[0]}_{end[1]} {shown!r}", f"then of {', '.join(made_of) or 'nothing'}"]
+        return [
+            f"{begin[0]}_{begin[1]} .. {end[0]}_{end[1]} {shown!r}",
+            f"then of {', '.join(made_of) or 'nothing'}",
+        ]
 
     def do_show(self, words: _Words) -> list[str]:
         machine = self.world.machines[words.group]
         lines = [self.line_of(stream) for stream in machine.streams.values()]
-        lines += [f"message {message} to {group}: {command}" for message, (group, command) in machine.outbox.items()]
+        lines += [
+            f"message {message} to {group}: {command}"
+            for message, (group, command) in machine.outbox.items()
+        ]
         lines += [f"holds {pack}: {held.slices}" for pack, held in machine.held.items()]
-        lines += [f"pack {key}: groups {pack.groups} condemned {pack.condemned_ms}" for key, pack in machine.packs.items()]
-        return [*lines, f"hot bytes {machine.hot_bytes}, needed places from {machine.needed_places()}"]
+        lines += [
+            f"pack {key}: groups {pack.groups} condemned {pack.condemned_ms}"
+            for key, pack in machine.packs.items()
+        ]
+        return [
+            *lines,
+            f"hot bytes {machine.hot_bytes}, needed places from {machine.needed_places()}",
+        ]
 
     def line_of(self, stream: Stream) -> str:
-        parts = [stream.name, f"uid={_show_uid(stream.uid)}", f"tail={stream.next_record}_{stream.next_byte}"]
-        parts += [word for word, true in (("closed", stream.closed), ("deleted", stream.deleted)) if true]
+        parts = [
+            stream.name,
+            f"uid={_show_uid(stream.uid)}",
+            f"tail={stream.next_record}_{stream.next_byte}",
+        ]
+        parts += [
+            word for word, true in (("closed", stream.closed), ("deleted", stream.deleted)) if true
+        ]
         if stream.first_record:
             parts.append(f"first={stream.first_record}_{stream.first_byte}")
         if stream.extras is not None:
-            parts.append(f"past={index.count(stream.extras.past)}{' detached' if stream.extras.detached else ''}")
+            parts.append(
+                f"past={index.count(stream.extras.past)}{' detached' if stream.extras.detached else ''}"
+            )
         parts.append(f"hot={len(stream.hot or ())} cold={index.count(stream.cold)}")
         for attempt, pin in (stream.pins or {}).items():
-            parts.append(f"pin {attempt}@{pin.record}_{pin.byte}{'' if pin.confirmed else ' unconfirmed'}")
+            parts.append(
+                f"pin {attempt}@{pin.record}_{pin.byte}{'' if pin.confirmed else ' unconfirmed'}"
+            )
         return " ".join(parts)

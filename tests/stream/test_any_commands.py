@@ -1,5 +1,6 @@
-"""Any commands in any order: a member that has just begun with a snapshot says the same to each, and is the same, byte for byte; and so is what the
-chain of deltas says (both are compared by the world)."""
+"""Any commands in any order: a member that has just begun with a snapshot says the same to each,
+and is the same, byte for byte; and so is what the chain of deltas says (both are compared by the
+world)."""
 
 from __future__ import annotations
 
@@ -69,7 +70,18 @@ class Player:
 
     def play(self) -> None:
         moves: list[Callable[[], object]] = [self.write] * 6 + [
-            *(self.create, self.create, self.end, self.touch, self.trim, self.retain, self.fork, self.unpin, self.deliver, self.flush),
+            *(
+                self.create,
+                self.create,
+                self.end,
+                self.touch,
+                self.trim,
+                self.retain,
+                self.fork,
+                self.unpin,
+                self.deliver,
+                self.flush,
+            ),
             *(
                 self.flush,
                 self.merge,
@@ -83,7 +95,16 @@ class Player:
                 self.event,
                 self.acknowledge,
             ),
-            *(self.members, self.link, self.link, self.create, self.end, self.forget, self.collect, self.restart),
+            *(
+                self.members,
+                self.link,
+                self.link,
+                self.create,
+                self.end,
+                self.forget,
+                self.collect,
+                self.restart,
+            ),
         ]
         for _ in range(STEPS):
             self.now_ms += self.random.choice([0, 1, 5, 50, 400])
@@ -127,8 +148,21 @@ class Player:
 
     def write(self) -> None:
         body = raw_batch(b"y" * self.random.randint(1, 9))
-        producer = Producer(self.random.choice("pq"), 0, self.random.randint(0, 3)) if self.chance(0.4) else None
-        self.apply(Append(self.name, self.now_ms, "text/plain", body, producer=producer, close=self.chance(0.03)))
+        producer = (
+            Producer(self.random.choice("pq"), 0, self.random.randint(0, 3))
+            if self.chance(0.4)
+            else None
+        )
+        self.apply(
+            Append(
+                self.name,
+                self.now_ms,
+                "text/plain",
+                body,
+                producer=producer,
+                close=self.chance(0.03),
+            )
+        )
 
     def end(self) -> None:
         stream = self.stream
@@ -138,7 +172,12 @@ class Player:
             self.apply(Delete(self.name, self.now_ms))
 
     def touch(self) -> None:
-        self.apply(Touch([(stream.uid, self.now_ms) for stream in list(self.machine.streams.values())[:3]], self.now_ms))
+        self.apply(
+            Touch(
+                [(stream.uid, self.now_ms) for stream in list(self.machine.streams.values())[:3]],
+                self.now_ms,
+            )
+        )
 
     def trim(self) -> None:
         stream = self.stream
@@ -158,7 +197,14 @@ class Player:
             return
         record, byte, content_type, encoding, ttl_seconds, _, depth, _, *first = pinned.detail
         fork = Fork(attempt, self.name, pinned.uid, record, byte, "", 0, depth, *first)
-        command = Create(self.random.choice(NAMES), self.now_ms, content_type, encoding, ttl_seconds=ttl_seconds, fork=fork)
+        command = Create(
+            self.random.choice(NAMES),
+            self.now_ms,
+            content_type,
+            encoding,
+            ttl_seconds=ttl_seconds,
+            fork=fork,
+        )
         self.apply(command, self.random.choice([1, 2]))
         if self.chance(0.6):
             self.apply(ConfirmPin(pinned.uid, attempt))
@@ -185,12 +231,16 @@ class Player:
         if hot:
             stream = self.random.choice(hot)
             self.packs += 1
-            cold = self.world.slice_of(stream, self.random.randint(1, len(stream.hot or ())), f"pack{self.packs}")
+            cold = self.world.slice_of(
+                stream, self.random.randint(1, len(stream.hot or ())), f"pack{self.packs}"
+            )
             self.apply(PackWritten(cold.pack, [self.group], self.now_ms), HOME)
             self.apply(PublishSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
 
     def merge(self) -> None:
-        several = [stream for stream in self.machine.streams.values() if index.count(stream.cold) > 1]
+        several = [
+            stream for stream in self.machine.streams.values() if index.count(stream.cold) > 1
+        ]
         if not several:
             return
         stream = self.random.choice(several)
@@ -199,8 +249,12 @@ class Player:
         some, world = entries[first : last + 1], self.world
         self.packs += 1
         records, length = sum(cold.records for cold in some), sum(cold.length for cold in some)
-        cold = ColdSlice(some[0].record, some[0].byte, records, length, f"pack{self.packs}", 0, 10, 5)
-        world.slices[cold.pack, 0] = [batch for each in some for batch in world.slices[each.pack, each.offset]]
+        cold = ColdSlice(
+            some[0].record, some[0].byte, records, length, f"pack{self.packs}", 0, 10, 5
+        )
+        world.slices[cold.pack, 0] = [
+            batch for each in some for batch in world.slices[each.pack, each.offset]
+        ]
         self.apply(PackWritten(cold.pack, [self.group], self.now_ms), HOME)
         self.apply(ReplaceSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
 
@@ -222,7 +276,17 @@ class Player:
         table = self.random.choice(list(JOBS))
         self.jobs[table] += self.chance(0.6)
         job, bytes_max, fresh = self.jobs[table], self.random.choice([5, 1000]), self.chance(0.9)
-        self.apply(ClaimRanges(table, job, self.random.choice([job - 1, job - 1, 0]), JOBS[table], [], bytes_max, fresh))
+        self.apply(
+            ClaimRanges(
+                table,
+                job,
+                self.random.choice([job - 1, job - 1, 0]),
+                JOBS[table],
+                [],
+                bytes_max,
+                fresh,
+            )
+        )
 
     def watch(self) -> None:
         table = self.random.choice(list(JOBS))
@@ -240,18 +304,30 @@ class Player:
     def put(self) -> None:
         pattern, kind = self.random.choice(["test/*", "**", ""]), self.random.choice([0, 1])
         config = SubscriptionConfig(kind, pattern, [self.name], "http://hook/", "wake/x", 1000)
-        self.apply(SubscriptionPut(self.random.choice("stu"), self.now_ms, config, "http://here"), HOME)
+        self.apply(
+            SubscriptionPut(self.random.choice("stu"), self.now_ms, config, "http://here"), HOME
+        )
 
     def members(self) -> None:
         home = self.home
         if home is not None:
-            self.apply(SubscriptionStreams(home.id, [self.name], [self.random.choice(NAMES)], self.now_ms), HOME)
+            self.apply(
+                SubscriptionStreams(home.id, [self.name], [self.random.choice(NAMES)], self.now_ms),
+                HOME,
+            )
 
     def link(self) -> None:
         home = self.home
         if home is not None:
             for group in (1, 2):
-                command = LinkSubscription(home.id, home.uid, home.revision, home.config.pattern, "wake/x", list(home.streams))
+                command = LinkSubscription(
+                    home.id,
+                    home.uid,
+                    home.revision,
+                    home.config.pattern,
+                    "wake/x",
+                    list(home.streams),
+                )
                 self.apply(command, group)
             self.apply(SubscriptionLinked(home.id, home.uid, home.revision), HOME)
 
@@ -260,13 +336,26 @@ class Player:
         if home is not None:
             event, wake_id = self.random.choice(list(Event)), home.wake_id or "w"
             self.apply(
-                SubscriptionEvent(home.id, home.uid, event, self.now_ms, home.generation, wake_id, self.name, self.now_ms + 10), HOME
+                SubscriptionEvent(
+                    home.id,
+                    home.uid,
+                    event,
+                    self.now_ms,
+                    home.generation,
+                    wake_id,
+                    self.name,
+                    self.now_ms + 10,
+                ),
+                HOME,
             )
 
     def acknowledge(self) -> None:
         home, stream = self.home, self.stream
         if home is not None and stream is not None:
-            place = self.random.randint(0, stream.next_record + 1), self.random.randint(0, stream.next_byte)
+            place = (
+                self.random.randint(0, stream.next_record + 1),
+                self.random.randint(0, stream.next_byte),
+            )
             self.apply(AckLinks(home.id, home.uid, [(stream.name, stream.uid, *place)]))
 
     def forget(self) -> None:

@@ -45,7 +45,8 @@ A = "a"
 
 
 def changing(world: World) -> Callable[[Command], None]:
-    """Applies a command to group 1, and sees that it changes something and that the change is kept."""
+    """Applies a command to group 1, and sees that it changes something and that the change is
+    kept."""
     machine = world.machines[1]
 
     def apply(command: Command) -> None:
@@ -71,7 +72,11 @@ def test_each_command_alone() -> None:
     apply(Unpin(uid, "attempt-2", 802))
     apply(RefuseAttempt("fork", "attempt-3", 803))
     apply(Trim([(uid, 1, 2)], 803))
-    apply(PublishSlices("packs/1", 2, 1, [(uid, world.slice_of(machine.streams[A], 1, "packs/1"))], 804))
+    apply(
+        PublishSlices(
+            "packs/1", 2, 1, [(uid, world.slice_of(machine.streams[A], 1, "packs/1"))], 804
+        )
+    )
     apply(PackWritten("packs/2", [1, 2], 805))
     apply(ReleasePack("packs/2", 1, 806))
     apply(ReleasePack("packs/2", 2, 807))
@@ -115,8 +120,11 @@ def test_each_command_of_a_subscription_alone() -> None:
     apply(SubscriptionLinked("s", uid, 9))
 
 
-def test_who_watches_a_stream_by_its_name_is_the_same_on_a_member_that_began_with_a_snapshot() -> None:
-    """Byte for byte: the world compares. They are told of the name in another order than they came in."""
+def test_who_watches_a_stream_by_its_name_is_the_same_on_a_member_that_began_with_a_snapshot() -> (
+    None
+):
+    """Byte for byte: the world compares. They are told of the name in another order than they came
+    in."""
     world = World()
     for command in (
         LinkSubscription("s", 5, 1, "", "", []),

@@ -1,4 +1,5 @@
-"""The bytes of every command are a format: they lie in journals. Fields are only appended, with defaults."""
+"""The bytes of every command are a format: they lie in journals. Fields are only appended, with
+defaults."""
 
 import msgspec
 import pytest
@@ -12,7 +13,9 @@ from polynya.stream.state.feature_level import level_of, tag_of
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
 KAFKA_BATCH = c.Batch(c.Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record_time_ms_max=7)
-FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4)
+FORK = c.Fork(
+    "ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4
+)
 SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
 CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
 NODE = c.NodeRecord(4, "h:1", "http://h", "z", 2, c.NodeState.CORDONED, 3)
@@ -20,7 +23,20 @@ READER = c.NodeRecord(5, "h:2", "http://i", "far", reader=True)
 
 GOLDEN: list[tuple[c.Command, str]] = [
     (
-        c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", FORK, c.Retention(60, 1000)),
+        c.Create(
+            "docs/a",
+            1,
+            "application/json",
+            1,
+            60,
+            None,
+            True,
+            BATCH,
+            PRODUCER,
+            "s",
+            FORK,
+            c.Retention(60, 1000),
+        ),
         (
             "9d01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
             "00000300000000000795a1700102ff00a1739ad9206162616261626162616261626162616261626162616261626162616261"
@@ -28,7 +44,10 @@ GOLDEN: list[tuple[c.Command, str]] = [
             "30303030303900020104923ccd03e8"
         ),
     ),
-    (c.Create("docs/a", 1, "text/plain", 0), "9d01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0"),
+    (
+        c.Create("docs/a", 1, "text/plain", 0),
+        "9d01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0",
+    ),
     (
         c.Append("docs/a", 2, "application/json", BATCH, PRODUCER, "s", True, 7),
         (
@@ -41,7 +60,10 @@ GOLDEN: list[tuple[c.Command, str]] = [
         c.Produce("kafka/t/0", 5, KAFKA_BATCH, c.Producer("4096", 2, 2**31 - 1, 1, 1), 7),
         "9608a96b61666b612f742f3005980203c4053132333435cee3069283c40000010795a43430393602ce7fffffff010107",
     ),
-    (c.Produce("kafka/t/0", 5, KAFKA_BATCH), "9608a96b61666b612f742f3005980203c4053132333435cee3069283c400000107c000"),
+    (
+        c.Produce("kafka/t/0", 5, KAFKA_BATCH),
+        "9608a96b61666b612f742f3005980203c4053132333435cee3069283c400000107c000",
+    ),
     (c.ProducerIds(1000, 5), "9309cd03e805"),
     (c.Delete("docs/a", 3, 7), "9403a6646f63732f610307"),
     (c.Expire("docs/a", 7, 2, 4), "9504a6646f63732f61070204"),
@@ -70,8 +92,14 @@ GOLDEN: list[tuple[c.Command, str]] = [
             "2d30302f312d6666183dcee30692830808"
         ),
     ),
-    (c.PackWritten("packs/20260101-00/1-ff", [1, 2], 9), "941fb67061636b732f32303236303130312d30302f312d666692010209"),
-    (c.ReleasePack("packs/20260101-00/1-ff", 2, 10), "9420b67061636b732f32303236303130312d30302f312d6666020a"),
+    (
+        c.PackWritten("packs/20260101-00/1-ff", [1, 2], 9),
+        "941fb67061636b732f32303236303130312d30302f312d666692010209",
+    ),
+    (
+        c.ReleasePack("packs/20260101-00/1-ff", 2, 10),
+        "9420b67061636b732f32303236303130312d30302f312d6666020a",
+    ),
     (
         c.ReplaceSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
         "9622b67061636b732f32303236303130312d30302f312d666601049192079900000205b67061636b732f32303236303130312d30302f"
@@ -82,10 +110,16 @@ GOLDEN: list[tuple[c.Command, str]] = [
         c.SubscriptionPut("s", 14, CONFIG, "http://h:1"),
         "9528a1730e9701a6646f63732f2a91a6646f63732f61a0ac64656661756c742f77616b65cd7530a164aa687474703a2f2f683a31",
     ),
-    (c.SubscriptionStreams("s", ["docs/a"], ["docs/b"], 15), "9529a17391a6646f63732f6191a6646f63732f620f"),
+    (
+        c.SubscriptionStreams("s", ["docs/a"], ["docs/b"], 15),
+        "9529a17391a6646f63732f6191a6646f63732f620f",
+    ),
     (c.SubscriptionDelete("s", 16), "932aa17310"),
     (c.SubscriptionLinked("s", 7, 2), "942ba1730702"),
-    (c.SubscriptionEvent("s", 7, 2, 17, 3, "w_1", "worker", 18), "992ca17307021103a3775f31a6776f726b657212"),
+    (
+        c.SubscriptionEvent("s", 7, 2, 17, 3, "w_1", "worker", 18),
+        "992ca17307021103a3775f31a6776f726b657212",
+    ),
     (
         c.LinkSubscription("s", 7, 2, "docs/*", "default/wake", ["docs/a"]),
         "972da1730702a6646f63732f2aac64656661756c742f77616b6591a6646f63732f61",
@@ -95,13 +129,19 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (c.TableOpen(3, 12), "933d030c"),
     (c.TablePlanned(3, 1), "933e0301"),
-    (c.TableCommit(3, 1, "ab", "", "", "m1", "d1", 100, 2, 13, "r1"), "9c3f0301a26162a0a0a26d31a2643164020da27231"),
+    (
+        c.TableCommit(3, 1, "ab", "", "", "m1", "d1", 100, 2, 13, "r1"),
+        "9c3f0301a26162a0a0a26d31a2643164020da27231",
+    ),
     (c.TableAbandon(3, 1), "93400301"),
     (
         c.ClaimRanges(3, 1, 0, "docs/", ["docs/long/"], 1 << 30, True),
         "9941030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c390",
     ),
-    (c.ClaimRanges(3, 1, 0, "docs/", [], 5, False, [("docs/a", 7, 2, 4)]), "9941030100a5646f63732f9005c29194a6646f63732f61070204"),
+    (
+        c.ClaimRanges(3, 1, 0, "docs/", [], 5, False, [("docs/a", 7, 2, 4)]),
+        "9941030100a5646f63732f9005c29194a6646f63732f61070204",
+    ),
     (c.MetaSet("k", b"v"), "9350a16bc40176"),
     (
         t.TableMake("all", ["default/docs", "docs/"], "docs", True, [("id", "long")], 11),
@@ -113,7 +153,10 @@ GOLDEN: list[tuple[c.Command, str]] = [
     ),
     (t.TableRetry(3, 13), "9344030d"),
     (t.WatchStreams(3, ["docs/"], True, 14), "95450391a5646f63732fc30e"),
-    (c.MetaChange("access", 3, [("token/a", b"v"), ("jti/b", None)]), "9459a6616363657373039292a7746f6b656e2f61c4017692a56a74692f62c0"),
+    (
+        c.MetaChange("access", 3, [("token/a", b"v"), ("jti/b", None)]),
+        "9459a6616363657373039292a7746f6b656e2f61c4017692a56a74692f62c0",
+    ),
     (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
     (
         c.ClusterBorn([NODE], [c.Placement((1, 2, 3), (1, 2, 4), 2, 7)], 3),
@@ -128,7 +171,10 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.SetLevel(7), "925a07"),
     (c.ReaderAdd(READER), "925b9905a3683a32a8687474703a2f2f69a3666172000000c3a0"),
     (c.NodePromote(4, True), "935c04c3"),
-    (c.TopicPut("t", bytes(16), 3, [("k", "v")], 9), "9664a174c410" + "00" * 16 + "039192a16ba17609"),
+    (
+        c.TopicPut("t", bytes(16), 3, [("k", "v")], 9),
+        "9664a174c410" + "00" * 16 + "039192a16ba17609",
+    ),
     (c.TopicReady("t", bytes(16)), "9365a174c410" + "00" * 16),
     (c.TopicDrop("t", bytes(16)), "9366a174c410" + "00" * 16),
     (c.TopicGone("t", bytes(16)), "9367a174c410" + "00" * 16),
@@ -153,11 +199,17 @@ def test_bytes_are_golden(command: c.Command, golden: str) -> None:
 
 def test_a_node_of_the_release_before_is_no_read_replica() -> None:
     before = bytes.fromhex("93539704a3683a31a8687474703a2f2f68a17a020103c3")
-    assert msgspec.msgpack.decode(before, type=AnyCommand) == c.NodeAdd(NODE, True) and not NODE.reader
+    assert (
+        msgspec.msgpack.decode(before, type=AnyCommand) == c.NodeAdd(NODE, True) and not NODE.reader
+    )
 
 
 def test_every_command_has_golden_bytes() -> None:
-    kinds = [kind for kind in (*vars(c).values(), *vars(t).values()) if isinstance(kind, type) and issubclass(kind, c.Command)]
+    kinds = [
+        kind
+        for kind in (*vars(c).values(), *vars(t).values())
+        if isinstance(kind, type) and issubclass(kind, c.Command)
+    ]
     tagged = set(kinds) - {c.Command}
     assert tagged == {type(command) for command, _ in GOLDEN}
 
@@ -166,7 +218,9 @@ def test_fields_that_a_later_release_appended_are_ignored_and_missing_ones_have_
     later = msgspec.msgpack.encode([24, 5, "of a later release"])
     assert msgspec.msgpack.decode(later, type=AnyCommand) == c.Acknowledge(5)
     earlier = msgspec.msgpack.encode([20, "docs/a", "attempt", "docs/b", 1])
-    assert msgspec.msgpack.decode(earlier, type=AnyCommand) == c.PinSource("docs/a", "attempt", "docs/b", 1)
+    assert msgspec.msgpack.decode(earlier, type=AnyCommand) == c.PinSource(
+        "docs/a", "attempt", "docs/b", 1
+    )
 
 
 def test_what_the_first_release_wrote_is_read() -> None:
@@ -178,7 +232,9 @@ def test_what_the_first_release_wrote_is_read() -> None:
         "3030303030390002"
     )
     earlier = msgspec.structs.replace(FORK, first_record=0, first_byte=0)
-    expected = c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", earlier)
+    expected = c.Create(
+        "docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", earlier
+    )
     assert msgspec.msgpack.decode(bytes.fromhex(data), type=AnyCommand) == expected
 
 

@@ -18,7 +18,8 @@ WITH_LOG_TIME = (
 
 @pytest.mark.parametrize(("golden", "log_ms"), [(FIRST, 2), (WITH_LOG_TIME, 3)])
 def test_bytes_are_golden(golden: str, log_ms: int) -> None:
-    """The first deltas did not know log time: the latest activity of a stream that is there counts."""
+    """The first deltas did not know log time: the latest activity of a stream that is there
+    counts."""
     machine = Machine(1, 4)
     machine.apply(Create("a/old", 1, "text/plain", Encoding.BYTES))
     base = deltas.SnapshotPart(machine.snapshot())
@@ -30,9 +31,13 @@ def test_bytes_are_golden(golden: str, log_ms: int) -> None:
     changes = machine.take_changes()
     count, streams = deltas.encode_streams(machine, iter(changes.streams))
     delta = deltas.encode_head(machine, changes, count, whole=False) + streams
-    assert deltas.merge([base, deltas.SnapshotPart(delta, delta=True, root=False)]) == machine.snapshot()
+    assert (
+        deltas.merge([base, deltas.SnapshotPart(delta, delta=True, root=False)])
+        == machine.snapshot()
+    )
     restored = Machine.restore(
-        deltas.merge([base, deltas.SnapshotPart(bytes.fromhex(golden), delta=True, root=False)]), lambda place, uid: b""
+        deltas.merge([base, deltas.SnapshotPart(bytes.fromhex(golden), delta=True, root=False)]),
+        lambda place, uid: b"",
     )
     assert restored.log_ms == log_ms
     restored.log_ms = machine.log_ms

@@ -16,7 +16,11 @@ FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
 def rows(page: str) -> set[tuple[str, ...]]:
     lines = (FORMATS / page).read_text().splitlines()
-    return {tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")}
+    return {
+        tuple(cell.strip() for cell in line.strip("|").split("|"))
+        for line in lines
+        if line.startswith("|")
+    }
 
 
 def fields(kind: type) -> str:
@@ -28,7 +32,9 @@ def fields(kind: type) -> str:
     [
         kind
         for kind in (*vars(commands).values(), *vars(table_commands).values())
-        if isinstance(kind, type) and issubclass(kind, commands.Command) and kind is not commands.Command
+        if isinstance(kind, type)
+        and issubclass(kind, commands.Command)
+        and kind is not commands.Command
     ],
 )
 def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
@@ -81,7 +87,13 @@ def test_delta_is_in_the_page(kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [subscriptions_model.Subscription, subscriptions_model.Tombstone, subscriptions_model.Registration, subscriptions_model.Link]
+    "kind",
+    [
+        subscriptions_model.Subscription,
+        subscriptions_model.Tombstone,
+        subscriptions_model.Registration,
+        subscriptions_model.Link,
+    ],
 )
 def test_state_of_subscriptions_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")

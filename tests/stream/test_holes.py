@@ -1,4 +1,5 @@
-"""Numbers that a new history jumped over: whatever lies around them is read, flushed, merged, trimmed and forked as if they were not there."""
+"""Numbers that a new history jumped over: whatever lies around them is read, flushed, merged,
+trimmed and forked as if they were not there."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from worlds.stream import World, json_batch, raw_batch
 
 from polynya.base.names import group_of
 from polynya.cold.planner import cut_runs
-from polynya.stream.commands import Append, ClaimRanges, Create, Encoding, PinSource, PublishSlices, Trim
+from polynya.stream.commands import (
+    Append,
+    ClaimRanges,
+    Create,
+    Encoding,
+    PinSource,
+    PublishSlices,
+    Trim,
+)
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code
 from polynya.stream.rules.tables import lag_of
@@ -43,7 +52,12 @@ class Holey:
     def append(self, count: int) -> None:
         texts = [b'"%d"' % (len(self.records) + number) for number in range(count)]
         record, byte = self.stream.next_record, self.stream.next_byte
-        assert self.world.apply(self.group, Append(NAME, 2, "application/json", json_batch(*texts))).code == Code.OK
+        assert (
+            self.world.apply(
+                self.group, Append(NAME, 2, "application/json", json_batch(*texts))
+            ).code
+            == Code.OK
+        )
         for text in texts:
             self.records.append((record, byte, text))
             record, byte = record + 1, byte + len(text) + 1
@@ -52,11 +66,14 @@ class Holey:
         """As the flusher would: runs without a hole, one after the other."""
         for run in cut_runs(self.stream.hot, 1 << 20) if self.stream.hot else ():
             cold = self.world.slice_of(self.stream, len(run), f"p{self.world.place}")
-            reply = self.world.apply(self.group, PublishSlices(cold.pack, 1, 1, [(self.stream.uid, cold)]))
+            reply = self.world.apply(
+                self.group, PublishSlices(cold.pack, 1, 1, [(self.stream.uid, cold)])
+            )
             assert reply.detail == [0]
 
     def read(self, record: int, byte: int = 0, bytes_max: int = 1 << 20) -> list[bytes]:
-        """All from there on, page by page. A page ends behind its last record: whoever counts back from there finds the others."""
+        """All from there on, page by page. A page ends behind its last record: whoever counts back
+        from there finds the others."""
         found, at, pages = b"", (record, byte), 0
         behind = {text: (number + 1, begin + len(text) + 1) for number, begin, text in self.records}
         tail = (self.stream.next_record, self.stream.next_byte)
@@ -73,17 +90,30 @@ class Holey:
 
 
 @given(STEPS, st.integers(1, 40), st.data())
-def test_every_position_reads_what_lies_behind_it(steps: list[int | str], bytes_max: int, data: st.DataObject) -> None:
+def test_every_position_reads_what_lies_behind_it(
+    steps: list[int | str], bytes_max: int, data: st.DataObject
+) -> None:
     holey = Holey(steps)
     texts = [text for _, _, text in holey.records]
     assert holey.read(0, bytes_max=bytes_max) == texts
-    edges = [number for number, _, _ in holey.records] + [number + 1 for number, _, _ in holey.records] + [0, holey.stream.next_record]
-    at = max(0, data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 0, 0, 1, JUMP // 2, -1])))
+    edges = (
+        [number for number, _, _ in holey.records]
+        + [number + 1 for number, _, _ in holey.records]
+        + [0, holey.stream.next_record]
+    )
+    at = max(
+        0,
+        data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 0, 0, 1, JUMP // 2, -1])),
+    )
     if at <= holey.stream.next_record:
-        assert holey.read(at, bytes_max=bytes_max) == [text for number, _, text in holey.records if number >= at]
+        assert holey.read(at, bytes_max=bytes_max) == [
+            text for number, _, text in holey.records if number >= at
+        ]
     if holey.records:
         _, byte, _ = holey.records[data.draw(st.integers(0, len(holey.records) - 1))]
-        assert holey.read(AT_BYTE, byte, bytes_max) == [text for _, begin, text in holey.records if begin >= byte]
+        assert holey.read(AT_BYTE, byte, bytes_max) == [
+            text for _, begin, text in holey.records if begin >= byte
+        ]
 
 
 @given(STEPS, st.data())
@@ -104,8 +134,16 @@ def test_a_trim_into_a_hole_is_one_to_its_end(steps: list[int | str], data: st.D
 def test_what_is_missing_is_counted(steps: list[int | str]) -> None:
     holey = Holey(steps)
     assert holey.stream.next_record - record_gaps.missing(holey.stream, 0) == len(holey.records)
-    behind = [at for at in range(1, index.count(holey.stream.cold)) if at in record_gaps.entries_behind(holey.stream.cold or b"")]
-    assert all(index.begin_of(holey.stream.cold or b"", at)[0] > index.end_of(holey.stream.cold or b"", at - 1)[0] for at in behind)
+    behind = [
+        at
+        for at in range(1, index.count(holey.stream.cold))
+        if at in record_gaps.entries_behind(holey.stream.cold or b"")
+    ]
+    assert all(
+        index.begin_of(holey.stream.cold or b"", at)[0]
+        > index.end_of(holey.stream.cold or b"", at - 1)[0]
+        for at in behind
+    )
 
 
 def test_a_table_says_nothing_of_numbers_that_were_jumped_over() -> None:
@@ -118,14 +156,18 @@ def test_a_table_says_nothing_of_numbers_that_were_jumped_over() -> None:
     holey.append(3)
     assert [(lag.records, lag.skipped) for lag in lag_of(machine, 7, "docs/", [], 1)][-1] == (3, 0)
     holey.flush()
-    again = holey.world.apply(holey.group, ClaimRanges(7, 2, 1, "docs/", [], 1 << 20, True)).detail[0]
+    again = holey.world.apply(holey.group, ClaimRanges(7, 2, 1, "docs/", [], 1 << 20, True)).detail[
+        0
+    ]
     assert [cold.records for cold in again.slices] == [3]
     assert (holey.stream.tables or {})[7].skipping == 0
 
 
 def test_a_fork_in_a_hole_begins_behind_it() -> None:
     holey = Holey([2, "flush", "jump", 3])
-    pinned = holey.world.apply(holey.group, PinSource(NAME, "a" * 32, "docs/b", 5, record=JUMP // 2, byte=0))
+    pinned = holey.world.apply(
+        holey.group, PinSource(NAME, "a" * 32, "docs/b", 5, record=JUMP // 2, byte=0)
+    )
     assert pinned.detail[:2] == [holey.records[2][0], holey.records[2][1]]
 
 

@@ -1,4 +1,5 @@
-"""Kafka's producers: sequences that wrap, what is forgotten, and the rules against a naive model."""
+"""Kafka's producers: sequences that wrap, what is forgotten, and the rules against a naive
+model."""
 
 from __future__ import annotations
 
@@ -32,7 +33,14 @@ def machine() -> Machine:
     return machine
 
 
-def produce(machine: Machine, sequence: int, records: int = 1, *, id: int = 7, now_ms: int = 1) -> Reply:  # noqa: A002
+def produce(
+    machine: Machine,
+    sequence: int,
+    records: int = 1,
+    *,
+    id: int = 7,  # noqa: A002
+    now_ms: int = 1,
+) -> Reply:
     command = Produce(NAME, now_ms, kafka_batch(records), kafka_producer(id, 0, sequence, records))
     assert not fault_of(command)
     return machine.apply(command)
@@ -51,7 +59,9 @@ def test_a_sequence_wraps_and_its_receipts_stay(machine: Machine) -> None:
     assert produce(machine, LAST - 2, 2).first_record == 0
     assert produce(machine, LAST, 3).first_record == 2, "the last sequence, then 0 and 1"
     assert produce(machine, 2).first_record == 5
-    assert [produce(machine, *batch).first_record for batch in ((LAST - 2, 2), (LAST, 3), (2, 1))] == [0, 2, 5]
+    assert [
+        produce(machine, *batch).first_record for batch in ((LAST - 2, 2), (LAST, 3), (2, 1))
+    ] == [0, 2, 5]
     assert produce(machine, LAST).code == Code.PRODUCER_GAP
     reply = produce(machine, 4)
     assert (reply.code, reply.expected_sequence) == (Code.PRODUCER_GAP, 3)
@@ -74,7 +84,9 @@ def test_an_older_batch_of_before_the_wrap_is_a_repeat(machine: Machine) -> None
     assert produce(machine, 0).code == Code.DUPLICATE
 
 
-def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(producers, "PRODUCERS_PER_STREAM_MAX", 2)
     for id_ in (5, 6):
         assert produce(machine, 0, id=id_).code == Code.OK
@@ -114,7 +126,9 @@ def test_what_was_lost_is_undone_also_behind_a_wrap(machine: Machine) -> None:
 def test_the_level_goes_by_what_a_command_holds() -> None:
     batch, append = kafka_batch(2), Append("a", 1, "", raw_batch(b"x"))
     command = Produce("a", 1, batch)
-    assert [level_for(each) for each in (append, Bundle([append]), command, Bundle([append, command]))] == [1, 2, 3, 3]
+    assert [
+        level_for(each) for each in (append, Bundle([append]), command, Bundle([append, command]))
+    ] == [1, 2, 3, 3]
     assert level_for(Create("a", 1, "", Encoding.KAFKA)) == 3
     assert level_for(Create("a", 1, "", Encoding.JSON)) == 1
 
@@ -144,10 +158,16 @@ def test_a_standalone_group_that_has_a_kafka_batch_is_of_level_3(machine: Machin
         (Produce("a", 1, raw_batch(b"x")), "has a batch of encoding 0; expected 2"),
         (Produce("a", 1, Batch(Encoding.KAFKA, 2, b"xx", 0, bytes(8))), "has record lengths"),
         (Produce("a", 1, Batch(Encoding.KAFKA, 2, b"", 0)), "no payload"),
-        (Produce("a", 1, kafka_batch(2), Producer("7", 0, 0, 0, 1)), "does not match a batch of 2 records"),
+        (
+            Produce("a", 1, kafka_batch(2), Producer("7", 0, 0, 0, 1)),
+            "does not match a batch of 2 records",
+        ),
         (Produce("a", 1, kafka_batch(1), Producer("7", 0, 0, 0, 0)), "does not match"),
         (Produce("a", 1, kafka_batch(1), Producer("x", 0, 0, 0, 1)), "does not match"),
-        (Produce("a", 1, kafka_batch(1), Producer("7", 0, LAST + 1, LAST + 1, 1)), "does not match"),
+        (
+            Produce("a", 1, kafka_batch(1), Producer("7", 0, LAST + 1, LAST + 1, 1)),
+            "does not match",
+        ),
     ],
 )
 def test_what_no_client_can_mean_is_refused_before_the_log(command: Any, fault: str) -> None:
@@ -161,18 +181,25 @@ def test_a_restore_allots_no_id_that_the_lost_history_may_have_allotted(machine:
 
 
 class Producers(RuleBasedStateMachine):
-    """Two producers against a model that forgets nothing: every batch that was applied, with its epoch."""
+    """Two producers against a model that forgets nothing: every batch that was applied, with its
+    epoch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.machine = Machine(1)
         self.machine.apply(Create(NAME, 0, "", Encoding.KAFKA))
-        self.applied: dict[int, list[tuple[int, int, int]]] = {1: [], 2: []}  # first, records, record
+        # first, records, record
+        self.applied: dict[int, list[tuple[int, int, int]]] = {
+            1: [],
+            2: [],
+        }
         self.epochs = {1: 0, 2: 0}
         self.begins = {1: 0, 2: 0}
 
     def ask(self, id_: int, epoch: int, first: int, records: int) -> Reply:
-        command = Produce(NAME, 1, kafka_batch(records), kafka_producer(id_, epoch, first % 2**31, records))
+        command = Produce(
+            NAME, 1, kafka_batch(records), kafka_producer(id_, epoch, first % 2**31, records)
+        )
         assert not fault_of(command)
         return self.machine.apply(command)
 
@@ -183,7 +210,9 @@ class Producers(RuleBasedStateMachine):
         stream = self.machine.lookup(NAME)
         assert stream is not None
         last = LAST - left
-        stream.producers = (stream.producers or {}) | {f"1\0{id_}": producers.NEW.pack(0, last, 0, last, last, 0, 1)}
+        stream.producers = (stream.producers or {}) | {
+            f"1\0{id_}": producers.NEW.pack(0, last, 0, last, last, 0, 1)
+        }
         self.begins[id_] = last + 1
         self.applied[id_] = [(last, 1, 0)]
 
@@ -234,7 +263,11 @@ class Producers(RuleBasedStateMachine):
 
     @rule()
     def restored(self) -> None:
-        payloads = [batch.payload for stream in self.machine.hot.values() for batch in reversed(stream.hot or ())]
+        payloads = [
+            batch.payload
+            for stream in self.machine.hot.values()
+            for batch in reversed(stream.hot or ())
+        ]
         before = self.machine.snapshot()
         self.machine = Machine.restore(before, lambda place, uid: payloads.pop(0))
         assert self.machine.snapshot() == before

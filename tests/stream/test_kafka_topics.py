@@ -36,7 +36,14 @@ def test_late_steps_of_an_earlier_topic_change_nothing() -> None:
     codes(machine, put(SECOND))
     before, changes = machine.snapshot(), machine.topic_changes
     assert (
-        codes(machine, TopicReady("t", FIRST), TopicDrop("t", FIRST), TopicGone("t", FIRST), TopicGone("t", SECOND)) == [Code.NOT_FOUND] * 4
+        codes(
+            machine,
+            TopicReady("t", FIRST),
+            TopicDrop("t", FIRST),
+            TopicGone("t", FIRST),
+            TopicGone("t", SECOND),
+        )
+        == [Code.NOT_FOUND] * 4
     )
     assert machine.snapshot() == before
     assert machine.topic_changes == changes
@@ -44,7 +51,11 @@ def test_late_steps_of_an_earlier_topic_change_nothing() -> None:
 
 def test_a_dropped_topic_does_not_become_ready() -> None:
     machine = Machine(0, 4)
-    assert codes(machine, put(FIRST), TopicDrop("t", FIRST), TopicReady("t", FIRST)) == [Code.CREATED, Code.OK, Code.NOT_FOUND]
+    assert codes(machine, put(FIRST), TopicDrop("t", FIRST), TopicReady("t", FIRST)) == [
+        Code.CREATED,
+        Code.OK,
+        Code.NOT_FOUND,
+    ]
     assert machine.topics["t"].state == TopicState.DROPPED
 
 

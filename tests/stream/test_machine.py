@@ -1,4 +1,5 @@
-"""What stories do not tell: cost, bounds, snapshots that are damaged, and agreement with neighbours."""
+"""What stories do not tell: cost, bounds, snapshots that are damaged, and agreement with
+neighbours."""
 
 import tracemalloc
 
@@ -11,14 +12,25 @@ from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.service.api import Position
 from polynya.stream import machine as machine_module
 from polynya.stream import read_plan
-from polynya.stream.commands import Append, Batch, Create, Fork, Producer, PublishSlices, RefuseAttempt
+from polynya.stream.commands import (
+    Append,
+    Batch,
+    Create,
+    Fork,
+    Producer,
+    PublishSlices,
+    RefuseAttempt,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 
 
 def test_an_idle_stream_costs_less_than_two_kilobytes() -> None:
     count = 100_000
-    encoded = [msgspec.msgpack.encode(Create(f"docs/agent-{i:08d}/session", i, "application/json", 1)) for i in range(count)]
+    encoded = [
+        msgspec.msgpack.encode(Create(f"docs/agent-{i:08d}/session", i, "application/json", 1))
+        for i in range(count)
+    ]
     decoder = msgspec.msgpack.Decoder(Create)
     machine = Machine(1)
     tracemalloc.start()
@@ -31,7 +43,11 @@ def test_an_idle_stream_costs_less_than_two_kilobytes() -> None:
 
 
 def test_positions_mean_the_same_in_the_service() -> None:
-    assert (Position.START, Position.NOW, Position.AT_BYTE) == (read_plan.START, read_plan.NOW, read_plan.AT_BYTE)
+    assert (Position.START, Position.NOW, Position.AT_BYTE) == (
+        read_plan.START,
+        read_plan.NOW,
+        read_plan.AT_BYTE,
+    )
 
 
 def test_hot_bytes_are_counted_and_not_bounded_by_the_machine() -> None:
@@ -42,7 +58,9 @@ def test_hot_bytes_are_counted_and_not_bounded_by_the_machine() -> None:
     world.apply(1, Create("docs/a", 1, "text/plain", 0, batch=big))
     stream = machine.lookup("docs/a")
     assert stream is not None
-    assert world.apply(1, Append("docs/a", 1, "text/plain", big, Producer("p", 0, 0))).code == Code.OK
+    assert (
+        world.apply(1, Append("docs/a", 1, "text/plain", big, Producer("p", 0, 0))).code == Code.OK
+    )
     assert world.apply(1, Append("docs/a", 1, "text/plain", raw_batch(b"x"))).code == Code.OK
     assert machine.hot_bytes == HOT_BYTES_PER_GROUP + 1
     world.apply(1, PublishSlices("pack", 1, 1, [(stream.uid, world.slice_of(stream, 1, "pack"))]))
@@ -56,12 +74,18 @@ def test_remembered_attempts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         machine.apply(RefuseAttempt("docs/fork", attempt, 1))
     assert list(machine.attempts) == ["a2", "a3"]
     fork = Fork("a3", "docs/a", 1 << 48 | 1, 0, 0)
-    assert machine.apply(Create("docs/fork", 1, "text/plain", 0, fork=fork)).code == Code.ATTEMPT_REFUSED
+    assert (
+        machine.apply(Create("docs/fork", 1, "text/plain", 0, fork=fork)).code
+        == Code.ATTEMPT_REFUSED
+    )
 
 
 def test_uids_are_never_used_again() -> None:
     machine = Machine(5)
-    uids = {machine.apply(Create("docs/a", now_ms, "text/plain", 0, ttl_seconds=0)).uid for now_ms in range(10)}
+    uids = {
+        machine.apply(Create("docs/a", now_ms, "text/plain", 0, ttl_seconds=0)).uid
+        for now_ms in range(10)
+    }
     assert uids == {5 << 48 | counter for counter in range(1, 11)}
     restored = Machine.restore(machine.snapshot(), lambda place, uid: b"")
     assert restored.apply(Create("docs/b", 99, "text/plain", 0)).uid == 5 << 48 | 11
@@ -100,7 +124,8 @@ def test_a_damaged_snapshot_or_journal_is_a_fault() -> None:
 
 
 def test_stale_places_do_not_hide_older_ones() -> None:
-    """A batch may be copied forward in the journal; the lowest place is that of any batch, not of the first."""
+    """A batch may be copied forward in the journal; the lowest place is that of any batch, not of
+    the first."""
     machine = Machine(1)
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"x")), 10)
     machine.apply(Append("docs/a", 1, "text/plain", raw_batch(b"y")), 20)

@@ -40,7 +40,10 @@ from polynya.stream.state.model import Stream
 
 GROUPS = 2
 NAMES = [f"docs/{letter}" for letter in "abcdef"]
-SIZES = st.one_of(st.integers(1, 12), st.sampled_from([RAW_STEP_BYTES - 1, RAW_STEP_BYTES, RAW_STEP_BYTES + 1, 150_000]))
+SIZES = st.one_of(
+    st.integers(1, 12),
+    st.sampled_from([RAW_STEP_BYTES - 1, RAW_STEP_BYTES, RAW_STEP_BYTES + 1, 150_000]),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -105,7 +108,9 @@ class AgainstLists(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), encoding=st.sampled_from([Encoding.BYTES, Encoding.JSON]))
     def create(self, name: str, encoding: int) -> None:
         self.clock += 1
-        reply = self.world.apply(group_of(name, GROUPS), Create(name, self.clock, f"type/{encoding}", encoding))
+        reply = self.world.apply(
+            group_of(name, GROUPS), Create(name, self.clock, f"type/{encoding}", encoding)
+        )
         known = self.known.get(name)
         if known is None:
             if reply.code in (Code.GONE, Code.ATTEMPT_PENDING):
@@ -114,11 +119,16 @@ class AgainstLists(RuleBasedStateMachine):
             assert reply.code == Code.CREATED
             self.known[name] = Naive(encoding, [])
         else:
-            same = known.encoding == encoding and not known.closed and self.stream(name).fork is None
+            same = (
+                known.encoding == encoding and not known.closed and self.stream(name).fork is None
+            )
             assert reply.code == (Code.EXISTS if same else Code.EXISTS_DIFFERENT)
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), batches=st.lists(st.lists(SIZES, min_size=1, max_size=4), min_size=1, max_size=4))
+    @rule(
+        data=st.data(),
+        batches=st.lists(st.lists(SIZES, min_size=1, max_size=4), min_size=1, max_size=4),
+    )
     def append(self, data: st.DataObject, batches: list[list[int]]) -> None:
         name = data.draw(st.sampled_from(sorted(self.known)))
         closes = data.draw(st.integers(0, 9)) == 9
@@ -137,9 +147,15 @@ class AgainstLists(RuleBasedStateMachine):
             return
         assert reply.code == Code.OK
         assert reply.first_record == len(known.records)
-        known.records += [body + b"," for body in bodies] if known.encoding == Encoding.JSON else bodies[:1]
+        known.records += (
+            [body + b"," for body in bodies] if known.encoding == Encoding.JSON else bodies[:1]
+        )
         known.closed = close
-        assert (reply.record, reply.byte, reply.closed) == (len(known.records), known.bounds[-1], close)
+        assert (reply.record, reply.byte, reply.closed) == (
+            len(known.records),
+            known.bounds[-1],
+            close,
+        )
 
     @precondition(lambda self: len(self.known) > 2)
     @rule(data=st.data())
@@ -151,8 +167,11 @@ class AgainstLists(RuleBasedStateMachine):
     @precondition(lambda self: self.known)
     @rule(data=st.data(), mostly=st.booleans())
     def trim(self, data: st.DataObject, mostly: bool) -> None:
-        """Some records go from the fronts of some streams, in one command that is sent twice; what is no boundary is refused."""
-        names = data.draw(st.lists(st.sampled_from(sorted(self.known)), min_size=1, max_size=3, unique=True))
+        """Some records go from the fronts of some streams, in one command that is sent twice; what
+        is no boundary is refused."""
+        names = data.draw(
+            st.lists(st.sampled_from(sorted(self.known)), min_size=1, max_size=3, unique=True)
+        )
         self.clock += 1
         for name in names:
             known = self.known[name]
@@ -170,28 +189,53 @@ class AgainstLists(RuleBasedStateMachine):
             assert self.world.apply(stream.uid >> 48, beyond).detail == [None]
             assert (stream.first_record, stream.first_byte) == at
 
-    @precondition(lambda self: self.known)
+    @precondition(lambda self: any(each.streams for each in self.world.machines.values()))
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        """Some streams go out of memory, those that may; what was put away of a stream that changed is not taken for it."""
-        group = data.draw(st.sampled_from([group for group, machine in self.world.machines.items() if machine.streams]))
+        """Some streams go out of memory, those that may; what was put away of a stream that changed
+        is not taken for it."""
+        group = data.draw(
+            st.sampled_from(
+                [group for group, machine in self.world.machines.items() if machine.streams]
+            )
+        )
         machine = self.world.machines[group]
-        names = data.draw(st.lists(st.sampled_from(sorted(machine.streams)), max_size=4, unique=True))
+        names = data.draw(
+            st.lists(st.sampled_from(sorted(machine.streams)), max_size=4, unique=True)
+        )
         self.clock += 1
         for name in self.world.evict(group, names, self.clock):
             naive, ghost = self.known[name], evicted_view(machine, name)
             assert ghost is not None and machine.lookup(name) is None
-            assert (ghost.next_record, ghost.next_byte, ghost.closed) == (len(naive.records), naive.bounds[-1], naive.closed)
-            assert (ghost.first_record, ghost.first_byte) == (naive.first, naive.bounds[naive.first])
-            assert machine.apply(Append(name, self.clock, f"type/{naive.encoding}", None, close=True)).code == Code.EVICTED
+            assert (ghost.next_record, ghost.next_byte, ghost.closed) == (
+                len(naive.records),
+                naive.bounds[-1],
+                naive.closed,
+            )
+            assert (ghost.first_record, ghost.first_byte) == (
+                naive.first,
+                naive.bounds[naive.first],
+            )
+            assert (
+                machine.apply(
+                    Append(name, self.clock, f"type/{naive.encoding}", None, close=True)
+                ).code
+                == Code.EVICTED
+            )
 
     @precondition(lambda self: any(machine.evicted for machine in self.world.machines.values()))
     @rule(data=st.data())
     def bring_back(self, data: st.DataObject) -> None:
-        group = data.draw(st.sampled_from([group for group, machine in self.world.machines.items() if machine.evicted]))
+        group = data.draw(
+            st.sampled_from(
+                [group for group, machine in self.world.machines.items() if machine.evicted]
+            )
+        )
         names = sorted(self.world.machines[group].evicted)
         self.clock += 1
-        self.world.bring(group, data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)), self.clock)
+        self.world.bring(
+            group, data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)), self.clock
+        )
 
     @rule(group=st.integers(1, GROUPS))
     def restart(self, group: int) -> None:
@@ -208,8 +252,13 @@ class AgainstLists(RuleBasedStateMachine):
     @precondition(lambda self: any(machine.hot for machine in self.world.machines.values()))
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:
-        """Some hot batches of some streams (deleted ones too) go into a pack, in one publish that is sent twice."""
-        group = data.draw(st.sampled_from([group for group, machine in self.world.machines.items() if machine.hot]))
+        """Some hot batches of some streams (deleted ones too) go into a pack, in one publish that
+        is sent twice."""
+        group = data.draw(
+            st.sampled_from(
+                [group for group, machine in self.world.machines.items() if machine.hot]
+            )
+        )
         self.clock += 1
         pack = f"pack{self.clock}"
         slices = []
@@ -221,21 +270,35 @@ class AgainstLists(RuleBasedStateMachine):
         command = PublishSlices(pack, 1, 1, slices)
         machine = self.world.machines[group]
         assert self.world.apply(group, command).detail == list(range(len(slices)))
-        known = [cold.record in [each.record for each in machine.whole_index_of(machine.by_uid[uid])] for uid, cold in slices]
-        trimmed = [cold.record + cold.records <= machine.by_uid[uid].first_record for uid, cold in slices]
+        known = [
+            cold.record in [each.record for each in machine.whole_index_of(machine.by_uid[uid])]
+            for uid, cold in slices
+        ]
+        trimmed = [
+            cold.record + cold.records <= machine.by_uid[uid].first_record for uid, cold in slices
+        ]
         assert all(each or gone for each, gone in zip(known, trimmed, strict=True))
-        assert self.world.apply(group, command).detail == [number for number, each in enumerate(known) if each]
+        assert self.world.apply(group, command).detail == [
+            number for number, each in enumerate(known) if each
+        ]
         assert before - machine.hot_bytes >= sum(cold.length for _, cold in slices)
 
     @precondition(
         lambda self: any(
-            len(stream.cold or b"") > ENTRY_BYTES for machine in self.world.machines.values() for stream in machine.streams.values()
+            len(stream.cold or b"") > ENTRY_BYTES
+            for machine in self.world.machines.values()
+            for stream in machine.streams.values()
         )
     )
     @rule(data=st.data())
     def merge(self, data: st.DataObject) -> None:
-        """Neighbours in some indexes become one slice, in one command that is sent twice; what straddles entries is refused."""
-        group = data.draw(st.sampled_from([group for group, machine in self.world.machines.items() if machine.held]))
+        """Neighbours in some indexes become one slice, in one command that is sent twice; what
+        straddles entries is refused."""
+        group = data.draw(
+            st.sampled_from(
+                [group for group, machine in self.world.machines.items() if machine.held]
+            )
+        )
         machine = self.world.machines[group]
         self.clock += 1
         pack = f"pack{self.clock}"
@@ -251,8 +314,14 @@ class AgainstLists(RuleBasedStateMachine):
         assert self.world.apply(group, command).detail == list(range(len(replacements)))
         assert self.world.apply(group, command).detail == list(range(len(replacements)))
         for uid, cold in replacements:
-            outside = [each for each in before[uid] if not cold.record <= each.record < cold.record + cold.records]
-            assert [each for each in machine.index_of(machine.by_uid[uid]) if each.pack != pack] == outside
+            outside = [
+                each
+                for each in before[uid]
+                if not cold.record <= each.record < cold.record + cold.records
+            ]
+            assert [
+                each for each in machine.index_of(machine.by_uid[uid]) if each.pack != pack
+            ] == outside
             for wrong in (
                 structs.replace(cold, records=cold.records + 1),
                 structs.replace(cold, byte=cold.byte + 1),
@@ -267,11 +336,23 @@ class AgainstLists(RuleBasedStateMachine):
         source = data.draw(st.sampled_from(sorted(self.known)))
         known = self.known[source]
         record = data.draw(st.one_of(st.just(known.first), st.integers(0, len(known.records))))
-        limit = len(known.records) - record if known.encoding == Encoding.JSON else known.bounds[-1] - known.bounds[record]
+        limit = (
+            len(known.records) - record
+            if known.encoding == Encoding.JSON
+            else known.bounds[-1] - known.bounds[record]
+        )
         sub_offset = data.draw(st.integers(0, limit))
         self.clock += 1
         attempt = f"attempt{self.clock}"
-        pin = PinSource(source, attempt, fork_name, self.clock, record, known.bounds[record], sub_offset=sub_offset)
+        pin = PinSource(
+            source,
+            attempt,
+            fork_name,
+            self.clock,
+            record,
+            known.bounds[record],
+            sub_offset=sub_offset,
+        )
         pinned = self.world.apply(group_of(source, GROUPS), pin)
         if pinned.code == Code.NOT_YET:
             hot = self.stream(source).hot
@@ -293,7 +374,9 @@ class AgainstLists(RuleBasedStateMachine):
         fork = Fork(
             attempt, source, pinned.uid, at_record, at_byte, depth=depth, first_record=first_record, first_byte=first_byte
         )  # fmt: skip
-        create = Create(fork_name, self.clock, f"type/{known.encoding}", known.encoding, batch=batch, fork=fork)
+        create = Create(
+            fork_name, self.clock, f"type/{known.encoding}", known.encoding, batch=batch, fork=fork
+        )
         created = self.world.apply(group_of(fork_name, GROUPS), create)
         if created.code == Code.CREATED:
             assert fork_name not in self.known
@@ -301,7 +384,12 @@ class AgainstLists(RuleBasedStateMachine):
             self.known[fork_name].first = first_record
             self.world.apply(group_of(source, GROUPS), ConfirmPin(pinned.uid, attempt))
         else:
-            assert self.world.apply(group_of(fork_name, GROUPS), RefuseAttempt(fork_name, attempt, self.clock)).code == Code.OK
+            assert (
+                self.world.apply(
+                    group_of(fork_name, GROUPS), RefuseAttempt(fork_name, attempt, self.clock)
+                ).code
+                == Code.OK
+            )
             assert self.world.apply(group_of(fork_name, GROUPS), create).code != Code.CREATED
             self.world.apply(group_of(source, GROUPS), Unpin(pinned.uid, attempt, self.clock))
 
@@ -317,7 +405,11 @@ class AgainstLists(RuleBasedStateMachine):
         return past
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), bytes_max=st.sampled_from([1, 5, 20, 70_000, 150_000, 1 << 20]), whole=st.booleans())
+    @rule(
+        data=st.data(),
+        bytes_max=st.sampled_from([1, 5, 20, 70_000, 150_000, 1 << 20]),
+        whole=st.booleans(),
+    )
     def read_pages(self, data: st.DataObject, bytes_max: int, whole: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.known)))
         known = self.known[name]
@@ -329,7 +421,8 @@ class AgainstLists(RuleBasedStateMachine):
         byte = data.draw(st.integers(0, bounds[-1])) if at_byte else bounds[record]
         position = (AT_BYTE, byte) if at_byte else (record, byte + data.draw(st.integers(-3, 3)))
         if not at_byte:
-            # A token whose byte half disagrees means the record's start, unless it is a raw step by chance.
+            # A token whose byte half disagrees means the record's start, unless it is a raw step by
+            # chance.
             inner = position[1] - bounds[record]
             assert inner % RAW_STEP_BYTES or inner == 0
         elif known.encoding == Encoding.JSON or whole:
@@ -345,12 +438,20 @@ class AgainstLists(RuleBasedStateMachine):
             payload, begin, end = page
             assert begin[1] == byte
             assert payload == everything[byte : end[1]]
-            # The budget goes by the byte that was asked for, where the record's start is not known here.
-            self.check_end(known, begin, end, (bytes_max + (0 if at_byte else max(0, position[1] - byte)), whole))
+            # The budget goes by the byte that was asked for, where the record's start is not known
+            # here.
+            self.check_end(
+                known,
+                begin,
+                end,
+                (bytes_max + (0 if at_byte else max(0, position[1] - byte)), whole),
+            )
             position, byte = end, end[1]
         assert isinstance(self.world.read(stream, Want(len(bounds), 0, bytes_max)), ReadRefused)
 
-    def check_end(self, known: Naive, begin: tuple[int, int], end: tuple[int, int], limits: tuple[int, bool]) -> None:
+    def check_end(
+        self, known: Naive, begin: tuple[int, int], end: tuple[int, int], limits: tuple[int, bool]
+    ) -> None:
         bounds = known.bounds
         bytes_max, whole = limits
         inner = end[1] - bounds[end[0]]
@@ -380,7 +481,9 @@ def test_a_wrong_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     model = AgainstLists()
     model.known["docs/a"] = Naive(Encoding.BYTES, [b"x" * 150_000])
     group = group_of("docs/a", GROUPS)
-    model.world.apply(group, Create("docs/a", 1, "type/0", Encoding.BYTES, batch=raw_batch(b"x" * 150_000)))
+    model.world.apply(
+        group, Create("docs/a", 1, "type/0", Encoding.BYTES, batch=raw_batch(b"x" * 150_000))
+    )
     page = model.world.read(model.stream("docs/a"), Want(0, 0, 30_000))
     assert not isinstance(page, ReadRefused)
     with pytest.raises(AssertionError):

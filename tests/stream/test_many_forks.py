@@ -1,4 +1,5 @@
-"""A stream of which very many forks are made and let go: each costs what one costs, and what is kept is the same."""
+"""A stream of which very many forks are made and let go: each costs what one costs, and what is
+kept is the same."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def append(number: int, data: bytes) -> Append:
 
 
 @pytest.mark.parametrize("end", [Trim([(1 << 48 | 1, 3, -1)], 9), Delete(NAME, 9)])
-def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(end: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(
+    end: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = Machine(1, 4)
     machine.apply(Create(NAME, 1, "text/plain", 0))
     for number in range(5):
@@ -47,12 +50,16 @@ def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(end: Co
     asked: list[object] = []
     for module, name in ((trimming, "_needed"), (lifetimes, "cut_to_pins"), (forks, "cut_to_pins")):
         whole = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *about, whole=whole: (asked.append(about), whole(*about))[1])
+        monkeypatch.setattr(
+            module, name, lambda *about, whole=whole: (asked.append(about), whole(*about))[1]
+        )
     for attempt in attempts[:-1]:
         machine.apply(Unpin(uid, attempt, 10))
     assert not asked
     machine.apply(Unpin(uid, attempts[-1], 11))
-    assert machine.by_uid.get(uid) is None or (machine.by_uid[uid].hot is not None and len(machine.by_uid[uid].hot or ()) == 2)
+    assert machine.by_uid.get(uid) is None or (
+        machine.by_uid[uid].hot is not None and len(machine.by_uid[uid].hot or ()) == 2
+    )
 
 
 class Twins:
@@ -80,7 +87,9 @@ def test_what_is_kept_is_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) ->
         stream = twins.machine.by_uid.get(uid)
         if stream is None:
             break
-        kind = random.choices(("append", "flush", "pin", "unpin", "trim", "delete"), (30, 15, 20, 25, 8, 2))[0]
+        kind = random.choices(
+            ("append", "flush", "pin", "unpin", "trim", "delete"), (30, 15, 20, 25, 8, 2)
+        )[0]
         if kind == "append":
             twins.apply(append(now_ms, b"x" * random.randint(1, 20)), now_ms << 4)
         elif kind == "flush" and stream.hot:
@@ -88,11 +97,32 @@ def test_what_is_kept_is_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) ->
             length = sum(len(batch.payload) for batch in hot)
             twins.apply(PackWritten(pack, [1], now_ms))
             twins.apply(
-                PublishSlices(pack, 1, 1, [(uid, ColdSlice(hot[0].record, hot[0].byte, len(hot), length, pack, 0, 10, 1, 5))], now_ms)
+                PublishSlices(
+                    pack,
+                    1,
+                    1,
+                    [
+                        (
+                            uid,
+                            ColdSlice(
+                                hot[0].record, hot[0].byte, len(hot), length, pack, 0, 10, 1, 5
+                            ),
+                        )
+                    ],
+                    now_ms,
+                )
             )
         elif kind == "pin":
             record = random.choice((-1, random.randint(0, stream.next_record)))
-            pin = PinSource(NAME, f"{now_ms:032x}", "t/u", now_ms, record, min(record, 0), sub_offset=random.choice((0, 0, 3)))
+            pin = PinSource(
+                NAME,
+                f"{now_ms:032x}",
+                "t/u",
+                now_ms,
+                record,
+                min(record, 0),
+                sub_offset=random.choice((0, 0, 3)),
+            )
             if twins.apply(pin).code == Code.OK:
                 attempts.append(pin.attempt)
                 twins.apply(ConfirmPin(uid, pin.attempt))

@@ -21,7 +21,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def append(machine: Machine, producer: str, sequence: int, now_ms: int, kind: int = 0) -> Reply:
-    return machine.apply(Append("docs/a", now_ms, "text/plain", raw_batch(b"x"), Producer(producer, 0, sequence, kind=kind)))
+    return machine.apply(
+        Append(
+            "docs/a",
+            now_ms,
+            "text/plain",
+            raw_batch(b"x"),
+            Producer(producer, 0, sequence, kind=kind),
+        )
+    )
 
 
 def known(machine: Machine) -> list[str]:
@@ -30,7 +38,9 @@ def known(machine: Machine) -> list[str]:
     return list(stream.producers or ())
 
 
-def test_at_the_cap_the_longest_idle_goes_when_it_was_idle_for_ten_minutes(machine: Machine) -> None:
+def test_at_the_cap_the_longest_idle_goes_when_it_was_idle_for_ten_minutes(
+    machine: Machine,
+) -> None:
     for now_ms, producer in enumerate("abc"):
         assert append(machine, producer, 0, now_ms).code == Code.OK
     assert append(machine, "a", 1, 10).code == Code.OK  # now b is the longest idle
@@ -61,7 +71,10 @@ def test_a_producer_of_many_sequences_answers_a_repeat_of_any_of_them(machine: M
     machine.apply(Append("docs/a", 1, "text/plain", raw_batch(b"x"), Producer("k", 0, 0, 9)))
     reply = machine.apply(Append("docs/a", 2, "text/plain", raw_batch(b"x"), Producer("k", 0, 4)))
     assert (reply.code, reply.producer_sequence, reply.first_record) == (Code.DUPLICATE, 9, 0)
-    assert machine.apply(Append("docs/a", 3, "text/plain", raw_batch(b"x"), Producer("k", 0, 10))).code == Code.OK
+    assert (
+        machine.apply(Append("docs/a", 3, "text/plain", raw_batch(b"x"), Producer("k", 0, 10))).code
+        == Code.OK
+    )
 
 
 def test_a_producer_with_all_receipts_costs_less_than_a_kilobyte(machine: Machine) -> None:

@@ -1,4 +1,5 @@
-"""A new history: what groups that were copied one after the other say of each other is made to agree, and nothing of before is mistaken for now."""
+"""A new history: what groups that were copied one after the other say of each other is made to
+agree, and nothing of before is mistaken for now."""
 
 from __future__ import annotations
 
@@ -57,7 +58,12 @@ class Copied:
             image = decode_image(data)
             notes += reborn(image, survey, now_ms=99)
             world.payloads, world.slices = self.world.payloads, self.world.slices
-            world.adopt(group, type(self.world.machines[group]).restore(write_image(image), lambda place, uid: world.payloads[place]))
+            world.adopt(
+                group,
+                type(self.world.machines[group]).restore(
+                    write_image(image), lambda place, uid: world.payloads[place]
+                ),
+            )
             check_invariants(world.machines[group])
         return world, notes
 
@@ -72,10 +78,18 @@ class Copied:
     def create(self) -> None:
         uid = self.world.machines[1].streams[SOURCE].uid
         fork = Fork(ATTEMPT, SOURCE, uid, 3, 3)
-        assert self.world.apply(2, Create(TARGET, 2, "text/plain", Encoding.BYTES, fork=fork)).code == Code.CREATED
+        assert (
+            self.world.apply(2, Create(TARGET, 2, "text/plain", Encoding.BYTES, fork=fork)).code
+            == Code.CREATED
+        )
 
     def confirm(self) -> None:
-        assert self.world.apply(1, ConfirmPin(self.world.machines[1].streams[SOURCE].uid, ATTEMPT)).code == Code.OK
+        assert (
+            self.world.apply(
+                1, ConfirmPin(self.world.machines[1].streams[SOURCE].uid, ATTEMPT)
+            ).code
+            == Code.OK
+        )
 
 
 def test_a_pin_whose_fork_was_not_copied_is_to_be_settled_again() -> None:
@@ -134,7 +148,8 @@ def test_a_fork_whose_source_was_trimmed_meanwhile_begins_there() -> None:
 
 
 def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited() -> None:
-    """The source was copied first, or its last records were on the lost disks alone; with its pin, or without."""
+    """The source was copied first, or its last records were on the lost disks alone; with its pin,
+    or without."""
     for pinned in (False, True):
         copied = Copied()
         copied.world.apply(1, Create(SOURCE, 1, "text/plain", Encoding.BYTES))
@@ -160,7 +175,8 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
 
 
 def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
-    """The one in the middle has records of its own, which stay; its fork has them, or ends before them."""
+    """The one in the middle has records of its own, which stay; its fork has them, or ends before
+    them."""
     for record, first in ((4, 3), (2, 2)):
         copied = Copied()
         copied.source()
@@ -170,10 +186,20 @@ def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
         copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"o")))
         middle = copied.world.machines[2].streams[TARGET].uid
         attempt = "b" * 32
-        assert copied.world.apply(2, PinSource(TARGET, attempt, SOURCE + "-2", 2, record, record, resolved=True)).code == Code.OK
+        assert (
+            copied.world.apply(
+                2, PinSource(TARGET, attempt, SOURCE + "-2", 2, record, record, resolved=True)
+            ).code
+            == Code.OK
+        )
         fork = Fork(attempt, TARGET, middle, record, record, depth=2)
         group = group_of(f"{SOURCE}-2", GROUPS)
-        assert copied.world.apply(group, Create(f"{SOURCE}-2", 2, "text/plain", Encoding.BYTES, fork=fork)).code == Code.CREATED
+        assert (
+            copied.world.apply(
+                group, Create(f"{SOURCE}-2", 2, "text/plain", Encoding.BYTES, fork=fork)
+            ).code
+            == Code.CREATED
+        )
         copied.world.apply(2, ConfirmPin(middle, attempt))
         copied.copy()
         image = decode_image(copied.copies[1])
@@ -183,7 +209,10 @@ def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
         last = world.machines[group].streams[f"{SOURCE}-2"]
         assert (last.first_record, last.first_byte) == (first, first)
         assert (last.extras is not None and last.extras.detached) == (record == first)
-        assert {(note.name, note.record, note.end) for note in notes} == {(TARGET, 0, 3), (f"{SOURCE}-2", 0, first)}
+        assert {(note.name, note.record, note.end) for note in notes} == {
+            (TARGET, 0, 3),
+            (f"{SOURCE}-2", 0, first),
+        }
 
 
 def put(copied: Copied) -> int:
@@ -218,12 +247,18 @@ def test_a_subscription_of_which_another_group_knows_more_is_linked_as_its_home_
     copied.copy(2)
     world, _ = copied.reborn()
     home = world.machines[1].subscriptions.homes["s"]
-    assert world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
-    assert not world.machines[2].subscriptions.by_name, "not what it watched in the time that is lost"
+    assert (
+        world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
+    )
+    assert not world.machines[2].subscriptions.by_name, (
+        "not what it watched in the time that is lost"
+    )
     copied.world.apply(2, UnlinkSubscription("s", uid))  # nor that it came to an end
     copied.copy(2)
     world, _ = copied.reborn()
-    assert world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
+    assert (
+        world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
+    )
 
 
 def test_links_of_a_subscription_that_is_not_there_go() -> None:
@@ -256,7 +291,9 @@ def test_who_holds_a_pack_is_counted_anew() -> None:
     copied.world.apply(2, PackWritten("c/packs/h/2-old", [1, 2], 5))
     copied.copy(2)
     world, _ = copied.reborn()
-    assert {key: pack.groups for key, pack in world.machines[2].packs.items()} == {"c/packs/h/2-x": [1]}
+    assert {key: pack.groups for key, pack in world.machines[2].packs.items()} == {
+        "c/packs/h/2-x": [1]
+    }
     world.apply(1, Delete(SOURCE, 100))
     assert [target for target, _ in world.machines[1].outbox.values()] == [2]
 
@@ -302,4 +339,7 @@ def test_a_closed_stream_ends_where_it_ended_and_new_uids_are_far_away() -> None
     stream = world.machines[1].streams[SOURCE]
     assert (stream.closed, stream.next_record) == (True, 3)
     world.apply(1, Delete(SOURCE, 100))
-    assert world.apply(1, Create(SOURCE, 101, "text/plain", Encoding.BYTES)).uid == stream.uid + UID_JUMP + 1
+    assert (
+        world.apply(1, Create(SOURCE, 101, "text/plain", Encoding.BYTES)).uid
+        == stream.uid + UID_JUMP + 1
+    )

@@ -1,4 +1,5 @@
-"""After the loss of everything but the object store: what was in a pack is there again, at its offset; what was not is said."""
+"""After the loss of everything but the object store: what was in a pack is there again, at its
+offset; what was not is said."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from hypothesis import strategies as st
 from worlds.stream import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
-from polynya.stream.commands import Append, ColdSlice, Create, Delete, Encoding, PinSource, Producer, PublishSlices, Trim
+from polynya.stream.commands import (
+    Append,
+    ColdSlice,
+    Create,
+    Delete,
+    Encoding,
+    PinSource,
+    Producer,
+    PublishSlices,
+    Trim,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.snapshots.encode import decode_image, write_image
@@ -55,16 +66,31 @@ class Lost:
             if stream is None:
                 self.world.apply(GROUP, Create(name, self.count, "text/plain", Encoding.BYTES))
             batch = raw_batch(b"%s %d;" % (name.encode(), self.count))
-            assert self.world.apply(GROUP, Append(name, self.count, "text/plain", batch)).code == Code.OK
+            assert (
+                self.world.apply(GROUP, Append(name, self.count, "text/plain", batch)).code
+                == Code.OK
+            )
         elif stream is not None and what == "delete":
             self.world.apply(GROUP, Delete(name, self.count))
         elif stream is not None and what == "trim":
-            at = (stream.hot[-1].record, stream.hot[-1].byte) if stream.hot else (stream.next_record, stream.next_byte)
+            at = (
+                (stream.hot[-1].record, stream.hot[-1].byte)
+                if stream.hot
+                else (stream.next_record, stream.next_byte)
+            )
             self.world.apply(GROUP, Trim([(stream.uid, *at)], self.count))
         elif stream is not None and stream.hot:
             first = not stream.cold
             cold = self.world.slice_of(stream, len(stream.hot), f"p{self.count}")
-            piece = UnnamedSlice(stream.uid, cold, GROUP, stream.encoding, self.count, name if first else "", "text/plain" if first else "")
+            piece = UnnamedSlice(
+                stream.uid,
+                cold,
+                GROUP,
+                stream.encoding,
+                self.count,
+                name if first else "",
+                "text/plain" if first else "",
+            )
             self.pieces.setdefault(stream.uid, []).append(piece)
             if what == "flush":  # else its publication is refused, or lost
                 self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
@@ -73,16 +99,23 @@ class Lost:
         """And what it says is lost."""
         image = decode_image(self.copy)
         named = set(image.held)
-        others = {uid: [piece for piece in pieces if piece.slice.pack not in named] for uid, pieces in self.pieces.items()}
+        others = {
+            uid: [piece for piece in pieces if piece.slice.pack not in named]
+            for uid, pieces in self.pieces.items()
+        }
         notes = salvage(image, {uid: pieces for uid, pieces in others.items() if pieces})
         survey = Survey()
         survey.add(image)
         notes += reborn(image, survey, now_ms=99)
-        return Machine.restore(write_image(image), lambda place, uid: b""), [note.name for note in notes]
+        return Machine.restore(write_image(image), lambda place, uid: b""), [
+            note.name for note in notes
+        ]
 
 
 @given(STEPS)
-def test_what_was_in_a_pack_is_readable_again_with_the_same_offsets(steps: list[tuple[str, str]]) -> None:
+def test_what_was_in_a_pack_is_readable_again_with_the_same_offsets(
+    steps: list[tuple[str, str]],
+) -> None:
     lost = Lost()
     for step in steps:
         lost.do(*step)
@@ -97,14 +130,22 @@ def test_what_was_in_a_pack_is_readable_again_with_the_same_offsets(steps: list[
         entries = list(machine.index_of(again))
         if any(step[0] == "put" for step in steps):  # the same records may be in several packs
             behind = [(each.record + each.records, each.byte + each.length) for each in entries]
-            assert [(each.record, each.byte) for each in entries[1:]] == behind[:-1], "there is no hole, and nothing twice"
+            assert [(each.record, each.byte) for each in entries[1:]] == behind[:-1], (
+                "there is no hole, and nothing twice"
+            )
             assert entries[0].record <= max(before[0].record, stream.first_record)
         else:
             found = [(each.record, each.byte, each.pack) for each in entries]
             assert found[-len(before) :] == [(each.record, each.byte, each.pack) for each in before]
-        assert again.first_record <= stream.first_record, "that it was trimmed since the copy is forgotten, at most"
+        assert again.first_record <= stream.first_record, (
+            "that it was trimmed since the copy is forgotten, at most"
+        )
         end = before[-1].record + before[-1].records
-        assert end <= again.next_record - JUMP <= (stream.next_record if any(step[0] == "put" for step in steps) else end)
+        assert (
+            end
+            <= again.next_record - JUMP
+            <= (stream.next_record if any(step[0] == "put" for step in steps) else end)
+        )
 
 
 def assert_held(machine: Machine) -> bool:
@@ -115,7 +156,19 @@ def assert_held(machine: Machine) -> bool:
 def test_what_was_flushed_behind_a_trim_is_found() -> None:
     """What lay before it was never in a pack: the trim came first."""
     lost = Lost()
-    for what in ("append", "copy", "append", "trim", "flush", "append", "append", "append", "trim", "flush", "append"):
+    for what in (
+        "append",
+        "copy",
+        "append",
+        "trim",
+        "flush",
+        "append",
+        "append",
+        "append",
+        "trim",
+        "flush",
+        "append",
+    ):
         lost.do(what, "docs/a")
     machine, names = lost.recovered()
     stream = machine.streams["docs/a"]
@@ -124,10 +177,24 @@ def test_what_was_flushed_behind_a_trim_is_found() -> None:
     assert names == [] and assert_held(machine)
 
 
-def test_what_was_flushed_behind_a_trim_counts_more_than_what_was_put_before_and_never_named() -> None:
+def test_what_was_flushed_behind_a_trim_counts_more_than_what_was_put_before_and_never_named() -> (
+    None
+):
     """Seed 3000371 of the swarm: the two overlap, and the earlier one ends before."""
     lost = Lost()
-    for what in ("append", "copy", "append", "append", "put", "trim", "append", "flush", "append", "flush", "append"):
+    for what in (
+        "append",
+        "copy",
+        "append",
+        "append",
+        "put",
+        "trim",
+        "append",
+        "flush",
+        "append",
+        "flush",
+        "append",
+    ):
         lost.do(what, "docs/a")
     machine, names = lost.recovered()
     stream = machine.streams["docs/a"]
@@ -159,17 +226,31 @@ def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_tri
     lost.do("flush", "docs/a")
     image = decode_image(lost.copy)
     (whole,) = image.streams
-    ghost = msgspec.structs.replace(whole, cold=None, extras=StreamExtras(evicted=Evicted(1, 0, 1, 0)))
+    ghost = msgspec.structs.replace(
+        whole, cold=None, extras=StreamExtras(evicted=Evicted(1, 0, 1, 0))
+    )
     image.streams = [ghost]
     salvage(image, {uid: lost.pieces[uid][1:]})
     whole_again(image, whole, ghost)
-    assert (whole.first_record, index.count(whole.cold), index.begin_of(whole.cold or b"", 0)[0]) == (2, 1, 2)
-    assert sum(held.slices for held in image.held.values()) == 1, "what lay before the trim is let go"
+    assert (
+        whole.first_record,
+        index.count(whole.cold),
+        index.begin_of(whole.cold or b"", 0)[0],
+    ) == (2, 1, 2)
+    assert sum(held.slices for held in image.held.values()) == 1, (
+        "what lay before the trim is let go"
+    )
 
 
 def test_what_was_hot_is_said() -> None:
     lost = Lost()
-    for step in (("append", "docs/a"), ("flush", "docs/a"), ("append", "docs/a"), ("append", "docs/b"), ("copy", "")):
+    for step in (
+        ("append", "docs/a"),
+        ("flush", "docs/a"),
+        ("append", "docs/a"),
+        ("append", "docs/b"),
+        ("copy", ""),
+    ):
         lost.do(*step)
     machine, names = lost.recovered()
     assert names == ["docs/a", "docs/b"]
@@ -183,17 +264,31 @@ def test_receipts_for_what_is_lost_go() -> None:
     lost.do("flush", "docs/a")
     for sequence in range(3):
         producer = Producer("p", 0, sequence)
-        lost.world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"%d" % sequence), producer))
+        lost.world.apply(
+            GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"%d" % sequence), producer)
+        )
         if sequence == 0:
             lost.do("flush", "docs/a")
     lost.do("copy", "")
     machine, _ = lost.recovered()
     world = World(1)
     world.adopt(GROUP, machine)
-    gap = world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"3"), Producer("p", 0, 3)))
+    gap = world.apply(
+        GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"3"), Producer("p", 0, 3))
+    )
     assert (gap.code, gap.expected_sequence) == (Code.PRODUCER_GAP, 1)
-    assert world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"1"), Producer("p", 0, 1))).code == Code.OK
-    assert world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"0"), Producer("p", 0, 0))).code == Code.DUPLICATE
+    assert (
+        world.apply(
+            GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"1"), Producer("p", 0, 1))
+        ).code
+        == Code.OK
+    )
+    assert (
+        world.apply(
+            GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"0"), Producer("p", 0, 0))
+        ).code
+        == Code.DUPLICATE
+    )
 
 
 def test_a_slice_of_a_lost_history_is_not_taken_for_what_came_instead() -> None:
@@ -213,7 +308,14 @@ def test_a_slice_of_a_lost_history_is_not_taken_for_what_came_instead() -> None:
 
 def test_a_stream_that_was_made_again_has_its_new_life() -> None:
     lost = Lost()
-    for step in (("append", "docs/a"), ("flush", "docs/a"), ("copy", ""), ("delete", "docs/a"), ("append", "docs/a"), ("flush", "docs/a")):
+    for step in (
+        ("append", "docs/a"),
+        ("flush", "docs/a"),
+        ("copy", ""),
+        ("delete", "docs/a"),
+        ("append", "docs/a"),
+        ("flush", "docs/a"),
+    ):
         lost.do(*step)
     machine, _ = lost.recovered()
     assert machine.streams["docs/a"].uid == lost.machine.streams["docs/a"].uid
@@ -222,7 +324,13 @@ def test_a_stream_that_was_made_again_has_its_new_life() -> None:
 
 def test_a_stream_that_was_deleted_before_the_copy_stays_so() -> None:
     lost = Lost()
-    for step in (("append", "docs/a"), ("flush", "docs/a"), ("delete", "docs/a"), ("append", "docs/b"), ("copy", "")):
+    for step in (
+        ("append", "docs/a"),
+        ("flush", "docs/a"),
+        ("delete", "docs/a"),
+        ("append", "docs/b"),
+        ("copy", ""),
+    ):
         lost.do(*step)
     machine, _ = lost.recovered()
     assert set(machine.streams) == {"docs/b"}

@@ -1,4 +1,5 @@
-"""Commands that make no sense: what is refused, that all that was ever committed is not, and that what is let through ends no machine."""
+"""Commands that make no sense: what is refused, that all that was ever committed is not, and that
+what is let through ends no machine."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def born(node: c.NodeRecord = NODE, **fields: Any) -> c.ClusterBorn:
     return c.ClusterBorn([node], [replace(c.Placement((4,), (4,), 4), **fields)], 1)
 
 
-def appended(batch: c.Batch = BATCH, producer: c.Producer | None = None, now_ms: int = 1) -> c.Append:
+def appended(
+    batch: c.Batch = BATCH, producer: c.Producer | None = None, now_ms: int = 1
+) -> c.Append:
     return c.Append("docs/a", now_ms, JSON, batch, producer)
 
 
@@ -47,13 +50,22 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (replace(appended(), incarnation=1 << 63), r"Append\.incarnation"),
     (appended(producer=c.Producer("p", -1, 0)), r"Producer\.epoch is -1"),
     (appended(producer=c.Producer("p", 0, 1 << 64)), r"Producer\.sequence"),
-    (appended(producer=c.Producer("p", 0, 5, 4)), "the last producer sequence 4 is below the first, 5"),
+    (
+        appended(producer=c.Producer("p", 0, 5, 4)),
+        "the last producer sequence 4 is below the first, 5",
+    ),
     (appended(producer=c.Producer("p", 0, 0, kind=7)), r"Producer\.kind"),
     (appended(replace(BATCH, records=0)), r"Batch\.records"),
-    (appended(replace(BATCH, records=3)), "the record lengths of a batch do not match its 3 records and 5 bytes of payload"),
+    (
+        appended(replace(BATCH, records=3)),
+        "the record lengths of a batch do not match its 3 records and 5 bytes of payload",
+    ),
     (appended(replace(BATCH, lengths=b"")), "the record lengths of a batch"),
     (appended(replace(BATCH, lengths=b"12345")), "the record lengths of a batch"),
-    (appended(replace(BATCH, lengths=bytes([2, 0, 0, 0, 4, 0, 0, 0]))), "the record lengths of a batch"),
+    (
+        appended(replace(BATCH, lengths=bytes([2, 0, 0, 0, 4, 0, 0, 0]))),
+        "the record lengths of a batch",
+    ),
     (appended(replace(BATCH, encoding=9)), r"Batch\.encoding"),
     (appended(replace(BATCH, crc=1 << 32)), r"Batch\.crc"),
     (c.Bundle([]), "the bundle has 0 commands"),
@@ -62,11 +74,17 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (c.Create("", 1, JSON, 1), "the stream name has 0 characters"),
     (c.Create("docs/" + "x" * 1020, 1, JSON, 1), "the stream name has 1025 characters"),
     (c.Create("docs/a", 1, JSON, 5), r"Create\.encoding"),
-    (c.Create("docs/a", 1, JSON, 0, batch=BATCH), "the stream has encoding 0, but its first batch has encoding 1"),
+    (
+        c.Create("docs/a", 1, JSON, 0, batch=BATCH),
+        "the stream has encoding 0, but its first batch has encoding 1",
+    ),
     (c.Create("docs/a", 1, JSON, 1, ttl_seconds=-1), r"Create\.ttl_seconds"),
     (c.Create("docs/a", 1, JSON, 1, expires_at_ms=1 << 60), r"Create\.expires_at_ms"),
     (c.Create("docs/a", 1, JSON, 1, fork=replace(FORK, record=1 << 63)), r"Fork\.record"),
-    (c.Create("docs/a", 1, JSON, 1, fork=replace(FORK, first_record=4)), "the fork point is record 3, but the first inherited record is 4"),
+    (
+        c.Create("docs/a", 1, JSON, 1, fork=replace(FORK, first_record=4)),
+        "the fork point is record 3, but the first inherited record is 4",
+    ),
     (c.Create("docs/a", 1, JSON, 1, fork=replace(FORK, source_uid=1 << 62)), r"Fork\.source_uid"),
     (c.Create("docs/a", 1, JSON, 1, retention=c.Retention(-1)), r"Retention\.age_seconds"),
     (c.SetRetention("docs/a", c.Retention(None, 1 << 60), 1), r"Retention\.bytes"),
@@ -78,7 +96,10 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (replace(published(), home_group=5000), r"PublishSlices\.home_group"),
     (c.PackWritten("p", [1, 5000], 1), "the pack names group 5000"),
     (c.Evict("p", 1, [(7, 1 << 32, 0, 0, 0)]), r"Evict\.slots"),
-    (c.SubscriptionPut("s", 1, replace(CONFIG, lease_ttl_ms=1 << 60), ""), r"SubscriptionConfig\.lease_ttl_ms"),
+    (
+        c.SubscriptionPut("s", 1, replace(CONFIG, lease_ttl_ms=1 << 60), ""),
+        r"SubscriptionConfig\.lease_ttl_ms",
+    ),
     (c.TableCommit(3, 1, "", "", "", "", "", 1 << 63, 0, 1), r"TableCommit\.rows"),
     (c.MetaChange("access/", 0, []), "'access/' is not a valid settings scope"),
     (c.TopicPut("t", b"short", 1, [], 1), "the id of a topic has 5 bytes"),
@@ -118,7 +139,9 @@ def test_nonsense_is_neither_proposed_nor_taken(command: c.Command, fault: str) 
         decode_heard(data)
 
 
-@pytest.mark.parametrize("command", [command for command, _ in GOLDEN], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "command", [command for command, _ in GOLDEN], ids=lambda value: type(value).__name__
+)
 def test_what_the_format_names_as_examples_makes_sense(command: c.Command) -> None:
     if isinstance(command, c.ClusterBorn):  # there on more nodes than it is born with
         command = born()
@@ -133,14 +156,28 @@ def test_a_fork_may_begin_with_two_records_of_bytes() -> None:
 
 
 def structs() -> Iterator[type[msgspec.Struct]]:
-    return (kind for kind in vars(c).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+    return (
+        kind
+        for kind in vars(c).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    )
 
 
 def test_every_whole_number_of_every_command_has_a_span() -> None:
     for kind in structs():
-        numbers = {field.encode_name for field in msgspec.inspect.type_info(kind).fields if _is_number(field.type)}  # type: ignore[attr-defined]
-        assert numbers == SPANS.get(kind, {}).keys() | ({"level"} if kind is c.SetLevel else set()), kind
-        rows = {field.encode_name for field in msgspec.inspect.type_info(kind).fields if _is_rows(field.type)}  # type: ignore[attr-defined]
+        numbers = {
+            field.encode_name
+            for field in msgspec.inspect.type_info(kind).fields
+            if _is_number(field.type)
+        }  # type: ignore[attr-defined]
+        assert numbers == SPANS.get(kind, {}).keys() | (
+            {"level"} if kind is c.SetLevel else set()
+        ), kind
+        rows = {
+            field.encode_name
+            for field in msgspec.inspect.type_info(kind).fields
+            if _is_rows(field.type)
+        }  # type: ignore[attr-defined]
         assert rows == ({ROWS[kind][0]} if kind in ROWS else set()), kind
 
 
@@ -157,7 +194,7 @@ def _is_rows(found: msgspec.inspect.Type) -> bool:
     )
 
 
-# --- what was committed ------------------------------------------------------------------------------------------------------------
+# --- what was committed ---------------------------------------------------------------------------
 
 
 def golden_journals() -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -165,12 +202,21 @@ def golden_journals() -> Iterator[tuple[str, dict[str, bytes]]]:
     for path in sorted((TESTS / "e2e" / "golden").glob("*.tar.xz")):
         with lzma.open(path) as file, tarfile.open(fileobj=file) as tar:
             found = {
-                info.name.rpartition("/")[2]: tar.extractfile(info) for info in tar if info.isfile() and "/core-0/journal/" in info.name
+                info.name.rpartition("/")[2]: tar.extractfile(info)
+                for info in tar
+                if info.isfile() and "/core-0/journal/" in info.name
             }
             yield path.name, {name: data.read() for name, data in found.items() if data is not None}
     first = json.loads(zlib.decompress((TESTS / "recovery" / "first_clusters.json.z").read_bytes()))
     for which, files in first.items():
-        yield which, {name.rpartition("/")[2]: bytes.fromhex(data) for name, data in files.items() if "/journal/" in name}
+        yield (
+            which,
+            {
+                name.rpartition("/")[2]: bytes.fromhex(data)
+                for name, data in files.items()
+                if "/journal/" in name
+            },
+        )
 
 
 def test_all_that_older_releases_committed_makes_sense(tmp_path: Path) -> None:
@@ -180,17 +226,23 @@ def test_all_that_older_releases_committed_makes_sense(tmp_path: Path) -> None:
         folder.mkdir()
         for name, data in files.items():
             (folder / name).write_bytes(data)
-        header = parse_segment_header(next(data for data in files.values() if data.startswith(b"POLYNYAJ")))
+        header = parse_segment_header(
+            next(data for data in files.values() if data.startswith(b"POLYNYAJ"))
+        )
         assert isinstance(header, SegmentHeader)
         journal = Journal.open(folder, journal_id=header.journal_id)
-        commands = [decode_command(frame.payload) for frame in journal.entries() if frame.kind == FrameKind.COMMAND]
+        commands = [
+            decode_command(frame.payload)
+            for frame in journal.entries()
+            if frame.kind == FrameKind.COMMAND
+        ]
         journal.close()
         assert [fault for fault in map(fault_of, commands) if fault] == [], which
         kinds[which] = {type(command).__name__ for command in commands}
     assert len(kinds) == 6 and len(set().union(*kinds.values())) > 20, kinds
 
 
-# --- what is let through -----------------------------------------------------------------------------------------------------------
+# --- what is let through --------------------------------------------------------------------------
 
 EXTREMES = (
     -(1 << 63),
@@ -228,7 +280,9 @@ def machine_with_something() -> Machine:
     ):
         assert machine.apply(command, 1).code < 100
     uid = machine.streams["docs/a"].uid
-    assert machine.apply(c.PublishSlices(SLICE.pack, 1, 1, [(uid, replace(SLICE, length=5))], 6), 2).detail == [0]
+    assert machine.apply(
+        c.PublishSlices(SLICE.pack, 1, 1, [(uid, replace(SLICE, length=5))], 6), 2
+    ).detail == [0]
     machine.apply(c.Append("docs/a", 7, JSON, BATCH, PRODUCER), 3)
     return machine
 
@@ -241,10 +295,14 @@ def altered(value: Any) -> Iterator[Any]:
         yield from EXTREMES
     elif isinstance(value, list | tuple):
         for at, item in enumerate(value):
-            yield from (type(value)((*value[:at], other, *value[at + 1 :])) for other in altered(item))
+            yield from (
+                type(value)((*value[:at], other, *value[at + 1 :])) for other in altered(item)
+            )
     else:
         for field in value.__struct_fields__:
-            yield from (replace(value, **{field: other}) for other in altered(getattr(value, field)))
+            yield from (
+                replace(value, **{field: other}) for other in altered(getattr(value, field))
+            )
 
 
 @pytest.mark.parametrize("kind", sorted({type(command).__name__ for command, _ in GOLDEN}))
@@ -268,7 +326,10 @@ def _about(value: Any, uid: int) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_about(item, uid) for item in value)
     if isinstance(value, msgspec.Struct):
-        return replace(value, **{field: _about(getattr(value, field), uid) for field in value.__struct_fields__})
+        return replace(
+            value,
+            **{field: _about(getattr(value, field), uid) for field in value.__struct_fields__},
+        )
     return value
 
 

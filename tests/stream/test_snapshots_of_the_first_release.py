@@ -1,4 +1,5 @@
-"""A snapshot as 0.1.0 wrote it: entries of 48 bytes, no retention, no trims. It is read, and goes on as it was."""
+"""A snapshot as 0.1.0 wrote it: entries of 48 bytes, no retention, no trims. It is read, and goes
+on as it was."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def as_the_first_release(snapshot: bytes) -> bytes:
     image[10] = [stream[:STREAM_FIELDS] for stream in image[10]]
     for stream in image[10]:
         if stream[COLD] is not None:
-            stream[COLD] = b"".join(_narrow(stream[COLD][at : at + ENTRY_BYTES]) for at in range(0, len(stream[COLD]), ENTRY_BYTES))
+            stream[COLD] = b"".join(
+                _narrow(stream[COLD][at : at + ENTRY_BYTES])
+                for at in range(0, len(stream[COLD]), ENTRY_BYTES)
+            )
     return msgspec.msgpack.encode(image)
 
 
@@ -38,10 +42,14 @@ def test_a_snapshot_of_the_first_release_is_read() -> None:
     stream = machine.streams["docs/a"]
     for pack in ("p1", "p2"):
         world.apply(1, PublishSlices(pack, 1, 1, [(stream.uid, world.slice_of(stream, 2, pack))]))
-    old = Machine.restore(as_the_first_release(machine.snapshot()), lambda place, uid: world.payloads[place])
+    old = Machine.restore(
+        as_the_first_release(machine.snapshot()), lambda place, uid: world.payloads[place]
+    )
     restored = old.streams["docs/a"]
     assert list(old.index_of(restored)) == list(machine.index_of(stream))
     assert restored.cold is not None
-    assert [time_ms_max(restored.cold, at) for at in range(2)] == [400, 600], "at most that of what follows"
+    assert [time_ms_max(restored.cold, at) for at in range(2)] == [400, 600], (
+        "at most that of what follows"
+    )
     assert old.apply(Trim([(stream.uid, 2, 20)], 900)).detail == [(2, 20, 2, 20)]
     assert list(old.held) == ["p2"]

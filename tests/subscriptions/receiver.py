@@ -1,4 +1,5 @@
-"""A webhook receiver on a free port of this machine: keeps what it was sent, answers as it is told."""
+"""A webhook receiver on a free port of this machine: keeps what it was sent, answers as it is
+told."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Received(msgspec.Struct):
 
 
 class Receiver:
-    """`answers` are used in turn, the last one for ever: (status, body, further header lines). None is given while `free` is cleared."""
+    """`answers` are used in turn, the last one for ever: (status, body, further header lines). None
+    is given while `free` is cleared."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes, str]] = [(200, b"", "")]
@@ -35,12 +37,19 @@ class Receiver:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head.split("\r\n")[1:] if line)}
+            headers = {
+                name.lower(): value.strip()
+                for name, _, value in (
+                    line.partition(":") for line in head.split("\r\n")[1:] if line
+                )
+            }
             body = await reader.readexactly(int(headers["content-length"]))
             self.received.put_nowait(Received(headers, body))
             await self.free.wait()
             status, said, more = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-            writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(said)}\r\n{more}\r\n".encode() + said)
+            writer.write(
+                f"HTTP/1.1 {status} X\r\nContent-Length: {len(said)}\r\n{more}\r\n".encode() + said
+            )
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

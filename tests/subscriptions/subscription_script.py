@@ -1,4 +1,5 @@
-"""Story scripts of subscriptions: commands in, trace out, over the machines of four groups. A line is a command, the lines under it its answer.
+"""Story scripts of subscriptions: commands in, trace out, over the machines of four groups. A line
+is a command, the lines under it its answer.
 
 at 1000                                           the log's time from here on
 put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS]       in the home group
@@ -63,11 +64,19 @@ def check_links(world: World) -> None:
         for key, watch in state.watches.items():
             linked = {uid for uid, stream in machine.by_uid.items() if key in (stream.links or {})}
             assert watch.linked.keys() == linked
-            pending = {uid for uid in linked if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record}  # type: ignore[index]
+            pending = {
+                uid
+                for uid in linked
+                if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record
+            }  # type: ignore[index]
             assert watch.pending.keys() == pending
         for stream in machine.streams.values():
-            assert stream.links is None or (stream.links and stream.links.keys() <= state.watches.keys())
-        assert state.awake.keys() == {key for key, home in state.homes.items() if home.state != State.IDLE}
+            assert stream.links is None or (
+                stream.links and stream.links.keys() <= state.watches.keys()
+            )
+        assert state.awake.keys() == {
+            key for key, home in state.homes.items() if home.state != State.IDLE
+        }
 
 
 def _named(words: list[str]) -> dict[str, str]:
@@ -96,28 +105,64 @@ class _Story:
 
     def do_put(self, words: list[str]) -> list[str]:
         named = _named(words)
-        streams = sorted(canonical_name(name) for name in named["streams"].split(",")) if "streams" in named else []
+        streams = (
+            sorted(canonical_name(name) for name in named["streams"].split(","))
+            if "streams" in named
+            else []
+        )
         pull = "pull" in words
         wake = canonical_name(named.get("wake", "wake")) if pull else ""
         config = SubscriptionConfig(
-            int(pull), named.get("pattern", ""), streams, "" if pull else "https://h", wake, int(named.get("lease", "30000"))
+            int(pull),
+            named.get("pattern", ""),
+            streams,
+            "" if pull else "https://h",
+            wake,
+            int(named.get("lease", "30000")),
         )
-        return [Code(self.at_home(words[0], SubscriptionPut(words[0], self.now_ms, config, "http://n")).code).name]
+        return [
+            Code(
+                self.at_home(
+                    words[0], SubscriptionPut(words[0], self.now_ms, config, "http://n")
+                ).code
+            ).name
+        ]
 
     def do_tell(self, words: list[str]) -> list[str]:
         home = self.home(words[0])
         replies = []
         for group in [int(word) for word in words[1:]] or range(1, GROUPS + 1):
             names = [name for name in home.streams if group_of(name, GROUPS) == group]
-            command = LinkSubscription(home.id, home.uid, home.revision, home.config.pattern, home.config.wake_stream, names)
+            command = LinkSubscription(
+                home.id,
+                home.uid,
+                home.revision,
+                home.config.pattern,
+                home.config.wake_stream,
+                names,
+            )
             replies.append(Code(self._apply(group, command).code).name)
         return [] if set(replies) == {"OK"} else replies
 
     def do_add(self, words: list[str]) -> list[str]:
-        return [Code(self.at_home(words[0], SubscriptionStreams(words[0], [canonical_name(words[1])], [], self.now_ms)).code).name]
+        return [
+            Code(
+                self.at_home(
+                    words[0],
+                    SubscriptionStreams(words[0], [canonical_name(words[1])], [], self.now_ms),
+                ).code
+            ).name
+        ]
 
     def do_remove(self, words: list[str]) -> list[str]:
-        return [Code(self.at_home(words[0], SubscriptionStreams(words[0], [], [canonical_name(words[1])], self.now_ms)).code).name]
+        return [
+            Code(
+                self.at_home(
+                    words[0],
+                    SubscriptionStreams(words[0], [], [canonical_name(words[1])], self.now_ms),
+                ).code
+            ).name
+        ]
 
     def do_delete(self, words: list[str]) -> list[str]:
         reply = self.at_home(words[0], SubscriptionDelete(words[0], self.now_ms))
@@ -139,7 +184,10 @@ class _Story:
 
     def do_append(self, words: list[str]) -> list[str]:
         name = canonical_name(words[0])
-        reply = self._apply(group_of(name, GROUPS), Append(name, self.now_ms, "text/plain", raw_batch(words[1].encode())))
+        reply = self._apply(
+            group_of(name, GROUPS),
+            Append(name, self.now_ms, "text/plain", raw_batch(words[1].encode())),
+        )
         return [f"{Code(reply.code).name} tail={reply.record}_{reply.byte}"]
 
     def do_gone(self, words: list[str]) -> list[str]:
@@ -149,7 +197,10 @@ class _Story:
     def do_news(self, words: list[str]) -> list[str]:
         told = []
         for machine in self.world.machines.values():
-            told += [f"{key}: {spelled_name(name)}" for key, (_, name) in machine.subscriptions.wakes.items()]
+            told += [
+                f"{key}: {spelled_name(name)}"
+                for key, (_, name) in machine.subscriptions.wakes.items()
+            ]
             machine.subscriptions.wakes.clear()
         return sorted(told) or ["none"]
 
@@ -173,9 +224,13 @@ class _Story:
         group = group_of(name, GROUPS)
         stream = self.world.machines[group].lookup(name)
         record, byte = words[2].split("_")
-        ack = AckLinks(key, self.home(key).uid, [(name, stream.uid if stream else 0, int(record), int(byte))])
+        ack = AckLinks(
+            key, self.home(key).uid, [(name, stream.uid if stream else 0, int(record), int(byte))]
+        )
         reply = self._apply(group, ack)
-        return [Code(reply.code).name + (f" refused={','.join(reply.detail)}" if reply.detail else "")]
+        return [
+            Code(reply.code).name + (f" refused={','.join(reply.detail)}" if reply.detail else "")
+        ]
 
     def do_show(self, words: list[str]) -> list[str]:
         home = self.home(words[0])
@@ -189,20 +244,35 @@ class _Story:
 
     def do_links(self, words: list[str]) -> list[str]:
         home, limit = self.home(words[0]), int(_named(words).get("limit", "100"))
-        found = [info for machine in self.world.machines.values() for info in oldest_links(machine, home.id, home.uid, limit)]
+        found = [
+            info
+            for machine in self.world.machines.values()
+            for info in oldest_links(machine, home.id, home.uid, limit)
+        ]
         for info in found:
-            again = named_links(self.world.machines[group_of(info.name, GROUPS)], home.id, home.uid, [info.name])
+            again = named_links(
+                self.world.machines[group_of(info.name, GROUPS)], home.id, home.uid, [info.name]
+            )
             assert again == [info]
         return sorted(map(_spell, found)) or ["none"]
 
     def do_page(self, words: list[str]) -> list[str]:
         home, named = self.home(words[0]), _named(words)
         after, limit = named.get("after", ""), int(named.get("limit", "100"))
-        found = [info for machine in self.world.machines.values() for info in page_of_links(machine, home.id, home.uid, after, limit)]
-        return [_spell(info) for info in sorted(found, key=lambda info: spelled_name(info.name))[:limit]] or ["none"]
+        found = [
+            info
+            for machine in self.world.machines.values()
+            for info in page_of_links(machine, home.id, home.uid, after, limit)
+        ]
+        return [
+            _spell(info) for info in sorted(found, key=lambda info: spelled_name(info.name))[:limit]
+        ] or ["none"]
 
 
 def _spell(info: LinkInfo) -> str:
     kinds = {1: "glob", 2: "explicit", 3: "both"}[info.kinds]
     pending = " pending" if info.pending else ""
-    return f"{spelled_name(info.name)} {kinds} {info.record}_{info.byte} of {info.tail_record}_{info.tail_byte}{pending}"
+    return (
+        f"{spelled_name(info.name)} {kinds} {info.record}_{info.byte} of "
+        f"{info.tail_record}_{info.tail_byte}{pending}"
+    )

@@ -1,4 +1,5 @@
-"""The home group of a subscription is led elsewhere, has left, or goes on from another node's state, while this core is about to do something."""
+"""The home group of a subscription is led elsewhere, has left, or goes on from another node's
+state, while this core is about to do something."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def home_of(node: Shell, key: str) -> Machine:
 
 
 @story
-async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile(node: Shell) -> None:
+async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile(
+    node: Shell,
+) -> None:
     links: Any = node.subscriptions._links
     tell, told = links.tell, 0
 
@@ -49,7 +52,9 @@ async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile
         return await tell(home, subscription)  # type: ignore[no-any-return]
 
     links.tell = other_state
-    assert (await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool"))[0] == 201
+    assert (await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool"))[
+        0
+    ] == 201
     assert told == 1
 
 

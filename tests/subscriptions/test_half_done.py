@@ -1,4 +1,5 @@
-"""What a subscription was asked for and could be done in part alone is not called refused, which would say that nothing was done."""
+"""What a subscription was asked for and could be done in part alone is not called refused, which
+would say that nothing was done."""
 
 from __future__ import annotations
 
@@ -12,17 +13,29 @@ from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
-from polynya.stream.commands import AckLinks, Command, LinkSubscription, MetaSet, SubscriptionEvent, UnlinkSubscription
+from polynya.stream.commands import (
+    AckLinks,
+    Command,
+    LinkSubscription,
+    MetaSet,
+    SubscriptionEvent,
+    UnlinkSubscription,
+)
 from polynya.stream.replies import Reply
 from polynya.stream.subscriptions.rules import Event
 from polynya.wal import DiskFull
 
-FIRST, SECOND = (next(f"test/{n}" for n in range(99) if group_of(f"test/{n}", 4) == group) for group in (1, 2))
+FIRST, SECOND = (
+    next(f"test/{n}" for n in range(99) if group_of(f"test/{n}", 4) == group) for group in (1, 2)
+)
 TAIL = "0000000000000001_0000000000000003"
 
 
-def refuse(node: Shell, unless: Callable[[int, Command], bool], fault: type[Exception] = Unavailable) -> Callable[[], None]:
-    """What the groups are told is refused from now on, for want of a leader. Returns what ends that."""
+def refuse(
+    node: Shell, unless: Callable[[int, Command], bool], fault: type[Exception] = Unavailable
+) -> Callable[[], None]:
+    """What the groups are told is refused from now on, for want of a leader. Returns what ends
+    that."""
     service: Any = node.world.service
     call = service.call
 
@@ -60,7 +73,9 @@ def story(tell: Callable[[Shell], Awaitable[None]]) -> Callable[[], None]:
 
 @story
 async def test_one_that_not_all_groups_know_of_yet(node: Shell) -> None:
-    end = refuse(node, lambda group, command: not isinstance(command, LinkSubscription) or group != 2)
+    end = refuse(
+        node, lambda group, command: not isinstance(command, LinkSubscription) or group != 2
+    )
     config = {"type": "pull-wake", "pattern": "test/*", "wake_stream": "wake/pool"}
     with pytest.raises(OutcomeUnknown, match="the operation was applied in part"):
         await node.put("s", **config)
@@ -123,7 +138,11 @@ async def test_a_claim_whose_answer_was_lost_comes_again(node: Shell) -> None:
     await pulled(node)
     asked = {"worker": "w", "claim_id": "1"}
     status, claim = await node.ask("POST", "subscriptions/s/claim", asked)
-    home = next(home for machine in node.world.local.machines.values() for home in machine.subscriptions.homes.values())
+    home = next(
+        home
+        for machine in node.world.local.machines.values()
+        for home in machine.subscriptions.homes.values()
+    )
     node.world.clock.ms += 20_000
     again = await node.ask("POST", "subscriptions/s/claim", asked)
     assert (status, again[0]) == (200, 200)
@@ -131,11 +150,23 @@ async def test_a_claim_whose_answer_was_lost_comes_again(node: Shell) -> None:
         claim[field] for field in ("wake_id", "generation", "streams")
     ]
     assert home.lease_until_ms == node.world.clock.ms + claim["lease_ttl_ms"]
-    for other in ({"worker": "w", "claim_id": "2"}, {"worker": "v", "claim_id": "1"}, {"worker": "w"}):
+    for other in (
+        {"worker": "w", "claim_id": "2"},
+        {"worker": "v", "claim_id": "1"},
+        {"worker": "w"},
+    ):
         status, refused = await node.ask("POST", "subscriptions/s/claim", other)
-        assert (status, refused["error"]["code"], refused["error"]["current_holder"]) == (409, "ALREADY_CLAIMED", "w")
+        assert (status, refused["error"]["code"], refused["error"]["current_holder"]) == (
+            409,
+            "ALREADY_CLAIMED",
+            "w",
+        )
     assert (await node.ask("GET", "subscriptions/s"))[1]["current_holder"] == "w"
-    for wrong in ({"worker": "w\0"}, {"worker": "w", "claim_id": "\0"}, {"worker": "w", "claim_id": "x" * 257}):
+    for wrong in (
+        {"worker": "w\0"},
+        {"worker": "w", "claim_id": "\0"},
+        {"worker": "w", "claim_id": "x" * 257},
+    ):
         assert (await node.ask("POST", "subscriptions/s/claim", wrong))[0] == 400
     done = {
         "wake_id": claim["wake_id"],
@@ -144,14 +175,18 @@ async def test_a_claim_whose_answer_was_lost_comes_again(node: Shell) -> None:
         "done": True,
     }
     assert (await node.ask("POST", "subscriptions/s/ack", done, again[1]["token"]))[0] == 200
-    assert (await node.ask("POST", "subscriptions/s/claim", asked))[1]["error"]["code"] == "NO_PENDING_WORK"
+    assert (await node.ask("POST", "subscriptions/s/claim", asked))[1]["error"][
+        "code"
+    ] == "NO_PENDING_WORK"
 
 
 @story
 async def test_two_of_the_same_claim_at_once(node: Shell) -> None:
     await pulled(node)
     asked = {"worker": "w", "claim_id": "1"}
-    answers = await asyncio.gather(*(node.ask("POST", "subscriptions/s/claim", asked) for _ in range(3)))
+    answers = await asyncio.gather(
+        *(node.ask("POST", "subscriptions/s/claim", asked) for _ in range(3))
+    )
     assert [status for status, _ in answers] == [200] * 3
     assert len({(answer["wake_id"], answer["generation"]) for _, answer in answers}) == 1
 
@@ -161,7 +196,12 @@ async def test_cursors_of_which_some_moved(node: Shell) -> None:
     await pulled(node)
     claim = (await node.ask("POST", "subscriptions/s/claim", {"worker": "w"}))[1]
     acks = [{"stream": name, "offset": TAIL} for name in (FIRST, SECOND)]
-    done = {"wake_id": claim["wake_id"], "generation": claim["generation"], "acks": acks, "done": True}
+    done = {
+        "wake_id": claim["wake_id"],
+        "generation": claim["generation"],
+        "acks": acks,
+        "done": True,
+    }
     end = refuse(node, lambda group, command: not isinstance(command, AckLinks))
     with pytest.raises(Unavailable):
         await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
@@ -170,7 +210,12 @@ async def test_cursors_of_which_some_moved(node: Shell) -> None:
     with pytest.raises(OutcomeUnknown, match="some cursors have advanced"):
         await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
     end()
-    end = refuse(node, lambda group, command: not (isinstance(command, SubscriptionEvent) and command.event == Event.DONE))
+    end = refuse(
+        node,
+        lambda group, command: (
+            not (isinstance(command, SubscriptionEvent) and command.event == Event.DONE)
+        ),
+    )
     with pytest.raises(OutcomeUnknown, match="the operation was applied in part"):
         await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
     end()
@@ -180,6 +225,8 @@ async def test_cursors_of_which_some_moved(node: Shell) -> None:
 @story
 async def test_a_full_disk_is_named(node: Shell) -> None:
     end = refuse(node, lambda group, command: False, DiskFull)
-    status, answer = await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+    status, answer = await node.put(
+        "s", type="pull-wake", pattern="test/*", wake_stream="wake/pool"
+    )
     assert (status, answer["error"]["code"]) == (507, "DISK_FULL")
     end()

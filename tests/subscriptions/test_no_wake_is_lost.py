@@ -1,7 +1,9 @@
-"""Random lives of a subscription against a naive model: cursors are exact, and what is pending never waits for a wake that nobody sends.
+"""Random lives of a subscription against a naive model: cursors are exact, and what is pending
+never waits for a wake that nobody sends.
 
-The groups' logs are real machines; the shell is played by hand, one step at a time, in any order. A crash forgets everything that is
-not in the machines: news, what was to be looked at, which wake is being delivered.
+The groups' logs are real machines; the shell is played by hand, one step at a time, in any order. A
+crash forgets everything that is not in the machines: news, what was to be looked at, which wake is
+being delivered.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Lives(RuleBasedStateMachine):
         self.told: list[str] = []  # news on their way to the home
         self.lossless = True  # nothing was forgotten since the last repair
 
-    @initialize(kind=st.sampled_from([WEBHOOK, PULL_WAKE]), before=st.lists(names, max_size=3, unique=True))
+    @initialize(
+        kind=st.sampled_from([WEBHOOK, PULL_WAKE]), before=st.lists(names, max_size=3, unique=True)
+    )
     def put(self, kind: int, before: list[str]) -> None:
         for name in before:
             self.create(name, True)
@@ -72,7 +76,9 @@ class Lives(RuleBasedStateMachine):
     def event(self, event: Event, **more: Any) -> Reply:
         home = self.home
         fence = {"generation": home.generation, "wake_id": home.wake_id}
-        return self.apply(home_of(KEY), SubscriptionEvent(KEY, home.uid, event, self.now_ms, **{**fence, **more}))
+        return self.apply(
+            home_of(KEY), SubscriptionEvent(KEY, home.uid, event, self.now_ms, **{**fence, **more})
+        )
 
     def wake(self, name: str) -> None:
         self.counter += 1
@@ -84,17 +90,28 @@ class Lives(RuleBasedStateMachine):
     def tell(self) -> None:
         for group in range(1, GROUPS + 1):
             here = [name for name in self.home.streams if group_of(name, GROUPS) == group]
-            self.apply(group, LinkSubscription(KEY, self.home.uid, self.home.revision, "test/*", "test/pool", here))
+            self.apply(
+                group,
+                LinkSubscription(
+                    KEY, self.home.uid, self.home.revision, "test/*", "test/pool", here
+                ),
+            )
 
     def links(self) -> list[LinkInfo]:
-        return [info for machine in self.world.machines.values() for info in oldest_links(machine, KEY, self.home.uid, 100)]
+        return [
+            info
+            for machine in self.world.machines.values()
+            for info in oldest_links(machine, KEY, self.home.uid, 100)
+        ]
 
     # --- users
 
     @rule(name=names, body=st.booleans())
     def create(self, name: str, body: bool) -> None:
         batch = raw_batch(b"x") if body else None
-        reply = self.apply(group_of(name, GROUPS), Create(name, self.now_ms, "text/plain", 0, batch=batch))
+        reply = self.apply(
+            group_of(name, GROUPS), Create(name, self.now_ms, "text/plain", 0, batch=batch)
+        )
         if reply.code == Code.CREATED:
             self.tails[name] = int(body)
             if self.matches(name) or name in self.explicit:
@@ -104,7 +121,12 @@ class Lives(RuleBasedStateMachine):
     def append(self, name: str) -> None:
         if name not in self.tails:
             self.create(name, True)
-        elif self.apply(group_of(name, GROUPS), Append(name, self.now_ms, "text/plain", raw_batch(b"x"))).code == Code.OK:
+        elif (
+            self.apply(
+                group_of(name, GROUPS), Append(name, self.now_ms, "text/plain", raw_batch(b"x"))
+            ).code
+            == Code.OK
+        ):
             self.tails[name] += 1
 
     @rule(name=names)
@@ -145,7 +167,9 @@ class Lives(RuleBasedStateMachine):
             return
         if any(info.pending for info in self.links()):
             self.counter += 1
-            assert self.event(Event.CLAIM, wake_id=f"w{self.counter}", text="worker").code == Code.OK
+            assert (
+                self.event(Event.CLAIM, wake_id=f"w{self.counter}", text="worker").code == Code.OK
+            )
         elif self.home.state == State.WAKING:
             self.found_nothing = (self.home.generation, self.home.wake_id)
 
@@ -155,7 +179,10 @@ class Lives(RuleBasedStateMachine):
         if stream is None:
             return
         record = max(0, stream.next_record - behind)
-        reply = self.apply(group_of(name, GROUPS), AckLinks(KEY, self.home.uid, [(name, stream.uid, record, record)]))
+        reply = self.apply(
+            group_of(name, GROUPS),
+            AckLinks(KEY, self.home.uid, [(name, stream.uid, record, record)]),
+        )
         assert bool(reply.detail) == (name not in self.acked)
         if name in self.acked:
             self.acked[name] = max(self.acked[name], record)
@@ -182,13 +209,19 @@ class Lives(RuleBasedStateMachine):
     def give_up(self) -> None:
         """A while after a claim found nothing: what came in between must be seen."""
         (generation, wake_id), self.found_nothing = self.found_nothing, (0, "")
-        if generation and self.event(Event.NOTHING, generation=generation, wake_id=wake_id).code == Code.OK:
+        if (
+            generation
+            and self.event(Event.NOTHING, generation=generation, wake_id=wake_id).code == Code.OK
+        ):
             self.look = True
 
     def deliver(self, taken: bool) -> None:
         if self.home.state == State.WAKING and 0 < self.home.next_attempt_ms <= self.now_ms:
             later = 0 if taken and self.home.config.kind == WEBHOOK else self.now_ms + 500
-            assert self.event(Event.DELIVERED if taken else Event.FAILED, until_ms=later).code == Code.OK
+            assert (
+                self.event(Event.DELIVERED if taken else Event.FAILED, until_ms=later).code
+                == Code.OK
+            )
 
     @rule(passed_ms=st.sampled_from([10, 600, 2000]))
     def time_passes(self, passed_ms: int) -> None:
@@ -234,19 +267,32 @@ class Lives(RuleBasedStateMachine):
     def cursors_are_those_of_the_model(self) -> None:
         check_links(self.world)
         if KEY in self.world.machines[home_of(KEY)].subscriptions.homes:
-            found = {info.name: (info.record, info.tail_record) for info in self.links() if info.stream_uid}
+            found = {
+                info.name: (info.record, info.tail_record)
+                for info in self.links()
+                if info.stream_uid
+            }
             assert found == {name: (acked, self.tails[name]) for name, acked in self.acked.items()}
 
     @invariant()
     def pending_work_has_somebody_who_comes_back(self) -> None:
-        """Without a crash since the last sweep: news are on their way, or a look is due, or a wake or lease runs whose end leads to one."""
+        """Without a crash since the last sweep: news are on their way, or a look is due, or a wake
+        or lease runs whose end leads to one."""
         if KEY not in self.world.machines[home_of(KEY)].subscriptions.homes or not self.lossless:
             return
         if not any(self.tails[name] > acked for name, acked in self.acked.items()):
             return
         home = self.home
-        on_the_way = self.told or self.look or any(machine.subscriptions.wakes for machine in self.world.machines.values())
-        assert on_the_way or home.lease_until_ms or (home.state == State.WAKING and home.next_attempt_ms)
+        on_the_way = (
+            self.told
+            or self.look
+            or any(machine.subscriptions.wakes for machine in self.world.machines.values())
+        )
+        assert (
+            on_the_way
+            or home.lease_until_ms
+            or (home.state == State.WAKING and home.next_attempt_ms)
+        )
 
 
 TestLives = Lives.TestCase

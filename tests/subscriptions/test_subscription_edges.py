@@ -1,4 +1,5 @@
-"""What happens at the edges of wakes: other lives, other subscriptions, work that goes away or comes meanwhile, slow receivers, schedules."""
+"""What happens at the edges of wakes: other lives, other subscriptions, work that goes away or
+comes meanwhile, slow receivers, schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ async def until(so: Callable[[], Any]) -> None:
 
 def home(node: Shell, key: str = "s") -> Subscription:
     machines = node.world.local.machines.values()
-    return next(machine.subscriptions.homes[key] for machine in machines if key in machine.subscriptions.homes)
+    return next(
+        machine.subscriptions.homes[key]
+        for machine in machines
+        if key in machine.subscriptions.homes
+    )
 
 
 def code(answer: tuple[int, Any]) -> tuple[int, str]:
@@ -62,19 +67,31 @@ def test_tokens_are_for_one_subscription_one_life_and_some_time() -> None:
             claimed = await pulled(node)
             said = {"wake_id": claimed["wake_id"], "generation": 1}
             await pulled(node, "other")
-            assert code(await node.ask("POST", "subscriptions/other/ack", said, claimed["token"])) == (401, "TOKEN_INVALID")
+            assert code(
+                await node.ask("POST", "subscriptions/other/ack", said, claimed["token"])
+            ) == (401, "TOKEN_INVALID")
             assert await node.ask("DELETE", "subscriptions/s") == (204, None)
             again = await pulled(node)
             said = {"wake_id": again["wake_id"], "generation": 1}
-            assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (409, "FENCED"), "of the life before"
+            assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (
+                409,
+                "FENCED",
+            ), "of the life before"
             assert (await node.ask("POST", "subscriptions/s/ack", said, again["token"]))[0] == 200
-            assert code(await node.ask("POST", "subscriptions/s/ack", {**said, "generation": 2}, again["token"])) == (409, "FENCED")
+            assert code(
+                await node.ask(
+                    "POST", "subscriptions/s/ack", {**said, "generation": 2}, again["token"]
+                )
+            ) == (409, "FENCED")
             home(node).lease_until_ms = 1 << 60
             node.world.clock.ms += TOKEN_MS - 1
             assert (await node.ask("POST", "subscriptions/s/ack", said, again["token"]))[0] == 200
             home(node).lease_until_ms = 1 << 60
             node.world.clock.ms += 10
-            assert code(await node.ask("POST", "subscriptions/s/ack", said, again["token"])) == (401, "TOKEN_EXPIRED")
+            assert code(await node.ask("POST", "subscriptions/s/ack", said, again["token"])) == (
+                401,
+                "TOKEN_EXPIRED",
+            )
 
     asyncio.run(story())
 
@@ -85,7 +102,9 @@ def test_a_token_comes_as_a_bearers() -> None:
             claimed = await pulled(node)
             said = {"wake_id": claimed["wake_id"], "generation": 1}
             for scheme, status in (("Basic", 401), ("", 401), ("bearer", 200)):
-                answer = await node.respond("POST", "subscriptions/s/ack", said, claimed["token"], scheme)
+                answer = await node.respond(
+                    "POST", "subscriptions/s/ack", said, claimed["token"], scheme
+                )
                 assert answer.status == status, scheme
 
     asyncio.run(story())
@@ -95,9 +114,16 @@ def test_a_holder_without_pending_work_still_has_the_lease() -> None:
     async def story() -> None:
         async with shell() as node:
             claimed = await pulled(node)
-            said = {"wake_id": claimed["wake_id"], "generation": 1, "acks": [{"path": "test/a", "offset": TAIL}]}
+            said = {
+                "wake_id": claimed["wake_id"],
+                "generation": 1,
+                "acks": [{"path": "test/a", "offset": TAIL}],
+            }
             assert (await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]))[0] == 200
-            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w2"})) == (409, "ALREADY_CLAIMED")
+            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w2"})) == (
+                409,
+                "ALREADY_CLAIMED",
+            )
 
     asyncio.run(story())
 
@@ -108,15 +134,27 @@ def test_who_has_read_all_before_numbers_that_were_jumped_over_has_nothing_pendi
     async def story() -> None:
         async with shell() as node:
             await pulled(node)
-            (stream,) = (machine.streams["test/a"] for machine in node.world.local.machines.values() if "test/a" in machine.streams)
+            (stream,) = (
+                machine.streams["test/a"]
+                for machine in node.world.local.machines.values()
+                if "test/a" in machine.streams
+            )
             stream.next_record += JUMP
             home(node).lease_until_ms = 0
             _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w1"})
             page = await node.world.page("test/a")
             assert (page.record, page.byte) == (1, 3)
             acked = [{"path": "test/a", "offset": TAIL}]
-            said = {"wake_id": claimed["wake_id"], "generation": claimed["generation"], "acks": acked, "done": True}
-            assert await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]) == (200, {"ok": True, "next_wake": False})
+            said = {
+                "wake_id": claimed["wake_id"],
+                "generation": claimed["generation"],
+                "acks": acked,
+                "done": True,
+            }
+            assert await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]) == (
+                200,
+                {"ok": True, "next_wake": False},
+            )
 
     asyncio.run(story())
 
@@ -131,9 +169,16 @@ def test_what_is_for_pull_wake_alone_is_refused_for_webhooks() -> None:
             wake: Any = (await hook.next()).wake
             said = {"wake_id": wake["wake_id"], "generation": 1}
             for verb in ("ack", "release"):
-                assert code(await node.ask("POST", f"subscriptions/s/{verb}", said, wake["callback_token"])) == (400, "INVALID_REQUEST")
-            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})) == (400, "INVALID_REQUEST")
-            assert (await node.ask("POST", "subscriptions/s/callback", said, wake["callback_token"]))[0] == 200
+                assert code(
+                    await node.ask("POST", f"subscriptions/s/{verb}", said, wake["callback_token"])
+                ) == (400, "INVALID_REQUEST")
+            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})) == (
+                400,
+                "INVALID_REQUEST",
+            )
+            assert (
+                await node.ask("POST", "subscriptions/s/callback", said, wake["callback_token"])
+            )[0] == 200
 
     asyncio.run(story())
 
@@ -142,8 +187,12 @@ def test_a_wake_stream_is_not_followed_by_name_either() -> None:
     async def story() -> None:
         async with shell() as node:
             await node.put("s", type="pull-wake", pattern="**", wake_stream="wake/pool")
-            assert code(await node.ask("POST", "subscriptions/s/streams", {"streams": ["wake/pool"]})) == (400, "INVALID_REQUEST")
-            assert (await node.ask("POST", "subscriptions/s/streams", {"streams": ["wake/else"]}))[0] == 204
+            assert code(
+                await node.ask("POST", "subscriptions/s/streams", {"streams": ["wake/pool"]})
+            ) == (400, "INVALID_REQUEST")
+            assert (await node.ask("POST", "subscriptions/s/streams", {"streams": ["wake/else"]}))[
+                0
+            ] == 204
 
     asyncio.run(story())
 
@@ -153,7 +202,9 @@ def test_a_deleted_subscription_is_forgotten_everywhere_before_its_answer() -> N
         async with shell() as node:
             await node.put("s", type="pull-wake", pattern="**", wake_stream="wake/pool")
             states = [machine.subscriptions for machine in node.world.local.machines.values()]
-            assert sum("s" in state.watches for state in states) == len(states) - 1, "in every group but that without streams"
+            assert sum("s" in state.watches for state in states) == len(states) - 1, (
+                "in every group but that without streams"
+            )
             await node.ask("DELETE", "subscriptions/s")
             assert not any(state.watches or state.graves for state in states)
 
@@ -173,7 +224,10 @@ def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
             await hook.next()
             await until(lambda: home(node).attempts == 1 and home(node, "p").attempts == 1)
             await node.world.delete("test/a")
-            assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (409, "NO_PENDING_WORK")
+            assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (
+                409,
+                "NO_PENDING_WORK",
+            )
             assert home(node, "p").state == State.IDLE
             node.world.clock.ms = home(node).next_attempt_ms
             await until(lambda: home(node).state == State.IDLE)
@@ -182,14 +236,18 @@ def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
             await node.world.create("test/a")
             await node.world.append("test/a", b"two")
             assert (await hook.next()).wake["generation"] == 2
-            while b'"generation":2' not in await node.world.read("wake/pool"):  # at once, or after the pause of an attempt that failed
+            while b'"generation":2' not in await node.world.read(
+                "wake/pool"
+            ):  # at once, or after the pause of an attempt that failed
                 node.world.clock.ms += 50
                 await asyncio.sleep(0.01)
             assert (await node.world.read("wake/pool")).count(b'"generation":2') == 1
             await node.world.delete("test/a")
             node.world.clock.ms = home(node, "p").next_attempt_ms
             await until(lambda: home(node, "p").state == State.IDLE)
-            assert (await node.world.read("wake/pool")).count(b'"type":"wake"') == 1, "it is not announced again"
+            assert (await node.world.read("wake/pool")).count(b'"type":"wake"') == 1, (
+                "it is not announced again"
+            )
 
     asyncio.run(story())
 
@@ -208,7 +266,9 @@ def test_what_comes_while_the_webhook_works_is_told_next() -> None:
             hook.free.set()
             second: Any = (await hook.next()).wake
             assert (first["generation"], second["generation"]) == (1, 2)
-            assert second["streams"][0]["acked_offset"] == first["streams"][0]["tail_offset"] == TAIL
+            assert (
+                second["streams"][0]["acked_offset"] == first["streams"][0]["tail_offset"] == TAIL
+            )
 
     asyncio.run(story())
 
@@ -234,7 +294,9 @@ async def looking_by_hand(node: Shell) -> Wakes:
     return wakes
 
 
-def test_a_lease_does_not_run_out_under_what_its_holder_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_does_not_run_out_under_what_its_holder_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The disk takes longer for the cursors than the lease lasts."""
 
     async def story() -> None:
@@ -249,14 +311,24 @@ def test_a_lease_does_not_run_out_under_what_its_holder_asks(monkeypatch: pytest
                 await acknowledge(*asked)
 
             monkeypatch.setattr(wakes.links, "acknowledge", slowly)
-            said = {"wake_id": claimed["wake_id"], "generation": 1, "acks": [{"path": "test/a", "offset": TAIL}], "done": True}
-            answer = asyncio.create_task(node.ask("POST", "subscriptions/s/ack", said, claimed["token"]))
+            said = {
+                "wake_id": claimed["wake_id"],
+                "generation": 1,
+                "acks": [{"path": "test/a", "offset": TAIL}],
+                "done": True,
+            }
+            answer = asyncio.create_task(
+                node.ask("POST", "subscriptions/s/ack", said, claimed["token"])
+            )
             await begun.wait()
             for _ in range(3):
                 node.world.clock.ms += 1000
                 wakes.tend()
             assert not wakes._busy
-            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w2"})) == (409, "ALREADY_CLAIMED")
+            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w2"})) == (
+                409,
+                "ALREADY_CLAIMED",
+            )
             go_on.set()
             assert await answer == (200, {"ok": True, "next_wake": False})
 
@@ -264,7 +336,8 @@ def test_a_lease_does_not_run_out_under_what_its_holder_asks(monkeypatch: pytest
 
 
 def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
-    """What it sent is read after the clock has gone on, and perhaps after the leases were looked at."""
+    """What it sent is read after the clock has gone on, and perhaps after the leases were looked
+    at."""
 
     async def story() -> None:
         async with shell() as node:
@@ -281,7 +354,10 @@ def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
             for _ in range(2):
                 wakes.tend()
             await until(lambda: home(node).generation == 2)
-            assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (409, "FENCED")
+            assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (
+                409,
+                "FENCED",
+            )
 
     asyncio.run(story())
 
@@ -298,24 +374,33 @@ def test_what_comes_while_a_claim_finds_nothing_is_found() -> None:
             await node.world.append("test/a", b"one")
             await until(lambda: home(node).attempts == 1)
             await node.world.delete("test/a")
-            await asyncio.gather(node.subscriptions._wakes.nothing_pending(home(node)), node.world.append("test/b", b"two"))
+            await asyncio.gather(
+                node.subscriptions._wakes.nothing_pending(home(node)),
+                node.world.append("test/b", b"two"),
+            )
             await until(lambda: home(node).generation == 2)
 
     asyncio.run(story())
 
 
-def test_a_wake_that_ends_while_it_is_put_together_is_not_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_that_ends_while_it_is_put_together_is_not_posted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story() -> None:
         async with receiver() as hook, shell() as node:
             ended = asyncio.Event()
             subscriptions = node.subscriptions._wakes
             oldest = subscriptions.links.oldest
 
-            async def meanwhile(subscription: Subscription, *more: Any, **options: Any) -> list[LinkInfo]:
+            async def meanwhile(
+                subscription: Subscription, *more: Any, **options: Any
+            ) -> list[LinkInfo]:
                 found = await oldest(subscription, *more, **options)
                 if not ended.is_set():
                     ended.set()
-                    await subscriptions.event(subscription, Event.DONE, (subscription.generation, subscription.wake_id))
+                    await subscriptions.event(
+                        subscription, Event.DONE, (subscription.generation, subscription.wake_id)
+                    )
                 return found
 
             monkeypatch.setattr(subscriptions.links, "oldest", meanwhile)
@@ -334,7 +419,9 @@ def test_a_receiver_that_answers_nothing_in_its_lease_is_tried_again() -> None:
     async def story() -> None:
         async with receiver() as hook, shell() as node:
             hook.free.clear()
-            await node.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url}, lease_ttl_ms=1000)
+            await node.put(
+                "s", type="webhook", pattern="test/*", webhook={"url": hook.url}, lease_ttl_ms=1000
+            )
             await node.world.create("test/a")
             await node.world.append("test/a", b"one")
             await hook.next()
@@ -365,7 +452,9 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
             await until(lambda: home(node).next_attempt_ms > world.clock.ms)
             _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
             said = {"wake_id": claimed["wake_id"], "generation": 1}
-            assert (await node.ask("POST", "subscriptions/s/release", said, claimed["token"]))[0] == 204
+            assert (await node.ask("POST", "subscriptions/s/release", said, claimed["token"]))[
+                0
+            ] == 204
             assert await pauses(2) == [1, 2], "the next wake begins anew"
             events = msgspec.json.decode(b"[" + (await world.read("wake/pool")).rstrip(b",") + b"]")
             assert [event["generation"] for event in events][:9] == [1] * 7 + [2] * 2
@@ -373,7 +462,9 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
     asyncio.run(story())
 
 
-def test_subscriptions_that_come_and_go_leave_nothing_behind_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subscriptions_that_come_and_go_leave_nothing_behind_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(wakes, "ANNOUNCED_MAX", 2)
 
     async def story() -> None:
@@ -381,9 +472,15 @@ def test_subscriptions_that_come_and_go_leave_nothing_behind_for_ever(monkeypatc
             await node.world.create("wake/pool", json=True)
             await node.world.create("test/a")
             for number in range(5):
-                await node.put(f"s{number}", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+                await node.put(
+                    f"s{number}", type="pull-wake", pattern="test/*", wake_stream="wake/pool"
+                )
                 await node.world.append("test/a", b"one")
-                await until(lambda number=number: home(node, f"s{number}").next_attempt_ms > node.world.clock.ms)  # type: ignore[misc]
+                await until(
+                    lambda number=number: (
+                        home(node, f"s{number}").next_attempt_ms > node.world.clock.ms
+                    )
+                )  # type: ignore[misc]
                 assert (await node.ask("DELETE", f"subscriptions/s{number}"))[0] == 204
             assert node.subscriptions._wakes.counters.announced == 5
             assert len(node.subscriptions._wakes._announced) <= 2
@@ -396,10 +493,19 @@ def test_retries_come_at_least_once_a_minute() -> None:
         async with shell() as node:
             await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
             subscription, now = home(node), node.world.clock.ms
-            for attempts, delay in ((0, 1000), (1, 2000), (5, 32_000), (6, wakes.RETRY_MS_MAX), (100, wakes.RETRY_MS_MAX)):
+            for attempts, delay in (
+                (0, 1000),
+                (1, 2000),
+                (5, 32_000),
+                (6, wakes.RETRY_MS_MAX),
+                (100, wakes.RETRY_MS_MAX),
+            ):
                 subscription.attempts = attempts
                 found = [node.subscriptions._wakes._retry_at(subscription) - now for _ in range(50)]
-                assert 0.8 * delay <= min(found) < delay < max(found) <= 1.2 * delay, (attempts, found)
+                assert 0.8 * delay <= min(found) < delay < max(found) <= 1.2 * delay, (
+                    attempts,
+                    found,
+                )
 
     asyncio.run(story())
 
@@ -427,8 +533,14 @@ def test_what_waits_comes_first_whatever_its_group() -> None:
                 await node.world.append(name, b"x")
             _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
             pending = [link["has_pending"] for link in claimed["streams"]]
-            assert len(pending) == 24 and pending == sorted(pending, reverse=True) and sum(pending) == 5
-            paths = [link["path"] for link in (await node.ask("GET", "subscriptions/s"))[1]["streams"]]
+            assert (
+                len(pending) == 24
+                and pending == sorted(pending, reverse=True)
+                and sum(pending) == 5
+            )
+            paths = [
+                link["path"] for link in (await node.ask("GET", "subscriptions/s"))[1]["streams"]
+            ]
             assert paths == sorted(names)
 
     asyncio.run(story())

@@ -1,4 +1,5 @@
-"""The rules of subscriptions one by one, where a story would be long: bounds, other lives, late and repeated messages, what a restart keeps."""
+"""The rules of subscriptions one by one, where a story would be long: bounds, other lives, late and
+repeated messages, what a restart keeps."""
 
 from __future__ import annotations
 
@@ -58,7 +59,13 @@ class One:
     def home(self) -> Subscription:
         return self.state.homes["s"]
 
-    def put(self, key: str = "s", kind: int = WEBHOOK, base: str = "http://n", streams: tuple[str, ...] = ()) -> int:
+    def put(
+        self,
+        key: str = "s",
+        kind: int = WEBHOOK,
+        base: str = "http://n",
+        streams: tuple[str, ...] = (),
+    ) -> int:
         config = SubscriptionConfig(kind, "test/*", list(streams), "https://h", "test/wake", 1000)
         reply = self.apply(SubscriptionPut(key, 0, config, base))
         self.uid = reply.uid or self.uid
@@ -66,10 +73,22 @@ class One:
 
     def event(self, event: Event, now_ms: int = 0, uid: int | None = None, **more: Any) -> int:
         fence = {"generation": self.home.generation, "wake_id": self.home.wake_id}
-        return int(self.apply(SubscriptionEvent("s", self.uid if uid is None else uid, event, now_ms, **{**fence, **more})).code)
+        return int(
+            self.apply(
+                SubscriptionEvent(
+                    "s", self.uid if uid is None else uid, event, now_ms, **{**fence, **more}
+                )
+            ).code
+        )
 
-    def link(self, uid: int, revision: int = 1, *, pattern: str = "", streams: tuple[str, ...] = ()) -> int:
-        return int(self.apply(LinkSubscription("s", uid, revision, pattern, "test/wake", list(streams))).code)
+    def link(
+        self, uid: int, revision: int = 1, *, pattern: str = "", streams: tuple[str, ...] = ()
+    ) -> int:
+        return int(
+            self.apply(
+                LinkSubscription("s", uid, revision, pattern, "test/wake", list(streams))
+            ).code
+        )
 
     def linked(self, uid: int) -> set[str]:
         return {info.name for info in oldest_links(self.world.machines[1], "s", uid, 100)}
@@ -215,7 +234,9 @@ def test_revisions_are_applied_once_and_in_order(one: One) -> None:
         assert one.linked(1) == {B}
 
 
-def test_lives_that_are_over_are_remembered_within_bounds(one: One, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lives_that_are_over_are_remembered_within_bounds(
+    one: One, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(links, "ATTEMPTS_REMEMBERED_MAX", 2)
     for uid in (1, 2, 3):
         one.apply(UnlinkSubscription("s", uid))
@@ -233,7 +254,9 @@ def test_a_stream_that_only_forks_still_need_is_not_linked(one: One) -> None:
     one.apply(Delete(B, 0))
     assert one.world.machines[1].streams[B].links is None, "nor is it followed on"
     assert one.world.machines[1].streams[A].links is None
-    assert [(info.name, info.stream_uid) for info in oldest_links(one.world.machines[1], "s", 1, 10)] == [(A, 0)]
+    assert [
+        (info.name, info.stream_uid) for info in oldest_links(one.world.machines[1], "s", 1, 10)
+    ] == [(A, 0)]
 
 
 def test_a_deleted_subscription_takes_its_news_along(one: One) -> None:
@@ -303,10 +326,16 @@ def test_links_are_shown_once_each_within_the_limit(one: One) -> None:
     for limit in range(5):
         found = [info.name for info in oldest_links(machine, "s", 1, limit)]
         assert found == [A, B, C][:limit], "pending first, those that do not exist last"
-        assert [info.name for info in page_of_links(machine, "s", 1, "", limit)] == [A, B, C][:limit]
+        assert [info.name for info in page_of_links(machine, "s", 1, "", limit)] == [A, B, C][
+            :limit
+        ]
     assert [info.name for info in page_of_links(machine, "s", 1, "test/a", 9)] == [B, C]
     assert named_links(machine, "s", 1, ["test/none"]) == []
-    for question in (oldest_links(machine, "s", 2, 9), page_of_links(machine, "s", 2, "", 9), named_links(machine, "s", 2, [A])):
+    for question in (
+        oldest_links(machine, "s", 2, 9),
+        page_of_links(machine, "s", 2, "", 9),
+        named_links(machine, "s", 2, [A]),
+    ):
         assert question == [], "of another life"
 
 

@@ -1,4 +1,5 @@
-"""Subscriptions end to end in one process: real webhooks on loopback, the routes, a real journal on a fake disk."""
+"""Subscriptions end to end in one process: real webhooks on loopback, the routes, a real journal on
+a fake disk."""
 
 from __future__ import annotations
 
@@ -37,17 +38,30 @@ def test_a_webhook_that_says_done_moves_the_cursors_of_what_it_was_told() -> Non
     async def story() -> None:
         async with receiver() as hook, shell() as node:
             hook.answers = [(200, b'{"done":true}', "")]
-            status, made = await node.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url})
+            status, made = await node.put(
+                "s", type="webhook", pattern="test/*", webhook={"url": hook.url}
+            )
             assert status == 201
             await node.world.create("test/a", batch=None)
             await node.world.append("test/a", b"one")
             received = await hook.next()
             wake: Any = received.wake
             assert wake["streams"] == [
-                {"path": "test/a", "link_type": "glob", "acked_offset": START, "tail_offset": TAIL, "has_pending": True}
+                {
+                    "path": "test/a",
+                    "link_type": "glob",
+                    "acked_offset": START,
+                    "tail_offset": TAIL,
+                    "has_pending": True,
+                }
             ]
             assert wake["callback_url"] == f"{BASE}/v1/stream/__ds/subscriptions/s/callback"
-            await check_signature(node, received.headers["webhook-signature"], received.body, made["webhook"]["signing"]["kid"])
+            await check_signature(
+                node,
+                received.headers["webhook-signature"],
+                received.body,
+                made["webhook"]["signing"]["kid"],
+            )
 
             async def acknowledged() -> bool:
                 return cursor((await node.ask("GET", "subscriptions/s"))[1], "test/a") == TAIL
@@ -61,12 +75,17 @@ def test_a_webhook_that_says_done_moves_the_cursors_of_what_it_was_told() -> Non
 
 async def check_signature(node: Shell, header: str, body: bytes, kid: str) -> None:
     response = await node.respond("GET", "jwks.json")
-    assert (response.content_type, dict(response.headers)["Cache-Control"]) == ("application/jwk-set+json", "public, max-age=300")
+    assert (response.content_type, dict(response.headers)["Cache-Control"]) == (
+        "application/jwk-set+json",
+        "public, max-age=300",
+    )
     (key,) = msgspec.json.decode(response.body)["keys"]
     said = dict(part.split("=", 1) for part in header.split(","))
     assert said["kid"] == key["kid"] == kid
     public = Ed25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(key["x"] + "="))
-    public.verify(base64.urlsafe_b64decode(said["ed25519"] + "=="), said["t"].encode() + b"." + body)
+    public.verify(
+        base64.urlsafe_b64decode(said["ed25519"] + "=="), said["t"].encode() + b"." + body
+    )
 
 
 def test_callbacks_are_checked_fenced_and_applied() -> None:
@@ -79,24 +98,51 @@ def test_callbacks_are_checked_fenced_and_applied() -> None:
             token, callback = wake["callback_token"], "subscriptions/s/callback"
             said = {"wake_id": wake["wake_id"], "generation": 1}
             assert code(await node.ask("POST", callback, said)) == (401, "TOKEN_INVALID")
-            assert code(await node.ask("POST", callback, said, token[:-2])) == (401, "TOKEN_INVALID")
-            assert code(await node.ask("POST", callback, {**said, "wake_id": "w_0"}, token)) == (409, "FENCED")
-            assert code(await node.ask("POST", callback, {**said, "generation": 2}, token)) == (409, "FENCED")
-            assert (await node.ask("POST", callback, {**said, "generation": 10**30}, token))[0] == 400, "no log can hold it"
-            for stream, offset in (("test/b", TAIL), ("test/a", "-1"), ("test/a", "0000000000000009_0000000000000009")):
+            assert code(await node.ask("POST", callback, said, token[:-2])) == (
+                401,
+                "TOKEN_INVALID",
+            )
+            assert code(await node.ask("POST", callback, {**said, "wake_id": "w_0"}, token)) == (
+                409,
+                "FENCED",
+            )
+            assert code(await node.ask("POST", callback, {**said, "generation": 2}, token)) == (
+                409,
+                "FENCED",
+            )
+            assert (await node.ask("POST", callback, {**said, "generation": 10**30}, token))[
+                0
+            ] == 400, "no log can hold it"
+            for stream, offset in (
+                ("test/b", TAIL),
+                ("test/a", "-1"),
+                ("test/a", "0000000000000009_0000000000000009"),
+            ):
                 acks = [{"stream": "test/a", "offset": TAIL}, {"stream": stream, "offset": offset}]
-                assert code(await node.ask("POST", callback, {**said, "acks": acks}, token)) == (409, "INVALID_OFFSET")
+                assert code(await node.ask("POST", callback, {**said, "acks": acks}, token)) == (
+                    409,
+                    "INVALID_OFFSET",
+                )
             assert cursor((await node.ask("GET", "subscriptions/s"))[1], "test/a") == START
             acked = {**said, "acks": [{"path": "/test/a", "offset": TAIL}]}
-            assert await node.ask("POST", callback, acked, token) == (200, {"ok": True, "next_wake": False})
+            assert await node.ask("POST", callback, acked, token) == (
+                200,
+                {"ok": True, "next_wake": False},
+            )
             back = {**said, "acks": [{"stream": "test/a", "offset": START}]}
             assert code(await node.ask("POST", callback, back, token)) == (409, "INVALID_OFFSET")
             await node.world.append("test/a", b"two")
-            assert await node.ask("POST", callback, {**acked, "done": True}, token) == (200, {"ok": True, "next_wake": True})
+            assert await node.ask("POST", callback, {**acked, "done": True}, token) == (
+                200,
+                {"ok": True, "next_wake": True},
+            )
             assert code(await node.ask("POST", callback, acked, token)) == (409, "FENCED")
             assert (await hook.next()).wake["generation"] == 2
             assert await node.ask("DELETE", "subscriptions/s") == (204, None)
-            assert code(await node.ask("POST", callback, acked, token)) == (404, "SUBSCRIPTION_NOT_FOUND")
+            assert code(await node.ask("POST", callback, acked, token)) == (
+                404,
+                "SUBSCRIPTION_NOT_FOUND",
+            )
 
     asyncio.run(story())
 
@@ -105,10 +151,16 @@ def test_a_failing_receiver_is_tried_again_on_a_schedule_that_survives_a_crash()
     async def story() -> None:
         world = World().start()
         async with receiver() as hook:
-            hook.answers = [(500, b"", ""), (302, b"", f"Location: {hook.url}\r\n"), (200, b'{"done":true}', "")]
+            hook.answers = [
+                (500, b"", ""),
+                (302, b"", f"Location: {hook.url}\r\n"),
+                (200, b'{"done":true}', ""),
+            ]
             first = Shell(world)
             await first.subscriptions.start()
-            await first.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url}, lease_ttl_ms=1000)
+            await first.put(
+                "s", type="webhook", pattern="test/*", webhook={"url": hook.url}, lease_ttl_ms=1000
+            )
             await world.create("test/a")
             await world.append("test/a", b"one")
             failed = (await hook.next()).wake
@@ -121,8 +173,16 @@ def test_a_failing_receiver_is_tried_again_on_a_schedule_that_survives_a_crash()
             world.kill()
             async with shell(world) as second:
                 shown = (await second.ask("GET", "subscriptions/s"))[1]
-                assert (shown["status"], shown["state"], shown["generation"]) == ("failed", "waking", 1)
-                home = next(home for machine in world.local.machines.values() for home in machine.subscriptions.homes.values())
+                assert (shown["status"], shown["state"], shown["generation"]) == (
+                    "failed",
+                    "waking",
+                    1,
+                )
+                home = next(
+                    home
+                    for machine in world.local.machines.values()
+                    for home in machine.subscriptions.homes.values()
+                )
                 assert 800 <= home.next_attempt_ms - world.clock.ms <= 1200
                 world.clock.ms = home.next_attempt_ms
                 again = (await hook.next()).wake
@@ -141,7 +201,11 @@ def test_a_failing_receiver_is_tried_again_on_a_schedule_that_survives_a_crash()
 
                 await until(idle)
                 shown = (await second.ask("GET", "subscriptions/s"))[1]
-                assert (shown["status"], shown["next_attempt_at"], cursor(shown, "test/a")) == ("active", None, TAIL)
+                assert (shown["status"], shown["next_attempt_at"], cursor(shown, "test/a")) == (
+                    "active",
+                    None,
+                    TAIL,
+                )
 
     asyncio.run(story())
 
@@ -150,11 +214,20 @@ def test_workers_of_a_pull_wake_subscription() -> None:
     async def story() -> None:
         async with shell() as node:
             world = node.world
-            await node.put("p", type="pull-wake", pattern="test/**", wake_stream="wake/pool", lease_ttl_ms=1000)
-            assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (409, "NO_PENDING_WORK")
+            await node.put(
+                "p", type="pull-wake", pattern="test/**", wake_stream="wake/pool", lease_ttl_ms=1000
+            )
+            assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (
+                409,
+                "NO_PENDING_WORK",
+            )
             await world.create("test/a")
             await world.append("test/a", b"one")
-            home = next(home for machine in world.local.machines.values() for home in machine.subscriptions.homes.values())
+            home = next(
+                home
+                for machine in world.local.machines.values()
+                for home in machine.subscriptions.homes.values()
+            )
 
             async def failed() -> bool:
                 return home.attempts > 0  # the wake stream is the application's to make
@@ -164,7 +237,10 @@ def test_workers_of_a_pull_wake_subscription() -> None:
             world.clock.ms = home.next_attempt_ms
 
             async def announced() -> bool:
-                return b'"subscription_id":"p","stream":"test/a","generation":1' in await world.read("wake/pool")
+                return (
+                    b'"subscription_id":"p","stream":"test/a","generation":1'
+                    in await world.read("wake/pool")
+                )
 
             await until(announced)
             status, claimed = await node.ask("POST", "subscriptions/p/claim", {"worker": "w1"})
@@ -179,7 +255,9 @@ def test_workers_of_a_pull_wake_subscription() -> None:
             }
             said = {"wake_id": claimed["wake_id"], "generation": 1}
             world.clock.ms += 900
-            assert (await node.ask("POST", "subscriptions/p/ack", said, claimed["token"]))[0] == 200  # a heartbeat
+            assert (await node.ask("POST", "subscriptions/p/ack", said, claimed["token"]))[
+                0
+            ] == 200  # a heartbeat
             world.clock.ms += 900
             assert (await node.ask("POST", "subscriptions/p/ack", said, claimed["token"]))[0] == 200
             world.clock.ms += 1000
@@ -188,15 +266,31 @@ def test_workers_of_a_pull_wake_subscription() -> None:
                 return home.generation == 2 and home.state == State.WAKING
 
             await until(woken_again)  # the lease is over and there is work left
-            assert code(await node.ask("POST", "subscriptions/p/release", said, claimed["token"])) == (409, "FENCED")
+            assert code(
+                await node.ask("POST", "subscriptions/p/release", said, claimed["token"])
+            ) == (409, "FENCED")
             _, claimed = await node.ask("POST", "subscriptions/p/claim", {"worker": "w2"})
             said = {"wake_id": claimed["wake_id"], "generation": 2}
-            assert await node.ask("POST", "subscriptions/p/release", said, claimed["token"]) == (204, None)
+            assert await node.ask("POST", "subscriptions/p/release", said, claimed["token"]) == (
+                204,
+                None,
+            )
             assert (home.generation, home.state) == (3, State.WAKING)
             _, claimed = await node.ask("POST", "subscriptions/p/claim", {"worker": "w3"})
-            done = {"wake_id": claimed["wake_id"], "generation": 3, "acks": [{"stream": "test/a", "offset": TAIL}], "done": True}
-            assert await node.ask("POST", "subscriptions/p/ack", done, claimed["token"]) == (200, {"ok": True, "next_wake": False})
-            assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (409, "NO_PENDING_WORK")
+            done = {
+                "wake_id": claimed["wake_id"],
+                "generation": 3,
+                "acks": [{"stream": "test/a", "offset": TAIL}],
+                "done": True,
+            }
+            assert await node.ask("POST", "subscriptions/p/ack", done, claimed["token"]) == (
+                200,
+                {"ok": True, "next_wake": False},
+            )
+            assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (
+                409,
+                "NO_PENDING_WORK",
+            )
 
     asyncio.run(story())
 
@@ -204,10 +298,20 @@ def test_workers_of_a_pull_wake_subscription() -> None:
 def test_configuration_is_checked_and_confirmed() -> None:
     async def story() -> None:
         async with shell() as node:
-            good: dict[str, Any] = {"type": "pull-wake", "pattern": "/test/*/", "wake_stream": "wake/pool", "streams": ["b/x", "a", "a"]}
+            good: dict[str, Any] = {
+                "type": "pull-wake",
+                "pattern": "/test/*/",
+                "wake_stream": "wake/pool",
+                "streams": ["b/x", "a", "a"],
+            }
             assert (await node.put("s", **good))[0] == 201
-            assert (await node.put("s", **{**good, "pattern": "test/*", "streams": ["a", "b/x"]}))[0] == 200
-            assert code(await node.put("s", **{**good, "lease_ttl_ms": 1000})) == (409, "SUBSCRIPTION_ALREADY_EXISTS")
+            assert (await node.put("s", **{**good, "pattern": "test/*", "streams": ["a", "b/x"]}))[
+                0
+            ] == 200
+            assert code(await node.put("s", **{**good, "lease_ttl_ms": 1000})) == (
+                409,
+                "SUBSCRIPTION_ALREADY_EXISTS",
+            )
             for wrong in (
                 {"type": "smoke"},
                 {"pattern": "", "streams": []},
@@ -221,19 +325,31 @@ def test_configuration_is_checked_and_confirmed() -> None:
                 {"wake_stream": ""},
                 {"type": "webhook"},
             ):
-                assert code(await node.put("t", **{**good, **wrong})) == (400, "INVALID_REQUEST"), wrong
+                assert code(await node.put("t", **{**good, **wrong})) == (400, "INVALID_REQUEST"), (
+                    wrong
+                )
             assert code(await node.ask("PUT", "subscriptions/t", b"{")) == (400, "INVALID_REQUEST")
-            assert code(await node.ask("PUT", "subscriptions/t", b'{"x":' + b"[" * 200_000)) == (400, "INVALID_REQUEST")
+            assert code(await node.ask("PUT", "subscriptions/t", b'{"x":' + b"[" * 200_000)) == (
+                400,
+                "INVALID_REQUEST",
+            )
             assert code(await node.ask("GET", "subscriptions/t")) == (404, "SUBSCRIPTION_NOT_FOUND")
             assert code(await node.ask("GET", "subscription")) == (404, "SUBSCRIPTION_NOT_FOUND")
             assert (await node.ask("PATCH", "subscriptions/s"))[0] == 405
             assert await node.ask("DELETE", "subscriptions/never") == (204, None)
-            assert await node.ask("POST", "subscriptions/s/streams", {"streams": ["c/d"]}) == (204, None)
+            assert await node.ask("POST", "subscriptions/s/streams", {"streams": ["c/d"]}) == (
+                204,
+                None,
+            )
             assert await node.ask("DELETE", "subscriptions/s/streams/b%2Fx") == (204, None)
             assert await node.ask("DELETE", "subscriptions/s/streams/c/d") == (204, None)
             shown = (await node.ask("GET", "subscriptions/s"))[1]
-            assert shown["streams"] == [{"path": "a", "link_type": "explicit", "acked_offset": START}]
-            assert (await node.put("s", **good))[0] == 200  # the members may change; the configuration is the same
+            assert shown["streams"] == [
+                {"path": "a", "link_type": "explicit", "acked_offset": START}
+            ]
+            assert (await node.put("s", **good))[
+                0
+            ] == 200  # the members may change; the configuration is the same
 
     asyncio.run(story())
 
@@ -241,17 +357,35 @@ def test_configuration_is_checked_and_confirmed() -> None:
 def test_subscriptions_are_listed_by_id_in_pages() -> None:
     async def story() -> None:
         async with shell() as node:
-            assert await node.ask("GET", "subscriptions") == (200, {"subscriptions": [], "next": None})
+            assert await node.ask("GET", "subscriptions") == (
+                200,
+                {"subscriptions": [], "next": None},
+            )
             for number in reversed(range(5)):
-                await node.put(f"a-{number}", type="pull-wake", streams=["x", "y"], wake_stream="wake/pool")
-            await node.put("b", type="webhook", pattern="x/*", webhook={"url": "http://127.0.0.1:1/"})
+                await node.put(
+                    f"a-{number}", type="pull-wake", streams=["x", "y"], wake_stream="wake/pool"
+                )
+            await node.put(
+                "b", type="webhook", pattern="x/*", webhook={"url": "http://127.0.0.1:1/"}
+            )
             first = (await node.ask("GET", "subscriptions", limit="4", prefix="a-"))[1]
-            rest = (await node.ask("GET", "subscriptions", limit="4", prefix="a-", after=first["next"]))[1]
-            assert [row["id"] for row in first["subscriptions"] + rest["subscriptions"]] == [f"a-{number}" for number in range(5)]
+            rest = (
+                await node.ask("GET", "subscriptions", limit="4", prefix="a-", after=first["next"])
+            )[1]
+            assert [row["id"] for row in first["subscriptions"] + rest["subscriptions"]] == [
+                f"a-{number}" for number in range(5)
+            ]
             assert rest["next"] is None
-            assert (first["subscriptions"][0]["explicit_streams"], first["subscriptions"][0]["wake_stream"]) == (2, "wake/pool")
+            assert (
+                first["subscriptions"][0]["explicit_streams"],
+                first["subscriptions"][0]["wake_stream"],
+            ) == (2, "wake/pool")
             (last,) = (await node.ask("GET", "subscriptions", after="a-9"))[1]["subscriptions"]
-            assert (last["id"], last["pattern"], last["webhook"]) == ("b", "x/*", {"url": "http://127.0.0.1:1/"})
+            assert (last["id"], last["pattern"], last["webhook"]) == (
+                "b",
+                "x/*",
+                {"url": "http://127.0.0.1:1/"},
+            )
             assert (await node.ask("POST", "subscriptions"))[0] == 405
             assert (await node.ask("GET", "subscriptions", limit="few"))[0] == 400
 
@@ -261,7 +395,12 @@ def test_subscriptions_are_listed_by_id_in_pages() -> None:
 def test_pages_of_a_subscription_with_many_streams() -> None:
     async def story() -> None:
         async with shell() as node:
-            await node.put("s", type="pull-wake", streams=[f"test/{number:03d}" for number in range(50)], wake_stream="wake/pool")
+            await node.put(
+                "s",
+                type="pull-wake",
+                streams=[f"test/{number:03d}" for number in range(50)],
+                wake_stream="wake/pool",
+            )
             after, seen = "", []
             while True:
                 page = (await node.ask("GET", "subscriptions/s", limit="7", after=after))[1]
@@ -275,7 +414,8 @@ def test_pages_of_a_subscription_with_many_streams() -> None:
 
 
 def test_what_a_crash_left_between_groups_is_repaired() -> None:
-    """A wake that nobody heard of, a PUT that reached only its home, and links of a life that is over."""
+    """A wake that nobody heard of, a PUT that reached only its home, and links of a life that is
+    over."""
 
     async def story() -> None:
         world = World().start()
@@ -291,7 +431,11 @@ def test_what_a_crash_left_between_groups_is_repaired() -> None:
             world.kill()
             async with shell(world) as node:
                 assert (await hook.next()).wake["generation"] == 1
-                name = next(name for name in (f"test/{number}" for number in range(99)) if world.service.group_of(name) == 2)
+                name = next(
+                    name
+                    for name in (f"test/{number}" for number in range(99))
+                    if world.service.group_of(name) == 2
+                )
                 await world.create(name)
                 await world.append(name, b"x")
 

@@ -1,4 +1,5 @@
-"""docs/subscriptions.md against the server: its error codes, its shapes, and the code that checks a signature."""
+"""docs/subscriptions.md against the server: its error codes, its shapes, and the code that checks a
+signature."""
 
 from __future__ import annotations
 
@@ -19,19 +20,30 @@ from polynya.base import limits
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "subscriptions.md").read_text("utf-8")
-SOURCES = [*(ROOT / "src/polynya/subscriptions").glob("*.py"), ROOT / "src/polynya/front/http/api/subscriptions.py"]
+SOURCES = [
+    *(ROOT / "src/polynya/subscriptions").glob("*.py"),
+    ROOT / "src/polynya/front/http/api/subscriptions.py",
+]
 
 
 def block(kind: str, word: str) -> str:
     """The page's block of code with `word` in it."""
-    (found,) = [code for code in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) if word in code]
+    (found,) = [
+        code for code in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) if word in code
+    ]
     return str(found)
 
 
 def test_the_errors_are_those_that_the_server_answers() -> None:
-    told = {(code, int(status)) for code, status in re.findall(r"^\| `([A-Z_]+)` \| (\d{3}) \|", PAGE, re.MULTILINE)}
+    told = {
+        (code, int(status))
+        for code, status in re.findall(r"^\| `([A-Z_]+)` \| (\d{3}) \|", PAGE, re.MULTILINE)
+    }
     source = "".join(path.read_text("utf-8") for path in SOURCES)
-    answered = {(code, int(status)) for status, code in re.findall(r'refuse\(\s*(\d{3}),\s*"([A-Z_]+)"', source)}
+    answered = {
+        (code, int(status))
+        for status, code in re.findall(r'refuse\(\s*(\d{3}),\s*"([A-Z_]+)"', source)
+    }
     assert len(answered) > 12
     assert told == answered
 
@@ -77,8 +89,13 @@ def test_shapes_and_signatures_are_as_the_page_says(tmp_path: Path) -> None:
             async with asyncio.timeout(30):
                 while not (announced := await node.world.read("default/wakes")):
                     await asyncio.sleep(0.01)
-            assert json.loads(announced.rstrip(b",")).keys() == json.loads(block("json", '"type": "wake"')).keys()
-            status, claimed = await node.ask("POST", "subscriptions/workers/claim", {"worker": "w1"})
+            assert (
+                json.loads(announced.rstrip(b",")).keys()
+                == json.loads(block("json", '"type": "wake"')).keys()
+            )
+            status, claimed = await node.ask(
+                "POST", "subscriptions/workers/claim", {"worker": "w1"}
+            )
             told = json.loads(block("json", '"lease_ttl_ms": 30000, "streams": [{"path": "jobs/7"'))
             assert status == 200 and claimed.keys() == told.keys()
 

@@ -1,4 +1,5 @@
-"""kill -9 to a node of two cores: subscriptions, links, leases, tokens and keys are there again, and pending work is delivered."""
+"""kill -9 to a node of two cores: subscriptions, links, leases, tokens and keys are there again,
+and pending work is delivered."""
 
 from __future__ import annotations
 
@@ -26,9 +27,18 @@ async def _story(folder: Path) -> None:
             root = f"{node.url}/v1/stream"
             keys = (await client.get(f"{root}/__ds/jwks.json")).json()
             hooked = {"type": "webhook", "pattern": "jobs/**", "webhook": {"url": hook.url}}
-            assert (await client.put(f"{root}/__ds/subscriptions/hooked", json=hooked)).status_code == 201
-            pulled = {"type": "pull-wake", "pattern": "jobs/*", "wake_stream": "wake/pool", "lease_ttl_ms": 600_000}
-            assert (await client.put(f"{root}/__ds/subscriptions/pulled", json=pulled)).status_code == 201
+            assert (
+                await client.put(f"{root}/__ds/subscriptions/hooked", json=hooked)
+            ).status_code == 201
+            pulled = {
+                "type": "pull-wake",
+                "pattern": "jobs/*",
+                "wake_stream": "wake/pool",
+                "lease_ttl_ms": 600_000,
+            }
+            assert (
+                await client.put(f"{root}/__ds/subscriptions/pulled", json=pulled)
+            ).status_code == 201
             await client.put(f"{root}/wake/pool", headers=JSON, content=b"[]")
             for number in range(8):
                 await client.put(f"{root}/jobs/{number}", headers=JSON, content=b'{"n":1}')
@@ -49,7 +59,9 @@ async def _story(folder: Path) -> None:
 async def _claim(client: httpx.AsyncClient, root: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
-            answer = await client.post(f"{root}/__ds/subscriptions/pulled/claim", json={"worker": "w"})
+            answer = await client.post(
+                f"{root}/__ds/subscriptions/pulled/claim", json={"worker": "w"}
+            )
             if answer.status_code == 200:
                 return dict(answer.json())
             await asyncio.sleep(0.02)
@@ -58,7 +70,12 @@ async def _claim(client: httpx.AsyncClient, root: str) -> dict[str, Any]:
 async def _finish(client: httpx.AsyncClient, root: str, claimed: dict[str, Any]) -> None:
     """The token and the fence of before the kill are good after it."""
     acks = [{"stream": link["path"], "offset": link["tail_offset"]} for link in claimed["streams"]]
-    body = {"wake_id": claimed["wake_id"], "generation": claimed["generation"], "acks": acks, "done": True}
+    body = {
+        "wake_id": claimed["wake_id"],
+        "generation": claimed["generation"],
+        "acks": acks,
+        "done": True,
+    }
     headers = {"authorization": f"Bearer {claimed['token']}"}
     answer = await client.post(f"{root}/__ds/subscriptions/pulled/ack", json=body, headers=headers)
     assert (answer.status_code, answer.json()) == (200, {"ok": True, "next_wake": False})

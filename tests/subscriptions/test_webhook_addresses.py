@@ -65,7 +65,8 @@ REJECTED = [
     "https://[::8.8.8.8]/",
     "https://[::ffff:127.0.0.1]/",
     "https://[::ffff:8.8.8.8]/",
-    "https://[fec0::1]/",  # … and what no registry of special blocks has, as it is no block of hosts
+    # … and what no registry of special blocks has, as it is no block of hosts
+    "https://[fec0::1]/",
     "https://[4000::1]/",
     "https://[ff02::1]/",
     "https://224.0.0.1/",
@@ -112,7 +113,9 @@ def test_a_server_that_others_reach_calls_nothing_on_its_own_machine() -> None:
         asyncio.run(_check("http://127.0.0.1:1/", allow_loopback=False))
 
 
-def test_a_name_that_moves_to_a_private_address_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_moves_to_a_private_address_is_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The address is asked for once per delivery, checked, and that one is called."""
 
     async def story() -> None:
@@ -133,7 +136,11 @@ def test_every_block_of_the_registries_is_judged_at_both_its_ends() -> None:
     blocks = special_blocks()
     assert len(blocks) == 51 and {network.version for network, _ in blocks} == {4, 6}
     for network, reachable in blocks:
-        inside = [other for other, _ in blocks if other.version == network.version and other.supernet_of(network) and other != network]
+        inside = [
+            other
+            for other, _ in blocks
+            if other.version == network.version and other.supernet_of(network) and other != network
+        ]
         for address in (network[0], network[-1]):
             if not reachable:
                 assert not is_public(address), (network, address)
@@ -142,7 +149,8 @@ def test_every_block_of_the_registries_is_judged_at_both_its_ends() -> None:
 
 
 class Trap:
-    """A resolver that answers a public address once and a loopback one after that, a listener there, and the connections that are tried."""
+    """A resolver that answers a public address once and a loopback one after that, a listener
+    there, and the connections that are tried."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.port = 0
@@ -182,8 +190,11 @@ class Trap:
             server.close()
 
 
-def test_a_rebound_name_is_called_at_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attempt is seen: one connection, to the public address. Asked for the name again, it would have gone to this machine."""
+def test_a_rebound_name_is_called_at_the_address_that_was_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The attempt is seen: one connection, to the public address. Asked for the name again, it
+    would have gone to this machine."""
     trap = Trap(monkeypatch)
 
     async def story() -> None:
@@ -198,7 +209,9 @@ def test_a_rebound_name_is_called_at_the_address_that_was_checked(monkeypatch: p
     asyncio.run(story())
 
 
-def test_a_name_that_is_rebound_before_the_delivery_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_rebound_before_the_delivery_is_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trap = Trap(monkeypatch)
 
     async def story() -> None:
@@ -215,7 +228,9 @@ def test_a_name_that_is_rebound_before_the_delivery_is_not_called(monkeypatch: p
     asyncio.run(story())
 
 
-def test_the_trap_catches_a_client_that_asks_for_the_name_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trap_catches_a_client_that_asks_for_the_name_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Prove that the two tests before this one would have seen it."""
     trap = Trap(monkeypatch)
 

@@ -20,7 +20,9 @@ def test_a_pid_file_is_there_while_the_node_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "node.pid").exists()
 
 
-def test_a_disk_that_fails_does_not_hide_why_the_node_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_does_not_hide_why_the_node_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unlink(path: Path, missing_ok: bool = False) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
@@ -29,7 +31,10 @@ def test_a_disk_that_fails_does_not_hide_why_the_node_ends(tmp_path: Path, monke
         monkeypatch.setattr(Path, "unlink", unlink)
 
 
-@pytest.mark.parametrize(("other", "said"), [(True, r"\(it belongs to .+, and this runs as user 4242424\)"), (False, "denied; choose")])
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [(True, r"\(it belongs to .+, and this runs as user 4242424\)"), (False, "denied; choose")],
+)
 def test_a_folder_of_another_user_is_refused_with_both_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool, said: str
 ) -> None:

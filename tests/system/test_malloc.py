@@ -32,7 +32,13 @@ print(psutil.Process().memory_info().rss - before >> 20)
 
 
 def churn(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", CHURN, how], env=environment(), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHURN, how],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     return int(done.stdout)
 
 

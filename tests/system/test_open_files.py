@@ -1,4 +1,5 @@
-"""Open files: what clients may take of them, and what the journal still gets when they have taken all."""
+"""Open files: what clients may take of them, and what the journal still gets when they have taken
+all."""
 
 from __future__ import annotations
 
@@ -55,5 +56,11 @@ assert len(list(Journal.open(Path(sys.argv[1]), journal_id=1, segment_bytes=4096
 
 
 def test_a_journal_goes_on_when_clients_have_taken_all_descriptors(tmp_path):
-    done = subprocess.run([sys.executable, "-c", CROWDED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CROWDED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

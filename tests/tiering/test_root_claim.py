@@ -17,7 +17,9 @@ from polynya.objectstore import MemoryStore, ObjectStore, StoreSettings, StoreUn
 from polynya.tiering.root_claim import StoreRootClaim
 
 
-def claim_of(folder: Path, store: ObjectStore, indexes: dict[int, int], *, node: int = 0) -> StoreRootClaim:
+def claim_of(
+    folder: Path, store: ObjectStore, indexes: dict[int, int], *, node: int = 0
+) -> StoreRootClaim:
     birth = SimpleNamespace(cluster_id="c1", history=1, node=node)
     config = SimpleNamespace(data=str(folder), store=StoreSettings(backend="memory"))
     start: Any = SimpleNamespace(core=1, start_id="s1", birth=birth, config=config)
@@ -29,20 +31,25 @@ async def copied(store: ObjectStore, group: int, index: int, *, history: int = 1
 
 
 def test_an_older_copy_of_a_data_folder_does_not_get_the_root(tmp_path: Path) -> None:
-    """As of a machine that was put back: it would begin with less than was acknowledged, and sweep what the store has of the rest."""
+    """As of a machine that was put back: it would begin with less than was acknowledged, and sweep
+    what the store has of the rest."""
 
     async def run() -> None:
         store = MemoryStore()
         await copied(store, 1, 7)
         await copied(store, 2, 999)  # of another core
         await copied(store, 1, 999, history=2)
-        with pytest.raises(ConfigError, match=r"is a stale copy.* group 1 at entry 7, but this folder ends at 6"):
+        with pytest.raises(
+            ConfigError, match=r"is a stale copy.* group 1 at entry 7, but this folder ends at 6"
+        ):
             await claim_of(tmp_path, store, {1: 6, 3: 1}).make()
         assert await read_root(store) is None, "whoever has it keeps it"
         claim = claim_of(tmp_path, store, {1: 7, 3: 1})
         await claim.make()
         assert await claim.owned()
-        await claim_of(tmp_path, store, {1: 6}, node=1).make()  # the others of its cluster know better
+        await claim_of(
+            tmp_path, store, {1: 6}, node=1
+        ).make()  # the others of its cluster know better
 
     asyncio.run(run())
 
@@ -59,7 +66,9 @@ class Away(MemoryStore):
 
 
 @pytest.mark.parametrize("seconds", [1.0, 33.3, 600.0])
-def test_a_root_whose_store_was_away_is_claimed_soon_after_its_return(tmp_path: Path, seconds: float) -> None:
+def test_a_root_whose_store_was_away_is_claimed_soon_after_its_return(
+    tmp_path: Path, seconds: float
+) -> None:
     """Nothing is flushed before, so appends at the bound of hot bytes wait for this."""
 
     async def run() -> float:

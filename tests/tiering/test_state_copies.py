@@ -1,4 +1,5 @@
-"""Copies of states in the store: when they are made, which releases wait for them, and which of them a recovery begins with (F20)."""
+"""Copies of states in the store: when they are made, which releases wait for them, and which of
+them a recovery begins with (F20)."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ class Led:
         self.sent: list[tuple[int, Any]] = []
         led = {1: self.world.machines[1]}
         self.local = SimpleNamespace(led=led, machines=led, turns=0)
-        self.service: Any = SimpleNamespace(now_ms=lambda: 99, local=self.local, propose_to=self._propose)
+        self.service: Any = SimpleNamespace(
+            now_ms=lambda: 99, local=self.local, propose_to=self._propose
+        )
         self.outbox_sender = OutboxSender(self.service)
         self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
 
@@ -116,7 +119,9 @@ def test_what_has_not_changed_is_not_copied_and_one_copy_of_a_group_is_kept() ->
     asyncio.run(test())
 
 
-def test_a_group_that_is_only_written_to_is_copied_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_only_written_to_is_copied_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test() -> None:
         led, store = Led(), FaultyStore()
         copier = copier_of(led, store)
@@ -143,7 +148,8 @@ def test_the_newest_history_with_a_mark_counts() -> None:
         await copies.mark(store, WHOLE)
         for history, index in ((1, 5), (1, 9), (7, 1)):
             await copies.write(store, ("c1", history), Header(1, 1, index, 0, 1, 0, 0), [b"x"])
-        assert {copy.index for copy in (await copies.newest(store, "c1"))[1].values()} == {9}  # 7 was interrupted
+        # 7 was interrupted
+        assert {copy.index for copy in (await copies.newest(store, "c1"))[1].values()} == {9}
         await copies.mark(store, CompleteMark("c1", 7, GROUPS))
         whole, found = await copies.newest(store, "c1")
         assert (whole.history, {copy.index for copy in found.values()}) == (7, {1})

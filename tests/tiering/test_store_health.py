@@ -1,4 +1,5 @@
-"""What is told of an object store that fails: only what lasts, with the reason, until it works again."""
+"""What is told of an object store that fails: only what lasts, with the reason, until it works
+again."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ class Faulty(MemoryStore):
 
     def _refuse(self, refuses: bool) -> None:
         if refuses:
-            raise StoreUnavailable("s3://secret-bucket/: PUT http://secret/key: 403 Forbidden: AccessDenied", "403 Forbidden: AccessDenied")
+            raise StoreUnavailable(
+                "s3://secret-bucket/: PUT http://secret/key: 403 Forbidden: AccessDenied",
+                "403 Forbidden: AccessDenied",
+            )
 
 
 def told(story: Story) -> None:
@@ -53,7 +57,10 @@ def test_writes_that_fail_for_long_are_told_until_one_works() -> None:
         await asyncio.sleep(10)
         assert access.trouble() is None and access.failing() == 0.0, "it may be over soon"
         await asyncio.sleep(30)  # nobody writes: it tries by itself
-        assert access.trouble() == "nothing could be written to it for 40 s: 403 Forbidden: AccessDenied"
+        assert (
+            access.trouble()
+            == "nothing could be written to it for 40 s: 403 Forbidden: AccessDenied"
+        )
         assert access.samples() == {"polynya_object_store_failing_seconds": pytest.approx(40.0)}
         assert not await access.can_write()
         store.no_writes = False
@@ -103,7 +110,10 @@ def test_who_is_asked_tries_it_and_says_what_is_now() -> None:
 
 def test_a_store_that_is_not_claimed_is_none() -> None:
     async def main() -> None:
-        access = StoreAccess(WatchedStore(MemoryStore(), asyncio.get_running_loop().time), lambda: "it does not answer")
+        access = StoreAccess(
+            WatchedStore(MemoryStore(), asyncio.get_running_loop().time),
+            lambda: "it does not answer",
+        )
         assert access.trouble() == "it does not answer"
         assert not await access.can_write()
         assert access.failing() == 0.0

@@ -17,7 +17,8 @@ from polynya.tiering.tier import Tier
 
 
 def test_a_core_whose_store_is_away_since_its_start_flushes_what_it_has_nothing_of() -> None:
-    """In a cluster every core is asked: one that leads nothing must not keep the tables of all others from going on."""
+    """In a cluster every core is asked: one that leads nothing must not keep the tables of all
+    others from going on."""
 
     async def run() -> None:
         core, made = CoreWorld(), asyncio.Event()
@@ -25,7 +26,9 @@ def test_a_core_whose_store_is_away_since_its_start_flushes_what_it_has_nothing_
         birth = SimpleNamespace(cluster_id="c1", node=1, history=1)
         start: Any = SimpleNamespace(core=0, birth=birth, config=SimpleNamespace(cold=ColdConfig()))
         groups: Any = core
-        tier = Tier(WatchedStore(MemoryStore(), asyncio.get_running_loop().time), start, groups, claim)
+        tier = Tier(
+            WatchedStore(MemoryStore(), asyncio.get_running_loop().time), start, groups, claim
+        )
         await tier.flush_now("docs/")
         core.create("docs/a")
         core.append("docs/a", b"x")
@@ -52,7 +55,8 @@ class Away(MemoryStore):
 
 @pytest.mark.parametrize("seconds", [3.0, 20.0, 21.3, 95.0, 600.0])
 def test_what_waits_for_the_store_is_flushed_soon_after_its_return(seconds: float) -> None:
-    """However long the flusher has come to pause: appends at the bound of hot bytes wait for this."""
+    """However long the flusher has come to pause: appends at the bound of hot bytes wait for
+    this."""
 
     async def run() -> float:
         core, made, store, loop = CoreWorld(), asyncio.Event(), Away(), asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""A transport is closed after each number of passes of the loop from its start on: every call is answered, and nothing is left."""
+"""A transport is closed after each number of passes of the loop from its start on: every call is
+answered, and nothing is left."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from worlds.two_nodes import ECHO, HOLD, Node
 from polynya.base.errors import Unavailable
 from polynya.transport import Transport, address
 
-# A connection that asyncio takes while its server closes is half made, and told when it is thrown away, from Python 3.12 on (python/cpython#109564); uvloop,
-# which nodes run on, has no such gap.
+# A connection that asyncio takes while its server closes is half made, and told when it is thrown
+# away, from Python 3.12 on (python/cpython#109564); uvloop, which nodes run on, has no such gap.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. .function _SelectorTransport.__del__:pytest.PytestUnraisableExceptionWarning"
+    "ignore:Exception ignored in. .function "
+    "_SelectorTransport.__del__:pytest.PytestUnraisableExceptionWarning"
 )
 SECONDS = 60.0  # of one closing, on a machine that has much else to do
 LAST = -1
@@ -34,8 +36,11 @@ async def passes(count: int, asked: list[asyncio.Task[bytes]]) -> None:
         await asyncio.sleep(0)
 
 
-async def closed(first: list[Transport], second: list[Transport], asked: list[asyncio.Task[bytes]]) -> int:
-    """How many of the calls of `first`, which closes first, were answered. All are, in one way or another, and no task stays."""
+async def closed(
+    first: list[Transport], second: list[Transport], asked: list[asyncio.Task[bytes]]
+) -> int:
+    """How many of the calls of `first`, which closes first, were answered. All are, in one way or
+    another, and no task stays."""
     async with asyncio.timeout(SECONDS):
         await asyncio.gather(*(each.close() for each in first))
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -56,7 +61,11 @@ def test_between_cores(tmp_path, run):
             each.on(HOLD, lambda body, reply, core: None)
         await other.start()
         await asking.start()
-        asked = [asyncio.create_task(asking.call(1, kind, bytes(size))) for kind in (ECHO, HOLD) for size in (1, 300_000)]
+        asked = [
+            asyncio.create_task(asking.call(1, kind, bytes(size)))
+            for kind in (ECHO, HOLD)
+            for size in (1, 300_000)
+        ]
         await passes(count, asked[:2])
         return await closed([asking], [other], asked)
 
@@ -71,7 +80,11 @@ def test_between_nodes(tmp_path, run):
         one, two = Node(tmp_path, 1, cores=2), Node(tmp_path, 2, cores=2)
         await two.start({1: one.port})
         await one.start({2: two.port})
-        asked = [asyncio.create_task(each.call(address(2, core), ECHO, b"x")) for each in one.transports for core in (0, 1)]
+        asked = [
+            asyncio.create_task(each.call(address(2, core), ECHO, b"x"))
+            for each in one.transports
+            for core in (0, 1)
+        ]
         await passes(count, asked)
         one.held.close()
         two.held.close()

@@ -1,4 +1,5 @@
-"""A connection that breaks while it is made costs nobody else a descriptor, on either side, and whoever dials goes on dialing."""
+"""A connection that breaks while it is made costs nobody else a descriptor, on either side, and
+whoever dials goes on dialing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ HELD_MAX = 300
 
 
 def reset_all(listener: socket.socket) -> None:
-    """Accepts, and breaks what it accepted when the first bytes have come, as a proxy does whose other side is gone."""
+    """Accepts, and breaks what it accepted when the first bytes have come, as a proxy does whose
+    other side is gone."""
     while True:
         try:
             accepted, _ = listener.accept()
@@ -39,7 +41,8 @@ def reset_all(listener: socket.socket) -> None:
 
 
 async def one_more(opened: list[int]) -> None:
-    """Another descriptor, in this pass of the loop; the oldest goes when there are many, however slow the machine is."""
+    """Another descriptor, in this pass of the loop; the oldest goes when there are many, however
+    slow the machine is."""
     opened.append(os.open(os.devnull, os.O_RDONLY))
     await asyncio.sleep(0)
     if len(opened) > HELD_MAX:
@@ -68,19 +71,24 @@ def test_a_connection_that_breaks_at_once_closes_its_own_descriptor_alone() -> N
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         thread = threading.Thread(target=reset_all, args=(listener,), daemon=True)
         thread.start()
-        dialer = Dialer(OWN, 2, listener.getsockname(), PeerTls(context, context), lambda hello: None)
+        dialer = Dialer(
+            OWN, 2, listener.getsockname(), PeerTls(context, context), lambda hello: None
+        )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             opened = runner.run(dial(dialer))
         listener.shutdown(socket.SHUT_RDWR)
     thread.join(10)
     null = os.stat(os.devnull)
     for descriptor in opened:
-        assert os.path.samestat(os.fstat(descriptor), null), f"descriptor {descriptor} is another's now"
+        assert os.path.samestat(os.fstat(descriptor), null), (
+            f"descriptor {descriptor} is another's now"
+        )
         os.close(descriptor)
 
 
 def knock(place: tuple[str, int], stop: threading.Event) -> None:
-    """Connects, says for which core, and breaks the connection in the middle of what should be a handshake."""
+    """Connects, says for which core, and breaks the connection in the middle of what should be a
+    handshake."""
     for turn in range(TRIES):
         if stop.is_set():
             return
@@ -90,7 +98,8 @@ def knock(place: tuple[str, int], stop: threading.Event) -> None:
 
 
 async def visited(port: NodePort, place: tuple[str, int]) -> list[int]:
-    """Descriptors that were opened by others while strangers knocked, one in each pass of the loop."""
+    """Descriptors that were opened by others while strangers knocked, one in each pass of the
+    loop."""
     opened: list[int] = []
     port.open()
     stop = threading.Event()
@@ -115,7 +124,9 @@ def test_who_is_turned_away_at_the_door_takes_nobody_s_descriptor_along(tmp_path
         opened = runner.run(visited(port, listener.getsockname()))
     null = os.stat(os.devnull)
     for descriptor in opened:
-        assert os.path.samestat(os.fstat(descriptor), null), f"descriptor {descriptor} is another's now"
+        assert os.path.samestat(os.fstat(descriptor), null), (
+            f"descriptor {descriptor} is another's now"
+        )
         os.close(descriptor)
 
 

@@ -1,4 +1,5 @@
-"""When a connection between nodes is given up: never while much moves on it, and as soon as nothing does."""
+"""When a connection between nodes is given up: never while much moves on it, and as soon as nothing
+does."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ TICK = 0.25
 
 
 class Wire:
-    """As much of a link as a keepalive sees. The other side's kernel takes `rate` bytes between two ticks, and its process says nothing."""
+    """As much of a link as a keepalive sees. The other side's kernel takes `rate` bytes between two
+    ticks, and its process says nothing."""
 
     def __init__(self) -> None:
         self.quiet = self.up = True

@@ -1,4 +1,5 @@
-"""Stories of links between nodes: two nodes in one loop over real TCP, a proxy between them that cuts, stops and delays, and strangers."""
+"""Stories of links between nodes: two nodes in one loop over real TCP, a proxy between them that
+cuts, stops and delays, and strangers."""
 
 from __future__ import annotations
 
@@ -8,12 +9,30 @@ from functools import partial
 
 import pytest
 from msgspec import structs
-from worlds.two_nodes import ECHO, HOLD, Node, answer_of, each_loop, impatient, one_way, two_nodes, until  # noqa: F401 the fixtures
+from worlds.two_nodes import (
+    ECHO,
+    HOLD,
+    Node,
+    answer_of,
+    each_loop,  # noqa: F401 a fixture
+    impatient,  # noqa: F401 a fixture
+    one_way,
+    two_nodes,
+    until,
+)
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.transport import Reply, address, backoff, keepalive, lane
 from polynya.transport.dialing import Dialer
-from polynya.transport.handshake import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
+from polynya.transport.handshake import (
+    LANE_ASK,
+    LANE_RAFT,
+    MAGIC,
+    PREAMBLE,
+    Hello,
+    encode_hello,
+    judge,
+)
 from polynya.transport.lane import messages_of
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, FrameLink, FrameType
 
@@ -42,7 +61,11 @@ def test_messages_of_groups_reach_the_same_core_a_frame_for_each_turn(tmp_path):
                 one.transports[core].raft.send(2, [b"m%d" % core, b"", b"n"])
                 one.transports[core].raft.send(2, [b"more"])
             await until(lambda: len(two.heard) == 4)
-            assert sorted(two.heard) == [(core, 1, part) for core in range(2) for part in ([b"m%d" % core, b"", b"n"], [b"more"])]
+            assert sorted(two.heard) == [
+                (core, 1, part)
+                for core in range(2)
+                for part in ([b"m%d" % core, b"", b"n"], [b"more"])
+            ]
 
     run(story())
 
@@ -58,9 +81,16 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
 
         def joined(*nodes: Node) -> bool:
             lanes = [
-                lane for node in nodes for made in node.transports for other in made.raft._nodes.values() for lane in other.lanes.values()
+                lane
+                for node in nodes
+                for made in node.transports
+                for other in made.raft._nodes.values()
+                for lane in other.lanes.values()
             ]
-            return all(lane.connected for lane in lanes) and len(lanes) == len(nodes) * one.cores * two.cores
+            return (
+                all(lane.connected for lane in lanes)
+                and len(lanes) == len(nodes) * one.cores * two.cores
+            )
 
         await until(lambda: joined(one, two))
         assert one.raft.cores_of(2) == 3 and two.raft.cores_of(1) == 2 and one.raft.there == 1
@@ -73,7 +103,11 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
                     made.raft.send(receiver.number, groups)
                     made.raft.send_bulk(receiver.number, groups)
                 await until(lambda: sum(len(messages) for _, _, messages in receiver.heard) == 26)  # noqa: B023
-                assert all(message[0] % receiver.cores == core for core, _, messages in receiver.heard for message in messages)
+                assert all(
+                    message[0] % receiver.cores == core
+                    for core, _, messages in receiver.heard
+                    for message in messages
+                )
 
         await exchange()
         assert await one.transports[1].call(address(2, 2), ECHO, b"hi") == b"1.2: hi"
@@ -86,7 +120,12 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         await until(lambda: joined(one, two))
         assert all(made.raft.cores_of(2) == 1 for made in one.transports)
         await exchange()
-        assert not [place for made in one.transports for place in made._peers if place >> 8 == 2 and place & 0xFF]
+        assert not [
+            place
+            for made in one.transports
+            for place in made._peers
+            if place >> 8 == 2 and place & 0xFF
+        ]
         await one.stop()
         await two.stop()
         one.held.close()
@@ -142,7 +181,8 @@ def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path, m
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, _two, proxy):
             await one.transports[0].call(address(2, 0), ECHO, b"")
-            monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 0.3)  # not before: a machine that stands still for so long is usual
+            # not before: a machine that stands still for so long is usual
+            monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 0.3)
             proxy.stopped = True
             call = asyncio.create_task(one.transports[0].call(address(2, 0), ECHO, b""))
             await until(lambda: one.seen[-1] == "lost 2")
@@ -155,7 +195,9 @@ def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path, m
     run(story())
 
 
-def test_while_something_large_moves_both_ends_are_told_and_when_it_stops_the_node_is_lost(tmp_path, monkeypatch):
+def test_while_something_large_moves_both_ends_are_told_and_when_it_stops_the_node_is_lost(
+    tmp_path, monkeypatch
+):
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
             taking, sending = [], []
@@ -206,7 +248,9 @@ def test_a_node_that_comes_is_tried_at_once_by_those_who_would_wait(tmp_path, mo
             await two.stop()
             await until(lambda: one.seen[-1] == "lost 2")
             await two.start({1: one.port}, life="second")
-            await until(lambda: one.seen[-1] == "found 2" and one.transports[0].counters()["connected"])
+            await until(
+                lambda: one.seen[-1] == "found 2" and one.transports[0].counters()["connected"]
+            )
 
     run(story())
 
@@ -221,7 +265,9 @@ def test_a_new_life_is_believed_before_the_connection_to_the_old_one_breaks(tmp_
     run(story())
 
 
-def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anything(tmp_path, monkeypatch):
+def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anything(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(lane, "QUEUE_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(lane, "SOCKET_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
@@ -235,7 +281,8 @@ def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anythin
                 await asyncio.sleep(0)
             assert one.raft.dropped > 0 and sent._queued_bytes <= 1 << 20
             proxy.stopped = False
-            await until(lambda: two.heard and two.heard[-1][2][-1][:6] == b"000399")  # the newest are kept
+            # the newest are kept
+            await until(lambda: two.heard and two.heard[-1][2][-1][:6] == b"000399")
             numbers = [int(message[:6]) for _, _, messages in two.heard for message in messages]
             assert numbers == sorted(numbers) and len(numbers) + one.raft.dropped == 400
 
@@ -243,21 +290,24 @@ def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anythin
 
 
 def test_what_one_turn_says_may_be_more_than_a_frame_has(tmp_path):
-    """Several of the largest appends, or a member that gets up in many groups at once: as one frame it would be taken for nonsense."""
+    """Several of the largest appends, or a member that gets up in many groups at once: as one frame
+    it would be taken for nonsense."""
 
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):
             messages = [bytes([number]) * (FRAME_BYTES_MAX // 3) for number in range(4)]
             one.raft.send(2, messages)
             one.raft.send(2, [b"beat"])
-            await until(lambda: sum(len(some) for _, _, some in two.heard) == 5 or "lost 2" in one.seen)
+            await until(
+                lambda: sum(len(some) for _, _, some in two.heard) == 5 or "lost 2" in one.seen
+            )
             assert one.seen == ["found 2"] and one.raft.dropped == 0
             assert [message for _, _, some in two.heard for message in some] == [*messages, b"beat"]
 
     run(story())
 
 
-# --- strangers -----------------------------------------------------------------------------------------------------------------
+# --- strangers ------------------------------------------------------------------------------------
 
 
 OWN = Hello(4, 4, "c", 1, 4, 1, 0, 1, "s", "9.9")
@@ -271,16 +321,22 @@ OWN = Hello(4, 4, "c", 1, 4, 1, 0, 1, "s", "9.9")
         (
             Hello(5, 6, "c", 1, 4, 2, 0, 1, "t", "11.0"),
             None,
-            "it speaks protocol 5 to 6, this node 4 (release 11.0 and 9.9); upgrade one release at a time",
+            "it speaks protocol 5 to 6, this node 4 (release 11.0 and 9.9); upgrade one release "
+            "at a time",
         ),
         (
             Hello(1, 3, "c", 1, 4, 2, 0, 1, "t", "0.1.0"),
             None,
-            "it speaks protocol 1 to 3, this node 4 (release 0.1.0 and 9.9); the older one keeps its data in format 1: start the new release on "
+            "it speaks protocol 1 to 3, this node 4 (release 0.1.0 and 9.9); the older one keeps "
+            "its data in format 1: start the new release on "
             "empty data directories, and copy the streams with 'polynya import'",
         ),
         (Hello(4, 4, "d", 1, 4, 2, 0, 1, "t"), None, "it belongs to the cluster d"),
-        (Hello(4, 4, "c", 2, 4, 2, 0, 1, "t"), None, "it holds history 2 of the cluster, this node 1"),
+        (
+            Hello(4, 4, "c", 2, 4, 2, 0, 1, "t"),
+            None,
+            "it holds history 2 of the cluster, this node 1",
+        ),
         (Hello(4, 4, "c", 1, 4, 2, 5, 7, "t"), None, ""),
         (Hello(4, 4, "c", 1, 4, 3, 0, 1, "t"), None, "it is node 3, but node 2 was expected"),
         (Hello(4, 4, "c", 1, 8, 2, 0, 1, "t"), None, "it has 8 groups, this node 4"),
@@ -305,18 +361,32 @@ def test_who_may_come_in(other, names, reason):
         ({"groups": 9}, "it has 9 groups"),
     ],
 )
-def test_a_stranger_is_refused_with_the_reason_in_both_logs_and_harms_nobody(tmp_path, caplog, settings, said):
+def test_a_stranger_is_refused_with_the_reason_in_both_logs_and_harms_nobody(
+    tmp_path, caplog, settings, said
+):
     async def story():
         async with two_nodes(tmp_path) as (one, _two, _):
             pending = Node(tmp_path, 3)
             await pending.start({1: one.port}, **settings)
-            await until(lambda: any(record.getMessage() == "a node was refused" for record in caplog.records))
-            await until(lambda: any(record.getMessage() == "a node cannot be reached" for record in caplog.records))
+            await until(
+                lambda: any(
+                    record.getMessage() == "a node was refused" for record in caplog.records
+                )
+            )
+            await until(
+                lambda: any(
+                    record.getMessage() == "a node cannot be reached" for record in caplog.records
+                )
+            )
             assert pending.seen == []
             assert await one.transports[0].call(address(2, 0), ECHO, b"well") == b"1.0: well"
             await pending.stop()
             pending.held.close()
-        reasons = {record.getMessage(): record.reason for record in caplog.records if hasattr(record, "reason")}
+        reasons = {
+            record.getMessage(): record.reason
+            for record in caplog.records
+            if hasattr(record, "reason")
+        }
         assert reasons["a node was refused"].startswith(said)
         assert reasons["a node cannot be reached"].startswith("it refuses this node: " + said)
 
@@ -329,9 +399,19 @@ def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path,
             unlisted, twin = Node(tmp_path, 9), Node(tmp_path / "twin", 1)
             await unlisted.start({1: one.port})
             await twin.start({2: two.port, 1: one.port})
-            refused = lambda: {record.reason for record in caplog.records if record.getMessage() == "a node was refused"}  # noqa: E731
-            await until(lambda: any("node 9 is not a known member of the cluster" in reason for reason in refused()))
-            await until(lambda: any("every node needs its own id" in reason for reason in refused()))
+            refused = lambda: {  # noqa: E731
+                record.reason
+                for record in caplog.records
+                if record.getMessage() == "a node was refused"
+            }
+            await until(
+                lambda: any(
+                    "node 9 is not a known member of the cluster" in reason for reason in refused()
+                )
+            )
+            await until(
+                lambda: any("every node needs its own id" in reason for reason in refused())
+            )
             for node in (unlisted, twin):
                 await node.stop()
                 node.held.close()
@@ -340,15 +420,25 @@ def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path,
     run(story())
 
 
-def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_until_that_one_is_gone(tmp_path):
+def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_until_that_one_is_gone(
+    tmp_path,
+):
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):
             (first,) = one.transports
             twin = Node(tmp_path / "twin", 2)
             await twin.start({1: one.port}, life="another")
-            await until(lambda: "every node needs its own id" in twin.transports[0].refusals.get(1, ""))
-            assert first.twins == {2: "127.0.0.1"} and one.seen == ["found 2"] and not twin.raft.is_up(1)
-            assert await first.call(address(2, 0), ECHO, b"well") == b"1.0: well", "who was there goes on"
+            await until(
+                lambda: "every node needs its own id" in twin.transports[0].refusals.get(1, "")
+            )
+            assert (
+                first.twins == {2: "127.0.0.1"}
+                and one.seen == ["found 2"]
+                and not twin.raft.is_up(1)
+            )
+            assert await first.call(address(2, 0), ECHO, b"well") == b"1.0: well", (
+                "who was there goes on"
+            )
             await two.stop()
             await until(lambda: twin.raft.is_up(1))
             await twin.stop()
@@ -358,7 +448,9 @@ def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_
     run(story())
 
 
-def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_more(tmp_path, caplog):
+def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_more(
+    tmp_path, caplog
+):
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):
             three = Node(tmp_path, 3)
@@ -385,7 +477,12 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
             await three.stop()
             again = Node(tmp_path / "again", 3)
             await again.start({1: one.port})
-            await until(lambda: any("node 3 was removed from the cluster" in str(getattr(each, "reason", "")) for each in caplog.records))
+            await until(
+                lambda: any(
+                    "node 3 was removed from the cluster" in str(getattr(each, "reason", ""))
+                    for each in caplog.records
+                )
+            )
             await again.stop()
             again.held.close()
             three.held.close()
@@ -394,8 +491,11 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
     run(story())
 
 
-def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nodes(tmp_path, caplog):
-    """Who was away while it was removed hears it from whoever refuses it; who is only on its way out, or of another history, does not."""
+def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nodes(
+    tmp_path, caplog
+):
+    """Who was away while it was removed hears it from whoever refuses it; who is only on its way
+    out, or of another history, does not."""
 
     async def story():
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
@@ -405,19 +505,36 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         first.dismiss_node(2)  # its address is another's by now, and it is not removed yet
         await two.start({1: one.port})
         two.transports[0].on_removed = told.append
-        await until(lambda: any("is being removed from the cluster" in str(getattr(each, "reason", "")) for each in caplog.records))
+        await until(
+            lambda: any(
+                "is being removed from the cluster" in str(getattr(each, "reason", ""))
+                for each in caplog.records
+            )
+        )
         assert told == []
         first.dismiss_node(2, 7)
         first.dismiss_node(2, 9)  # later maps have it so, too
         await until(lambda: told)
-        assert {(each.node, each.cluster, each.history, each.removed) for each in told} == {(1, "c", 1, 7)}
+        assert {(each.node, each.cluster, each.history, each.removed) for each in told} == {
+            (1, "c", 1, 7)
+        }
         await two.stop()
         pending = Node(tmp_path / "again", 2)
         await pending.start({1: one.port}, name="another")
         heard = []
         pending.transports[0].on_removed = heard.append
-        await until(lambda: any("belongs to the cluster another" in str(getattr(each, "reason", "")) for each in caplog.records))
-        await until(lambda: any(str(getattr(each, "reason", "")).startswith("it refuses this node: it belongs") for each in caplog.records))
+        await until(
+            lambda: any(
+                "belongs to the cluster another" in str(getattr(each, "reason", ""))
+                for each in caplog.records
+            )
+        )
+        await until(
+            lambda: any(
+                str(getattr(each, "reason", "")).startswith("it refuses this node: it belongs")
+                for each in caplog.records
+            )
+        )
         assert heard == []
         await first.remove_node(2)  # nobody forgets why
         assert first._port is not None and first._port._dismissed == {2: 7}
@@ -431,7 +548,8 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
 
 
 def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
-    """The others cannot connect to it, and so never missed it; it was connected to them all the time."""
+    """The others cannot connect to it, and so never missed it; it was connected to them all the
+    time."""
 
     async def story():
         async with one_way(tmp_path) as (one, two):
@@ -525,11 +643,20 @@ def test_a_frame_that_was_damaged_on_its_way_is_not_taken(tmp_path):
         sending.send(FrameType.SEND, 1, 1, b"payload")
         wire = b"".join(sending._out)
         for position in range(len(wire)):
-            receiving = FrameLink(lambda: None, lambda t, k, i, body: got.append(body), lambda: lost.append(True), checked=True)
+            receiving = FrameLink(
+                lambda: None,
+                lambda t, k, i, body: got.append(body),
+                lambda: lost.append(True),
+                checked=True,
+            )
             receiving.up = True
-            receiving.data_received(wire[:position] + bytes([wire[position] ^ 0x10]) + wire[position + 1 :])
+            receiving.data_received(
+                wire[:position] + bytes([wire[position] ^ 0x10]) + wire[position + 1 :]
+            )
             assert not got
-        receiving = FrameLink(lambda: None, lambda t, k, i, body: got.append(body), lambda: None, checked=True)
+        receiving = FrameLink(
+            lambda: None, lambda t, k, i, body: got.append(body), lambda: None, checked=True
+        )
         receiving.up = True
         receiving.data_received(wire)
         assert got == [b"payload"]

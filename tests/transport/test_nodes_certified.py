@@ -1,4 +1,5 @@
-"""Stories of links between nodes with certificates: of one authority, of another, of another node, of none, and new ones."""
+"""Stories of links between nodes with certificates: of one authority, of another, of another node,
+of none, and new ones."""
 
 from __future__ import annotations
 
@@ -66,7 +67,10 @@ def test_who_shows_the_wrong_certificate_does_not_come_in(tmp_path, authority, c
         await until(
             lambda: (
                 "a node cannot be reached" in told()
-                and ("a node was refused" in told() or "a connection to the peer port was refused" in told())
+                and (
+                    "a node was refused" in told()
+                    or "a connection to the peer port was refused" in told()
+                )
             )
         )
         assert one.seen == two.seen == []
@@ -87,7 +91,11 @@ def test_a_new_certificate_is_used_for_the_next_connection(tmp_path, authority, 
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
         await one.start({2: two.port}, tls=certified(authority, 1))
         await two.start({1: one.port}, tls=certified(foreign, 2))
-        await until(lambda: any(record.getMessage() == "a node cannot be reached" for record in caplog.records))
+        await until(
+            lambda: any(
+                record.getMessage() == "a node cannot be reached" for record in caplog.records
+            )
+        )
         assert one.seen == two.seen == []
         made, known = certified(authority, 2), two.transports[0].tls
         assert known is not None

@@ -1,4 +1,5 @@
-"""A core that comes with less of its journal than it had is not let in; one that lost its disk, or only a tail that nobody had heard of, is."""
+"""A core that comes with less of its journal than it had is not let in; one that lost its disk, or
+only a tail that nobody had heard of, is."""
 
 from __future__ import annotations
 
@@ -25,12 +26,21 @@ def comes(**other: int) -> Hello:
 
 def test_all_that_was_synced_is_there_or_it_is_an_older_copy() -> None:
     assert known().lacks(comes()) == "" and known().lacks(comes(opened=700)) == ""
-    assert known().lacks(comes(opened=499)) == "its journal ends at segment 0, offset 499, but was synced up to segment 0, offset 500"
-    assert known().lacks(comes(opened=100)), "it is what this life began with, before all that it said"
+    assert (
+        known().lacks(comes(opened=499))
+        == "its journal ends at segment 0, offset 499, but was synced up to segment 0, offset 500"
+    )
+    assert known().lacks(comes(opened=100)), (
+        "it is what this life began with, before all that it said"
+    )
 
 
 def test_a_life_that_goes_on_and_cores_that_are_not_known_lack_nothing() -> None:
-    assert known().lacks(ABOUT) == "" and known().lacks(comes(core=1, opened=0)) == "" and known().lacks(comes(journal=0)) == ""
+    assert (
+        known().lacks(ABOUT) == ""
+        and known().lacks(comes(core=1, opened=0)) == ""
+        and known().lacks(comes(journal=0)) == ""
+    )
 
 
 def test_a_journal_that_was_lost_may_be_replaced_and_does_not_come_back() -> None:
@@ -38,7 +48,10 @@ def test_a_journal_that_was_lost_may_be_replaced_and_does_not_come_back() -> Non
     anew = comes(journal=78, opened=0)
     assert found.lacks(anew) == ""
     found.record_accepted(anew)
-    assert found.lacks(comes(opened=10**6, incarnation=3)) == "its journal has been replaced by another one"
+    assert (
+        found.lacks(comes(opened=10**6, incarnation=3))
+        == "its journal has been replaced by another one"
+    )
     assert found.lacks(comes(journal=78, opened=0, incarnation=4)) == ""
 
 
@@ -52,8 +65,11 @@ def test_what_a_journal_that_was_lost_had_said_is_not_asked_of_the_new_one() -> 
     assert found.lacks(structs.replace(anew, opened=20, incarnation=3))
 
 
-def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of_the_one_that_lives() -> None:
-    """As where this node stood still meanwhile: the life before was short, and has written nothing, or its journal is lost."""
+def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of_the_one_that_lives() -> (
+    None
+):
+    """As where this node stood still meanwhile: the life before was short, and has written nothing,
+    or its journal is lost."""
     found = PeerJournalPositions()
     living = comes(opened=100)
     for late in (ABOUT, structs.replace(ABOUT, journal=76, opened=5, incarnation=3)):
@@ -63,7 +79,9 @@ def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of
         found.record_synced(address(2, 0), living.journal, 900)
         assert found.lacks(living) == ""
         found.record_accepted(living)
-    assert found.lacks(comes(incarnation=9, opened=900)) == "" and found.lacks(comes(incarnation=9, journal=76))
+    assert found.lacks(comes(incarnation=9, opened=900)) == "" and found.lacks(
+        comes(incarnation=9, journal=76)
+    )
 
 
 def test_what_was_heard_is_known_in_the_next_life() -> None:
@@ -87,7 +105,9 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
         told: list[Hello] = []
 
-        async def begin(node: Node, others: dict[int, int], opened: int, synced: int, incarnation: str) -> None:
+        async def begin(
+            node: Node, others: dict[int, int], opened: int, synced: int, incarnation: str
+        ) -> None:
             node.vouches = (99, opened, lambda: synced)
             await node.start(others, life=incarnation)
 
@@ -102,9 +122,12 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
         await until(lambda: told)
         assert (told[0].node, told[0].lacks) == (
             1,
-            "its journal ends at segment 0, offset 3999, but was synced up to segment 0, offset 4000",
+            "its journal ends at segment 0, offset 3999, but was synced up to segment 0, offset "
+            "4000",
         )
-        assert not one.raft.is_up(2) and one.transports[0].refusals[2].startswith("node 2 returned with a stale copy of its data (")
+        assert not one.raft.is_up(2) and one.transports[0].refusals[2].startswith(
+            "node 2 returned with a stale copy of its data ("
+        )
         await two.stop()
         await begin(two, {1: one.port}, 4000, 4000, "third")
         await until(lambda: one.raft.is_up(2) and two.raft.is_up(1))
@@ -119,6 +142,10 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
 def test_who_says_nothing_of_a_journal_is_let_in(tmp_path) -> None:
     async def story() -> None:
         async with two_nodes(tmp_path) as (one, two, _):
-            assert one.raft.is_up(2) and two.raft.is_up(1) and one.transports[0].peer_positions.saved() == []
+            assert (
+                one.raft.is_up(2)
+                and two.raft.is_up(1)
+                and one.transports[0].peer_positions.saved() == []
+            )
 
     asyncio.run(story())

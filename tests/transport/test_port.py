@@ -1,4 +1,5 @@
-"""Stories of the peer port: connections whose coming in is broken off, and ones that are just ending."""
+"""Stories of the peer port: connections whose coming in is broken off, and ones that are just
+ending."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from polynya.transport.link import FrameLink
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_node_closes_though_somebody_is_just_coming_in(tmp_path, run):
-    """uvloop does not say `connection_lost` to one whose connecting is cancelled between `connection_made` and its end."""
+    """uvloop does not say `connection_lost` to one whose connecting is cancelled between
+    `connection_made` and its end."""
 
     async def story():
         node = Node(tmp_path, 1)
@@ -43,7 +45,8 @@ def test_a_node_closes_though_somebody_is_just_coming_in(tmp_path, run):
 
 
 def test_a_connection_that_is_just_ending_may_be_asked_what_is_unsent():
-    """Of one with TLS the socket is gone a pass before uvloop tells its end, and a tick may come in between."""
+    """Of one with TLS the socket is gone a pass before uvloop tells its end, and a tick may come in
+    between."""
 
     class Ending:
         def get_write_buffer_size(self) -> int:

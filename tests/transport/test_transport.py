@@ -14,7 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
-from polynya.transport import PushStream, Reply, Transport, backoff, link, peer, peer_listener, transport
+from polynya.transport import (
+    PushStream,
+    Reply,
+    Transport,
+    backoff,
+    link,
+    peer,
+    peer_listener,
+    transport,
+)
 from polynya.transport.link import HEADER, PROTOCOL_VERSION, FrameType
 
 ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
@@ -38,7 +47,10 @@ def each_loop(request, monkeypatch):
 @asynccontextmanager
 async def pair(directory: os.PathLike[str]) -> AsyncIterator[tuple[Transport, Transport]]:
     """Core 0, which asks, and core 1, which echoes."""
-    asking, answering = Transport(0, 2, str(directory), start_id="s"), Transport(1, 2, str(directory), start_id="s")
+    asking, answering = (
+        Transport(0, 2, str(directory), start_id="s"),
+        Transport(1, 2, str(directory), start_id="s"),
+    )
     answering.on(ECHO, lambda body, reply, core: reply(body))
     await answering.start()
     await asking.start()
@@ -60,10 +72,17 @@ async def until(condition: Callable[[], object]) -> None:
 def test_calls_are_answered_each_with_its_own(tmp_path):
     async def story():
         async with pair(tmp_path) as (asking, _):
-            bodies = [b"", b"x", bytes(70_000), os.urandom(3 << 20)] + [b"%d" % number for number in range(2000)]
+            bodies = [b"", b"x", bytes(70_000), os.urandom(3 << 20)] + [
+                b"%d" % number for number in range(2000)
+            ]
             answers = await asyncio.gather(*(asking.call(1, ECHO, body) for body in bodies))
             assert answers == bodies
-            assert asking.counters() == {"connected": 1, "outstanding": 0, "refused": 0, "failed": 0}
+            assert asking.counters() == {
+                "connected": 1,
+                "outstanding": 0,
+                "refused": 0,
+                "failed": 0,
+            }
 
     run(story())
 
@@ -73,7 +92,9 @@ def test_one_who_cannot_take_an_answer_costs_nobody_else_theirs(tmp_path):
 
     async def story():
         faults = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context["exception"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: faults.append(context["exception"])
+        )
         heard, ended = [], []
 
         def fails(answer):
@@ -99,7 +120,12 @@ def test_one_who_cannot_take_an_answer_costs_nobody_else_theirs(tmp_path):
             ask(ECHO)
             await until(lambda: len(heard) == 3)
             assert isinstance(heard[2], Unavailable)
-        assert [fault.args for fault in faults] == [(b"x",), (OutcomeUnknown,), (Unavailable,), (Unavailable,)]
+        assert [fault.args for fault in faults] == [
+            (b"x",),
+            (OutcomeUnknown,),
+            (Unavailable,),
+            (Unavailable,),
+        ]
 
     run(story())
 
@@ -125,7 +151,8 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
         await late.start()
         async with asyncio.timeout(60):
             await late.wait_met()
-            await meeting  # each knows of itself when it has met the other: not both in the same pass of the loop
+            # each knows of itself when it has met the other: not both in the same pass of the loop
+            await meeting
         assert early.counters()["connected"] == late.counters()["connected"] == 1
         assert early.missing_cores() == late.missing_cores() == []
         await early.close()
@@ -281,7 +308,8 @@ def test_a_peer_that_hangs_is_given_up(tmp_path, monkeypatch):
             (tmp_path / "x").mkdir()
             os.symlink(tmp_path / "core-1.sock", tmp_path / "x" / "core-1.sock")
             await asking.start()
-            assert await asking.call(1, ECHO, b"met") == b"met"  # what is not sent in time is refused otherwise
+            # what is not sent in time is refused otherwise
+            assert await asking.call(1, ECHO, b"met") == b"met"
             monkeypatch.setattr(asking._peers[1], "_call_seconds", 0.3)
             with pytest.raises(OutcomeUnknown, match="did not answer within"):
                 await asking.call(1, HOLD, b"")
@@ -318,7 +346,9 @@ def test_unsent_bytes_are_bounded_and_recover(tmp_path, monkeypatch):
             answers: list[Answer] = []
             for _ in range(10):
                 asking.call_nowait(1, ECHO, bytes(1 << 19), answers.append)
-            assert 5 <= len(answers) <= 8 and all(isinstance(answer, Unavailable) for answer in answers)
+            assert 5 <= len(answers) <= 8 and all(
+                isinstance(answer, Unavailable) for answer in answers
+            )
             await until(lambda: len(answers) == 10)
             assert await asking.call(1, ECHO, b"again") == b"again"
 
@@ -428,7 +458,11 @@ def test_a_subscriber_that_does_not_read_is_cut(tmp_path, monkeypatch):
             answering.on_stream(COUNT, serve)
             reader = socket.socket(socket.AF_UNIX)
             reader.connect(str(tmp_path / "core-1.sock"))
-            reader.sendall(head(1, FrameType.HELLO, PROTOCOL_VERSION, 7) + b"s" + head(0, FrameType.OPEN, COUNT, 1))
+            reader.sendall(
+                head(1, FrameType.HELLO, PROTOCOL_VERSION, 7)
+                + b"s"
+                + head(0, FrameType.OPEN, COUNT, 1)
+            )
             await until(lambda: pushes)
             for _ in range(200):
                 pushes[0].item(bytes(1 << 16))
@@ -475,11 +509,24 @@ def test_strangers_are_dropped_without_an_answer(tmp_path, data):
     run(story())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # the loops' fixture
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 65535), st.integers(0, 2**64 - 1), st.binary(max_size=80))), st.data())
+# the loops' fixture
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 8),
+            st.integers(0, 65535),
+            st.integers(0, 2**64 - 1),
+            st.binary(max_size=80),
+        )
+    ),
+    st.data(),
+)
 def test_frames_in_any_pieces_are_the_same_frames(frames, data):
     async def story():
-        stream = b"".join(head(len(body), type_, kind, ident) + body for type_, kind, ident, body in frames)
+        stream = b"".join(
+            head(len(body), type_, kind, ident) + body for type_, kind, ident, body in frames
+        )
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
         got: list[tuple[int, int, int, bytes]] = []
         receiver = link.FrameLink(lambda: None, lambda *frame: got.append(frame), lambda: None)
@@ -495,7 +542,9 @@ def test_frames_in_any_pieces_are_the_same_frames(frames, data):
 def test_a_large_frame_in_small_pieces_is_not_copied_each_time():
     async def story():
         got: list[int] = []
-        receiver = link.FrameLink(lambda: None, lambda type_, kind, ident, body: got.append(len(body)), lambda: None)
+        receiver = link.FrameLink(
+            lambda: None, lambda type_, kind, ident, body: got.append(len(body)), lambda: None
+        )
         receiver.up = True
         receiver.data_received(head(32 << 20, FrameType.CALL, 1, 1))
         for _ in range(2 << 10):

@@ -1,4 +1,5 @@
-"""Whoever reaches the peer port and does not belong there costs a node little, and others nothing; in one process, most of it without sockets."""
+"""Whoever reaches the peer port and does not belong there costs a node little, and others nothing;
+in one process, most of it without sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, encode_hello
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, HELLO_BYTES_MAX, FrameLink, FrameType
 from polynya.transport.peer_listener import ConnectionSet, InboundConnection
 from polynya.transport.port import NodePort
-from polynya.transport.unauthenticated import ARRIVALS_MAX, TICKS_MAX, UNAUTHENTICATED_MAX, UnauthenticatedConnections
+from polynya.transport.unauthenticated import (
+    ARRIVALS_MAX,
+    TICKS_MAX,
+    UNAUTHENTICATED_MAX,
+    UnauthenticatedConnections,
+)
 
 run = asyncio.run
 pytestmark = pytest.mark.usefixtures("each_loop", "impatient")
@@ -55,20 +61,41 @@ class Wire:
         return None
 
 
-def frame(type_: int, kind: int, ident: int, body: bytes, *, length: int | None = None, crc: int | None = None) -> bytes:
+def frame(
+    type_: int,
+    kind: int,
+    ident: int,
+    body: bytes,
+    *,
+    length: int | None = None,
+    crc: int | None = None,
+) -> bytes:
     sender = FrameLink(lambda: None, lambda *given: None, lambda: None, checked=True)
     wire = Wire(sender)
     sender.send(type_, kind, ident, body)
     sender.flush()
     whole = HEADER.unpack(wire.sent[: HEADER.size])
-    return HEADER.pack(len(body) if length is None else length, type_, kind, ident, whole[4] if crc is None else crc) + body
+    return (
+        HEADER.pack(
+            len(body) if length is None else length,
+            type_,
+            kind,
+            ident,
+            whole[4] if crc is None else crc,
+        )
+        + body
+    )
 
 
-def connection_of(connections: ConnectionSet, *, greeted: bool = True) -> tuple[InboundConnection, Wire]:
+def connection_of(
+    connections: ConnectionSet, *, greeted: bool = True
+) -> tuple[InboundConnection, Wire]:
     listener: Any = None
     port = NodePort(connections, OWN, [2], listener=listener, directory="", tls=None)
     pending, _ = port._unauthenticated.enter("10.0.0.9")
-    connection = InboundConnection(connections, lambda *given: port._check_hello(pending, *given), checked=True)
+    connection = InboundConnection(
+        connections, lambda *given: port._check_hello(pending, *given), checked=True
+    )
     wire = Wire(connection.link)
     if greeted:
         connection.link.data_received(frame(FrameType.HELLO, 0, 0, encode_hello(OTHER)))
@@ -104,8 +131,19 @@ def test_noise_from_a_seed_ends_its_own_connection_and_nothing_else(caplog):
 
 
 def noise(chance: random.Random) -> bytes:
-    body = chance.choice((b"", chance.randbytes(chance.randrange(200)), encode_hello(OTHER), encode_hello(OTHER)[:-3]))
-    type_, kind, ident = chance.randrange(16), chance.choice((0, 1, 9)), chance.choice((0, 1, 2**63, 2**64 - 1))
+    body = chance.choice(
+        (
+            b"",
+            chance.randbytes(chance.randrange(200)),
+            encode_hello(OTHER),
+            encode_hello(OTHER)[:-3],
+        )
+    )
+    type_, kind, ident = (
+        chance.randrange(16),
+        chance.choice((0, 1, 9)),
+        chance.choice((0, 1, 2**63, 2**64 - 1)),
+    )
     made = frame(type_, kind, ident, body)
     match chance.randrange(6):
         case 0:
@@ -146,22 +184,32 @@ UNREADABLE = (b"\xc1", b"\xa3\xff\xff\xff", b"\x9b\x01\x03\xa1\xff", b"\x91" * 5
 
 
 @pytest.mark.parametrize("body", UNREADABLE)
-def test_a_greeting_that_cannot_be_read_is_refused_in_words(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_greeting_that_cannot_be_read_is_refused_in_words(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story():
         connection, wire = connection_of(ConnectionSet(), greeted=False)
         connection.link.data_received(frame(FrameType.HELLO, 0, 0, body))
         assert wire.ended and connection.core < 0
 
     run(story())
-    assert [record.getMessage() for record in caplog.records] == ["a connection to the peer port was refused"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a connection to the peer port was refused"
+    ]
 
 
 @pytest.mark.parametrize("body", UNREADABLE)
-def test_a_question_that_cannot_be_read_is_answered_and_logged_in_a_line(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_question_that_cannot_be_read_is_answered_and_logged_in_a_line(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story():
         connections = ConnectionSet()
-        connections.handlers[1] = lambda body, reply, sender: msgspec.msgpack.decode(body, type=Hello)
-        connections.stream_handlers[1] = lambda body, push, sender: msgspec.msgpack.decode(body, type=Hello)
+        connections.handlers[1] = lambda body, reply, sender: msgspec.msgpack.decode(
+            body, type=Hello
+        )
+        connections.stream_handlers[1] = lambda body, push, sender: msgspec.msgpack.decode(
+            body, type=Hello
+        )
         connection, wire = connection_of(connections)
         for type_ in (FrameType.CALL, FrameType.OPEN):
             connection.link.data_received(frame(type_, 1, type_, body))
@@ -176,11 +224,18 @@ def test_a_question_that_cannot_be_read_is_answered_and_logged_in_a_line(body: b
 def test_what_another_pushes_and_nobody_can_read_ends_its_connection_alone(body: bytes) -> None:
     async def story():
         lost: list[str] = []
-        link = FrameLink(lambda: None, lambda *what: msgspec.msgpack.decode(what[3], type=Hello), lambda: lost.append("lost"), checked=True)
+        link = FrameLink(
+            lambda: None,
+            lambda *what: msgspec.msgpack.decode(what[3], type=Hello),
+            lambda: lost.append("lost"),
+            checked=True,
+        )
         link.on_invalid = lost.append
         wire = Wire(link)
         link.data_received(frame(FrameType.ITEM, 0, 1, body))
-        assert wire.ended and lost[0].startswith("a frame cannot be decoded") and lost[1:] == ["lost"]
+        assert (
+            wire.ended and lost[0].startswith("a frame cannot be decoded") and lost[1:] == ["lost"]
+        )
 
     run(story())
 
@@ -214,7 +269,9 @@ def test_strangers_are_few_for_a_short_while_and_keep_nobody_out():
     for _ in range(TICKS_MAX):
         assert strangers.tick() == []
     assert set(strangers.tick()) == {"10.0.0.1"} and len(strangers) == 0 and "friend" not in dropped
-    assert [strangers.welcome("10.0.0.1") for _ in range(ARRIVALS_MAX + 2)] == [True] * ARRIVALS_MAX + [False] * 2
+    assert [strangers.welcome("10.0.0.1") for _ in range(ARRIVALS_MAX + 2)] == [
+        True
+    ] * ARRIVALS_MAX + [False] * 2
     assert strangers.welcome("10.0.0.2")
     strangers.tick()
     assert strangers.welcome("10.0.0.1")
@@ -223,7 +280,9 @@ def test_strangers_are_few_for_a_short_while_and_keep_nobody_out():
 def test_whoever_never_finishes_a_hello_is_let_go_and_a_node_comes_in_meanwhile(tmp_path):
     async def story():
         async with one_way(tmp_path) as (one, two):
-            callers = [socket.create_connection(("127.0.0.1", two.port)) for _ in range(ARRIVALS_MAX // 2)]
+            callers = [
+                socket.create_connection(("127.0.0.1", two.port)) for _ in range(ARRIVALS_MAX // 2)
+            ]
             try:
                 for caller in callers:
                     caller.setblocking(False)
@@ -271,7 +330,9 @@ def test_without_room_for_an_open_file_nothing_spins_and_it_goes_on_by_itself(tm
             one.transports[0].add_node(2, ("127.0.0.1", two.port))
             await until(lambda: len(ticks) > 5)
             assert 1 <= len(tries) <= len(ticks) + 1
-            port._listener = SimpleNamespace(accept=real.accept, fileno=real.fileno, close=real.close)
+            port._listener = SimpleNamespace(
+                accept=real.accept, fileno=real.fileno, close=real.close
+            )
             await until(lambda: "found 2" in one.seen)
             port._listener = real
 

@@ -30,12 +30,16 @@ def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_pat
     journal, nothing = reopen(tmp_path)
     assert nothing == [] and journal.take() is None and journal.take_mark() is None
     payloads = [(i, bytes([i % 251]) * (i * 7 % 900)) for i in range(1, 120)]
-    places = [place for i in range(0, len(payloads), 5) for place in write(journal, payloads[i : i + 5])]
+    places = [
+        place for i in range(0, len(payloads), 5) for place in write(journal, payloads[i : i + 5])
+    ]
     assert [journal.read(place) for place in places] == [payload for _, payload in payloads]
     assert len(journal.segments()) > 5 and all(size <= SMALL + 48 for _, size in journal.segments())
     journal.close()
     journal, entries = reopen(tmp_path)
-    assert [(e.index, e.payload) for e in entries] == payloads and [e.place for e in entries] == places
+    assert [(e.index, e.payload) for e in entries] == payloads and [
+        e.place for e in entries
+    ] == places
     assert journal.cuts == () and journal.take_mark() is None  # the close left a mark
     journal.close()
 

@@ -1,4 +1,5 @@
-"""Crashes on a disk that loses, tears and reorders what was not synced; and proof that the check can fail."""
+"""Crashes on a disk that loses, tears and reorders what was not synced; and proof that the check
+can fail."""
 
 import errno
 from collections.abc import Callable
@@ -116,10 +117,22 @@ def test_fail_the_nth_call_until_it_passes(error: int, some: float) -> None:
         disk.power_cut(some)
         life.begin()
         life.live(3)
-    assert n > 80 and failed_calls >= {"create", "allocate", "write", "sync", "sync_folder", "truncate", "unlink", "read", "open"}
+    assert n > 80 and failed_calls >= {
+        "create",
+        "allocate",
+        "write",
+        "sync",
+        "sync_folder",
+        "truncate",
+        "unlink",
+        "read",
+        "open",
+    }
 
 
-def test_after_a_failed_sync_nothing_is_written_any_more_and_the_restart_believes_only_the_disk() -> None:
+def test_after_a_failed_sync_nothing_is_written_any_more_and_the_restart_believes_only_the_disk() -> (
+    None
+):
     for seed in range(30):
         disk = FakeDisk(Random(seed))
         life = Life(disk)

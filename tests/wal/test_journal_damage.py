@@ -15,7 +15,8 @@ from polynya.wal.recovery import segment_path
 
 
 def written(turns: int = 6, *, marked: bool = True) -> Life:
-    """A journal over a few segments, left by a kill after the last write, with or without its bare mark."""
+    """A journal over a few segments, left by a kill after the last write, with or without its bare
+    mark."""
     life = Life(FakeDisk(Random(5)))
     life.begin()
     for _ in range(turns):
@@ -51,7 +52,9 @@ def replay(disk: FakeDisk) -> list[tuple[int, bytes]]:
         disk.kill()
 
 
-def test_a_flipped_bit_anywhere_below_the_last_mark_is_corruption_and_behind_it_a_torn_tail() -> None:
+def test_a_flipped_bit_anywhere_below_the_last_mark_is_corruption_and_behind_it_a_torn_tail() -> (
+    None
+):
     life = written()
     files, vouched = contents(life.disk), life.journal._marked
     assert len(files) >= 4
@@ -80,11 +83,15 @@ def test_the_error_names_the_file_and_the_offset_and_says_what_can_be_done() -> 
     path, offset = segment_path(FOLDER, place >> 32), place & 0xFFFFFFFF
     damaged = bytearray(files[path])
     damaged[offset + 1] ^= 1
-    with pytest.raises(CorruptData, match=rf"{path} is damaged at offset {offset}: .* Nothing was cut .* backup"):
+    with pytest.raises(
+        CorruptData, match=rf"{path} is damaged at offset {offset}: .* Nothing was cut .* backup"
+    ):
         replay(disk_with(files | {path: bytes(damaged)}))
 
 
-def test_without_a_mark_behind_it_the_last_write_may_be_torn_and_is_cut_whole_from_the_damage_on() -> None:
+def test_without_a_mark_behind_it_the_last_write_may_be_torn_and_is_cut_whole_from_the_damage_on() -> (
+    None
+):
     life = written(marked=False)
     files = contents(life.disk)
     path = max(files)
@@ -101,7 +108,9 @@ def test_without_a_mark_behind_it_the_last_write_may_be_torn_and_is_cut_whole_fr
     assert batch is not None
     journal.write(batch)
     disk.power_cut(1)
-    assert [payload for _, payload in replay(disk)] == [payload for _, payload in life.kept[:-2]] + [b"new"]
+    assert [payload for _, payload in replay(disk)] == [
+        payload for _, payload in life.kept[:-2]
+    ] + [b"new"]
 
 
 def test_a_whole_journal_inside_a_payload_is_never_taken_for_frames() -> None:
@@ -153,7 +162,12 @@ def test_a_missing_a_short_and_a_strange_segment_refuse_the_start() -> None:
         replay(disk_with(files | {middle: files[segment_path(FOLDER, 1)]}))
     strange = pack_segment_header(SegmentHeader(7, 2, 99, 1 << 32 | 100))
     with pytest.raises(CorruptData, match="does not follow"):
-        replay(disk_with(files | {segment_path(FOLDER, 3): pack_segment_header(SegmentHeader(7, 3, 99, 9 << 32))}))
+        replay(
+            disk_with(
+                files
+                | {segment_path(FOLDER, 3): pack_segment_header(SegmentHeader(7, 3, 99, 9 << 32))}
+            )
+        )
     with pytest.raises(CorruptData):
         replay(disk_with(files | {middle: strange + files[middle][SEGMENT_HEADER_BYTES:]}))
 
@@ -197,7 +211,9 @@ def test_reading_a_place_checks_it() -> None:
 
 def test_golden_bytes() -> None:
     disk = FakeDisk()
-    journal = Journal.open(FOLDER, journal_id=0x0102030405060708, segment_bytes=SEGMENT_BYTES, files=disk)
+    journal = Journal.open(
+        FOLDER, journal_id=0x0102030405060708, segment_bytes=SEGMENT_BYTES, files=disk
+    )
     journal.stage(3, 5, 77, 1, b"hello")
     journal.stage(258, 6, 2**40, 2, b"")
     batch = journal.take()

@@ -34,7 +34,9 @@ def path_of(journal: Journal, folder: Path, number: int = -1) -> Path:
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])
-def test_a_deleted_segment_is_missed_and_nothing_is_written_any_more(tmp_path: Path, number: int) -> None:
+def test_a_deleted_segment_is_missed_and_nothing_is_written_any_more(
+    tmp_path: Path, number: int
+) -> None:
     journal = opened(tmp_path)
     for _ in range(4):
         append(journal, b"x" * 3000)
@@ -48,7 +50,9 @@ def test_a_deleted_segment_is_missed_and_nothing_is_written_any_more(tmp_path: P
     journal.close()
 
 
-def test_what_is_on_its_way_when_its_file_is_missed_is_not_said_to_be_durable(tmp_path: Path) -> None:
+def test_what_is_on_its_way_when_its_file_is_missed_is_not_said_to_be_durable(
+    tmp_path: Path,
+) -> None:
     journal = opened(tmp_path)
     append(journal, b"x")
     journal.stage(1, 1, 2, 1, b"late")
@@ -77,7 +81,9 @@ def remove(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [move, cover, remove])
-def test_a_folder_that_is_moved_covered_or_removed_is_missed(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_a_folder_that_is_moved_covered_or_removed_is_missed(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     folder = tmp_path / "journal"
     journal = opened(folder)
     append(journal, b"x" * 3000)
@@ -113,7 +119,9 @@ def test_released_segments_are_not_missed(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_where_nobody_may_look_nothing_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_may_look_nothing_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = opened(tmp_path)
     append(journal, b"x")
 
@@ -144,7 +152,9 @@ def kept(turns: int) -> Life:
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["deleted", "emptied"])
-def test_the_newest_segments_that_are_deleted_between_two_lives_refuse_the_start(empty: bool) -> None:
+def test_the_newest_segments_that_are_deleted_between_two_lives_refuse_the_start(
+    empty: bool,
+) -> None:
     """Without a word of them the start would go on with less than was acknowledged."""
     for count in (1, 2):
         life = kept(6)
@@ -162,7 +172,8 @@ def test_the_newest_segments_that_are_deleted_between_two_lives_refuse_the_start
 
 
 def test_a_write_that_is_undone_over_segments_takes_its_farewells_back_at_every_crash() -> None:
-    """What the disk had no room for leaves no word of segments that are not there, wherever the undoing is cut short."""
+    """What the disk had no room for leaves no word of segments that are not there, wherever the
+    undoing is cut short."""
     undone = 0
     for steps in range(200):
         life = kept(3)
@@ -191,8 +202,12 @@ def test_a_write_that_is_undone_over_segments_takes_its_farewells_back_at_every_
     raise AssertionError("it never came to its end")
 
 
-@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["deleted", "emptied"])
-def test_a_journal_without_the_only_segment_that_it_had_refuses_the_start(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize(
+    "harm", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["deleted", "emptied"]
+)
+def test_a_journal_without_the_only_segment_that_it_had_refuses_the_start(
+    tmp_path: Path, harm: Callable[[Path], object]
+) -> None:
     journal = opened(tmp_path)
     append(journal, b"x")
     journal.close()

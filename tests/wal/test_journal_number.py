@@ -1,4 +1,5 @@
-"""Each journal has a number of its own: the same in all its lives, another where one is begun in its place."""
+"""Each journal has a number of its own: the same in all its lives, another where one is begun in
+its place."""
 
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def test_another_one_has_another(tmp_path: Path) -> None:
     assert len(numbers) == 2 and 0 not in numbers
 
 
-def test_one_of_a_release_before_gets_one_and_so_does_one_whose_number_is_torn(tmp_path: Path) -> None:
+def test_one_of_a_release_before_gets_one_and_so_does_one_whose_number_is_torn(
+    tmp_path: Path,
+) -> None:
     opened(tmp_path).close()
     for said in (BEGUN, BEGUN + b"12", BEGUN + b"x" * 16 + b"\n"):
         (tmp_path / "lock").write_bytes(said)

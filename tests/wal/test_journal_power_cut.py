@@ -1,9 +1,12 @@
-"""A real power cut: ext4 on a loop device is shut down without flushing (EXT4_IOC_SHUTDOWN) under a running writer.
+"""A real power cut: ext4 on a loop device is shut down without flushing (EXT4_IOC_SHUTDOWN) under a
+running writer.
 
-What counts is what was acknowledged before the call began: while it runs, ext4 can answer an fdatasync with success and lose the data
-(seen on Linux 6.18 in 2 of 100 cuts, with and without allocated segments; before the call in none of 374).
+What counts is what was acknowledged before the call began: while it runs, ext4 can answer an
+fdatasync with success and lose the data (seen on Linux 6.18 in 2 of 100 cuts, with and without
+allocated segments; before the call in none of 374).
 
-Needs root, Linux, loop devices and mkfs.ext4, and mounts a file system of its own; where one of them is missing it says which and is skipped.
+Needs root, Linux, loop devices and mkfs.ext4, and mounts a file system of its own; where one of
+them is missing it says which and is skipped.
 """
 
 import fcntl
@@ -50,8 +53,11 @@ def image(tmp_path: Path) -> Path:
 
 @contextmanager
 def mounted(image: Path, folder: Path) -> Iterator[None]:
-    """Somebody else may look at a new file system, or take the loop device, for a moment: both are tried again."""
-    wait_until(lambda: not run("mount", "-o", "loop", image, folder), what="the image to be mounted")
+    """Somebody else may look at a new file system, or take the loop device, for a moment: both are
+    tried again."""
+    wait_until(
+        lambda: not run("mount", "-o", "loop", image, folder), what="the image to be mounted"
+    )
     try:
         yield
     finally:

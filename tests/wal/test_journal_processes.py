@@ -21,7 +21,9 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path) -> N
         acknowledged = kill_writer(writer, acknowledged)
     journal = Journal.open(tmp_path, journal_id=7, segment_bytes=SEGMENT_BYTES)
     entries = list(journal.entries())
-    assert [entry.index for entry in entries] == list(range(1, len(entries) + 1)) and len(entries) >= acknowledged >= 1000
+    assert [entry.index for entry in entries] == list(range(1, len(entries) + 1)) and len(
+        entries
+    ) >= acknowledged >= 1000
     assert all(entry.payload == b"%09d" % entry.index * (entry.index % 40) for entry in entries)
     assert len(journal.segments()) > 1
     journal.close()
@@ -31,8 +33,12 @@ def test_short_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     files = OsFiles()
     fd = files.create(tmp_path / "x")
     real, real_v = os.pwrite, os.pwritev
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[: max(1, len(data) // 2)], offset))
-    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: real_v(fd, [buffers[0], buffers[1][:3]], offset))
+    monkeypatch.setattr(
+        os, "pwrite", lambda fd, data, offset: real(fd, data[: max(1, len(data) // 2)], offset)
+    )
+    monkeypatch.setattr(
+        os, "pwritev", lambda fd, buffers, offset: real_v(fd, [buffers[0], buffers[1][:3]], offset)
+    )
     small = [b"ab", b"", b"cdefg"]
     files.write(fd, small, 10)
     assert files.read(fd, 100, 0) == bytes(10) + b"abcdefg"

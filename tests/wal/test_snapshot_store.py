@@ -1,4 +1,5 @@
-"""The snapshot store: the newest one of each group survives anything, and a damaged one is never passed over in silence."""
+"""The snapshot store: the newest one of each group survives anything, and a damaged one is never
+passed over in silence."""
 
 import errno
 import os
@@ -32,7 +33,11 @@ def test_the_newest_of_each_group_is_kept_and_the_older_ones_go(tmp_path: Path) 
     assert newest(store) == {}
     for group, index, body in ((1, 5, b"a"), (2, 9, b""), (1, 70, b"b" * 3_000_000), (11, 1, b"c")):
         store.write(group, 3, index, body)
-    expected = {1: SnapshotFile(1, 3, 70, b"b" * 3_000_000), 2: SnapshotFile(2, 3, 9, b""), 11: SnapshotFile(11, 3, 1, b"c")}
+    expected = {
+        1: SnapshotFile(1, 3, 70, b"b" * 3_000_000),
+        2: SnapshotFile(2, 3, 9, b""),
+        11: SnapshotFile(11, 3, 1, b"c"),
+    }
     assert newest(store) == expected
     (tmp_path / "s" / "g00001-00000000000000000099.snap.tmp").write_bytes(b"half")
     assert newest(SnapshotStore(tmp_path / "s")) == expected
@@ -44,7 +49,10 @@ def test_the_newest_of_each_group_is_kept_and_the_older_ones_go(tmp_path: Path) 
 
 
 def test_golden_header() -> None:
-    golden = "504f4c594e5941530100000001000000030000004cbb719a05000000000000004d00000000000000" + "00" * 8
+    golden = (
+        "504f4c594e5941530100000001000000030000004cbb719a05000000000000004d00000000000000"
+        + "00" * 8
+    )
     golden += "050000000000000000000000bb475d21"
     assert pack_header(SnapshotLink(3, 5, 77, 5, value(b"hello"))).hex() == golden
 
@@ -67,7 +75,9 @@ def test_fail_the_nth_call_until_it_passes(error: int) -> None:
             failed = disk.failed_call
             disk.power_cut(some)
             found = newest(SnapshotStore(FOLDER, files=disk))
-            assert found[1] == SnapshotFile(1, 1, 20, b"new") or (not written and found[1] == SnapshotFile(1, 1, 10, b"old"))
+            assert found[1] == SnapshotFile(1, 1, 20, b"new") or (
+                not written and found[1] == SnapshotFile(1, 1, 10, b"old")
+            )
             SnapshotStore(FOLDER, files=disk).write(1, 1, 20, b"new")  # a repeat is harmless
         if not failed:
             break
@@ -112,7 +122,10 @@ def test_a_newer_format_and_an_unknown_kind_are_named() -> None:
     store = SnapshotStore(FOLDER, files=disk)
     store.write(1, 1, 10, b"x")
     (inode,) = disk.files.values()
-    for at, number, error, text in ((8, 2, ConfigError, "snapshot format 2"), (12, 3, CorruptData, "kind 3")):
+    for at, number, error, text in (
+        (8, 2, ConfigError, "snapshot format 2"),
+        (12, 3, CorruptData, "kind 3"),
+    ):
         header = bytearray(pack_header(SnapshotLink(1, 1, 10, 1, value(b"x"))))
         header[at] = number
         header[HEADER_BYTES - 4 :] = value(bytes(header[: HEADER_BYTES - 4])).to_bytes(4, "little")
@@ -143,7 +156,10 @@ def test_a_chain_is_read_from_its_root_and_folded() -> None:
     ]
     assert SnapshotStore(FOLDER, files=disk).chain(1) == chain
     assert store.fold(1, 2, join) == SnapshotLink(1, 2, 30, 3, value(b"bcd"), delta=True, base=10)
-    assert store.chain(1) == [chain[0], SnapshotFile(1, 2, 30, b"bcd", delta=True, base=10)] and len(disk.files) == 2
+    assert (
+        store.chain(1) == [chain[0], SnapshotFile(1, 2, 30, b"bcd", delta=True, base=10)]
+        and len(disk.files) == 2
+    )
     store.fold(1, 2, join)
     assert store.chain(1) == [SnapshotFile(1, 2, 30, b"abcd")] and len(disk.files) == 1
     store.write_delta(1, 2, 40, [b"e"], 30)
@@ -159,13 +175,17 @@ def test_a_chain_with_a_hole_is_corruption() -> None:
     store.write_delta(1, 1, 20, [b"b"], 10)
     store.write_delta(1, 2, 30, [b"d"], 20)
     del disk.files[FOLDER / "g00001-00000000000000000020.snap"]
-    with pytest.raises(CorruptData, match=r"00020\.snap is damaged: it is missing, but the snapshot at 30 builds on it"):
+    with pytest.raises(
+        CorruptData,
+        match=r"00020\.snap is damaged: it is missing, but the snapshot at 30 builds on it",
+    ):
         store.chain(1)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_fail_the_nth_call_of_a_chain_until_it_passes(error: int) -> None:
-    """Every call fails once, at the first, the second, the third …: what was said to be written is in the chain, and it is readable."""
+    """Every call fails once, at the first, the second, the third …: what was said to be written is
+    in the chain, and it is readable."""
     for n in range(1, 1000):
         for some in (0.0, 0.5, 1.0):
             disk = FakeDisk(Random(n))
@@ -198,7 +218,9 @@ def test_fail_the_nth_call_of_a_chain_until_it_passes(error: int) -> None:
     assert 40 < n < 120
 
 
-def test_what_is_written_counts_though_the_older_ones_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_counts_though_the_older_ones_cannot_be_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else who asked would go on from the chain of before, of which a part may be gone."""
     disk = FakeDisk(Random(1))
     store = SnapshotStore(FOLDER, files=disk)
@@ -230,7 +252,13 @@ def test_a_file_without_a_name_knows_what_was_written(tmp_path: Path) -> None:
     for begin, end in pairwise(bounds[3:]):
         scratch.append(data[begin:end])
     assert scratch.size == len(data)
-    reads = [(0, 1), (BLOCK_BYTES - 1, 2), (5, 2 * BLOCK_BYTES), (3 * BLOCK_BYTES, 5), (0, len(data))]
+    reads = [
+        (0, 1),
+        (BLOCK_BYTES - 1, 2),
+        (5, 2 * BLOCK_BYTES),
+        (3 * BLOCK_BYTES, 5),
+        (0, len(data)),
+    ]
     for offset, length in reads:
         assert scratch.read_checked(offset, length) == data[offset : offset + length]
     for offset, length in ((len(data), 1), (len(data) - 1, 2), (5 * BLOCK_BYTES, 1)):
@@ -248,7 +276,8 @@ def test_a_file_without_a_name_knows_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_name_that_is_closed_touches_nobody_else_s(tmp_path: Path) -> None:
-    """A thread may still be filling it when its owner is cancelled: the number of its descriptor is another file's by then."""
+    """A thread may still be filling it when its owner is cancelled: the number of its descriptor is
+    another file's by then."""
     scratch = SnapshotStore(tmp_path / "s").scratch()
     scratch.append(b"mine")
     assert scratch.read(0, 4) == b"mine"

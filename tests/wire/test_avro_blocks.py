@@ -29,13 +29,28 @@ def text(data: bytes) -> bytes:
 
 
 def container(codec: str, *found: bytes, sized: bool = False) -> bytes:
-    fields = text(b"avro.schema") + text(json.dumps("bytes").encode()) + text(b"avro.codec") + text(codec.encode())
+    fields = (
+        text(b"avro.schema")
+        + text(json.dumps("bytes").encode())
+        + text(b"avro.codec")
+        + text(codec.encode())
+    )
     header = varint(-2) + varint(len(fields)) + fields if sized else varint(2) + fields
     packed = [zlib.compress(each, wbits=-15) if codec == "deflate" else each for each in found]
-    return b"Obj\x01" + header + varint(0) + SYNC + b"".join(varint(1) + text(each) + SYNC for each in packed)
+    return (
+        b"Obj\x01"
+        + header
+        + varint(0)
+        + SYNC
+        + b"".join(varint(1) + text(each) + SYNC for each in packed)
+    )
 
 
-@given(st.lists(st.binary(max_size=300), max_size=5), st.sampled_from(["null", "deflate"]), st.booleans())
+@given(
+    st.lists(st.binary(max_size=300), max_size=5),
+    st.sampled_from(["null", "deflate"]),
+    st.booleans(),
+)
 def test_blocks_come_back(found: list[bytes], codec: str, sized: bool) -> None:
     assert list(blocks(container(codec, *found, sized=sized))) == found
 
@@ -61,7 +76,9 @@ def test_other_codecs_are_refused(codec: str) -> None:
 def test_a_file_without_its_end_is_refused() -> None:
     whole = container("deflate", b"abc" * 100)
     for size in range(len(whole)):
-        if size == len(whole) - len(varint(1) + text(zlib.compress(b"abc" * 100, wbits=-15)) + SYNC):
+        if size == len(whole) - len(
+            varint(1) + text(zlib.compress(b"abc" * 100, wbits=-15)) + SYNC
+        ):
             continue  # a file without blocks is whole
         with pytest.raises(CorruptData):
             list(blocks(whole[:size]))

@@ -13,7 +13,9 @@ from polynya.wire.cursor import EPOCH_MS, JITTER_INTERVALS_MAX, current_interval
 from polynya.wire.headers import BadField
 
 
-@pytest.mark.parametrize("text", ["", "01", "+1", "-1", "1.0", "1e3", "abc", " 1", "1 ", "٣", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "text", ["", "01", "+1", "-1", "1.0", "1e3", "abc", " 1", "1 ", "٣", "99999999999999999999"]
+)
 def test_bad_ttls(text: str) -> None:
     with pytest.raises(BadField):
         headers.parse_ttl(text)
@@ -33,7 +35,10 @@ def test_what_is_no_rfc_3339(text: str) -> None:
         headers.parse_instant_ms(text)
 
 
-@given(st.datetimes(min_value=datetime(1980, 1, 1), max_value=datetime(2200, 1, 1)), st.integers(-23 * 60, 23 * 60))  # noqa: DTZ001
+@given(
+    st.datetimes(min_value=datetime(1980, 1, 1), max_value=datetime(2200, 1, 1)),  # noqa: DTZ001
+    st.integers(-23 * 60, 23 * 60),
+)
 def test_instants_are_those_of_the_standard_library(naive: datetime, minutes: int) -> None:
     when = naive.replace(tzinfo=timezone(timedelta(minutes=minutes)))
     expected = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
@@ -42,13 +47,22 @@ def test_instants_are_those_of_the_standard_library(naive: datetime, minutes: in
 
 
 def test_equal_instants_in_different_words() -> None:
-    same = {headers.parse_instant_ms(text) for text in ("2099-01-01T00:00:00Z", "2099-01-01t01:00:00.000+01:00", "2098-12-31T23:59:60Z")}
+    same = {
+        headers.parse_instant_ms(text)
+        for text in (
+            "2099-01-01T00:00:00Z",
+            "2099-01-01t01:00:00.000+01:00",
+            "2098-12-31T23:59:60Z",
+        )
+    }
     assert len(same) == 1
 
 
 def test_producers_come_whole() -> None:
     assert headers.parse_producer({}) is None
-    found = headers.parse_producer({"producer-id": "p", "producer-epoch": "0", "producer-seq": "9007199254740991"})
+    found = headers.parse_producer(
+        {"producer-id": "p", "producer-epoch": "0", "producer-seq": "9007199254740991"}
+    )
     assert found is not None
     assert (found.id, found.epoch, found.sequence) == ("p", 0, 2**53 - 1)
     good = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}
@@ -64,19 +78,29 @@ def test_producers_come_whole() -> None:
 
 
 def test_closed_is_true_in_any_case_and_nothing_else() -> None:
-    assert [headers.is_true(value) for value in ("true", "TRUE", "True", "false", "1", "yes", "", None)] == [True, True, True, *[False] * 5]
+    assert [
+        headers.is_true(value) for value in ("true", "TRUE", "True", "false", "1", "yes", "", None)
+    ] == [True, True, True, *[False] * 5]
 
 
 def test_if_none_match() -> None:
     tag = '"abc:c"'
-    assert all(headers.none_match(value, tag) for value in (tag, "W/" + tag, '"x", ' + tag, "*", ' "x" , W/"abc:c"'))
-    assert not any(headers.none_match(value, tag) for value in (None, "", '"abc"', "abc:c", '"x", "y"'))
+    assert all(
+        headers.none_match(value, tag)
+        for value in (tag, "W/" + tag, '"x", ' + tag, "*", ' "x" , W/"abc:c"')
+    )
+    assert not any(
+        headers.none_match(value, tag) for value in (None, "", '"abc"', "abc:c", '"x", "y"')
+    )
 
 
 def test_accepting_lines() -> None:
     assert headers.accepts_lines("text/html, Application/X-NDJSON;q=0.5")
     assert headers.accepts_lines("application/ndjson")
-    assert not any(headers.accepts_lines(value) for value in (None, "*/*", "application/json", "application/x-ndjson;q=0", "text/x-ndjson"))
+    assert not any(
+        headers.accepts_lines(value)
+        for value in (None, "*/*", "application/json", "application/x-ndjson;q=0", "text/x-ndjson")
+    )
 
 
 def test_event_ids() -> None:
@@ -111,6 +135,12 @@ def test_targets_and_queries() -> None:
 
 def test_cursors() -> None:
     now = EPOCH_MS + 1000 * 20_000 + 19_999
-    assert current_interval(now) == next_cursor(None, now, 0.5) == next_cursor("999", now, 0.5) == next_cursor("x", now, 0.5) == 1000
+    assert (
+        current_interval(now)
+        == next_cursor(None, now, 0.5)
+        == next_cursor("999", now, 0.5)
+        == next_cursor("x", now, 0.5)
+        == 1000
+    )
     assert next_cursor("1000", now, 0.0) == 1001
     assert next_cursor("5000", now, 0.9999) == 5000 + JITTER_INTERVALS_MAX

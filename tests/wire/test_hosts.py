@@ -21,13 +21,26 @@ def test_a_host_has_one_bare_form(value: str, bare: str) -> None:
     assert bare_host(value) == bare
 
 
-@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"]
+)
 def test_loopback_is_this_machine(host: str) -> None:
     assert is_this_machine(host)
 
 
 @pytest.mark.parametrize(
-    "host", ["", "localhost.evil.com", "xlocalhost", "10.0.0.1", "127.0.0.1.evil.com", "2130706433", "0x7f.1", "127.1", "::2"]
+    "host",
+    [
+        "",
+        "localhost.evil.com",
+        "xlocalhost",
+        "10.0.0.1",
+        "127.0.0.1.evil.com",
+        "2130706433",
+        "0x7f.1",
+        "127.1",
+        "::2",
+    ],
 )
 def test_other_hosts_are_not(host: str) -> None:
     assert not is_this_machine(host)
@@ -35,7 +48,9 @@ def test_other_hosts_are_not(host: str) -> None:
 
 def test_only_whole_addresses_are_addresses() -> None:
     assert address_of("10.0.0.1") and address_of("fe80::1%25eth0")
-    assert not any(map(address_of, ("2130706433", "127.1", "0x7f000001", "evil.com", "", "127.0.0.01")))
+    assert not any(
+        map(address_of, ("2130706433", "127.1", "0x7f000001", "evil.com", "", "127.0.0.01"))
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,23 @@ def parse(text: bytes):  # noqa: ANN201
 
 
 def test_a_plain_head() -> None:
-    head = parse(b"POST /v1/stream/a?x=1 HTTP/1.1\r\nHost: h\r\nContent-Type:\ttext/plain \r\nCONTENT-LENGTH: 12\r\nVia: a\r\nvia: b")
-    assert (head.method, head.target, head.length, head.keep_alive, head.minor) == ("POST", "/v1/stream/a?x=1", 12, True, 1)
-    assert head.headers == {"host": "h", "content-type": "text/plain", "content-length": "12", "via": "a, b"}
+    head = parse(
+        b"POST /v1/stream/a?x=1 HTTP/1.1\r\nHost: h\r\nContent-Type:\ttext/plain \r\n"
+        b"CONTENT-LENGTH: 12\r\nVia: a\r\nvia: b"
+    )
+    assert (head.method, head.target, head.length, head.keep_alive, head.minor) == (
+        "POST",
+        "/v1/stream/a?x=1",
+        12,
+        True,
+        1,
+    )
+    assert head.headers == {
+        "host": "h",
+        "content-type": "text/plain",
+        "content-length": "12",
+        "via": "a, b",
+    }
 
 
 def test_cached_lines_give_the_same_head() -> None:
@@ -29,7 +43,13 @@ def test_cached_lines_give_the_same_head() -> None:
 
 @pytest.mark.parametrize(
     ("connection", "version", "keeps"),
-    [(b"close", b"1", False), (b"Keep-Alive", b"0", True), (b"", b"0", False), (b"", b"1", True), (b"upgrade, close", b"1", False)],
+    [
+        (b"close", b"1", False),
+        (b"Keep-Alive", b"0", True),
+        (b"", b"0", False),
+        (b"", b"1", True),
+        (b"upgrade, close", b"1", False),
+    ],
 )
 def test_who_keeps_the_connection(connection: bytes, version: bytes, keeps: bool) -> None:
     line = b"\r\nConnection: " + connection if connection else b""
@@ -85,14 +105,19 @@ def test_doubtful_request_lines_are_refused(line: bytes) -> None:
         parse(line + b"\r\nHost: h")
 
 
-@pytest.mark.parametrize("host", [b"a b", b"a/b", b"u@h", b'"h"', b"<script>", b"h\xe9", b"h?x", b"h#x", b"h\\x"])
+@pytest.mark.parametrize(
+    "host", [b"a b", b"a/b", b"u@h", b'"h"', b"<script>", b"h\xe9", b"h?x", b"h#x", b"h\\x"]
+)
 def test_a_host_that_is_none_does_not_come_back_in_an_answer(host: bytes) -> None:
     with pytest.raises(BadRequest) as refused:
         parse(b"PUT / HTTP/1.1\r\nHost: " + host)
     assert refused.value.code == "BAD_HEADER"
 
 
-@pytest.mark.parametrize("host", [b"", b"h", b"127.0.0.1:4437", b"[::1]:80", b"a-b_c.example.", b"xn--bcher-kva.example:443"])
+@pytest.mark.parametrize(
+    "host",
+    [b"", b"h", b"127.0.0.1:4437", b"[::1]:80", b"a-b_c.example.", b"xn--bcher-kva.example:443"],
+)
 def test_hosts(host: bytes) -> None:
     assert parse(b"PUT / HTTP/1.1\r\nHost: " + host).headers["host"] == host.decode()
 
@@ -109,13 +134,24 @@ def test_hosts_and_codings_of_old_clients() -> None:
 def test_a_head_that_cannot_end_is_refused() -> None:
     assert find_head(b"GET / HTTP/1.1\r\nHo", 0) == -1
     assert find_head(b"xGET / HTTP/1.1\r\n\r\n", 1) == 15
-    for hopeless in (b"GET / HTTP/1.1\n\n", b"x" * 65_537, b"x" * 65_537 + b"\r\n\r\n", b"\n", b"GET / HTTP/1.1\r\nHost: h\r\n\n"):
+    for hopeless in (
+        b"GET / HTTP/1.1\n\n",
+        b"x" * 65_537,
+        b"x" * 65_537 + b"\r\n\r\n",
+        b"\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n\n",
+    ):
         with pytest.raises(BadRequest):
             find_head(hopeless, 0)
 
 
 def encode_chunks(pieces: list[bytes], extension: bytes = b"", trailer: bytes = b"") -> bytes:
-    return b"".join(b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces if piece) + b"0\r\n" + trailer + b"\r\n"
+    return (
+        b"".join(b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces if piece)
+        + b"0\r\n"
+        + trailer
+        + b"\r\n"
+    )
 
 
 @given(
@@ -124,13 +160,20 @@ def encode_chunks(pieces: list[bytes], extension: bytes = b"", trailer: bytes = 
     st.sampled_from([b"", b"A: 1\r\n"]),
     st.lists(st.integers(0, 400), max_size=12),
 )
-def test_chunked_bodies_are_the_same_wherever_they_are_cut(pieces: list[bytes], extension: bytes, trailer: bytes, cuts: list[int]) -> None:
+def test_chunked_bodies_are_the_same_wherever_they_are_cut(
+    pieces: list[bytes], extension: bytes, trailer: bytes, cuts: list[int]
+) -> None:
     wire = encode_chunks(pieces, extension, trailer) + b"NEXT"
     places = sorted({cut for cut in cuts if cut < len(wire)} | {0, len(wire)})
     body, rest = ChunkedBody(), b""
     for begin, end in pairwise(places):
         rest += wire[begin:end] if body.done else body.feed(wire[begin:end])
-    assert (body.done, bytes(body.data), body.size, rest) == (True, b"".join(pieces), len(b"".join(pieces)), b"NEXT")
+    assert (body.done, bytes(body.data), body.size, rest) == (
+        True,
+        b"".join(pieces),
+        len(b"".join(pieces)),
+        b"NEXT",
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,27 @@ from hypothesis import strategies as st
 
 from polynya.base.limits import JSON_DEPTH_MAX
 from polynya.wire import json_records
-from polynya.wire.json_records import RECORDS_PER_APPEND_MAX, BadJson, TooManyRecords, as_array, as_lines, parse_records
+from polynya.wire.json_records import (
+    RECORDS_PER_APPEND_MAX,
+    BadJson,
+    TooManyRecords,
+    as_array,
+    as_lines,
+    parse_records,
+)
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
 SPACE = st.text(alphabet=" \t\r\n", max_size=3)
 
 
@@ -24,11 +41,26 @@ def lengths_of(packed: bytes, payload: bytes) -> list[int]:
     return list(found) if packed else [len(payload)]
 
 
-@given(st.lists(VALUES, min_size=1, max_size=6), st.lists(SPACE, min_size=14, max_size=14), st.booleans())
-def test_records_are_the_elements_less_surrounding_whitespace(values: list[object], spaces: list[str], ascii_only: bool) -> None:
-    texts = [json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for value in values]
+@given(
+    st.lists(VALUES, min_size=1, max_size=6),
+    st.lists(SPACE, min_size=14, max_size=14),
+    st.booleans(),
+)
+def test_records_are_the_elements_less_surrounding_whitespace(
+    values: list[object], spaces: list[str], ascii_only: bool
+) -> None:
+    texts = [
+        json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        for value in values
+    ]
     around = [space.encode() for space in spaces]
-    body = around[0] + b"[" + b",".join(around[i] + text + around[i + 6] for i, text in enumerate(texts)) + b"]" + around[1]
+    body = (
+        around[0]
+        + b"["
+        + b",".join(around[i] + text + around[i + 6] for i, text in enumerate(texts))
+        + b"]"
+        + around[1]
+    )
     try:
         body.decode()
     except UnicodeDecodeError:
@@ -42,7 +74,10 @@ def test_records_are_the_elements_less_surrounding_whitespace(values: list[objec
     assert as_array([payload]) == b"[" + b",".join(texts) + b"]"
 
 
-@given(st.binary(max_size=40) | st.text(alphabet='[]{}",:\\u0129.eE+-truefalsn dDcC8\n', max_size=40).map(str.encode))
+@given(
+    st.binary(max_size=40)
+    | st.text(alphabet='[]{}",:\\u0129.eE+-truefalsn dDcC8\n', max_size=40).map(str.encode)
+)
 def test_what_is_taken_is_what_a_strict_parser_takes(body: bytes) -> None:
     def refuse(constant: str) -> None:
         raise ValueError(constant)
@@ -61,7 +96,17 @@ def test_what_is_taken_is_what_a_strict_parser_takes(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"12345678901234567890", b"1.0", b"-0", b"1e400", b'{"a":1,"a":2}', b'"\\ud83d"', b'{"b": 1,\n "a": 2}', b'"/\\/"']
+    "body",
+    [
+        b"12345678901234567890",
+        b"1.0",
+        b"-0",
+        b"1e400",
+        b'{"a":1,"a":2}',
+        b'"\\ud83d"',
+        b'{"b": 1,\n "a": 2}',
+        b'"/\\/"',
+    ],
 )
 def test_nothing_is_rewritten(body: bytes) -> None:
     assert parse_records(b" " + body + b"\n") == (1, body + b",", b"")
@@ -82,7 +127,21 @@ def test_one_level_is_flattened_and_empty_arrays_are_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"NaN", b"Infinity", b"[1,]", b"\xff", b'"\xc3"', b'"\xed\xa0\x80"', b"", b" ", b"1 2", b"\xef\xbb\xbf1", b"'a'", b'"a\nb"']
+    "body",
+    [
+        b"NaN",
+        b"Infinity",
+        b"[1,]",
+        b"\xff",
+        b'"\xc3"',
+        b'"\xed\xa0\x80"',
+        b"",
+        b" ",
+        b"1 2",
+        b"\xef\xbb\xbf1",
+        b"'a'",
+        b'"a\nb"',
+    ],
 )
 def test_what_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(BadJson):
@@ -91,7 +150,13 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 200_000 + b"]" * 200_000, b"[" * 200_000, b'{"a":' * 200_000, b"[" * 200 + b'"' + b'\\"' * 200_000, b"[" * 129 + b"]" * 129],
+    [
+        b"[" * 200_000 + b"]" * 200_000,
+        b"[" * 200_000,
+        b'{"a":' * 200_000,
+        b"[" * 200 + b'"' + b'\\"' * 200_000,
+        b"[" * 129 + b"]" * 129,
+    ],
 )
 def test_deep_nesting_is_refused_in_linear_time_without_recursion(body: bytes) -> None:
     with pytest.raises(BadJson):

@@ -45,10 +45,30 @@ GOLDEN_KAFKA = (
 )
 
 
-def hot(records: list[bytes], *, record: int = 0, byte: int = 0, time_ms: int = 1000, producer=None, encoding=Encoding.BYTES) -> HotBatch:  # type: ignore[no-untyped-def]
+def hot(
+    records: list[bytes],
+    *,
+    record: int = 0,
+    byte: int = 0,
+    time_ms: int = 1000,
+    producer=None,
+    encoding=Encoding.BYTES,
+) -> HotBatch:  # type: ignore[no-untyped-def]
     payload = b"".join(records)
     lengths = b"" if len(records) == 1 else struct.pack(f"<{len(records)}I", *map(len, records))
-    return HotBatch(record, byte, len(records), payload, lengths, google_crc32c.value(payload), time_ms, 0, encoding, 5, producer)
+    return HotBatch(
+        record,
+        byte,
+        len(records),
+        payload,
+        lengths,
+        google_crc32c.value(payload),
+        time_ms,
+        0,
+        encoding,
+        5,
+        producer,
+    )
 
 
 def run_of(batches: list[list[bytes]], *, record: int = 0, byte: int = 0) -> list[HotBatch]:
@@ -61,13 +81,19 @@ def run_of(batches: list[list[bytes]], *, record: int = 0, byte: int = 0) -> lis
 
 
 def test_golden_bytes() -> None:
-    two = hot([b'{"a":1},', b"2,"], record=7, byte=100, producer=("p", 1, 9), encoding=Encoding.JSON)
+    two = hot(
+        [b'{"a":1},', b"2,"], record=7, byte=100, producer=("p", 1, 9), encoding=Encoding.JSON
+    )
     one = hot([b'"seven",'], record=9, byte=110, time_ms=1001, encoding=Encoding.JSON)
     one.record_time_ms_max = 123
     one.flags = 1
     builder = PackBuilder()
     entry = builder.add(
-        0x0001_0000_0000_0002, 3, build_slice(Encoding.JSON, 7, 100, [two, one]), path="default/x", content_type="application/json"
+        0x0001_0000_0000_0002,
+        3,
+        build_slice(Encoding.JSON, 7, 100, [two, one]),
+        path="default/x",
+        content_type="application/json",
     )
     parts, entries = builder.finish(home_group=3, created_ms=1_700_000_000_000)
     data = b"".join(parts)
@@ -124,13 +150,21 @@ def test_columns_are_aligned_and_little_endian() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=6), min_size=0, max_size=6), st.data()
+    st.lists(
+        st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=6),
+        min_size=0,
+        max_size=6,
+    ),
+    st.data(),
 )
 def test_packs_round_trip(streams: list[list[list[bytes]]], data: st.DataObject) -> None:
     builder = PackBuilder()
     for uid, batches in enumerate(streams):
         builder.add(
-            uid, uid % 3 + 1, build_slice(Encoding.BYTES, uid, uid * 10, run_of(batches, record=uid, byte=uid * 10)), path=f"default/{uid}"
+            uid,
+            uid % 3 + 1,
+            build_slice(Encoding.BYTES, uid, uid * 10, run_of(batches, record=uid, byte=uid * 10)),
+            path=f"default/{uid}",
         )
     parts, _ = builder.finish(home_group=1, created_ms=0)
     whole = b"".join(parts)
@@ -148,7 +182,11 @@ def test_packs_round_trip(streams: list[list[list[bytes]]], data: st.DataObject)
         for batch in expected:
             batch.place = 0
         assert list(found.hot_batches(record=entry.base_record, byte=entry.base_byte)) == expected
-        check_runs(found.hot_batches(record=entry.base_record, byte=entry.base_byte, run_bytes=30), expected, records)
+        check_runs(
+            found.hot_batches(record=entry.base_record, byte=entry.base_byte, run_bytes=30),
+            expected,
+            records,
+        )
 
 
 def check_runs(runs: Sequence[HotBatch], batches: list[HotBatch], records: list[bytes]) -> None:
@@ -157,8 +195,14 @@ def check_runs(runs: Sequence[HotBatch], batches: list[HotBatch], records: list[
     found = []
     for run in runs:
         assert (run.record, run.byte) == (record, byte)
-        assert len(run.payload) <= 30 or (run.record, run.records) in [(batch.record, batch.records) for batch in batches]
-        lengths = struct.unpack(f"<{len(run.lengths) // 4}I", run.lengths) if run.lengths else (len(run.payload),)
+        assert len(run.payload) <= 30 or (run.record, run.records) in [
+            (batch.record, batch.records) for batch in batches
+        ]
+        lengths = (
+            struct.unpack(f"<{len(run.lengths) // 4}I", run.lengths)
+            if run.lengths
+            else (len(run.payload),)
+        )
         assert len(lengths) == run.records
         at = 0
         for length in lengths:
@@ -170,14 +214,30 @@ def check_runs(runs: Sequence[HotBatch], batches: list[HotBatch], records: list[
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=4), min_size=1, max_size=8), st.data())
-def test_pages_cut_from_runs_are_those_cut_from_batches(streams: list[list[bytes]], data: st.DataObject) -> None:
-    """Of records that are not empty; no protocol lets those in, and a page might end before or after them."""
+@given(
+    st.lists(
+        st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=4), min_size=1, max_size=8
+    ),
+    st.data(),
+)
+def test_pages_cut_from_runs_are_those_cut_from_batches(
+    streams: list[list[bytes]], data: st.DataObject
+) -> None:
+    """Of records that are not empty; no protocol lets those in, and a page might end before or
+    after them."""
     batches = run_of(streams, record=5, byte=50)
     meta, parts = build_slice(Encoding.BYTES, 5, 50, batches)
-    runs = parse_slice(b"".join(parts), meta.crc).hot_batches(record=5, byte=50, run_bytes=data.draw(st.integers(1, 40)))
+    runs = parse_slice(b"".join(parts), meta.crc).hot_batches(
+        record=5, byte=50, run_bytes=data.draw(st.integers(1, 40))
+    )
     until = (5 + meta.records, 50 + meta.length)
-    want = Want(data.draw(st.integers(5, until[0] - 1)), 0, data.draw(st.integers(1, 60)), data.draw(st.booleans()), until)
+    want = Want(
+        data.draw(st.integers(5, until[0] - 1)),
+        0,
+        data.draw(st.integers(1, 60)),
+        data.draw(st.booleans()),
+        until,
+    )
     exact, merged = cut(batches, want), cut(runs, want)
     assert (exact.begin_record, exact.begin_byte, exact.record, exact.byte) == (
         merged.begin_record,
@@ -185,7 +245,9 @@ def test_pages_cut_from_runs_are_those_cut_from_batches(streams: list[list[bytes
         merged.record,
         merged.byte,
     )
-    assert b"".join(bytes(piece.payload) for piece in exact.pieces) == b"".join(bytes(piece.payload) for piece in merged.pieces)
+    assert b"".join(bytes(piece.payload) for piece in exact.pieces) == b"".join(
+        bytes(piece.payload) for piece in merged.pieces
+    )
 
 
 @pytest.fixture(scope="module")
@@ -193,22 +255,33 @@ def small_pack() -> bytes:
     builder = PackBuilder()
     for uid in range(2):
         batch = hot([b"hello", b"there"], producer=("p", 0, 1))
-        builder.add(uid, 1, build_slice(Encoding.BYTES, 0, 0, [batch]), path="default/x", content_type="text/plain")
+        builder.add(
+            uid,
+            1,
+            build_slice(Encoding.BYTES, 0, 0, [batch]),
+            path="default/x",
+            content_type="text/plain",
+        )
     return b"".join(builder.finish(home_group=1, created_ms=5)[0])
 
 
 def test_every_bit_flip_is_noticed(small_pack: bytes) -> None:
-    """In slices by their CRC, in footer and tail by theirs; only the padding and the leading magic mean nothing."""
+    """In slices by their CRC, in footer and tail by theirs; only the padding and the leading magic
+    mean nothing."""
     entries = read_footer(small_pack).entries
     covered = [range(entry.offset, entry.offset + entry.stored) for entry in entries]
     for at in range(len(small_pack)):
         for bit in (0, 7):
             broken = bytearray(small_pack)
             broken[at] ^= 1 << bit
-            owner = next((entry for entry, place in zip(entries, covered, strict=True) if at in place), None)
+            owner = next(
+                (entry for entry, place in zip(entries, covered, strict=True) if at in place), None
+            )
             if owner is not None:
                 with pytest.raises(CorruptData):
-                    parse_slice(bytes(broken[owner.offset : owner.offset + owner.stored]), owner.crc)
+                    parse_slice(
+                        bytes(broken[owner.offset : owner.offset + owner.stored]), owner.crc
+                    )
             elif at > covered[-1].stop:
                 with pytest.raises((CorruptData, ShortTail)):
                     read_footer(bytes(broken))
@@ -231,7 +304,12 @@ def test_a_slice_of_noise_is_refused(noise: bytes) -> None:
 def test_a_long_footer_asks_for_more() -> None:
     builder = PackBuilder()
     for uid in range(2000):
-        builder.add(uid, 1, build_slice(Encoding.BYTES, 0, 0, [hot([b"x"])]), path=f"default/some-longer-name-{uid}")
+        builder.add(
+            uid,
+            1,
+            build_slice(Encoding.BYTES, 0, 0, [hot([b"x"])]),
+            path=f"default/some-longer-name-{uid}",
+        )
     whole = b"".join(builder.finish(home_group=1, created_ms=0)[0])
     with pytest.raises(ShortTail) as short:
         read_footer(whole[-FOOTER_GUESS_BYTES:])
@@ -258,10 +336,19 @@ def test_wrong_calls_are_refused() -> None:
 
 def test_a_later_version_is_refused(small_pack: bytes) -> None:
     footer = msgspec.msgpack.encode([2, 1, 0, []])
-    tail = struct.pack("<IIQ8s", len(footer), _footer_crc(footer, 8 + len(footer) + 24), 8 + len(footer) + 24, b"PLYNPAK1")
+    tail = struct.pack(
+        "<IIQ8s",
+        len(footer),
+        _footer_crc(footer, 8 + len(footer) + 24),
+        8 + len(footer) + 24,
+        b"PLYNPAK1",
+    )
     with pytest.raises(CorruptData, match="version 2"):
         read_footer(b"PLYNPAK1" + footer + tail)
-    changed = small_pack[8:16].replace(b"PLS1\x01", b"PLS1\x03") + small_pack[16 : read_footer(small_pack).entries[0].stored + 8]
+    changed = (
+        small_pack[8:16].replace(b"PLS1\x01", b"PLS1\x03")
+        + small_pack[16 : read_footer(small_pack).entries[0].stored + 8]
+    )
     with pytest.raises(CorruptData, match="version 3"):
         parse_slice(changed, google_crc32c.value(changed))
 
@@ -277,13 +364,19 @@ def test_keys_name_their_home_group_and_hour() -> None:
 
 def test_slices_never_overlap() -> None:
     builder = PackBuilder()
-    entries = [builder.add(n, 1, build_slice(Encoding.BYTES, 0, 0, [hot([b"x" * n])])) for n in range(20)]
+    entries = [
+        builder.add(n, 1, build_slice(Encoding.BYTES, 0, 0, [hot([b"x" * n])])) for n in range(20)
+    ]
     assert all(before.offset + before.stored <= after.offset for before, after in pairwise(entries))
     footer = read_footer(b"".join(builder.finish(home_group=1, created_ms=0)[0]))
     swapped = [1, 1, 0, [msgspec.structs.astuple(entry) for entry in reversed(footer.entries)]]
     encoded = msgspec.msgpack.encode(swapped)
     tail = struct.pack(
-        "<IIQ8s", len(encoded), _footer_crc(encoded, builder.size + len(encoded) + 24), builder.size + len(encoded) + 24, b"PLYNPAK1"
+        "<IIQ8s",
+        len(encoded),
+        _footer_crc(encoded, builder.size + len(encoded) + 24),
+        builder.size + len(encoded) + 24,
+        b"PLYNPAK1",
     )
     with pytest.raises(CorruptData, match="outside"):
         read_footer(encoded + tail)
@@ -292,7 +385,10 @@ def test_slices_never_overlap() -> None:
 BATCHES = st.lists(
     st.tuples(
         st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=3),
-        st.one_of(st.none(), st.tuples(st.sampled_from(["p", "q", "r"]), st.integers(0, 9), st.integers(0, 1 << 50))),
+        st.one_of(
+            st.none(),
+            st.tuples(st.sampled_from(["p", "q", "r"]), st.integers(0, 9), st.integers(0, 1 << 50)),
+        ),
         st.integers(0, 1 << 40),
         st.sampled_from([0, 5]),
     ),
@@ -302,7 +398,9 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, st.data())
-def test_a_merged_slice_is_the_one_that_was_never_cut(kinds: list[tuple[list[bytes], object, int, int]], data: st.DataObject) -> None:
+def test_a_merged_slice_is_the_one_that_was_never_cut(
+    kinds: list[tuple[list[bytes], object, int, int]], data: st.DataObject
+) -> None:
     batches: list[HotBatch] = []
     record = byte = 0
     for records, producer, time_ms, own_ms in kinds:
@@ -326,7 +424,21 @@ def kafka_run(counts: list[int], *, record: int = 0, byte: int = 0) -> list[HotB
         last = (sequence + records - 1) % 2**31
         producer = ("7", 0, sequence, last, 1)
         crc = google_crc32c.value(payload)
-        found.append(HotBatch(record, byte, records, payload, b"", crc, 1000 + number, number, Encoding.KAFKA, 5, producer))
+        found.append(
+            HotBatch(
+                record,
+                byte,
+                records,
+                payload,
+                b"",
+                crc,
+                1000 + number,
+                number,
+                Encoding.KAFKA,
+                5,
+                producer,
+            )
+        )
         record, byte, sequence = record + records, byte + len(payload), (last + 1) % 2**31
     return found
 
@@ -338,7 +450,9 @@ def test_golden_bytes_of_a_slice_of_kafka_batches() -> None:
 
 
 @given(st.lists(st.integers(1, 2**28), min_size=1, max_size=12), st.data())
-def test_kafka_batches_come_back_as_they_were_merged_or_not(counts: list[int], data: st.DataObject) -> None:
+def test_kafka_batches_come_back_as_they_were_merged_or_not(
+    counts: list[int], data: st.DataObject
+) -> None:
     batches = kafka_run(counts, record=50, byte=9000)
     bounds = sorted({0, len(batches)} | data.draw(st.sets(st.integers(0, len(batches)))))
     slices = []
@@ -351,10 +465,15 @@ def test_kafka_batches_come_back_as_they_were_merged_or_not(counts: list[int], d
     assert found.producers == {number: batch.producer for number, batch in enumerate(batches)}
     for run_bytes in (0, 1 << 16):
         again = found.hot_batches(record=50, byte=9000, run_bytes=run_bytes)
-        assert [msgspec.structs.replace(each, payload=bytes(each.payload), place=5, producer=None) for each in again] == [
-            msgspec.structs.replace(each, producer=None) for each in batches
-        ], "small neighbours are not joined"
-    page = cut(again, Want(batches[-1].record, -1, 1 << 20, True, (50 + sum(counts), 9000 + meta.length)))
+        assert [
+            msgspec.structs.replace(each, payload=bytes(each.payload), place=5, producer=None)
+            for each in again
+        ] == [msgspec.structs.replace(each, producer=None) for each in batches], (
+            "small neighbours are not joined"
+        )
+    page = cut(
+        again, Want(batches[-1].record, -1, 1 << 20, True, (50 + sum(counts), 9000 + meta.length))
+    )
     assert [bytes(piece.payload) for piece in page.pieces] == [batches[-1].payload]  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="undivided"):
         found.cut(0, 1)

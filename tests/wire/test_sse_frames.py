@@ -43,7 +43,10 @@ def test_no_payload_can_forge_an_event() -> None:
 
 def test_half_a_character_is_shown_as_one_unknown_per_event() -> None:
     snowman = "☃".encode()
-    shown = [read_events(data_event("1_1", piece, SseEncoding.TEXT))[0]["data"] for piece in (b"a" + snowman[:2], snowman[2:] + b"b")]
+    shown = [
+        read_events(data_event("1_1", piece, SseEncoding.TEXT))[0]["data"]
+        for piece in (b"a" + snowman[:2], snowman[2:] + b"b")
+    ]
     assert shown == ["a\ufffd", "\ufffdb"]
 
 
@@ -60,16 +63,36 @@ def test_json_is_an_array_also_when_it_was_written_on_several_lines() -> None:
 
 
 def test_the_lines_are_as_the_official_patterns_want_them() -> None:
-    assert data_event("1_5~a.1", b"line1\nline2", SseEncoding.TEXT) == b"id:1_5~a.1\nevent: data\ndata:line1\ndata:line2\n\n"
+    assert (
+        data_event("1_5~a.1", b"line1\nline2", SseEncoding.TEXT)
+        == b"id:1_5~a.1\nevent: data\ndata:line1\ndata:line2\n\n"
+    )
     assert control_event("1_5", "1_5", "77", up_to_date=True, closed=False) == (
-        b'id:1_5\nevent: control\ndata:{"streamNextOffset":"1_5","streamCursor":"77","upToDate":true}\n\n'
+        b"id:1_5\nevent: control\n"
+        b'data:{"streamNextOffset":"1_5","streamCursor":"77","upToDate":true}\n\n'
     )
     assert control_event("1_5", "1_5", "77", up_to_date=True, closed=True) == (
-        b'id:1_5\nevent: control\ndata:{"streamNextOffset":"1_5","upToDate":true,"streamClosed":true}\n\n'
+        b"id:1_5\nevent: control\n"
+        b'data:{"streamNextOffset":"1_5","upToDate":true,"streamClosed":true}\n\n'
     )
     assert chunk(b"x" * 17) == b"11\r\n" + b"x" * 17 + b"\r\n"
 
 
 def test_the_encoding_follows_the_media_type() -> None:
-    shown = [sse_encoding(media) for media in ("application/json", "text/plain", "text/event-stream", "application/ndjson", "image/png")]
-    assert shown == [SseEncoding.JSON, SseEncoding.TEXT, SseEncoding.TEXT, SseEncoding.BASE64, SseEncoding.BASE64]
+    shown = [
+        sse_encoding(media)
+        for media in (
+            "application/json",
+            "text/plain",
+            "text/event-stream",
+            "application/ndjson",
+            "image/png",
+        )
+    ]
+    assert shown == [
+        SseEncoding.JSON,
+        SseEncoding.TEXT,
+        SseEncoding.TEXT,
+        SseEncoding.BASE64,
+        SseEncoding.BASE64,
+    ]

@@ -1,4 +1,5 @@
-"""A cluster to be backed up, made of machines and a store in memory; and what comes out of a restore of it."""
+"""A cluster to be backed up, made of machines and a store in memory; and what comes out of a
+restore of it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> b
     """The file of a group's machine as it is now, after the entry `at` (term, index)."""
     state = machine.snapshot()
     hot = [piece for _, batches in machine.flush_candidates() for piece in hot_pieces(batches)]
-    return b"".join([pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(hot) // 2)), state, *hot])
+    return b"".join(
+        [
+            pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(hot) // 2)),
+            state,
+            *hot,
+        ]
+    )
 
 
 class BackedUp(Tier):
@@ -39,7 +46,8 @@ class BackedUp(Tier):
 
 
 class FakeSource:
-    """`polynya.backup.source.BackupSource`. `before_capture` is called with the group; `lost` tokens are held no more."""
+    """`polynya.backup.source.BackupSource`. `before_capture` is called with the group; `lost`
+    tokens are held no more."""
 
     def __init__(self, tier: Tier, part_bytes: int = 300) -> None:
         self.tier = tier
@@ -60,7 +68,17 @@ class FakeSource:
         self.captured.append(group)
         data = self._held[token] = file_of(group, machine, (1, 7), self.tier.world.now)
         records = sum(stream.next_record for stream in machine.streams.values())
-        return Captured(group, token, len(data), 1, 7, self.tier.world.now, len(machine.streams), records, machine.hot_bytes)
+        return Captured(
+            group,
+            token,
+            len(data),
+            1,
+            7,
+            self.tier.world.now,
+            len(machine.streams),
+            records,
+            machine.hot_bytes,
+        )
 
     async def part(self, captured: Captured, offset: int) -> bytes:
         if captured.token in self.lost:
@@ -81,14 +99,22 @@ async def taken(source: FakeSource, shelf: MemoryStore) -> tuple[Manifest, Backu
     return await BackupWriter(source, shelf, shelf, done).take(), done
 
 
-async def restored(folder: Path, shelf: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2) -> RestoreResult:
+async def restored(
+    folder: Path, shelf: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2
+) -> RestoreResult:
     """The data folder of a node by itself."""
     rename = renaming(manifest.cluster, manifest.cluster)
-    origin = RestoreOrigin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
-    return await made(folder, origin, FromBackup(shelf, manifest, rename, has_store=True), store, cores)
+    origin = RestoreOrigin(
+        cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups
+    )
+    return await made(
+        folder, origin, FromBackup(shelf, manifest, rename, has_store=True), store, cores
+    )
 
 
-async def made(folder: Path, origin: RestoreOrigin, states: States, store: ObjectStore, cores: int = 2) -> RestoreResult:
+async def made(
+    folder: Path, origin: RestoreOrigin, states: States, store: ObjectStore, cores: int = 2
+) -> RestoreResult:
     with contextlib.ExitStack() as held:
         target = RestoreTarget(Config(data=str(folder), cores=cores), origin, held)
         return await Restorer(states, [target], store, lambda key: key).run()
@@ -96,5 +122,14 @@ async def made(folder: Path, origin: RestoreOrigin, states: States, store: Objec
 
 def opened(folder: Path, cores: int = 2) -> tuple[dict[int, Machine], list[Storage]]:
     """The machines that a node would start with."""
-    storages = [open_storage(folder / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=CLUSTER) for core in range(cores)]
-    return {number: group.machine for storage in storages for number, group in storage.shard.groups.items()}, storages
+    storages = [
+        open_storage(
+            folder / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=CLUSTER
+        )
+        for core in range(cores)
+    ]
+    return {
+        number: group.machine
+        for storage in storages
+        for number, group in storage.shard.groups.items()
+    }, storages

@@ -1,6 +1,8 @@
-"""A machine that has less than this one: programs are not on its `PATH`, the user is not root, and there is one CPU or there are eight.
+"""A machine that has less than this one: programs are not on its `PATH`, the user is not root, and
+there is one CPU or there are eight.
 
-Its home folder is read-only, its umask is 077, its locale is C and its time zone is neither whole hours from UTC nor this machine's.
+Its home folder is read-only, its umask is 077, its locale is C and its time zone is neither whole
+hours from UTC nor this machine's.
 """
 
 from __future__ import annotations
@@ -18,8 +20,15 @@ LACKING = (
     "google-chrome", "google-chrome-stable", "node", "nodejs", "npm", "npx", "java", "javac", "uv", "uvx",
 )  # fmt: skip
 NOBODY = 65534
-READ_ALL = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search", "--bounding-set=-all,+dac_read_search")
-PROBE = "import subprocess, sys; open(sys.argv[1]); subprocess.run([sys.executable, '-c', 'import pytest'], check=True)"
+READ_ALL = (
+    "--inh-caps=-all,+dac_read_search",
+    "--ambient-caps=-all,+dac_read_search",
+    "--bounding-set=-all,+dac_read_search",
+)
+PROBE = (
+    "import subprocess, sys; open(sys.argv[1]); subprocess.run([sys.executable, '-c', 'import "
+    "pytest'], check=True)"
+)
 SECONDS = 280.0
 
 
@@ -28,7 +37,8 @@ class Unavailable(Exception):
 
 
 class BareMachine:
-    """Its folders are made below `shared`, which all users can reach; the programs there serve several machines."""
+    """Its folders are made below `shared`, which all users can reach; the programs there serve
+    several machines."""
 
     def __init__(self, shared: Path, *, as_root: bool, cpus: int) -> None:
         self.folder = folder = Path(tempfile.mkdtemp(dir=shared))
@@ -65,12 +75,15 @@ class BareMachine:
 
 
 def poor_path(folder: Path) -> Path:
-    """A folder with links to all programs of `PATH`, and of where the system has its own, without those that are lacking."""
+    """A folder with links to all programs of `PATH`, and of where the system has its own, without
+    those that are lacking."""
     if folder.exists():
         return folder
     folder.mkdir()
     folder.chmod(0o755)  # the umask may be that of a node, which keeps other users out
-    for place in dict.fromkeys([*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/usr/bin", "/sbin", "/bin"]):
+    for place in dict.fromkeys(
+        [*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    ):
         for program in Path(place).iterdir() if place and Path(place).is_dir() else ():
             if program.name not in LACKING and not (folder / program.name).is_symlink():
                 (folder / program.name).symlink_to(program)
@@ -84,15 +97,23 @@ def cpus_library(folder: Path) -> Path:
         raise Unavailable("another number of CPUs takes Linux and a C compiler")
     library = folder / "cpus.so"
     source = ROOT / "tests" / "cpus_shim" / "cpus.c"
-    done = subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise Unavailable(f"the library that changes the number of CPUs cannot be built: {done.stderr.strip()}")
+        raise Unavailable(
+            f"the library that changes the number of CPUs cannot be built: {done.stderr.strip()}"
+        )
     library.chmod(0o755)
     return library
 
 
 def ordinary_user() -> list[str]:
-    """What root puts before a command. Where Python or the tests lie in a folder of root's own, the user may read everything. Raises Unavailable."""
+    """What root puts before a command. Where Python or the tests lie in a folder of root's own, the
+    user may read everything. Raises Unavailable."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise Unavailable("not installed: setpriv, with which root becomes another user")

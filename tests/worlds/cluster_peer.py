@@ -1,4 +1,5 @@
-"""Another node of a cluster, as far as greetings go: a transport on a port, in a thread of its own."""
+"""Another node of a cluster, as far as greetings go: a transport on a port, in a thread of its
+own."""
 
 from __future__ import annotations
 
@@ -16,14 +17,29 @@ from polynya.transport import PeerCluster, Transport
 
 @contextmanager
 def cluster_peer(
-    directory: Path, port: int, *, cluster: str, history: int, node: int = 2, groups: int = 4, removed: int = 0
+    directory: Path,
+    port: int,
+    *,
+    cluster: str,
+    history: int,
+    node: int = 2,
+    groups: int = 4,
+    removed: int = 0,
 ) -> Iterator[None]:
     """It knows node 1; `removed`: as one that its map of that epoch has no more."""
     directory.mkdir(exist_ok=True)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    about = PeerCluster(cluster, history, node, groups, {1: ("127.0.0.1", free_ports(1)[0])}, shared_listener("127.0.0.1", port), None)
+    about = PeerCluster(
+        cluster,
+        history,
+        node,
+        groups,
+        {1: ("127.0.0.1", free_ports(1)[0])},
+        shared_listener("127.0.0.1", port),
+        None,
+    )
 
     async def start() -> Transport:
         made = Transport(0, 1, str(directory), start_id="peer", cluster=about)

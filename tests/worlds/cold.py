@@ -1,4 +1,5 @@
-"""A core without a journal: real machines, a log that may fail, and what the cold tier asks of it."""
+"""A core without a journal: real machines, a log that may fail, and what the cold tier asks of
+it."""
 
 from __future__ import annotations
 
@@ -10,9 +11,27 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
-from polynya.cold import ColdReader, Collector, CollectorSettings, FaultedStreams, Flusher, FlushSettings, Merger, MergeSettings
+from polynya.cold import (
+    ColdReader,
+    Collector,
+    CollectorSettings,
+    FaultedStreams,
+    Flusher,
+    FlushSettings,
+    Merger,
+    MergeSettings,
+)
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
-from polynya.stream.commands import Acknowledge, Append, Batch, ColdSlice, Command, Create, Delete, Encoding
+from polynya.stream.commands import (
+    Acknowledge,
+    Append,
+    Batch,
+    ColdSlice,
+    Command,
+    Create,
+    Delete,
+    Encoding,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import HotPiece, ReadPlan, cut
 from polynya.stream.replies import Reply
@@ -32,10 +51,13 @@ class CoreWorld:
         self.recent: dict[int, int] = {}
         self.log_turns = 1  # of the loop, until a proposal is applied
         self.proposed: list[tuple[int, Command]] = []
-        self.fail: Callable[[int, Command], str] = lambda number, command: ""  # "", "before", "after" or "lost"
+        # "", "before", "after" or "lost"
+        self.fail: Callable[[int, Command], str] = lambda number, command: ""
         self._machines = {group: Machine(group, GROUPS) for group in range(1, GROUPS + 1)}
         self.faulted = FaultedStreams(self._machines)
-        self.kept: dict[tuple[int, int], bytes] = {}  # payload by uid and record, as `repair` finds it again
+        self.kept: dict[
+            tuple[int, int], bytes
+        ] = {}  # payload by uid and record, as `repair` finds it again
         self._place = 0
 
     # What the cold tier sees.
@@ -89,7 +111,10 @@ class CoreWorld:
 
     def append(self, name: str, payload: bytes) -> None:
         batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload))
-        assert self.apply(group_of(name, GROUPS), Append(name, self.now, "text/plain", batch)).code == 0
+        assert (
+            self.apply(group_of(name, GROUPS), Append(name, self.now, "text/plain", batch)).code
+            == 0
+        )
 
     def delete(self, name: str) -> None:
         self.apply(group_of(name, GROUPS), Delete(name, self.now))
@@ -166,7 +191,14 @@ class FaultyStore(MemoryStore):
 
 
 CLUSTER = "c1"
-SETTINGS = FlushSettings(from_bytes=4000, pack_bytes_max=4000, slice_bytes_max=500, age_ms_max=10_000, interval_ms=1000, concurrency=2)
+SETTINGS = FlushSettings(
+    from_bytes=4000,
+    pack_bytes_max=4000,
+    slice_bytes_max=500,
+    age_ms_max=10_000,
+    interval_ms=1000,
+    concurrency=2,
+)
 MERGE_SETTINGS = MergeSettings(slice_bytes_max=4000, pack_bytes_max=8000)
 
 
@@ -181,7 +213,9 @@ async def is_owner() -> bool:
 class Tier:
     """A world and its cold tier."""
 
-    def __init__(self, store: FaultyStore | None = None, settings: FlushSettings = SETTINGS) -> None:
+    def __init__(
+        self, store: FaultyStore | None = None, settings: FlushSettings = SETTINGS
+    ) -> None:
         self.world = CoreWorld()
         self.store = store or FaultyStore()
         self.flusher = Flusher(self.world, self.store, settings, CLUSTER, sleep=no_sleep)
@@ -190,14 +224,24 @@ class Tier:
         self.collector = self.new_collector()
         self.written: dict[str, bytes] = {}
 
-    def new_merger(self, settings: MergeSettings = MERGE_SETTINGS, sleep: Callable[[float], Awaitable[None]] = no_sleep) -> Merger:
-        return Merger(self.world, self.store, settings, CLUSTER, self.flusher.in_flight, sleep=sleep)
+    def new_merger(
+        self,
+        settings: MergeSettings = MERGE_SETTINGS,
+        sleep: Callable[[float], Awaitable[None]] = no_sleep,
+    ) -> Merger:
+        return Merger(
+            self.world, self.store, settings, CLUSTER, self.flusher.in_flight, sleep=sleep
+        )
 
     def new_reader(self) -> ColdReader:
         return ColdReader(self.store)
 
     def new_collector(
-        self, settings: CollectorSettings | None = None, *, owner: Callable[[], object] = is_owner, sweep_deletes: bool = True
+        self,
+        settings: CollectorSettings | None = None,
+        *,
+        owner: Callable[[], object] = is_owner,
+        sweep_deletes: bool = True,
     ) -> Collector:
         return Collector(
             self.world, self.store, settings or CollectorSettings(), packs_prefix=f"{CLUSTER}/packs/", in_flight=self.flusher.in_flight,
@@ -217,7 +261,8 @@ class Tier:
                 self.append(f"default/s{stream}", b"%d-%d;" % (stream, number) * 40)
 
     async def check(self) -> None:
-        """Every stream reads as written; its index is contiguous, and each pack in it is counted."""
+        """Every stream reads as written; its index is contiguous, and each pack in it is
+        counted."""
         for name, payload in self.written.items():
             assert await self.world.read(name, self.reader) == payload
             machine = self.world.machines()[group_of(name, GROUPS)]
@@ -230,14 +275,19 @@ class Tier:
 
     def indexes(self) -> dict[str, list[ColdSlice]]:
         """The slices of every stream by name."""
-        return {name: list(machine.index_of(s)) for machine in self.world.machines().values() for name, s in machine.streams.items()}
+        return {
+            name: list(machine.index_of(s))
+            for machine in self.world.machines().values()
+            for name, s in machine.streams.items()
+        }
 
     def live(self) -> set[str]:
         """The packs that indexes name."""
         return {cold.pack for slices in self.indexes().values() for cold in slices}
 
     async def check_merged(self) -> None:
-        """One slice a stream, and nothing is left of what was before, in the store and in the machines."""
+        """One slice a stream, and nothing is left of what was before, in the store and in the
+        machines."""
         assert {len(slices) for slices in self.indexes().values()} == {1}
         self.world.deliver()
         await self.settle_all()
@@ -247,7 +297,9 @@ class Tier:
     def check_nothing_leaks(self) -> None:
         """The store and the machines know the packs that indexes name, and no others."""
         assert set(self.store.objects) == self.live()
-        assert {key for machine in self.world.machines().values() for key in machine.packs} == self.live()
+        assert {
+            key for machine in self.world.machines().values() for key in machine.packs
+        } == self.live()
 
     async def settle_all(self) -> None:
         """What a quiet hour does."""
@@ -265,8 +317,8 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 
 def play_each(story: Callable[[int], Awaitable[int]], *, over: int) -> None:
-    """With the first call failing, with the second, and so on, until there was none that late: a story gives the number of its calls,
-    which must be `over` this."""
+    """With the first call failing, with the second, and so on, until there was none that late: a
+    story gives the number of its calls, which must be `over` this."""
     number = 1
     while asyncio.run(story(number)) >= number:  # type: ignore[arg-type]
         number += 1

@@ -1,4 +1,5 @@
-"""A cluster of real processes for tests, by `polynya cluster dev`; nodes are lost and started again as its users would."""
+"""A cluster of real processes for tests, by `polynya cluster dev`; nodes are lost and started again
+as its users would."""
 
 from __future__ import annotations
 
@@ -28,13 +29,19 @@ class DevCluster(Speaker):
     """`urls` of the nodes, the first first."""
 
     def __init__(self, folder: Path, port: int, *flags: str) -> None:
-        super().__init__("cluster", "dev", "--listen", f"127.0.0.1:{port}", "--data", str(folder), *flags)
+        super().__init__(
+            "cluster", "dev", "--listen", f"127.0.0.1:{port}", "--data", str(folder), *flags
+        )
         self.folder = folder
         self.urls: list[str] = []
         self._started: list[subprocess.Popen[bytes]] = []
 
     def wait_started(self) -> None:
-        wait_until(lambda: self._has("stop     Ctrl-C"), what="the cluster to be well", seconds=START_SECONDS)
+        wait_until(
+            lambda: self._has("stop     Ctrl-C"),
+            what="the cluster to be well",
+            seconds=START_SECONDS,
+        )
         self.urls = re.findall(r"^  node \d+  (http\S+)", "".join(self.log), re.MULTILINE)
 
     def node(self, number: int) -> Path:
@@ -42,7 +49,8 @@ class DevCluster(Speaker):
 
     def kill(self, number: int) -> None:
         """SIGKILL to the node's supervisor; its cores die with it."""
-        wait_until(lambda: not self._is_down(number), what=f"node {number} to be seen up")  # else nothing is said when it goes
+        # else nothing is said when it goes
+        wait_until(lambda: not self._is_down(number), what=f"node {number} to be seen up")
         os.kill(int((self.node(number) / "node.pid").read_text()), signal.SIGKILL)
         wait_until(lambda: self._is_down(number), what=f"node {number} to be gone")
 
@@ -51,7 +59,12 @@ class DevCluster(Speaker):
         log = (self.node(number) / "node.log").open("ab")
         with log:
             self._started.append(
-                subprocess.Popen([*WITH_US, str(self.node(number) / "start.sh")], stdout=log, stderr=log, env=environment(**more))
+                subprocess.Popen(
+                    [*WITH_US, str(self.node(number) / "start.sh")],
+                    stdout=log,
+                    stderr=log,
+                    env=environment(**more),
+                )
             )
 
     def wipe(self, number: int) -> None:
@@ -75,7 +88,8 @@ class DevCluster(Speaker):
             return told
 
     def wait_until_well(self, number: int) -> dict[str, Any]:
-        """By what node `number` says, which may be starting: all replicas have what was committed when it first said so, under writers too."""
+        """By what node `number` says, which may be starting: all replicas have what was committed
+        when it first said so, under writers too."""
         wanted: dict[int, int] = {}
         seen: list[object] = []
 
@@ -86,10 +100,18 @@ class DevCluster(Speaker):
                 seen[:] = [error]
                 return None
             groups = {group["group"]: group for group in told["groups"]}
-            behind = {each: group["behind"] for each, group in groups.items() if _applied(group) < wanted.get(each, 0)}
+            behind = {
+                each: group["behind"]
+                for each, group in groups.items()
+                if _applied(group) < wanted.get(each, 0)
+            }
             seen[:] = [told["problems"], behind]
             if told["problems"] or not wanted:
-                wanted.update({} if told["problems"] else {each: group["commit"] for each, group in groups.items()})
+                wanted.update(
+                    {}
+                    if told["problems"]
+                    else {each: group["commit"] for each, group in groups.items()}
+                )
                 return None
             return None if behind else told
 
@@ -99,7 +121,9 @@ class DevCluster(Speaker):
             raise AssertionError(f"{error}; last seen: {seen}") from None
 
     def logs(self) -> str:
-        return "".join(path.read_text(errors="replace") for path in self.folder.glob("node-*/node.log"))
+        return "".join(
+            path.read_text(errors="replace") for path in self.folder.glob("node-*/node.log")
+        )
 
     def stop(self) -> int:
         """Ctrl-C, and the exit code."""

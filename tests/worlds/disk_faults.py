@@ -1,4 +1,5 @@
-"""Disk calls of a real server that fail or wait when a test says so, without any tool of the operating system."""
+"""Disk calls of a real server that fail or wait when a test says so, without any tool of the
+operating system."""
 
 from __future__ import annotations
 
@@ -12,17 +13,22 @@ SHIM = Path(__file__).parents[1] / "disk_shim"
 
 
 class DiskOrders:
-    """`variables` are for the server's environment. An order is obeyed from the next call on, until `clear`."""
+    """`variables` are for the server's environment. An order is obeyed from the next call on, until
+    `clear`."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "disk.orders"
 
     @property
     def variables(self) -> dict[str, str]:
-        return {"DISK_ORDERS": str(self._path), "PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE)))}
+        return {
+            "DISK_ORDERS": str(self._path),
+            "PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE))),
+        }
 
     def fail(self, call: str, error: str, *, at: int = 1) -> None:
-        """The process's call number `at` of os.fdatasync, os.fsync or os.pwrite from now on, and all later ones, raise `error`."""
+        """The process's call number `at` of os.fdatasync, os.fsync or os.pwrite from now on, and
+        all later ones, raise `error`."""
         self._give(f"{call} {error} {at}")
 
     def hold(self, call: str) -> None:
@@ -32,7 +38,9 @@ class DiskOrders:
 
     def wait_held(self) -> None:
         """Until a call is held up."""
-        wait_until(self._path.with_suffix(".held").exists, what="a disk call to be held up", pause=0.005)
+        wait_until(
+            self._path.with_suffix(".held").exists, what="a disk call to be held up", pause=0.005
+        )
 
     def clear(self) -> None:
         self._path.unlink()

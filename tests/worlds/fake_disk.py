@@ -1,5 +1,5 @@
-"""A disk in memory that tells what was synced from what was not: it fails the N-th call, runs full, and at a power cut drops, keeps,
-tears and so reorders what was not synced, sector by sector."""
+"""A disk in memory that tells what was synced from what was not: it fails the N-th call, runs full,
+and at a power cut drops, keeps, tears and so reorders what was not synced, sector by sector."""
 
 import errno
 import os
@@ -14,19 +14,23 @@ SECTOR = 512
 
 
 class Inode:
-    """`cached` is what reads see, `durable` what the platter has, `pending` the changes between them."""
+    """`cached` is what reads see, `durable` what the platter has, `pending` the changes between
+    them."""
 
     def __init__(self) -> None:
         self.cached = bytearray()
         self.durable = bytearray()
-        self.pending: list[tuple[int, bytes | None]] = []  # (offset, data), or (length, None) for a new length
+        self.pending: list[
+            tuple[int, bytes | None]
+        ] = []  # (offset, data), or (length, None) for a new length
 
     def change(self, offset: int, data: bytes | None) -> None:
         apply(self.cached, offset, data)
         self.pending.append((offset, data))
 
     def misdirect(self, share: float, random: Random) -> None:
-        """Some pending writes go some sectors further than they should, never over what was synced."""
+        """Some pending writes go some sectors further than they should, never over what was
+        synced."""
         for number, (offset, data) in enumerate(self.pending):
             if data is not None and random.random() < share:
                 self.pending[number] = (offset + SECTOR * random.randint(1, 4), data)
@@ -44,7 +48,11 @@ class Inode:
                 if random.random() < some:
                     if some < 1 and random.random() < 0.05:
                         end_torn = random.randint(begin, end)
-                        apply(self.durable, offset + begin, data[begin:end_torn] + bytes(random.randbytes(end - end_torn)))
+                        apply(
+                            self.durable,
+                            offset + begin,
+                            data[begin:end_torn] + bytes(random.randbytes(end - end_torn)),
+                        )
                     else:
                         apply(self.durable, offset + begin, data[begin:end])
                 begin = end
@@ -64,7 +72,8 @@ def apply(content: bytearray, offset: int, data: bytes | None) -> None:
 
 
 class FakeDisk:
-    """Implements `Files`. Counts its calls; `fail_at` is the number of the one that fails with `error`."""
+    """Implements `Files`. Counts its calls; `fail_at` is the number of the one that fails with
+    `error`."""
 
     def __init__(self, random: Random | None = None, *, capacity: int = 1 << 40) -> None:
         self.random = Random(0) if random is None else random
@@ -81,7 +90,8 @@ class FakeDisk:
         self.capacity = capacity
         self.nonce = 0
         self.bad_reads = 0.0  # the share of reads that fail with EIO
-        self.misdirected = 0.0  # the share of writes in flight at a power cut that land elsewhere behind what was synced
+        # the share of writes in flight at a power cut that land elsewhere behind what was synced
+        self.misdirected = 0.0
         self._next_fd = 3
         self._gone_fd = 0
 
@@ -115,8 +125,9 @@ class FakeDisk:
             content[at] ^= 1
 
     def rot(self, random: Random) -> str:
-        """A byte of a journal's newest segment that a later mark says to be synced is another; where. Nothing when there is none: what is behind the
-        last mark cannot be told from a torn write."""
+        """A byte of a journal's newest segment that a later mark says to be synced is another;
+        where. Nothing when there is none: what is behind the last mark cannot be told from a torn
+        write."""
         segments = sorted(path for path in self.files if path.suffix == ".journal")
         if not segments:
             return "none"
@@ -209,7 +220,8 @@ class FakeDisk:
         try:
             self._count("sync")
         except OSError:
-            inode.persist(self.random.random(), self.random)  # and the rest is marked clean, though only the cache has it
+            # and the rest is marked clean, though only the cache has it
+            inode.persist(self.random.random(), self.random)
             raise
         inode.persist(1, self.random)
 

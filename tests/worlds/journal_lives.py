@@ -1,4 +1,5 @@
-"""A core's life with a journal on a fake disk, and the check after each death: nothing acknowledged is lost, nothing refused comes back."""
+"""A core's life with a journal on a fake disk, and the check after each death: nothing acknowledged
+is lost, nothing refused comes back."""
 
 from pathlib import Path
 from random import Random
@@ -12,7 +13,8 @@ SEGMENT_BYTES = 1024
 
 
 class Life:
-    """`kept` are (place, payload) of what a restart must give back; `in_flight` the payloads that it may give back, in this order."""
+    """`kept` are (place, payload) of what a restart must give back; `in_flight` the payloads that
+    it may give back, in this order."""
 
     def __init__(self, disk: FakeDisk) -> None:
         self.disk = disk
@@ -25,19 +27,29 @@ class Life:
         self.journal: Journal
 
     def begin(self) -> None:
-        """Opens and compares. What was replayed counts as acknowledged from here on: readers may have seen it."""
-        self.journal = Journal.open(FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=self.disk)
+        """Opens and compares. What was replayed counts as acknowledged from here on: readers may
+        have seen it."""
+        self.journal = Journal.open(
+            FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=self.disk
+        )
         found = [(entry.place, entry.payload) for entry in self.journal.entries()]
-        assert not self.refused.intersection(payload for _, payload in found), "a refused entry came back"
-        found = [(place, payload) for place, payload in found if place >> 32 >= self.floor]  # a release may have been cut short
+        assert not self.refused.intersection(payload for _, payload in found), (
+            "a refused entry came back"
+        )
+        # a release may have been cut short
+        found = [(place, payload) for place, payload in found if place >> 32 >= self.floor]
         assert found[: len(self.kept)] == self.kept, "an acknowledged entry is lost"
-        assert found[len(self.kept) :] == self.in_flight[: len(found) - len(self.kept)], "what follows is no beginning of the last write"
+        assert found[len(self.kept) :] == self.in_flight[: len(found) - len(self.kept)], (
+            "what follows is no beginning of the last write"
+        )
         self.kept = found
         self.in_flight = []
 
     def stage(self) -> None:
         self.count += 1
-        payload = b"%06d" % self.count * self.random.choice((0, 1, 3, 20, 150)) or b"%d" % self.count
+        payload = (
+            b"%06d" % self.count * self.random.choice((0, 1, 3, 20, 150)) or b"%d" % self.count
+        )
         self.in_flight.append((self.journal.stage(3, 1, self.count, 1, payload), payload))
 
     def write(self) -> None:
@@ -71,7 +83,9 @@ class Life:
     def release(self) -> None:
         if self.kept:
             self.floor = self.kept[len(self.kept) // 2][0] >> 32
-            self.kept = [(place, payload) for place, payload in self.kept if place >> 32 >= self.floor]
+            self.kept = [
+                (place, payload) for place, payload in self.kept if place >> 32 >= self.floor
+            ]
             self.journal.release(self.floor)
 
     def live(self, turns: int) -> None:

@@ -1,4 +1,5 @@
-"""A Kafka front over one whole core in memory, and a client that speaks frames, with kio's codecs."""
+"""A Kafka front over one whole core in memory, and a client that speaks frames, with kio's
+codecs."""
 
 from __future__ import annotations
 
@@ -128,25 +129,34 @@ def play(tell: Callable[[KafkaWorld], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), time_ms: int = 1000) -> bytes:
+def batch(
+    *values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), time_ms: int = 1000
+) -> bytes:
     """A record batch, of an idempotent producer if one is given: (id, epoch, sequence)."""
     import struct
 
     import google_crc32c
 
-    made = bytearray(build_batch(Record(None, value, time_ms + number) for number, value in enumerate(values)))
+    made = bytearray(
+        build_batch(Record(None, value, time_ms + number) for number, value in enumerate(values))
+    )
     struct.pack_into(">qhi", made, 43, *producer)
     struct.pack_into(">I", made, 17, google_crc32c.value(bytes(made[21:])))
     return bytes(made)
 
 
-def produce_fields(topic: str, *batches: bytes, partition: int = 0, acks: int = -1) -> dict[str, Any]:
+def produce_fields(
+    topic: str, *batches: bytes, partition: int = 0, acks: int = -1
+) -> dict[str, Any]:
     """The fields of a Produce request of version 9 with a batch for each of some partitions."""
     from datetime import timedelta
 
     from kio.schema.produce.v9 import request as r
 
-    data = tuple(r.PartitionProduceData(index=i32(partition + number), records=each) for number, each in enumerate(batches))
+    data = tuple(
+        r.PartitionProduceData(index=i32(partition + number), records=each)
+        for number, each in enumerate(batches)
+    )
     return {
         "transactional_id": None,
         "acks": i16(acks),

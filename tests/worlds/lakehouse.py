@@ -43,7 +43,9 @@ class Source:
         """One slice in a pack of its own with these batches."""
         self.append_many({stream: list(batches)}, encoding=encoding)
 
-    def append_many(self, streams: dict[str, list[list[bytes]]], encoding: int = Encoding.JSON) -> None:
+    def append_many(
+        self, streams: dict[str, list[list[bytes]]], encoding: int = Encoding.JSON
+    ) -> None:
         """One pack with a slice for each stream."""
         builder = PackBuilder()
         key = f"{CLUSTER}/packs/20231114-22/1-{secrets.token_hex(16)}"
@@ -51,13 +53,27 @@ class Source:
             uid, record, byte = self.tails.get(stream) or (next(self._uids), 0, 0)
             first_record, first_byte, hot = record, byte, []
             for number, values in enumerate(batches):
-                payload = b"".join(value + b"," for value in values) if encoding == Encoding.JSON else b"".join(values)
+                payload = (
+                    b"".join(value + b"," for value in values)
+                    if encoding == Encoding.JSON
+                    else b"".join(values)
+                )
                 sizes = [len(value) + (encoding == Encoding.JSON) for value in values]
-                lengths = b"".join(size.to_bytes(4, "little") for size in sizes) if len(values) > 1 else b""
+                lengths = (
+                    b"".join(size.to_bytes(4, "little") for size in sizes)
+                    if len(values) > 1
+                    else b""
+                )
                 time_ms = T0 + record + number
                 crc = google_crc32c.value(payload)
-                hot.append(HotBatch(record, byte, len(values), payload, lengths, crc, time_ms, 0, encoding, 0))
-                self.records += [(stream, uid, record + at, value) for at, value in enumerate(values)]
+                hot.append(
+                    HotBatch(
+                        record, byte, len(values), payload, lengths, crc, time_ms, 0, encoding, 0
+                    )
+                )
+                self.records += [
+                    (stream, uid, record + at, value) for at, value in enumerate(values)
+                ]
                 record, byte = record + len(values), byte + len(payload)
             entry = builder.add(uid, 1, build_slice(encoding, first_record, first_byte, hot))
             self.pending.append(
@@ -69,20 +85,53 @@ class Source:
         self.blobs.put(key, b"".join(parts))
 
     def append_kafka(
-        self, stream: str, *batches: tuple[int, bytes], encoding: int = Encoding.KAFKA, flags: int = 0, content_type: str = ""
+        self,
+        stream: str,
+        *batches: tuple[int, bytes],
+        encoding: int = Encoding.KAFKA,
+        flags: int = 0,
+        content_type: str = "",
     ) -> Range:
-        """One slice in a pack of its own with record batches, each with its count of records, in a stream of an encoding."""
+        """One slice in a pack of its own with record batches, each with its count of records, in a
+        stream of an encoding."""
         uid, record, byte = self.tails.get(stream) or (next(self._uids), 0, 0)
         begin, hot = (record, byte), []
         for number, (count, payload) in enumerate(batches):
             crc = google_crc32c.value(payload)
-            hot.append(HotBatch(record, byte, count, payload, b"", crc, T0 + number, 0, Encoding.KAFKA, 0, flags=flags))
+            hot.append(
+                HotBatch(
+                    record,
+                    byte,
+                    count,
+                    payload,
+                    b"",
+                    crc,
+                    T0 + number,
+                    0,
+                    Encoding.KAFKA,
+                    0,
+                    flags=flags,
+                )
+            )
             record, byte = record + count, byte + len(payload)
         builder = PackBuilder()
         entry = builder.add(uid, 1, build_slice(Encoding.KAFKA, *begin, hot))
         key = f"{CLUSTER}/packs/20231114-22/1-{secrets.token_hex(16)}"
         self.pending.append(
-            Range(stream, uid, 1, content_type, encoding, *begin, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc)
+            Range(
+                stream,
+                uid,
+                1,
+                content_type,
+                encoding,
+                *begin,
+                entry.records,
+                entry.length,
+                key,
+                entry.offset,
+                entry.stored,
+                entry.crc,
+            )
         )
         self.tails[stream] = (uid, record, byte)
         self.blobs.put(key, b"".join(builder.finish(home_group=1, created_ms=T0)[0]))
@@ -117,14 +166,28 @@ class MemoryCoordinator:
                 self.jobs += 1
                 self.open = (self.jobs, self.source.pending)
                 self.source.pending = []
-            return JobPlan(self.table, self.open[0], secrets.token_hex(16), self.store, self.open[1])
+            return JobPlan(
+                self.table, self.open[0], secrets.token_hex(16), self.store, self.open[1]
+            )
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         with self._lock:
-            same_base = (request.base_iceberg, request.base_iceberg_dlq) == (self.table.iceberg, self.table.iceberg_dlq)
-            if self.open is not None and self.open[0] == request.job and request.uid == self.table.uid and same_base:
+            same_base = (request.base_iceberg, request.base_iceberg_dlq) == (
+                self.table.iceberg,
+                self.table.iceberg_dlq,
+            )
+            if (
+                self.open is not None
+                and self.open[0] == request.job
+                and request.uid == self.table.uid
+                and same_base
+            ):
                 self.table = msgspec.structs.replace(
-                    self.table, job=request.job, iceberg=request.iceberg, iceberg_dlq=request.iceberg_dlq, result=request.result
+                    self.table,
+                    job=request.job,
+                    iceberg=request.iceberg,
+                    iceberg_dlq=request.iceberg_dlq,
+                    result=request.result,
                 )
                 self.attempt = request.attempt
                 self.open = None
@@ -139,7 +202,9 @@ class MemoryCoordinator:
                 for each in ranges:
                     self.failures[each.uid, each.record] += 1
                 aside = [key for key, count in self.failures.items() if count >= TRIES]
-                self.source.pending = [part for part in self.open[1] if (part.uid, part.record) not in aside] + self.source.pending
+                self.source.pending = [
+                    part for part in self.open[1] if (part.uid, part.record) not in aside
+                ] + self.source.pending
                 self.open = None
             return self.table
 
@@ -185,7 +250,11 @@ class Lake:
             "s3.secret-access-key": self.settings.s3_secret_access_key,
             "s3.region": self.settings.s3_region,
         }
-        return StaticTable.from_metadata(pointer, options if self.settings.s3_bucket else {}).scan().to_arrow()
+        return (
+            StaticTable.from_metadata(pointer, options if self.settings.s3_bucket else {})
+            .scan()
+            .to_arrow()
+        )
 
     def delta(self, part: str = "main") -> pa.Table:
         place = self.blobs.uri(f"{self.coordinator.table.location}/{part}").removeprefix("file://")
@@ -202,7 +271,14 @@ class Lake:
 
 
 def keys(table: pa.Table) -> list[tuple[Any, ...]]:
-    return sorted(zip(table["incarnation"].to_pylist(), table["offset"].to_pylist(), table["reason"].to_pylist(), strict=True))
+    return sorted(
+        zip(
+            table["incarnation"].to_pylist(),
+            table["offset"].to_pylist(),
+            table["reason"].to_pylist(),
+            strict=True,
+        )
+    )
 
 
 def quiet(step: str, told: str) -> None:

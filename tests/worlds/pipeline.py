@@ -1,4 +1,5 @@
-"""A node, streams and drivers as processes of their own, and what must be in the tables: shared by the tests of the pipeline."""
+"""A node, streams and drivers as processes of their own, and what must be in the tables: shared by
+the tests of the pipeline."""
 
 from __future__ import annotations
 
@@ -42,7 +43,12 @@ class Driver:
     def __init__(self, arguments: tuple[str, ...], **variables: str) -> None:
         command = [sys.executable, "-m", "polynya", *arguments]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(**variables), text=True, start_new_session=True
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment(**variables),
+            text=True,
+            start_new_session=True,
         )
         self.lines: list[str] = []
         self._begin = time.monotonic()
@@ -55,7 +61,10 @@ class Driver:
         def look() -> str | None:
             ended = self.process.poll() is not None
             found = [line for line in self.lines if word in line]
-            assert found or not ended, f"the driver ended with {self.process.returncode} before '{word}':\n{''.join(self.lines)}"
+            assert found or not ended, (
+                f"the driver ended with {self.process.returncode} before '{word}':\n"
+                f"{''.join(self.lines)}"
+            )
             return found[0] if found else None
 
         return wait_until(look, what=f"the driver to say {word}", seconds=seconds, pause=0.002)
@@ -88,7 +97,8 @@ class Driver:
 
 
 class PipeWorld:
-    """One data folder, at most one node on it, and a record of all that was acknowledged. `variables` are of all its processes."""
+    """One data folder, at most one node on it, and a record of all that was acknowledged.
+    `variables` are of all its processes."""
 
     def __init__(self, data: Path, **variables: str) -> None:
         self.data = data
@@ -101,7 +111,7 @@ class PipeWorld:
         self._port = 0
         self.http = httpx.Client(timeout=60.0)
 
-    # --- processes -------------------------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     @property
     def node(self) -> RunningNode:
@@ -110,11 +120,19 @@ class PipeWorld:
     def start(self, *flags: str) -> None:
         """A node; a later one takes the ports of the one before, so that drivers find it again."""
         self._port = self._port or two_free_ports()
-        self._nodes.append(RunningNode(self.data, (*flags, "--listen", f"127.0.0.1:{self._port}"), **self.variables))
+        self._nodes.append(
+            RunningNode(
+                self.data, (*flags, "--listen", f"127.0.0.1:{self._port}"), **self.variables
+            )
+        )
 
-    def run(self, *arguments: str, stdin: bytes | None = None, seconds: float = COMPACT_SECONDS) -> Ran:
+    def run(
+        self, *arguments: str, stdin: bytes | None = None, seconds: float = COMPACT_SECONDS
+    ) -> Ran:
         """A command to its end."""
-        return polynya(*arguments, server=self.node.url, stdin=stdin, seconds=seconds, **self.variables)
+        return polynya(
+            *arguments, server=self.node.url, stdin=stdin, seconds=seconds, **self.variables
+        )
 
     def spawn(self, *arguments: str) -> Driver:
         """A command beside the test."""
@@ -123,15 +141,22 @@ class PipeWorld:
         return driver
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this world but those of the node itself: drivers, JVMs, Python workers."""
+        """Every living process of this world but those of the node itself: drivers, JVMs, Python
+        workers."""
         own = {node.process.pid for node in self._nodes}
         return [
-            process for process in processes_with(TAG, self.tag) if not own & {process.pid, *(parent.pid for parent in _parents(process))}
+            process
+            for process in processes_with(TAG, self.tag)
+            if not own & {process.pid, *(parent.pid for parent in _parents(process))}
         ]
 
     def wait_no_strays(self, seconds: float = 60.0) -> None:
         """Nothing that a driver had started is left."""
-        wait_until(lambda: not self.processes(), what=f"the driver's processes to end; left: {self.processes()}", seconds=seconds)
+        wait_until(
+            lambda: not self.processes(),
+            what=f"the driver's processes to end; left: {self.processes()}",
+            seconds=seconds,
+        )
 
     def close(self) -> None:
         for driver in self._drivers:
@@ -150,10 +175,14 @@ class PipeWorld:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
 
-    # --- streams ---------------------------------------------------------------------------------------------------------------
+    # --- streams ----------------------------------------------------------------------------------
 
-    def create(self, stream: str, content_type: str = "application/json", **headers: str) -> httpx.Response:
-        named = {"content-type": content_type} | {name.replace("_", "-"): value for name, value in headers.items()}
+    def create(
+        self, stream: str, content_type: str = "application/json", **headers: str
+    ) -> httpx.Response:
+        named = {"content-type": content_type} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
         answer = self.http.put(f"{self.node.url}/v1/stream/{stream}", headers=named)
         assert answer.status_code in (200, 201), answer.text
         if answer.status_code == 201:
@@ -161,12 +190,23 @@ class PipeWorld:
         return answer
 
     def append(self, stream: str, *values: Any, content_type: str = "application/json") -> None:
-        """One append: values become one JSON array, or, with another content type, one body of bytes. Noted once acknowledged."""
+        """One append: values become one JSON array, or, with another content type, one body of
+        bytes. Noted once acknowledged."""
         if stream not in self.tails:
             self.create(stream, content_type)
-        records = [json.dumps(value).encode() for value in values] if content_type == "application/json" else list(values)
-        body = b"[" + b",".join(records) + b"]" if content_type == "application/json" else records[0]
-        answer = self.http.post(f"{self.node.url}/v1/stream/{stream}", content=body, headers={"content-type": content_type})
+        records = (
+            [json.dumps(value).encode() for value in values]
+            if content_type == "application/json"
+            else list(values)
+        )
+        body = (
+            b"[" + b",".join(records) + b"]" if content_type == "application/json" else records[0]
+        )
+        answer = self.http.post(
+            f"{self.node.url}/v1/stream/{stream}",
+            content=body,
+            headers={"content-type": content_type},
+        )
         assert answer.status_code in (200, 204), answer.text
         self.note(stream, records)
 
@@ -181,11 +221,14 @@ class PipeWorld:
         self.rows.update((stream, first + number, record) for number, record in enumerate(records))
         self.tails[stream] = first + len(records)
 
-    # --- tables ----------------------------------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """As `GET /v1/tables` lists them, by name."""
-        return {table["name"]: table for table in self.http.get(f"{self.node.url}/v1/tables").json()["tables"]}
+        return {
+            table["name"]: table
+            for table in self.http.get(f"{self.node.url}/v1/tables").json()["tables"]
+        }
 
     def table(self, name: str) -> TableRef:
         listed = HttpCoordinator("", self.node.url, self.http).tables()
@@ -196,7 +239,12 @@ class PipeWorld:
         coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
         store = coordinator.tables()[0].store
         assert store is not None
-        return compact(coordinator, names, lambda: InlineRunner(open_blobs(store_settings(store), self.variables)), quiet)
+        return compact(
+            coordinator,
+            names,
+            lambda: InlineRunner(open_blobs(store_settings(store), self.variables)),
+            quiet,
+        )
 
     def iceberg(self, name: str, part: str = "main") -> list[dict[str, Any]]:
         table = self.table(name)
@@ -216,7 +264,11 @@ class PipeWorld:
         assert table.store is not None
         blobs = open_blobs(store_settings(table.store), self.variables)
         place = blobs.uri(f"{table.location}/{part}").removeprefix("file://")
-        return DeltaTable(place, storage_options=blobs.storage_options()).to_pyarrow_table().to_pylist()
+        return (
+            DeltaTable(place, storage_options=blobs.storage_options())
+            .to_pyarrow_table()
+            .to_pylist()
+        )
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """DuckDB's answer, in this process."""
@@ -224,18 +276,25 @@ class PipeWorld:
         return query(tables, statement, self.variables).rows
 
     def check_exactly_once(self, name: str, rows: Counter[Row] | None = None) -> None:
-        """Every acknowledged record is one row for each of three readers, in both formats, and there are no others."""
+        """Every acknowledged record is one row for each of three readers, in both formats, and
+        there are no others."""
         wanted = self.rows if rows is None else rows
         readers = {
-            "pyiceberg": [(row["stream"], row["offset"], row["value"]) for row in self.iceberg(name)],
+            "pyiceberg": [
+                (row["stream"], row["offset"], row["value"]) for row in self.iceberg(name)
+            ],
             "deltalake": [(row["stream"], row["offset"], row["value"]) for row in self.delta(name)],
             "DuckDB": self.sql(f'select stream, "offset", value from {name}'),  # noqa: S608
         }
         for reader, found in readers.items():
             seen = Counter(found)
-            assert seen == wanted, f"{reader}: missing {list((wanted - seen).items())[:5]}, too many {list((seen - wanted).items())[:5]}"
+            assert seen == wanted, (
+                f"{reader}: missing {list((wanted - seen).items())[:5]}, too many "
+                f"{list((seen - wanted).items())[:5]}"
+            )
         dead = [
-            Counter((row["incarnation"], row["offset"]) for row in found) for found in (self.iceberg(name, "dlq"), self.delta(name, "dlq"))
+            Counter((row["incarnation"], row["offset"]) for row in found)
+            for found in (self.iceberg(name, "dlq"), self.delta(name, "dlq"))
         ]
         assert dead[0] == dead[1] and all(count == 1 for count in dead[0].values())
 

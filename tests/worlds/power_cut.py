@@ -1,4 +1,5 @@
-"""What a power cut leaves of small files: only what was synced, and only under names whose folder was synced since."""
+"""What a power cut leaves of small files: only what was synced, and only under names whose folder
+was synced since."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import pytest
 
 
 class PowerCut:
-    """From its making on, what is below `folder` is watched; what was there is durable. One process, which writes no file in place."""
+    """From its making on, what is below `folder` is watched; what was there is durable. One
+    process, which writes no file in place."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder = folder

@@ -1,4 +1,5 @@
-"""A small group in one thread: members with disks that lose what was not synced, clocks that drift, and a network that does as it is told."""
+"""A small group in one thread: members with disks that lose what was not synced, clocks that drift,
+and a network that does as it is told."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ SETTINGS = Settings(
 
 
 class Disk:
-    """What one member has: frames in the order they were written. Only `frames[:synced]` is sure to outlive a crash."""
+    """What one member has: frames in the order they were written. Only `frames[:synced]` is sure to
+    outlive a crash."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, Any]] = []
@@ -61,7 +63,10 @@ class Disk:
             self.frames.append(("reset", (effects.reset.index, effects.reset.term)))
         if effects.hard_state is not None:
             self.frames.append(("hard", effects.hard_state))
-        self.frames += [("entry", (entry.term, entry.index, entry.kind, entry.payload)) for entry in effects.entries]
+        self.frames += [
+            ("entry", (entry.term, entry.index, entry.kind, entry.payload))
+            for entry in effects.entries
+        ]
         return len(self.frames)
 
     def sync(self, place: int) -> None:
@@ -108,7 +113,9 @@ class Disk:
 class Member:
     """One member, and what stands in for its core: it writes, applies and keeps snapshots."""
 
-    def __init__(self, world: World, node: int, *, rate: float = 1.0, settings: Settings = SETTINGS) -> None:
+    def __init__(
+        self, world: World, node: int, *, rate: float = 1.0, settings: Settings = SETTINGS
+    ) -> None:
         self.world, self.node, self.rate, self.settings = world, node, rate, settings
         self.disk = Disk()
         self.life = 0
@@ -131,7 +138,9 @@ class Member:
         self.installing: tuple[Snapshot, bytes] | None = None
         restored = self.disk.recover(1, self.world.birth)
         newest = max(self.disk.snapshots, default=None)
-        self.applied, self.state = (0, "") if newest is None else self.world.checks.open(*self.disk.snapshots[newest])
+        self.applied, self.state = (
+            (0, "") if newest is None else self.world.checks.open(*self.disk.snapshots[newest])
+        )
         identity = Identity(1, self.node, self.world.seed_of(self.node, self.life))
         self.ready: list[Raft] = []
         self.raft = Raft(identity, restored, self.settings, now_ms=self.now_ms, ready=self.ready)
@@ -169,12 +178,19 @@ class Member:
         if effects.install is not None:
             self.install(effects.install)
         if effects.load is not None:
-            found = [self.disk.entry(index) for index in range(effects.load.begin, min(effects.load.end, effects.load.begin + 5))]
+            found = [
+                self.disk.entry(index)
+                for index in range(
+                    effects.load.begin, min(effects.load.end, effects.load.begin + 5)
+                )
+            ]
             entries = [] if None in found else [entry for entry in found if entry is not None]
             raft.loaded(effects.load.begin, entries, self.now_ms)
 
     def apply(self, entry: Entry) -> None:
-        assert entry.index == self.applied + 1, f"member {self.node} applies {entry.index} after {self.applied}"
+        assert entry.index == self.applied + 1, (
+            f"member {self.node} applies {entry.index} after {self.applied}"
+        )
         self.applied = entry.index
         self.state = self.world.checks.applied(self, entry, self.state)
 
@@ -183,7 +199,9 @@ class Member:
         if found is None or found[0] != wanted.snapshot:
             self.live.chunk_missing(wanted, self.now_ms)
         else:
-            self.live.chunk(wanted, found[1][wanted.offset : wanted.offset + wanted.length], self.now_ms)
+            self.live.chunk(
+                wanted, found[1][wanted.offset : wanted.offset + wanted.length], self.now_ms
+            )
 
     def install(self, snapshot: Snapshot) -> None:
         """All of it is here; `finish_install` comes at once, or when the world says so."""
@@ -224,7 +242,8 @@ class Member:
             raft.snapshotted(snapshot, self.applied + 1 - keep, self.now_ms)
 
     def lose_writes(self) -> int:
-        """The disk is full: what is not synced was undone. The first entry that is gone for good, or 0."""
+        """The disk is full: what is not synced was undone. The first entry that is gone for good,
+        or 0."""
         raft = self.live
         del self.disk.frames[self.disk.synced :]
         self.pending = []
@@ -241,9 +260,12 @@ class Member:
 
 
 class World:
-    """Messages in flight are bytes, in `network`, in the order they were sent. True time is `now`."""
+    """Messages in flight are bytes, in `network`, in the order they were sent. True time is
+    `now`."""
 
-    def __init__(self, birth: Configuration, *, seed: int = 0, settings: Settings = SETTINGS) -> None:
+    def __init__(
+        self, birth: Configuration, *, seed: int = 0, settings: Settings = SETTINGS
+    ) -> None:
         self.now = 0.0
         self.seed = seed
         self.settings = settings
@@ -284,7 +306,11 @@ class World:
 
     def next_deadline(self) -> float:
         """In true time."""
-        times = [(m.raft.deadline_ms - 1000 * m.node) / m.rate for m in self.members.values() if m.raft and m.raft.deadline_ms < NEVER]
+        times = [
+            (m.raft.deadline_ms - 1000 * m.node) / m.rate
+            for m in self.members.values()
+            if m.raft and m.raft.deadline_ms < NEVER
+        ]
         return min(times, default=float(NEVER))
 
     def tick(self) -> None:
@@ -293,7 +319,8 @@ class World:
                 member.raft.tick(member.now_ms)
 
     def pass_time(self, ms: float) -> None:
-        """All messages arrive at once and all writes are synced at once; timers go off when they are due."""
+        """All messages arrive at once and all writes are synced at once; timers go off when they
+        are due."""
         end = self.now + ms
         self.run_quiet()
         while (due := max(self.next_deadline(), self.now)) <= end:
@@ -315,7 +342,11 @@ class World:
 
     def leader(self) -> Member | None:
         """The one of the newest term."""
-        leaders = [member for member in self.members.values() if member.raft is not None and member.raft.leader == member.node]
+        leaders = [
+            member
+            for member in self.members.values()
+            if member.raft is not None and member.raft.leader == member.node
+        ]
         return max(leaders, key=lambda member: member.live.term, default=None)
 
 
@@ -328,12 +359,18 @@ def describe(message: Message) -> str:
     if "snapshot" in fields:
         fields["snapshot"] = f"{fields['snapshot'].index}.{fields['snapshot'].term}"
         fields["data"] = f"{len(fields['data'])}B"
-    shown = [f"{field}={_plain(value)}" for field, value in fields.items() if value not in (0, False, "") or field in {"match", "granted"}]
+    shown = [
+        f"{field}={_plain(value)}"
+        for field, value in fields.items()
+        if value not in (0, False, "") or field in {"match", "granted"}
+    ]
     return " ".join([name, *shown])
 
 
 def text_of(entry: Entry) -> str:
-    text = {EntryKind.NOOP: "-", EntryKind.CONFIGURATION: "config"}.get(entry.kind) or _short(entry.payload.decode())
+    text = {EntryKind.NOOP: "-", EntryKind.CONFIGURATION: "config"}.get(entry.kind) or _short(
+        entry.payload.decode()
+    )
     return f"{entry.index}.{entry.term}:{text}"
 
 

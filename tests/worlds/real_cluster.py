@@ -1,4 +1,5 @@
-"""What asks, writes to and follows a cluster of real processes, in which at any moment a leader may change and a node not answer."""
+"""What asks, writes to and follows a cluster of real processes, in which at any moment a leader may
+change and a node not answer."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ def ask_once(method: str, url: str, body: bytes | None = None, **headers: str) -
 
 
 def ask(method: str, url: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-    """Asked again until the outcome is known: an append by a producer of its own, so that it is there once. The status is that of a first
-    attempt which had success. For refusals that a test waits for there is `ask_once`."""
+    """Asked again until the outcome is known: an append by a producer of its own, so that it is
+    there once. The status is that of a first attempt which had success. For refusals that a test
+    waits for there is `ask_once`."""
     return _known(method, url, body, headers)[:2]
 
 
@@ -61,7 +63,12 @@ def _asked(method: str, url: str, body: bytes | None, headers: Mapping[str, str]
 
 def _known(method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
     if method == "POST" and "/v1/stream/" in url:
-        headers = {"Producer-Id": secrets.token_hex(8), "Producer-Epoch": "0", "Producer-Seq": "0", **headers}
+        headers = {
+            "Producer-Id": secrets.token_hex(8),
+            "Producer-Epoch": "0",
+            "Producer-Seq": "0",
+            **headers,
+        }
     tries: list[object] = []
 
     def look() -> Answer | None:
@@ -83,7 +90,9 @@ def _first_status(method: str, status: int, *, again: bool) -> int:
     """An attempt before it may have had the effect; a producer's first append is 200."""
     if method == "POST" and status == 200:
         return 204
-    return {("PUT", 200): 201, ("DELETE", 404): 204}.get((method, status), status) if again else status
+    return (
+        {("PUT", 200): 201, ("DELETE", 404): 204}.get((method, status), status) if again else status
+    )
 
 
 def run(*arguments: str, server: str, seconds: float = 60.0, **variables: str) -> Ran:
@@ -97,9 +106,11 @@ def run(*arguments: str, server: str, seconds: float = 60.0, **variables: str) -
 
 
 class Writer(threading.Thread):
-    """Appends numbers to one stream, by one node, each until it is acknowledged: an idempotent producer may ask again.
+    """Appends numbers to one stream, by one node, each until it is acknowledged: an idempotent
+    producer may ask again.
 
-    It pauses between two records: a test needs writers at work, and not a machine that does nothing else."""
+    It pauses between two records: a test needs writers at work, and not a machine that does nothing
+    else."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(daemon=True)
@@ -159,7 +170,8 @@ class Tail(threading.Thread):
                 self.stopping.wait(0.05)
 
     def _follow(self, answer: Any) -> None:
-        """Records count once the offset behind them is known: a connection may break in between, and anywhere in a line."""
+        """Records count once the offset behind them is known: a connection may break in between,
+        and anywhere in a line."""
         event, came = "", []
         for raw in answer:
             line = raw.decode().rstrip("\n")
@@ -177,12 +189,19 @@ class Tail(threading.Thread):
 
 def go_on(writers: list[Writer], what: str) -> None:
     before = [writer.acknowledged for writer in writers]
-    wait_until(lambda: all(w.acknowledged > b + 20 for w, b in zip(writers, before, strict=True)), what=what)
+    wait_until(
+        lambda: all(w.acknowledged > b + 20 for w, b in zip(writers, before, strict=True)),
+        what=what,
+    )
 
 
-def agreed(cluster: DevCluster, by: int, what: str, look: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+def agreed(
+    cluster: DevCluster, by: int, what: str, look: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
     """The view of node `by`, in which something is so that another node has told before."""
-    return wait_until(lambda: view if look(view := cluster.view(by)) else None, what=f"node {by} to know {what}")
+    return wait_until(
+        lambda: view if look(view := cluster.view(by)) else None, what=f"node {by} to know {what}"
+    )
 
 
 def names_by_leader(cluster: DevCluster) -> dict[int, str]:

@@ -22,7 +22,9 @@ class _InTurn:
         self.port = server.sockets[0].getsockname()[1]
         self.ready.set()
         await self.over.wait()
-        server.close()  # not `wait_closed`, which waits from Python 3.12 on until all connections have ended: the end of the loop ends them
+        # not `wait_closed`, which waits from Python 3.12 on until all connections have ended: the
+        # end of the loop ends them
+        server.close()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(*next(self.places))

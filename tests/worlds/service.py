@@ -1,4 +1,5 @@
-"""Whole cores in one process, without HTTP: journal on a fake disk, object store in memory, time that a test moves."""
+"""Whole cores in one process, without HTTP: journal on a fake disk, object store in memory, time
+that a test moves."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from google_crc32c import value as crc32c
 from worlds.fake_disk import FakeDisk
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.cold import ColdReader, Collector, CollectorSettings, Evictor, EvictSettings, Flusher, FlushSettings, StateReader
+from polynya.cold import (
+    ColdReader,
+    Collector,
+    CollectorSettings,
+    Evictor,
+    EvictSettings,
+    Flusher,
+    FlushSettings,
+    StateReader,
+)
 from polynya.engine.snapshots.merge_process import fold_here
 from polynya.engine.storage import open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
@@ -39,7 +49,12 @@ class Clock:
 class World:
     """The lives of one core: `start`, `kill`, `start` again on what the disk has."""
 
-    def __init__(self, disk: FakeDisk | None = None, store: ObjectStore | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        disk: FakeDisk | None = None,
+        store: ObjectStore | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.disk = disk or FakeDisk()
         self.store: ObjectStore = store or MemoryStore()
         self.clock = clock or Clock()
@@ -56,13 +71,26 @@ class World:
     def start(self) -> World:
         core, cores, groups = self.core_number, self.cores, self.groups
         storage = open_storage(
-            Path(f"/core-{core}"), core=core, cores=cores, groups=groups, files=self.disk, segment_bytes=self.segment_bytes
+            Path(f"/core-{core}"),
+            core=core,
+            cores=cores,
+            groups=groups,
+            files=self.disk,
+            segment_bytes=self.segment_bytes,
         )
-        shape = Shape(core=core, cores=cores, groups=groups, history=1, hot_bytes_max=self.hot_bytes_max)
+        shape = Shape(
+            core=core, cores=cores, groups=groups, history=1, hot_bytes_max=self.hot_bytes_max
+        )
         self.clock.ms = max(self.clock.ms, storage.log_ms)
         self.faults = []
         try:
-            self.engine = CoreRuntime(storage, shape, now_ms=self.clock.now_ms, transport=self.transport, fatal=self.faults.append)
+            self.engine = CoreRuntime(
+                storage,
+                shape,
+                now_ms=self.clock.now_ms,
+                transport=self.transport,
+                fatal=self.faults.append,
+            )
         except BaseException:
             storage.journal.close()
             raise
@@ -72,7 +100,9 @@ class World:
         self.reader = ColdReader(self.store)
         self.local.cold = self.reader
         self.local.rehydration.states = self.states = StateReader(self.store)
-        self.flusher = Flusher(self.engine.groups, self.store, FlushSettings(interval_ms=0), CLUSTER, sleep=_at_once)
+        self.flusher = Flusher(
+            self.engine.groups, self.store, FlushSettings(interval_ms=0), CLUSTER, sleep=_at_once
+        )
         settings = EvictSettings(after_ms=IDLE_MS, few=1, block_streams=3)
         self.evictor = Evictor(
             self.engine.groups,
@@ -97,7 +127,8 @@ class World:
 
     def die(self) -> None:
         """The process is gone at once, in the middle of whatever it did."""
-        self.engine.core._dead = RuntimeError("killed")  # what its thread still reports finds a dead core
+        # what its thread still reports finds a dead core
+        self.engine.core._dead = RuntimeError("killed")
         self.engine.core.close()
         self.disk.kill()
 
@@ -153,7 +184,9 @@ class World:
     async def delete(self, name: str) -> Reply:
         return await self.send(Delete(name, self.clock.ms))
 
-    async def fork(self, name: str, source: str, at: tuple[int, int] = (-1, 0), sub: int = 0, **more: Any) -> Reply:
+    async def fork(
+        self, name: str, source: str, at: tuple[int, int] = (-1, 0), sub: int = 0, **more: Any
+    ) -> Reply:
         create = Create(name, self.clock.ms, more.pop("content_type", ""), 0, **more)
         return await self.service.fork(create, source, *at, sub)
 
@@ -255,7 +288,9 @@ class Node:
     async def kill_core(self, number: int) -> None:
         world = self.worlds[number]
         assert world.transport is not None
-        locks = {fd: path for fd, path in world.disk.locks.items() if f"core-{number}" not in str(path)}
+        locks = {
+            fd: path for fd, path in world.disk.locks.items() if f"core-{number}" not in str(path)
+        }
         world.engine.core._dead = RuntimeError("killed")
         world.engine.core.close()
         await world.transport.close()
@@ -268,7 +303,11 @@ class Node:
                 for world in self.worlds:
                     await world.engine.core.drain()
                     await world.engine.outbox_sender.sweep()
-                if not any(machine.outbox for world in self.worlds for machine in world.local.machines.values()):
+                if not any(
+                    machine.outbox
+                    for world in self.worlds
+                    for machine in world.local.machines.values()
+                ):
                     return
                 await asyncio.sleep(0.001)
 
@@ -316,7 +355,11 @@ def name_in(group: int, groups: int = 4, hint: str = "s") -> str:
     """A canonical name of that group."""
     from polynya.base.names import group_of
 
-    return next(name for number in range(10_000) if group_of(name := f"test/{hint}{number}", groups) == group)
+    return next(
+        name
+        for number in range(10_000)
+        if group_of(name := f"test/{hint}{number}", groups) == group
+    )
 
 
 async def _at_once(seconds: float) -> None:
@@ -327,4 +370,14 @@ async def _yes() -> bool:
     return True
 
 
-__all__ = ["Clock", "Code", "Listener", "Node", "Producer", "World", "json_batch", "name_in", "raw_batch"]
+__all__ = [
+    "Clock",
+    "Code",
+    "Listener",
+    "Node",
+    "Producer",
+    "World",
+    "json_batch",
+    "name_in",
+    "raw_batch",
+]

@@ -9,10 +9,15 @@ from pathlib import Path
 
 
 def write_at_once(write: Callable[[str, int], None], folder: Path, processes: int = 3) -> None:
-    """`write(folder, number)`, a module's function, in each of so many processes; all have ended well when this returns."""
-    context = multiprocessing.get_context("spawn")  # a fork of a test process, which has threads, may hang
+    """`write(folder, number)`, a module's function, in each of so many processes; all have ended
+    well when this returns."""
+    # a fork of a test process, which has threads, may hang
+    context = multiprocessing.get_context("spawn")
     all_there = context.Barrier(processes)
-    writers = [context.Process(target=_begin, args=(all_there, write, str(folder), number)) for number in range(processes)]
+    writers = [
+        context.Process(target=_begin, args=(all_there, write, str(folder), number))
+        for number in range(processes)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:

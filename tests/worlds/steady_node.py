@@ -1,4 +1,5 @@
-"""A node that keeps its address over restarts, as clients that resume expect it; killed, or stopped as an operator would."""
+"""A node that keeps its address over restarts, as clients that resume expect it; killed, or stopped
+as an operator would."""
 
 from __future__ import annotations
 
@@ -32,13 +33,18 @@ class SteadyNode:
 
     def crash(self) -> None:
         """SIGKILL to the supervisor and its cores at once, and a new start."""
-        processes = [*psutil.Process(self._node.process.pid).children(recursive=True), psutil.Process(self._node.process.pid)]
+        processes = [
+            *psutil.Process(self._node.process.pid).children(recursive=True),
+            psutil.Process(self._node.process.pid),
+        ]
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 os.kill(process.pid, signal.SIGKILL)
         self._node.process.wait(30)
         self._node.close()
-        wait_until(lambda: not any(alive(process) for process in processes), what="the cores to be gone")
+        wait_until(
+            lambda: not any(alive(process) for process in processes), what="the cores to be gone"
+        )
         self._node = self._start()
 
     def close(self) -> None:

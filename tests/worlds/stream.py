@@ -1,4 +1,5 @@
-"""Machines with a journal and an object store made of dicts, and the naive executor of read plans."""
+"""Machines with a journal and an object store made of dicts, and the naive executor of read
+plans."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, 
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, ReadRefused, Want, cut
 from polynya.stream.replies import Reply
-from polynya.stream.rules.eviction import evicted_view, ghosts, is_evictable, mark_of, slice_of, state_of, whole_of
+from polynya.stream.rules.eviction import (
+    evicted_view,
+    ghosts,
+    is_evictable,
+    mark_of,
+    slice_of,
+    state_of,
+    whole_of,
+)
 from polynya.stream.rules.retention import retention_of
 from polynya.stream.rules.trimming import past_of
 from polynya.stream.snapshots import deltas
@@ -48,20 +57,27 @@ def json_batch(*records: bytes) -> Batch:
 def whole_delta(machine: Machine) -> deltas.SnapshotPart:
     """All of the state, as a delta that builds on nothing."""
     count, streams = deltas.encode_streams(machine, iter([*machine.by_uid, *machine.evicted]))
-    return deltas.SnapshotPart(deltas.encode_head(machine, Changes(), count, whole=True) + streams, delta=True)
+    return deltas.SnapshotPart(
+        deltas.encode_head(machine, Changes(), count, whole=True) + streams, delta=True
+    )
 
 
 class World:
-    """The machines of several groups. Each step is also applied to a machine restored from the snapshot before it, and is in a chain of
-    snapshots that says the same as the machine."""
+    """The machines of several groups. Each step is also applied to a machine restored from the
+    snapshot before it, and is in a chain of snapshots that says the same as the machine."""
 
     def __init__(self, groups: int = 4) -> None:
         self.machines = {group: Machine(group, groups) for group in range(groups + 1)}
         self.payloads: dict[int, bytes] = {}  # the journal: place -> payload
-        self.slices: dict[tuple[str, int], list[HotBatch]] = {}  # the store: (pack, offset) -> batches …
+        self.slices: dict[
+            tuple[str, int], list[HotBatch]
+        ] = {}  # the store: (pack, offset) -> batches …
         self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
         self.place = 0
-        self.chains = {group: [deltas.SnapshotPart(machine.snapshot())] for group, machine in self.machines.items()}
+        self.chains = {
+            group: [deltas.SnapshotPart(machine.snapshot())]
+            for group, machine in self.machines.items()
+        }
 
     def apply(self, group: int, command: Command) -> Reply:
         self.place += 1
@@ -88,14 +104,24 @@ class World:
         image = decode_image(self.machines[group].snapshot())
         for stream in image.streams:
             stream.next_record += JUMP
-        self.adopt(group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place]))
+        self.adopt(
+            group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place])
+        )
 
     def chain(self, group: int) -> None:
         """A delta more, and now and then some of them merged."""
         machine, parts = self.machines[group], self.chains[group]
         changes = machine.take_changes()
-        count, streams = deltas.encode_streams(machine, iter([*sorted(changes.streams), *sorted(changes.evicted)]))
-        parts.append(deltas.SnapshotPart(deltas.encode_head(machine, changes, count, whole=False) + streams, delta=True, root=False))
+        count, streams = deltas.encode_streams(
+            machine, iter([*sorted(changes.streams), *sorted(changes.evicted)])
+        )
+        parts.append(
+            deltas.SnapshotPart(
+                deltas.encode_head(machine, changes, count, whole=False) + streams,
+                delta=True,
+                root=False,
+            )
+        )
         if self.place % 5 == 0 and len(parts) > 3:
             parts[1:] = [deltas.SnapshotPart(deltas.merge(parts[1:]), delta=True, root=False)]
         merged = deltas.merge(parts)
@@ -109,7 +135,9 @@ class World:
         """Only what the chain says is left."""
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
-        self.machines[group] = Machine.restore(self.chains[group][0].body, lambda place, uid: self.payloads[place])
+        self.machines[group] = Machine.restore(
+            self.chains[group][0].body, lambda place, uid: self.payloads[place]
+        )
 
     def restored(self, machine: Machine) -> Machine:
         return Machine.restore(machine.snapshot(), lambda place, uid: self.payloads[place])
@@ -134,7 +162,9 @@ class World:
         """Back into memory, by a command that is sent twice."""
         machine = self.machines[group]
         ghosts = [ghost for name in names if (ghost := evicted_view(machine, name)) is not None]
-        command = Return([(ghost.name, ghost.uid, self._state(machine, ghost)) for ghost in ghosts], now_ms)
+        command = Return(
+            [(ghost.name, ghost.uid, self._state(machine, ghost)) for ghost in ghosts], now_ms
+        )
         assert self.apply(group, command).detail == list(range(len(ghosts)))
         assert self.apply(group, command).detail == []
 
@@ -142,7 +172,9 @@ class World:
         """The stream as it would be, if it is evicted; else the stream."""
         machine = self.machines[group]
         ghost = evicted_view(machine, name)
-        return machine.streams[name] if ghost is None else whole_of(ghost, self._state(machine, ghost))
+        return (
+            machine.streams[name] if ghost is None else whole_of(ghost, self._state(machine, ghost))
+        )
 
     def _state(self, machine: Machine, ghost: Stream) -> bytes:
         place = slice_of(machine, ghost)
@@ -160,15 +192,27 @@ class World:
     def merged(self, entries: list[ColdSlice], pack: str) -> ColdSlice:
         """Put neighbours of an index into the store again, as one slice."""
         offset = len(self.slices)
-        self.slices[pack, offset] = [batch for cold in entries for batch in self.slices[cold.pack, cold.offset]]
-        records, length = sum(cold.records for cold in entries), sum(cold.length for cold in entries)
-        return ColdSlice(entries[0].record, entries[0].byte, records, length, pack, offset, length, 0)
+        self.slices[pack, offset] = [
+            batch for cold in entries for batch in self.slices[cold.pack, cold.offset]
+        ]
+        records, length = (
+            sum(cold.records for cold in entries),
+            sum(cold.length for cold in entries),
+        )
+        return ColdSlice(
+            entries[0].record, entries[0].byte, records, length, pack, offset, length, 0
+        )
 
     def read(self, stream: Stream, want: Want) -> Page | ReadRefused:
         """Carry out a plan, as a service does: a piece that comes back short ends the page."""
         machine = self.machines[stream.uid >> 48]
         plan = machine.plan_read(
-            stream, want.record, want.byte, bytes_max=want.bytes_max, whole_records=want.whole_records, until=want.until
+            stream,
+            want.record,
+            want.byte,
+            bytes_max=want.bytes_max,
+            whole_records=want.whole_records,
+            until=want.until,
         )
         if isinstance(plan, ReadRefused):
             return plan
@@ -179,14 +223,22 @@ class World:
                 continue
             left = want.bytes_max - len(page.payload)
             if isinstance(piece, ColdPiece):
-                inner = Want(piece.want.record, piece.want.byte, left, want.whole_records, piece.want.until)
-                found = cut(self.slices[piece.slice.pack, piece.slice.offset], inner, empty=page.begin is None)
+                inner = Want(
+                    piece.want.record, piece.want.byte, left, want.whole_records, piece.want.until
+                )
+                found = cut(
+                    self.slices[piece.slice.pack, piece.slice.offset],
+                    inner,
+                    empty=page.begin is None,
+                )
                 page.add_plan(found)
                 whole = (found.record, found.byte) == piece.want.until
             else:
                 to = (piece.to_record, piece.to_byte)
                 source = self.machines[piece.source_uid >> 48].by_uid[piece.source_uid]
-                inherited = self.read(source, Want(piece.record, piece.byte, left, want.whole_records, to))
+                inherited = self.read(
+                    source, Want(piece.record, piece.byte, left, want.whole_records, to)
+                )
                 assert not isinstance(inherited, ReadRefused)
                 page.add_page(inherited)
                 whole = inherited[2] == to
@@ -207,7 +259,11 @@ class _Page:
     def add(self, piece: HotPiece) -> None:
         self.begin = self.begin or (piece.record, piece.byte)
         self.payload += piece.payload
-        self.end = (piece.record, piece.byte + len(piece.payload))  # the plan knows the record that this is before
+        # the plan knows the record that this is before
+        self.end = (
+            piece.record,
+            piece.byte + len(piece.payload),
+        )
 
     def add_plan(self, plan: ReadPlan) -> None:
         for piece in plan.pieces:
@@ -221,12 +277,19 @@ class _Page:
         self.begin, self.end = page[1], page[2]
 
 
-def check_invariants(machine: Machine, states: Mapping[tuple[str, int], bytes] | None = None) -> None:
+def check_invariants(
+    machine: Machine, states: Mapping[tuple[str, int], bytes] | None = None
+) -> None:
     """What the machine promises of its own state. `states`: of the blocks in the store."""
     assert not machine.streams.keys() & machine.evicted.keys()
-    assert all((stream.extras is None or stream.extras.evicted is None) for stream in machine.streams.values())
+    assert all(
+        (stream.extras is None or stream.extras.evicted is None)
+        for stream in machine.streams.values()
+    )
     assert list(machine.streams) == [stream.name for stream in machine.by_uid.values()]
-    assert machine.hot_bytes == sum(len(batch.payload) for _, hot in machine.flush_candidates() for batch in hot)
+    assert machine.hot_bytes == sum(
+        len(batch.payload) for _, hot in machine.flush_candidates() for batch in hot
+    )
     slices: dict[str, int] = {}
     for stream in machine.streams.values():
         assert (stream.hot is not None) == (stream.uid in machine.hot)
@@ -250,11 +313,14 @@ def check_invariants(machine: Machine, states: Mapping[tuple[str, int], bytes] |
 
 
 def _check_contiguous(machine: Machine, stream: Stream) -> None:
-    """What is stored begins where the inherited part ends, or at the first kept record or before it."""
+    """What is stored begins where the inherited part ends, or at the first kept record or before
+    it."""
     begin = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
     first = (stream.first_record, stream.first_byte)
     pieces = [*machine.index_of(stream)[:1], *(stream.hot or ())[:1]]
-    record, byte = (pieces[0].record, pieces[0].byte) if pieces else (stream.next_record, stream.next_byte)
+    record, byte = (
+        (pieces[0].record, pieces[0].byte) if pieces else (stream.next_record, stream.next_byte)
+    )
     assert begin <= (record, byte)
     assert (record, byte) <= max(first, begin) or _follows((record, byte), max(first, begin))
     assert first <= (stream.next_record, stream.next_byte) or stream.deleted
@@ -284,7 +350,9 @@ def position_of(text: str) -> tuple[int, int]:
 
 def _check_front(machine: Machine, stream: Stream) -> None:
     """Nothing is stored that is neither kept nor inherited by a fork."""
-    spans = [(pin.first_record, pin.record + (pin.prefix > 0)) for pin in (stream.pins or {}).values()]
+    spans = [
+        (pin.first_record, pin.record + (pin.prefix > 0)) for pin in (stream.pins or {}).values()
+    ]
     past = Index(past_of(stream), machine.pack_keys)
     ends = [cold.record + cold.records for cold in past]
     assert all(end <= after.record for end, after in zip(ends, past[1:], strict=False))

@@ -17,7 +17,8 @@ BASE = "http://node:4437"
 
 
 class Shell:
-    """`ask` is a request below `/v1/stream/__ds/`; log time stands still unless the test moves it."""
+    """`ask` is a request below `/v1/stream/__ds/`; log time stands still unless the test moves
+    it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -25,13 +26,27 @@ class Shell:
         world.engine.after_turn.append(self.subscriptions.pump)
         self._routes = SubscriptionRoutes(self.subscriptions)
 
-    async def respond(self, method: str, path: str, body: Any = None, token: str = "", scheme: str = "Bearer", **query: str) -> Response:
+    async def respond(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str = "",
+        scheme: str = "Bearer",
+        **query: str,
+    ) -> Response:
         segments = tuple(part.replace("%2F", "/") for part in path.split("/"))
         headers = {"authorization": f"{scheme} {token}"} if token else {}
-        raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
-        return await self._routes.handle(Request(method, f"/v1/stream/__ds/{path}", segments, query, headers, raw, BASE))
+        raw = (
+            body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        )
+        return await self._routes.handle(
+            Request(method, f"/v1/stream/__ds/{path}", segments, query, headers, raw, BASE)
+        )
 
-    async def ask(self, method: str, path: str, body: Any = None, token: str = "", **query: str) -> tuple[int, Any]:
+    async def ask(
+        self, method: str, path: str, body: Any = None, token: str = "", **query: str
+    ) -> tuple[int, Any]:
         response = await self.respond(method, path, body, token, **query)
         return response.status, msgspec.json.decode(response.body) if response.body else None
 

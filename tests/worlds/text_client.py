@@ -26,7 +26,12 @@ class TextClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.socket.close()
 
     def send(self, *lines: str | bytes) -> None:
@@ -55,5 +60,8 @@ class TextClient:
 
 def text_place(node: Speaker) -> str:
     """Host and port of a node's text protocol, by its banner."""
-    found = wait_until(lambda: re.search(r"text protocol on (\S+)", "".join(node.log)), what="the place of the text protocol")
+    found = wait_until(
+        lambda: re.search(r"text protocol on (\S+)", "".join(node.log)),
+        what="the place of the text protocol",
+    )
     return found[1]

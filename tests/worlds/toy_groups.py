@@ -1,5 +1,6 @@
-"""Groups that do what they are told, for tests of who tells them: a learner is caught up a round after it was made, a node that is down answers
-nothing, and what must never happen is checked at each step."""
+"""Groups that do what they are told, for tests of who tells them: a learner is caught up a round
+after it was made, a node that is down answers nothing, and what must never happen is checked at
+each step."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from polynya.replica.planner import (
     moving,
     plan,
 )
-from polynya.stream.commands import Command, GroupPlaced, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.stream.commands import (
+    Command,
+    GroupPlaced,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    SetBalancing,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP, ClusterMap, born
 from polynya.stream.replies import Code
@@ -35,22 +44,30 @@ def node(number: int, zone: str = "", cores: int = 0) -> NodeRecord:
 
 
 class Toy:
-    """Groups that do what they are told. A learner is caught up a round after it was made; a down node answers nothing. `slow`: the share of
-    changes of voters that take both majorities until after the next look."""
+    """Groups that do what they are told. A learner is caught up a round after it was made; a down
+    node answers nothing. `slow`: the share of changes of voters that take both majorities until
+    after the next look."""
 
-    def __init__(self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0, slow: float = 0.0) -> None:
+    def __init__(
+        self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0, slow: float = 0.0
+    ) -> None:
         self.random = Random(seed)
         self.slow = slow
         self.machine = Machine(META_GROUP, groups)
-        self.machine.apply(born([node(number, zone) for number, zone in enumerate(zones, 1)], groups, replicas))
+        self.machine.apply(
+            born([node(number, zone) for number, zone in enumerate(zones, 1)], groups, replicas)
+        )
         self.down: set[int] = set()
         self.lost: set[int] = set()
         self.configurations = {
-            group: Configuration(self.map.groups[group].voters, (), (), self.map.readers_of(group)) for group in self.map.groups
+            group: Configuration(self.map.groups[group].voters, (), (), self.map.readers_of(group))
+            for group in self.map.groups
         }
         self.caught_up = {group: set(self.map.replicas_of(group)) for group in self.map.groups}
         self.leaders = {group: self.map.first_of(group) for group in self.map.groups}
-        self.leaving: dict[int, Configuration] = {}  # groups between two majorities, and what they come to
+        self.leaving: dict[
+            int, Configuration
+        ] = {}  # groups between two majorities, and what they come to
 
     @property
     def map(self) -> ClusterMap:
@@ -66,13 +83,22 @@ class Toy:
 
     def observe(self) -> ClusterObservation:
         for group, configuration in self.configurations.items():
-            there = [each for each in configuration.members if configuration.votes(each) and each in self.up & self.caught_up[group]]
+            there = [
+                each
+                for each in configuration.members
+                if configuration.votes(each) and each in self.up & self.caught_up[group]
+            ]
             sides = [side for side in (configuration.voters, configuration.outgoing) if side]
             if self.leaders[group] not in there:
                 led = all(len(set(side) & set(there)) > len(side) // 2 for side in sides)
                 self.leaders[group] = self.random.choice(there) if led else 0
         seen = {
-            group: GroupView(self.leaders[group], configuration, not configuration.joint, frozenset(self.caught_up[group] & self.up))
+            group: GroupView(
+                self.leaders[group],
+                configuration,
+                not configuration.joint,
+                frozenset(self.caught_up[group] & self.up),
+            )
             for group, configuration in self.configurations.items()
             if self.leaders[group]
         }
@@ -83,7 +109,9 @@ class Toy:
         match step:
             case SetVoters(group, goal, first, epoch):
                 new = set(goal) - set(self.map.placed_on(group))
-                assert all(self.map.nodes[each].state == NodeState.ACTIVE for each in new), "gets nothing new"
+                assert all(self.map.nodes[each].state == NodeState.ACTIVE for each in new), (
+                    "gets nothing new"
+                )
                 self.apply(PlaceGroup(group, goal, first, epoch))
             case ConfirmVoters(group, voters, epoch):
                 assert self.configurations[group].voters == voters
@@ -91,10 +119,18 @@ class Toy:
             case ChangeVoters(group, leader, target):
                 self._change(group, leader, target)
             case TransferLeadership(group, leader, to):
-                assert leader == self.leaders[group] and to in self.configurations[group].voters and to in self.up
+                assert (
+                    leader == self.leaders[group]
+                    and to in self.configurations[group].voters
+                    and to in self.up
+                )
                 self.leaders[group] = to
             case RemoveNode(number):
-                voting = [group for group, configuration in self.configurations.items() if configuration.votes(number)]
+                voting = [
+                    group
+                    for group, configuration in self.configurations.items()
+                    if configuration.votes(number)
+                ]
                 assert not voting, "nobody counts on a node that goes"
                 self.apply(NodeSet(number, NodeState.REMOVED))
             case MarkBalanced():
@@ -114,9 +150,13 @@ class Toy:
         silent = {number for number, record in self.map.nodes.items() if record.reader}
         assert silent.isdisjoint({*target.voters, *target.learners}), "a read replica never votes"
         came = set(target.readers) - set(before.members)
-        assert group == META_GROUP or came <= self.map.readers & self.up, "nothing reads that is not to, or is not there"
+        assert group == META_GROUP or came <= self.map.readers & self.up, (
+            "nothing reads that is not to, or is not there"
+        )
         if target.voters != before.voters and self.random.random() < self.slow:
-            self.configurations[group] = Configuration(target.voters, before.voters, target.learners, target.readers)
+            self.configurations[group] = Configuration(
+                target.voters, before.voters, target.learners, target.readers
+            )
             self.leaving[group] = target
         else:
             self._arrive(group, target)
@@ -136,16 +176,30 @@ class Toy:
                     self._arrive(group, self.leaving.pop(group))
 
     def round(self, share: float = 1.0) -> list[Step]:
-        """`share` of the steps are taken; the others are lost, as when who carries them out dies."""
+        """`share` of the steps are taken; the others are lost, as when who carries them out
+        dies."""
         observed = self.observe()
         steps = plan(self.map, observed)
         assert steps == plan(self.map, observed)
-        groups = [step.group for step in steps if isinstance(step, SetVoters | ConfirmVoters | ChangeVoters | TransferLeadership)]
-        arriving = [sum(each in self.map.learners_of(group) for group in self.map.groups) for each in self.map.nodes]
+        groups = [
+            step.group
+            for step in steps
+            if isinstance(step, SetVoters | ConfirmVoters | ChangeVoters | TransferLeadership)
+        ]
+        arriving = [
+            sum(each in self.map.learners_of(group) for group in self.map.groups)
+            for each in self.map.nodes
+        ]
         assert max(arriving) <= ARRIVALS_AT_ONCE
         for step in steps:
-            stale = isinstance(step, ChangeVoters | TransferLeadership) and step.leader != self.leaders[step.group]
-            moved = isinstance(step, ConfirmVoters | SetVoters) and step.epoch != self.map.groups[step.group].epoch
+            stale = (
+                isinstance(step, ChangeVoters | TransferLeadership)
+                and step.leader != self.leaders[step.group]
+            )
+            moved = (
+                isinstance(step, ConfirmVoters | SetVoters)
+                and step.epoch != self.map.groups[step.group].epoch
+            )
             if self.random.random() < share and not stale and not moved:
                 self.carry_out(step)
         assert len(groups) - len(set(groups)) <= len(groups) // 2
@@ -156,12 +210,17 @@ class Toy:
         """Until there is nothing more to do."""
         for _ in range(ROUNDS_MAX):
             done = not self.round(share) and not self.leaving
-            if done and not plan(self.map, self.observe()):  # who has just caught up may be waited for
+            if done and not plan(
+                self.map, self.observe()
+            ):  # who has just caught up may be waited for
                 return
         raise AssertionError(f"it does not end: {plan(self.map, self.observe())}")
 
     def holds(self) -> dict[int, int]:
-        return {each: sum(each in self.map.groups[group].voters for group in self.map.groups if group) for each in self.map.members}
+        return {
+            each: sum(each in self.map.groups[group].voters for group in self.map.groups if group)
+            for each in self.map.members
+        }
 
     def check_rest(self) -> None:
         """After `settle`: what has been asked for is so."""
@@ -175,4 +234,6 @@ class Toy:
             if record.state >= NodeState.DRAINING:
                 assert not self.map.leader_count(number) and number not in self.leaders.values()
             if record.state >= NodeState.EMPTYING:
-                assert not any(number in configuration.voters for configuration in self.configurations.values())
+                assert not any(
+                    number in configuration.voters for configuration in self.configurations.values()
+                )

@@ -40,7 +40,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Node:
-    """The cores of one node. `heard`: (core, sender, messages); `seen`: lost and found, with the node."""
+    """The cores of one node. `heard`: (core, sender, messages); `seen`: lost and found, with the
+    node."""
 
     def __init__(self, directory: Path, number: int, cores: int = 1) -> None:
         self.number, self.cores = number, cores
@@ -51,18 +52,34 @@ class Node:
         self.transports: list[Transport] = []
         self.heard: list[tuple[int, int, list[bytes]]] = []
         self.seen: list[str] = []
-        self.vouches: tuple[int, int, Callable[[], int]] | None = None  # what its cores say of their journals
+        # what its cores say of their journals
+        self.vouches: tuple[int, int, Callable[[], int]] | None = None
 
     async def start(
-        self, others: dict[int, int], *, life: str = "first", tls: PeerTls | None = None, groups: int = 4, name: str = "c"
+        self,
+        others: dict[int, int],
+        *,
+        life: str = "first",
+        tls: PeerTls | None = None,
+        groups: int = 4,
+        name: str = "c",
     ) -> None:
         places = {number: ("127.0.0.1", port) for number, port in others.items()}
         for core in range(self.cores):
-            cluster = PeerCluster(name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls)
+            cluster = PeerCluster(
+                name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls
+            )
             made = Transport(core, self.cores, str(self.directory), start_id=life, cluster=cluster)
-            made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
+            made.on(
+                ECHO,
+                lambda body, reply, sender, core=core: reply(
+                    b"%d.%d: " % (sender >> 8, core) + body
+                ),
+            )
             assert made.raft is not None
-            made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
+            made.raft.on_messages = lambda sender, messages, core=core: self.heard.append(
+                (core, sender, messages)
+            )
             made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
             made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
             if self.vouches is not None:
@@ -82,7 +99,8 @@ class Node:
 
 
 async def answer_of(asking: Node, body: bytes) -> bytes:
-    """Of core 0 of node 2, which has just been found: the connection for calls may need a moment more."""
+    """Of core 0 of node 2, which has just been found: the connection for calls may need a moment
+    more."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -92,7 +110,8 @@ async def answer_of(asking: Node, body: bytes) -> bytes:
 
 
 class Proxy:
-    """Stands between two nodes, and holds little. `stopped`: nothing passes, and nobody is told. `rate`: no more bytes of a connection in a ms; 0: all."""
+    """Stands between two nodes, and holds little. `stopped`: nothing passes, and nobody is told.
+    `rate`: no more bytes of a connection in a ms; 0: all."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -103,7 +122,8 @@ class Proxy:
 
     async def start(self) -> int:
         self.server = await asyncio.start_server(self._join, "127.0.0.1", 0)
-        self.server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # those that it accepts have it, too
+        # those that it accepts have it, too
+        self.server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         port: int = self.server.sockets[0].getsockname()[1]
         return port
 
@@ -123,7 +143,10 @@ class Proxy:
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self.target)
         self.pipes.append((writer, back))
-        self.tasks += [asyncio.ensure_future(self._copy(reader, back)), asyncio.ensure_future(self._copy(there, writer))]
+        self.tasks += [
+            asyncio.ensure_future(self._copy(reader, back)),
+            asyncio.ensure_future(self._copy(there, writer)),
+        ]
 
     async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(1 << 16):
@@ -152,7 +175,9 @@ async def one_way(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
 
 
 @asynccontextmanager
-async def two_nodes(tmp_path: Path, *, cores: int = 1, proxied: bool = False, **more: Any) -> AsyncIterator[tuple[Node, Node, Proxy]]:
+async def two_nodes(
+    tmp_path: Path, *, cores: int = 1, proxied: bool = False, **more: Any
+) -> AsyncIterator[tuple[Node, Node, Proxy]]:
     """Nodes 1 and 2 that have found each other; what 1 asks of 2 passes the proxy if `proxied`."""
     one, two = Node(tmp_path, 1, cores), Node(tmp_path, 2, cores)
     proxy = Proxy(two.port)
@@ -160,7 +185,9 @@ async def two_nodes(tmp_path: Path, *, cores: int = 1, proxied: bool = False, **
     await two.start({1: one.port}, **more)
     await one.start({2: port}, **more)
     try:
-        await until(lambda: one.seen.count("found 2") == cores and two.seen.count("found 1") == cores)
+        await until(
+            lambda: one.seen.count("found 2") == cores and two.seen.count("found 1") == cores
+        )
         yield one, two, proxy
     finally:
         await one.stop()

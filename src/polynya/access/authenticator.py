@@ -27,7 +27,8 @@ class Denied(Exception):
 
 
 class KeysUnknown(Denied):
-    """The JWT's key is unknown. Fresh issuer keys may help: `await Access.refresh()`, then retry."""
+    """The JWT's key is unknown. Fresh issuer keys may help: `await Access.refresh()`, then
+    retry."""
 
 
 class AccessCounters:
@@ -41,7 +42,8 @@ class AccessCounters:
 
 
 class Access:
-    """The authenticator of one core. `defaults` are the limits of principals without their own. Call `tick` a few times a second."""
+    """The authenticator of one core. `defaults` are the limits of principals without their own.
+    Call `tick` a few times a second."""
 
     def __init__(
         self,
@@ -54,8 +56,12 @@ class Access:
     ) -> None:
         self.counters = AccessCounters()
         self.issuer = issuer
-        self.on_deaths: list[Callable[[], None]] = []  # called after principals were invalidated, to end their requests
-        self.on_settle: list[Callable[[], None]] = []  # called to charge bytes that are counted late
+        self.on_deaths: list[
+            Callable[[], None]
+        ] = []  # called after principals were invalidated, to end their requests
+        self.on_settle: list[
+            Callable[[], None]
+        ] = []  # called to charge bytes that are counted late
         self.now = clock
         self._tokens = tokens
         self._defaults = defaults
@@ -74,12 +80,19 @@ class Access:
     def is_empty(self) -> bool:
         """Return True if no credential can be valid."""
         now_ms = self.wall_ms()
-        return self.issuer is None and not any(record.state(now_ms) == "active" for record in self._records.values())
+        return self.issuer is None and not any(
+            record.state(now_ms) == "active" for record in self._records.values()
+        )
 
     def identify(self, credential: str) -> Principal:
-        """Return the principal of a credential. Raise `Denied`, or `KeysUnknown` if fresh keys may help."""
+        """Return the principal of a credential. Raise `Denied`, or `KeysUnknown` if fresh keys may
+        help."""
         known = self._proven.get(credential)
-        if known is not None and known.alive and (known.expires_ms is None or self.wall_ms() < known.expires_ms):
+        if (
+            known is not None
+            and known.alive
+            and (known.expires_ms is None or self.wall_ms() < known.expires_ms)
+        ):
             return known
         if len(credential) > CREDENTIAL_BYTES_MAX:
             raise Denied(f"a token has at most {CREDENTIAL_BYTES_MAX} bytes")
@@ -115,7 +128,7 @@ class Access:
         """Return True if a limit was ever in force on this core."""
         return self._has_meters
 
-    # --- limits over all cores -------------------------------------------------------------------------------------------------
+    # --- limits over all cores --------------------------------------------------------------------
 
     def settle(self) -> None:
         """Charge the bytes sent since the last call; called a few times a second."""
@@ -134,7 +147,7 @@ class Access:
             meter.spend(requests, size)
             meter.elsewhere[core] = connections
 
-    # --- proving ---------------------------------------------------------------------------------------------------------------
+    # --- proving ----------------------------------------------------------------------------------
 
     def _of_token(self, key: str, secret: str) -> Principal:
         record = self._records.get(key)
@@ -183,17 +196,22 @@ class Access:
         known = self._meters.get(key)
         if known is None or known.rates != (limits.requests_per_second, limits.bytes_per_second):
             self._has_meters = True
-            known = self._meters[key] = Meter(limits.requests_per_second, limits.bytes_per_second, self.now())
+            known = self._meters[key] = Meter(
+                limits.requests_per_second, limits.bytes_per_second, self.now()
+            )
         return known
 
-    # --- changes ---------------------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def _reload(self, stamp: Stamp | None) -> None:
         """Reload the file. An unreadable file changes nothing and is retried."""
         try:
             found = self._tokens.load()
         except ConfigError as error:
-            log.error("cannot reload the token file; the known tokens stay valid", extra={"error": str(error)})
+            log.error(
+                "cannot reload the token file; the known tokens stay valid",
+                extra={"error": str(error)},
+            )
             return
         self._stamp = stamp
         records = {record.id: record for record in found.tokens}
@@ -201,7 +219,9 @@ class Access:
         changed = {key for key, record in self._records.items() if records.get(key) != record}
         self._records = records
         for principal in tuple(self._living):
-            if principal.id in changed or (principal.jwt is not None and self._revoked.refuse(principal.jwt)):
+            if principal.id in changed or (
+                principal.jwt is not None and self._revoked.refuse(principal.jwt)
+            ):
                 principal.alive = False
         self._bury()
 
@@ -219,7 +239,11 @@ class Access:
                 dead = True
                 self._living.discard(principal)
         if dead:
-            self._proven = {credential: principal for credential, principal in self._proven.items() if principal.alive}
+            self._proven = {
+                credential: principal
+                for credential, principal in self._proven.items()
+                if principal.alive
+            }
             for look in self.on_deaths:
                 look()
 
@@ -229,4 +253,6 @@ class Access:
 
 def _merged(own: Limits, defaults: Limits) -> Limits:
     """Return the token's own limits, with defaults for those it lacks."""
-    return Limits(**{name: getattr(own, name) or getattr(defaults, name) for name in Limits.__struct_fields__})
+    return Limits(
+        **{name: getattr(own, name) or getattr(defaults, name) for name in Limits.__struct_fields__}
+    )

@@ -49,8 +49,8 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Limits of one principal on the node; 0 is unlimited.
-    `bytes_per_second` counts bodies in both directions. `streams` counts all streams under its prefixes, whatever their creator."""
+    """Limits of one principal on the node; 0 is unlimited. `bytes_per_second` counts bodies in both
+    directions. `streams` counts all streams under its prefixes, whatever their creator."""
 
     requests_per_second: float = 0
     bytes_per_second: int = 0
@@ -89,19 +89,33 @@ class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
 
     def may(self, verb: str, name: str) -> bool:
         """Return True if the verb is allowed on a canonical name, or on all names with a prefix."""
-        return any((verb in grant.verbs and name.startswith(grant.prefix)) or Verb.ADMIN in grant.verbs for grant in self.grants)
+        return any(
+            (verb in grant.verbs and name.startswith(grant.prefix)) or Verb.ADMIN in grant.verbs
+            for grant in self.grants
+        )
 
     def may_somewhere(self, verb: str) -> bool:
         return any(verb in grant.verbs or Verb.ADMIN in grant.verbs for grant in self.grants)
 
     def prefixes(self, verb: str) -> list[str]:
         """Return the disjoint prefixes under which the verb is allowed; [""] is everywhere."""
-        found = sorted({"" if Verb.ADMIN in grant.verbs else grant.prefix for grant in self.grants if grant.verbs & {verb, Verb.ADMIN}})
-        return [prefix for prefix in found if not any(prefix != other and prefix.startswith(other) for other in found)]
+        found = sorted(
+            {
+                "" if Verb.ADMIN in grant.verbs else grant.prefix
+                for grant in self.grants
+                if grant.verbs & {verb, Verb.ADMIN}
+            }
+        )
+        return [
+            prefix
+            for prefix in found
+            if not any(prefix != other and prefix.startswith(other) for other in found)
+        ]
 
 
 def parse_scope(text: str) -> Grant:
-    """Parse `VERB[,VERB…][:PREFIX]`, such as `read,append:orders/`. A prefix is spelled as under `/v1/stream/`; none means all streams.
+    """Parse `VERB[,VERB…][:PREFIX]`, such as `read,append:orders/`. A prefix is spelled as under
+    `/v1/stream/`; none means all streams.
 
     `all` is every verb except those without a prefix. Raise `BadScope`.
     """
@@ -112,9 +126,15 @@ def parse_scope(text: str) -> Grant:
     unknown = sorted(verbs - VERBS.keys())
     if unknown or not verbs:
         what = f"'{unknown[0]}' is not a verb" if unknown else f"'{text}' names no verb"
-        raise BadScope(f"{what}: a scope is VERB[,VERB][:PREFIX] with {', '.join(VERBS)} or all, such as read,append:orders/")
+        raise BadScope(
+            f"{what}: a scope is VERB[,VERB][:PREFIX] with {', '.join(VERBS)} or all, such as "
+            "read,append:orders/"
+        )
     if prefix and verbs & _WITHOUT_PREFIX:
-        raise BadScope(f"{' and '.join(sorted(verbs & _WITHOUT_PREFIX))} cannot be limited to a prefix: give it in a scope of its own")
+        raise BadScope(
+            f"{' and '.join(sorted(verbs & _WITHOUT_PREFIX))} cannot be limited to a prefix: give "
+            "it in a scope of its own"
+        )
     if colon and not prefix:
         raise BadScope("the prefix after ':' is empty; leave out the ':' to mean all streams")
     try:

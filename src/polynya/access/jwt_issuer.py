@@ -1,4 +1,5 @@
-"""JWTs of one issuer: its keys, from a file or a URL, and the mapping of claims to grants (RFC 7519, RFC 7517, RFC 8725)."""
+"""JWTs of one issuer: its keys, from a file or a URL, and the mapping of claims to grants (RFC
+7519, RFC 7517, RFC 8725)."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class Expected(msgspec.Struct, frozen=True):
 class Issuer:
     """An issuer of JWTs. `source` of its keys is a file or an http(s) URL."""
 
-    def __init__(self, expected: Expected, source: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, expected: Expected, source: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._expected, self._source = expected, source
         self._clock = clock
         self._keys: dict[tuple[str | None, str], Any] = {}
@@ -64,7 +67,8 @@ class Issuer:
 
     @property
     def may_refresh(self) -> bool:
-        """Return True if the keys may be fetched again. The rate limit keeps forged key ids from flooding the issuer."""
+        """Return True if the keys may be fetched again. The rate limit keeps forged key ids from
+        flooding the issuer."""
         return self._refreshing.locked() or self._is_old(RETRY_SECONDS)
 
     @property
@@ -72,7 +76,8 @@ class Issuer:
         return self._is_old(REFRESH_SECONDS)
 
     async def refresh(self) -> bool:
-        """Fetch the keys, shared by concurrent callers. Return True on success; a failure keeps the known keys."""
+        """Fetch the keys, shared by concurrent callers. Return True on success; a failure keeps the
+        known keys."""
         async with self._refreshing:
             if not self._is_old(RETRY_SECONDS):
                 return self.has_keys  # a concurrent call fetched them
@@ -84,7 +89,10 @@ class Issuer:
             data = await self._fetch() if "://" in self._source else _read(self._source)
             self._keys = _keys_of(data)
         except Exception as fault:  # noqa: BLE001 (an unreachable or faulty issuer must not take the node down)
-            log.warning("cannot read the issuer's keys", extra={"source": self._source, "error": f"{type(fault).__name__}: {fault}"})
+            log.warning(
+                "cannot read the issuer's keys",
+                extra={"source": self._source, "error": f"{type(fault).__name__}: {fault}"},
+            )
             return False
         return True
 
@@ -108,15 +116,27 @@ class Issuer:
         except jwt.ExpiredSignatureError:
             raise BadJwt("the JWT has expired") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
-            raise error if isinstance(error, BadJwt) else BadJwt(f"the JWT is not valid here: {error}") from None
+            raise (
+                error
+                if isinstance(error, BadJwt)
+                else BadJwt(f"the JWT is not valid here: {error}")
+            ) from None
 
     def _proven(self, claims: dict[str, Any]) -> Proven:
-        """Return the verified claims. Raise `BadJwt`, or ValueError, TypeError or OverflowError for a malformed time."""
+        """Return the verified claims. Raise `BadJwt`, or ValueError, TypeError or OverflowError for
+        a malformed time."""
         expires, issued = int(claims["exp"]), claims.get("iat")
         lifetime = expires - (time.time() + LEEWAY_SECONDS if issued is None else float(issued))
         if not lifetime <= self._expected.lifetime_max:
-            what = "has no iat and lives for another" if issued is None else "lives, from iat to exp, for"
-            raise BadJwt(f"the JWT {what} {lifetime:.0f} s; at most {self._expected.lifetime_max:g} s are allowed (auth.jwt_lifetime_max)")
+            what = (
+                "has no iat and lives for another"
+                if issued is None
+                else "lives, from iat to exp, for"
+            )
+            raise BadJwt(
+                f"the JWT {what} {lifetime:.0f} s; at most {self._expected.lifetime_max:g} s are "
+                "allowed (auth.jwt_lifetime_max)"
+            )
         return Proven(
             subject=str(claims["sub"]),
             grants=_grants(claims.get(self._expected.claim)),
@@ -132,9 +152,16 @@ class Issuer:
         kid, algorithm = header.get("kid"), header.get("alg")
         if kid is None and len({known for known, _ in self._keys}) == 1:
             kid = next(iter(self._keys))[0]
-        key = self._keys.get((kid, algorithm)) if isinstance(algorithm, str) and isinstance(kid, str | None) else None
+        key = (
+            self._keys.get((kid, algorithm))
+            if isinstance(algorithm, str) and isinstance(kid, str | None)
+            else None
+        )
         if key is None:
-            raise KeyUnknown("the JWT is signed with a key or an algorithm that its issuer's key set does not have")
+            raise KeyUnknown(
+                "the JWT is signed with a key or an algorithm that its issuer's key set does not "
+                "have"
+            )
         return key
 
     async def _fetch(self) -> bytes:
@@ -165,17 +192,28 @@ def _keys_of(data: bytes) -> dict[tuple[str | None, str], Any]:
     import jwt
 
     keys: dict[tuple[str | None, str], Any] = {}
-    rows = [(row, found) for row in msgspec.json.decode(data, type=dict[str, Any])["keys"] if (found := _algorithms_of(row))]
+    rows = [
+        (row, found)
+        for row in msgspec.json.decode(data, type=dict[str, Any])["keys"]
+        if (found := _algorithms_of(row))
+    ]
     nameless = sum(row.get("kid") is None for row, _ in rows) if len(rows) > 1 else 0
     if nameless:
-        log.warning("ignoring keys without a kid, as the issuer's set has several keys", extra={"keys": nameless})
+        log.warning(
+            "ignoring keys without a kid, as the issuer's set has several keys",
+            extra={"keys": nameless},
+        )
     for row, algorithms in rows:
         if nameless and row.get("kid") is None:
             continue
         for algorithm in algorithms:
             keys[row.get("kid"), algorithm] = jwt.PyJWK(row, algorithm)
     if not keys:
-        which = "with a kid, as a set of several keys needs it" if nameless else "that may verify signatures"
+        which = (
+            "with a kid, as a set of several keys needs it"
+            if nameless
+            else "that may verify signatures"
+        )
         raise ValueError(f"the set has no public RSA, EC or Ed25519 key {which}")
     return keys
 
@@ -184,13 +222,21 @@ def _algorithms_of(row: dict[str, Any]) -> list[str]:
     """Return the algorithms that a key may verify; none for private keys or other uses."""
     if row.get("use", "sig") != "sig" or "d" in row:
         return []
-    return [each for each in _FAMILIES.get((row.get("kty"), row.get("crv")), ()) if row.get("alg", each) == each]
+    return [
+        each
+        for each in _FAMILIES.get((row.get("kty"), row.get("crv")), ())
+        if row.get("alg", each) == each
+    ]
 
 
 def _grants(claim: object) -> tuple[Grant, ...]:
     """Return the grants of the claim. Foreign scopes such as `openid` are ignored."""
     words = (
-        claim.split() if isinstance(claim, str) else [word for word in claim if isinstance(word, str)] if isinstance(claim, list) else []
+        claim.split()
+        if isinstance(claim, str)
+        else [word for word in claim if isinstance(word, str)]
+        if isinstance(claim, list)
+        else []
     )
     found = []
     for word in words:

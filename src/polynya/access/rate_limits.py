@@ -1,7 +1,9 @@
-"""Rate limits of principals: one token bucket for requests and one for bytes, on each core for the whole node.
+"""Rate limits of principals: one token bucket for requests and one for bytes, on each core for the
+whole node.
 
-Every core enforces the full limit and reports its usage to the others a few times a second (`drain`, `spend`). A client on one connection
-gets its full limit. One that spreads over all cores can exceed it by the traffic between two reports.
+Every core enforces the full limit and reports its usage to the others a few times a second
+(`drain`, `spend`). A client on one connection gets its full limit. One that spreads over all cores
+can exceed it by the traffic between two reports.
 """
 
 from __future__ import annotations
@@ -10,11 +12,21 @@ BURST_SECONDS = 1.0  # a bucket holds this much time's rate
 
 
 class Meter:
-    """The meter of one principal on one core. `now` is in seconds of a monotonic clock. A rate of 0 is unlimited."""
+    """The meter of one principal on one core. `now` is in seconds of a monotonic clock. A rate of 0
+    is unlimited."""
 
     __slots__ = (
-        "__weakref__", "_at", "_bytes", "_bytes_rate", "_let_bytes", "_let_requests", "_requests", "_requests_rate", "connections", "elsewhere"
-    )  # fmt: skip
+        "__weakref__",
+        "_at",
+        "_bytes",
+        "_bytes_rate",
+        "_let_bytes",
+        "_let_requests",
+        "_requests",
+        "_requests_rate",
+        "connections",
+        "elsewhere",
+    )
 
     def __init__(self, requests_per_second: float, bytes_per_second: float, now: float) -> None:
         self._requests_rate, self._bytes_rate = requests_per_second, bytes_per_second
@@ -34,9 +46,9 @@ class Meter:
         return self._bytes_rate > 0
 
     def take(self, now: float, size: int, *, paced: bool = False) -> float:
-        """Admit a request of `size` bytes and return 0, or return the seconds to wait.
-        One request may overdraw the byte bucket, so that the largest body passes at any rate. `paced`: the response itself waits for bytes
-        (`owed`)."""
+        """Admit a request of `size` bytes and return 0, or return the seconds to wait. One request
+        may overdraw the byte bucket, so that the largest body passes at any rate. `paced`: the
+        response itself waits for bytes (`owed`)."""
         self._fill(now)
         wait = 0.0
         if self._requests_rate and self._requests < 1:
@@ -59,7 +71,9 @@ class Meter:
     def owed(self, now: float) -> float:
         """Return the seconds until another byte may be sent, 0 for now."""
         self._fill(now)
-        return (1 - self._bytes) / self._bytes_rate if self._bytes_rate and self._bytes <= 0 else 0.0
+        return (
+            (1 - self._bytes) / self._bytes_rate if self._bytes_rate and self._bytes <= 0 else 0.0
+        )
 
     def drain(self) -> tuple[int, int]:
         """Return (requests, bytes) admitted since the last call, for the other cores."""
@@ -68,7 +82,8 @@ class Meter:
         return let
 
     def spend(self, requests: int, size: int) -> None:
-        """Charge another core's usage. Request debt is bounded, so that a burst elsewhere cannot lock a client out for long."""
+        """Charge another core's usage. Request debt is bounded, so that a burst elsewhere cannot
+        lock a client out for long."""
         self._requests = max(self._requests - requests, -self._requests_rate * BURST_SECONDS)
         self._bytes -= size
 

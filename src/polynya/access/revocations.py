@@ -14,7 +14,8 @@ KEPT_SECONDS_DEFAULT = 30 * 86_400  # an entry must outlive the JWTs that it rev
 
 
 class RevokedJwt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A stored entry: either `jti` or `sub`. Times are in ms since 1970; the entry is dropped after `expires_ms`."""
+    """A stored entry: either `jti` or `sub`. Times are in ms since 1970; the entry is dropped after
+    `expires_ms`."""
 
     jti: str = ""
     sub: str = ""
@@ -46,20 +47,32 @@ class Revocations:
         return revoked_ms is not None and proven.issued_ms <= revoked_ms + LEEWAY_SECONDS * 1000
 
 
-def revoke(known: Iterable[RevokedJwt], unwanted: UnwantedJwt, now_ms: int) -> tuple[RevokedJwt, list[RevokedJwt]]:
+def revoke(
+    known: Iterable[RevokedJwt], unwanted: UnwantedJwt, now_ms: int
+) -> tuple[RevokedJwt, list[RevokedJwt]]:
     """Return the new entry, and all entries in force with it. Raise `BadScope`."""
     if bool(unwanted.jti) == bool(unwanted.sub):
         raise BadScope("a JWT is revoked by its 'jti', or all of a 'sub' are: name one of them")
     if len((unwanted.jti or unwanted.sub).encode()) > REVOKED_JWT_BYTES_MAX:
-        raise BadScope(f"a 'jti' or 'sub' that can be revoked has at most {REVOKED_JWT_BYTES_MAX} bytes")
+        raise BadScope(
+            f"a 'jti' or 'sub' that can be revoked has at most {REVOKED_JWT_BYTES_MAX} bytes"
+        )
     if not 0 < unwanted.expires_in_seconds < 10**10:
-        raise BadScope("a JWT stays revoked for a positive time, which should be longer than its life")
+        raise BadScope(
+            "a JWT stays revoked for a positive time, which should be longer than its life"
+        )
     until_ms = now_ms + round(unwanted.expires_in_seconds * 1000)
     same = [entry for entry in known if (entry.jti, entry.sub) == (unwanted.jti, unwanted.sub)]
     others = [entry for entry in known if entry not in same and entry.expires_ms > now_ms]
     if len(others) >= REVOKED_JWTS_MAX:
-        raise BadScope(f"{REVOKED_JWTS_MAX} JWTs are revoked already: shorten their lives at the issuer, or change its keys")
+        raise BadScope(
+            f"{REVOKED_JWTS_MAX} JWTs are revoked already: shorten their lives at the issuer, or "
+            "change its keys"
+        )
     entry = RevokedJwt(
-        jti=unwanted.jti, sub=unwanted.sub, revoked_ms=now_ms, expires_ms=max([until_ms, *(each.expires_ms for each in same)])
+        jti=unwanted.jti,
+        sub=unwanted.sub,
+        revoked_ms=now_ms,
+        expires_ms=max([until_ms, *(each.expires_ms for each in same)]),
     )
     return entry, [*others, entry]

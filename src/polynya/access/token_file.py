@@ -1,4 +1,5 @@
-"""The token file: `access/tokens.json` in the data folder, read and replaced whole by any process with write access."""
+"""The token file: `access/tokens.json` in the data folder, read and replaced whole by any process
+with write access."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ FOLDER = "access"
 FILE = "tokens.json"
 KEPT_MS = 30 * 86_400_000  # expired and revoked tokens stay listed this long
 _OLDER = (
-    "a scope with a prefix of one to three characters before its first slash, such as 'read:iot/', meant names in the bucket 'default' in it. "
+    "a scope with a prefix of one to three characters before its first slash, such as "
+    "'read:iot/', meant names in the bucket 'default' in it. "
     "Move the file away, and make its tokens again with 'polynya token create'"
 )
 Stamp = tuple[int, int, int]
@@ -74,7 +76,8 @@ class NoToken(LookupError):
 
 
 def mint(wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
-    """Create a token. Return its record and its text, which cannot be recovered later. Raise `BadScope`."""
+    """Create a token. Return its record and its text, which cannot be recovered later. Raise
+    `BadScope`."""
     parse_scopes(wanted.scopes)
     seconds = wanted.expires_in_seconds
     if seconds is not None and not 0 < seconds < 10**10:
@@ -102,7 +105,8 @@ def split_token(text: str) -> tuple[str, str] | None:
 
 
 def digest(secret: str) -> str:
-    """Return one pass of SHA-256. A secret of 256 random bits needs no slow hash, and each first request on a connection computes this."""
+    """Return one pass of SHA-256. A secret of 256 random bits needs no slow hash, and each first
+    request on a connection computes this."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -112,7 +116,8 @@ def proves(record: TokenRecord, secret: str) -> bool:
 
 
 def tidied(known: AtRest, now_ms: int) -> AtRest:
-    """Return the tokens without those that ended over `KEPT_MS` ago, and the JWT revocations in force."""
+    """Return the tokens without those that ended over `KEPT_MS` ago, and the JWT revocations in
+    force."""
     tokens = [each for each in known.tokens if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
     return AtRest(FORMAT, tokens, [each for each in known.revoked_jwts if each.expires_ms > now_ms])
 
@@ -121,20 +126,33 @@ def added(known: AtRest, wanted: Wanted, now_ms: int) -> tuple[AtRest, tuple[Tok
     """Add a token. Raise `BadScope`."""
     record, text = mint(wanted, now_ms)
     if any(each.name == record.name and each.state(now_ms) == "active" for each in known.tokens):
-        raise BadScope(f"there is an active token named '{record.name}': revoke it, or choose another name")
+        raise BadScope(
+            f"there is an active token named '{record.name}': revoke it, or choose another name"
+        )
     if len(known.tokens) >= TOKENS_MAX:
-        raise BadScope(f"there are {TOKENS_MAX} tokens already: revoke some, or let an issuer of JWTs make them")
+        raise BadScope(
+            f"there are {TOKENS_MAX} tokens already: revoke some, or let an issuer of JWTs make "
+            "them"
+        )
     return msgspec.structs.replace(known, tokens=[*known.tokens, record]), (record, text)
 
 
 def marked(known: AtRest, which: str, now_ms: int) -> tuple[AtRest, TokenRecord]:
     """Revoke a token, by id or by name. Raise `NoToken`."""
-    found = [each for each in known.tokens if which in (each.id, each.name) and each.revoked_ms is None]
+    found = [
+        each for each in known.tokens if which in (each.id, each.name) and each.revoked_ms is None
+    ]
     active = [each for each in found if each.state(now_ms) == "active"] or found
     if len(active) != 1:
-        raise NoToken(f"no token that is not revoked has the id or name '{which}'" if not active else f"several are named '{which}'")
+        raise NoToken(
+            f"no token that is not revoked has the id or name '{which}'"
+            if not active
+            else f"several are named '{which}'"
+        )
     revoked = msgspec.structs.replace(active[0], revoked_ms=now_ms)
-    return msgspec.structs.replace(known, tokens=[revoked if each.id == revoked.id else each for each in known.tokens]), revoked
+    return msgspec.structs.replace(
+        known, tokens=[revoked if each.id == revoked.id else each for each in known.tokens]
+    ), revoked
 
 
 def jwt_revoked(known: AtRest, unwanted: UnwantedJwt, now_ms: int) -> tuple[AtRest, RevokedJwt]:
@@ -144,18 +162,32 @@ def jwt_revoked(known: AtRest, unwanted: UnwantedJwt, now_ms: int) -> tuple[AtRe
 
 
 def merged(one: AtRest, other: AtRest) -> AtRest:
-    """Return the union of two states: every token of either, revoked if either has it revoked. Tokens change in no other way."""
+    """Return the union of two states: every token of either, revoked if either has it revoked.
+    Tokens change in no other way."""
     tokens = {record.id: record for record in one.tokens}
     for record in other.tokens:
         known = tokens.get(record.id)
-        ends = [each.revoked_ms for each in (record, known) if each is not None and each.revoked_ms is not None]
-        tokens[record.id] = msgspec.structs.replace(known or record, revoked_ms=min(ends, default=None))
+        ends = [
+            each.revoked_ms
+            for each in (record, known)
+            if each is not None and each.revoked_ms is not None
+        ]
+        tokens[record.id] = msgspec.structs.replace(
+            known or record, revoked_ms=min(ends, default=None)
+        )
     jwts = {jwt_key(entry): entry for entry in one.revoked_jwts}
     for entry in other.revoked_jwts:
         same = jwts.get(jwt_key(entry), entry)
-        until_ms, at_ms = max(same.expires_ms, entry.expires_ms), max(same.revoked_ms, entry.revoked_ms)
+        until_ms, at_ms = (
+            max(same.expires_ms, entry.expires_ms),
+            max(same.revoked_ms, entry.revoked_ms),
+        )
         jwts[jwt_key(entry)] = msgspec.structs.replace(entry, expires_ms=until_ms, revoked_ms=at_ms)
-    return AtRest(FORMAT, sorted(tokens.values(), key=lambda record: (record.created_ms, record.id)), list(jwts.values()))
+    return AtRest(
+        FORMAT,
+        sorted(tokens.values(), key=lambda record: (record.created_ms, record.id)),
+        list(jwts.values()),
+    )
 
 
 def jwt_key(entry: RevokedJwt) -> str:
@@ -164,7 +196,8 @@ def jwt_key(entry: RevokedJwt) -> str:
 
 
 class TokenFile:
-    """The token file, one instance per process. Writers hold a lock; readers see the old or the new file, never a part."""
+    """The token file, one instance per process. Writers hold a lock; readers see the old or the new
+    file, never a part."""
 
     def __init__(self, data: str | Path) -> None:
         self.folder = Path(data) / FOLDER
@@ -189,7 +222,9 @@ class TokenFile:
         except FileNotFoundError:
             return AtRest()
         except OSError as error:
-            raise ConfigError(f"{self.path}: {error.strerror}; the node must be able to read it") from None
+            raise ConfigError(
+                f"{self.path}: {error.strerror}; the node must be able to read it"
+            ) from None
 
     def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
         """Add a token. Raise `BadScope` or `ConfigError`."""
@@ -200,11 +235,13 @@ class TokenFile:
         return self._change(lambda known: marked(known, which, now_ms), now_ms)
 
     def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt:
-        """Revoke one JWT by its id, or all present JWTs of a subject. Raise `BadScope` or `ConfigError`."""
+        """Revoke one JWT by its id, or all present JWTs of a subject. Raise `BadScope` or
+        `ConfigError`."""
         return self._change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
 
     def take(self, known: AtRest, now_ms: int) -> AtRest:
-        """Merge tokens into the file and return its new content, which may hold more. Raise `ConfigError`."""
+        """Merge tokens into the file and return its new content, which may hold more. Raise
+        `ConfigError`."""
 
         def both(file: AtRest) -> tuple[AtRest, AtRest]:
             found = merged(known, file)
@@ -226,7 +263,9 @@ class TokenFile:
 
     def _replace(self, data: bytes) -> None:
         """Replace the file atomically and durably: a revocation must survive a power cut."""
-        write_whole(self.path, data, prepare=lambda descriptor: give_to_owner(descriptor, self.folder))
+        write_whole(
+            self.path, data, prepare=lambda descriptor: give_to_owner(descriptor, self.folder)
+        )
 
     def _decode(self, data: bytes) -> AtRest:
         try:
@@ -235,7 +274,10 @@ class TokenFile:
             for record in found.tokens:
                 parse_scopes(record.scopes)
         except (msgspec.DecodeError, UnicodeDecodeError, BadScope) as error:
-            raise ConfigError(f"{self.path} is damaged: {error}; restore it from a copy, or remove it and make new tokens") from None
+            raise ConfigError(
+                f"{self.path} is damaged: {error}; restore it from a copy, or remove it and make "
+                "new tokens"
+            ) from None
         return found
 
 
@@ -246,7 +288,8 @@ def _ended_ms(record: TokenRecord, now_ms: int) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Hold an exclusive lock of this name among all processes. Create the folder if it is missing."""
+    """Hold an exclusive lock of this name among all processes. Create the folder if it is
+    missing."""
     if not folder.exists():
         make_folder(folder, mode=0o700)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -262,7 +305,8 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
 
 def give_to_owner(descriptor: int, folder: Path) -> None:
-    """Give a file made by root, for instance in a container's shell, to the owner of the data folder around `folder`."""
+    """Give a file made by root, for instance in a container's shell, to the owner of the data
+    folder around `folder`."""
     if os.geteuid() == 0:
         owner = os.stat(folder.parent)
         os.fchown(descriptor, owner.st_uid, owner.st_gid)

@@ -1,4 +1,5 @@
-"""Access control of one core: built from the settings, reloaded on change, and shared with the other cores."""
+"""Access control of one core: built from the settings, reloaded on change, and shared with the
+other cores."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ SLOW_EVERY = 4  # ticks between checks of certificates and keys
 
 
 class Keeper:
-    """Owns the token store, the audit log, the TLS context and the limits of one core.
-    `access` is None where requests need no token. `known` may still be set then, for the remote admin port."""
+    """Owns the token store, the audit log, the TLS context and the limits of one core. `access` is
+    None where requests need no token. `known` may still be set then, for the remote admin port."""
 
     def __init__(self, start: CoreStart, transport: Transport | None) -> None:
         config = start.config
@@ -52,10 +53,15 @@ class Keeper:
         self.tokens = shared = SharedTokens(self.file, service)
         if self._start.core == 0:
             machines = service.local.machines
-            self._copy = TokenCopy(self.file, shared, lambda: machines[META_GROUP].meta if META_GROUP in machines else None)
+            self._copy = TokenCopy(
+                self.file,
+                shared,
+                lambda: machines[META_GROUP].meta if META_GROUP in machines else None,
+            )
 
     async def start(self) -> None:
-        """Read the issuer's keys, if configured, so that the first requests do not wait for them."""
+        """Read the issuer's keys, if configured, so that the first requests do not wait for
+        them."""
         if self.known is not None and self.known.issuer is not None:
             await self.known.issuer.refresh()
 
@@ -104,7 +110,11 @@ class Keeper:
             self._refresh()
 
     def _refresh(self) -> None:
-        if self.known is not None and self.known.issuer is not None and (self._refreshing is None or self._refreshing.done()):
+        if (
+            self.known is not None
+            and self.known.issuer is not None
+            and (self._refreshing is None or self._refreshing.done())
+        ):
             self._refreshing = asyncio.get_running_loop().create_task(self.known.issuer.refresh())
 
     def _took_certificate(self, taken: bool) -> None:
@@ -113,7 +123,8 @@ class Keeper:
             self.audit.record("tls.reload", self._start.tls.cert, "node", "", outcome, "")
 
     def _tell(self, access: Access) -> None:
-        """Send this core's usage of limits to the other cores. A core that misses a report misses a quarter of a second of usage."""
+        """Send this core's usage of limits to the other cores. A core that misses a report misses a
+        quarter of a second of usage."""
         if self._transport is None or not access.has_meters:
             return
         body = msgspec.msgpack.encode(access.report())
@@ -141,11 +152,15 @@ def open_access(config: Config, tokens: TokenFile) -> Access:
 
 
 def check_access(config: Config) -> str | None:
-    """Return a warning for the operator before the cores start, or None. Raise `ConfigError` if the tokens are unreadable."""
+    """Return a warning for the operator before the cores start, or None. Raise `ConfigError` if the
+    tokens are unreadable."""
     if not config.has_tokens:
         return None
     if open_access(config, TokenFile(config.data)).is_empty:
-        return f"no valid token exists: run polynya token create admin --allow all,admin --data {config.data}"
+        return (
+            "no valid token exists: run polynya token create admin --allow all,admin --data "
+            f"{config.data}"
+        )
     return None
 
 

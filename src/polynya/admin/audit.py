@@ -1,6 +1,6 @@
 """The audit log: actor, action, time, origin and outcome, as JSON lines in files of bounded size.
-`access/audit.jsonl` in the data folder is the newest file, `audit.1.jsonl` the one before it, and so on. Cores, supervisor and command line
-write single lines under a lock."""
+`access/audit.jsonl` in the data folder is the newest file, `audit.1.jsonl` the one before it, and
+so on. Cores, supervisor and command line write single lines under a lock."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from polynya.access.token_file import FOLDER, give_to_owner, locked
 from polynya.base.limits import AUDIT_FILE_BYTES_MAX, AUDIT_FILES_MAX
 from polynya.files import sync_folder
 
-QUEUE_MAX = 10_000  # queued entries; further ones are dropped and counted, as no request may wait for the log
+# queued entries; further ones are dropped and counted, as no request may wait for the log
+QUEUE_MAX = 10_000
 log = logging.getLogger("polynya.audit")
 
 
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line. `who` is a token's id and name, a user of this machine or another actor. `outcome` is a status, an error code or `ok`."""
+    """One line. `who` is a token's id and name, a user of this machine or another actor. `outcome`
+    is a status, an error code or `ok`."""
 
     time: str
     act: str
@@ -34,7 +36,9 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str = ""
 
 
-def act(name: str, target: str, who: str, remote: str = "", outcome: str = "ok", request_id: str = "") -> AuditEntry:
+def act(
+    name: str, target: str, who: str, remote: str = "", outcome: str = "ok", request_id: str = ""
+) -> AuditEntry:
     """Return an entry with the present time."""
     moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return AuditEntry(moment, name, target, who, remote, outcome, request_id)
@@ -43,7 +47,13 @@ def act(name: str, target: str, who: str, remote: str = "", outcome: str = "ok",
 class AuditFile:
     """The rotated files of the audit log. `write` blocks; any process may call it."""
 
-    def __init__(self, data: str | Path, *, bytes_max: int = AUDIT_FILE_BYTES_MAX, files_max: int = AUDIT_FILES_MAX) -> None:
+    def __init__(
+        self,
+        data: str | Path,
+        *,
+        bytes_max: int = AUDIT_FILE_BYTES_MAX,
+        files_max: int = AUDIT_FILES_MAX,
+    ) -> None:
         self._folder = Path(data) / FOLDER
         self.path = self._folder / "audit.jsonl"
         self._bytes_max, self._files_max = bytes_max, files_max
@@ -55,7 +65,9 @@ class AuditFile:
             if self._size() + len(lines) > self._bytes_max and self._size():
                 self._rotate()
             is_new = not self.path.exists()
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
             try:
                 give_to_owner(descriptor, self._folder)
                 os.write(descriptor, lines)
@@ -87,7 +99,8 @@ class AuditFile:
 
 
 class AuditLog:
-    """The audit log of a core: a thread writes queued entries in batches. `close` writes the rest."""
+    """The audit log of a core: a thread writes queued entries in batches. `close` writes the
+    rest."""
 
     def __init__(self, file: AuditFile) -> None:
         self.lost = 0  # entries dropped: the queue was full or the write failed
@@ -97,7 +110,9 @@ class AuditLog:
         self._thread = threading.Thread(target=self._write_loop, name="audit", daemon=True)
         self._thread.start()
 
-    def record(self, name: str, target: str, who: str, remote: str, outcome: str, request_id: str) -> None:
+    def record(
+        self, name: str, target: str, who: str, remote: str, outcome: str, request_id: str
+    ) -> None:
         try:
             self._queue.put_nowait(act(name, target, who, remote, outcome, request_id))
         except queue.Full:
@@ -122,4 +137,7 @@ class AuditLog:
                 self.written += len(acts)
             except OSError as error:
                 self.lost += len(acts)
-                log.error("the audit log cannot be written", extra={"file": str(self._file.path), "lost": len(acts), "error": str(error)})
+                log.error(
+                    "the audit log cannot be written",
+                    extra={"file": str(self._file.path), "lost": len(acts), "error": str(error)},
+                )

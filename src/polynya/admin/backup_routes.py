@@ -1,5 +1,6 @@
-"""`/v1/admin/backup/…`: the server side of a backup. The group's leader holds a captured file while the client fetches it in parts.
-Any core reads objects for the client, as it has the store's credentials."""
+"""`/v1/admin/backup/…`: the server side of a backup. The group's leader holds a captured file while
+the client fetches it in parts. Any core reads objects for the client, as it has the store's
+credentials."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ class Backups:
         self._service.serve(PART, PartRequest, CapturedPart, self._part)
 
     async def handle(self, request: Request) -> Response:
-        """Answer a request; `request.segments` follow `/v1/admin/backup`. Raise `Failure` or Unavailable."""
+        """Answer a request; `request.segments` follow `/v1/admin/backup`. Raise `Failure` or
+        Unavailable."""
         verbs: dict[tuple[str, ...], tuple[str, Any]] = {
             (): ("GET", self._answer_about),
             ("capture",): ("POST", self._answer_capture),
@@ -113,16 +115,26 @@ class Backups:
 
     async def _answer_about(self, request: Request) -> Response:
         birth = self._start.birth
-        found = {"cluster": birth.cluster_id, "history": birth.history, "groups": birth.groups, "release": __version__}
+        found = {
+            "cluster": birth.cluster_id,
+            "history": birth.history,
+            "groups": birth.groups,
+            "release": __version__,
+        }
         return Response(200, msgspec.json.encode({**found, "store": self._tier is not None}))
 
-    # --- groups ----------------------------------------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------
 
     async def _answer_capture(self, request: Request) -> Response:
         asked = read_json(request.body or b"{}", CaptureRequest)
         if asked.group > self._start.groups:
             raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
-        return Response(200, msgspec.json.encode(await self._service.at_home(asked.group, CAPTURE, asked, self._capture)))
+        return Response(
+            200,
+            msgspec.json.encode(
+                await self._service.at_home(asked.group, CAPTURE, asked, self._capture)
+            ),
+        )
 
     async def _capture(self, question: CaptureRequest) -> Captured:
         """Capture a group. The capture holds every record acknowledged before this call."""
@@ -137,18 +149,40 @@ class Backups:
         held = self._held[token] = _Held(number)  # reserves the slot
         self._keep(token)
         try:
-            found = await captured(self._engine.storage.shard.groups[number], self._engine.snapshotter.encoding, hot=True)
+            found = await captured(
+                self._engine.storage.shard.groups[number],
+                self._engine.snapshotter.encoding,
+                hot=True,
+            )
             log_ms = service.now_ms()
             if service.local.led.get(number) is not machine:
                 raise NotLeader(0)
-            header = Header(number, found.term, found.index, log_ms, found.state_bytes, found.state_crc, found.batches)
+            header = Header(
+                number,
+                found.term,
+                found.index,
+                log_ms,
+                found.state_bytes,
+                found.state_crc,
+                found.batches,
+            )
             await held.fill([pack_header(header), *found.state, *found.hot])
         except BaseException:
             self._forget(token)
             raise
         self._held[token] = held
         self._keep(token)
-        return Captured(number, token, held.size, found.term, found.index, log_ms, found.streams, found.records, found.hot_bytes)
+        return Captured(
+            number,
+            token,
+            held.size,
+            found.term,
+            found.index,
+            log_ms,
+            found.streams,
+            found.records,
+            found.hot_bytes,
+        )
 
     async def _answer_part(self, request: Request) -> Response:
         group, offset = _number(request, "group"), _number(request, "offset")
@@ -173,7 +207,9 @@ class Backups:
     def _keep(self, token: str) -> None:
         if token in self._timers:
             self._timers.pop(token).cancel()
-        self._timers[token] = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, token)
+        self._timers[token] = asyncio.get_running_loop().call_later(
+            KEPT_SECONDS, self._forget, token
+        )
 
     def _forget(self, token: str) -> None:
         self._held.pop(token, None)
@@ -181,7 +217,7 @@ class Backups:
         if timer is not None:
             timer.cancel()
 
-    # --- objects ---------------------------------------------------------------------------------------------------------------
+    # --- objects ----------------------------------------------------------------------------------
 
     @property
     def _store(self) -> ObjectStore:
@@ -192,7 +228,9 @@ class Backups:
     async def _answer_objects(self, request: Request) -> Response:
         prefix, found = request.query.get("prefix", ""), []
         try:
-            async for info in self._store.list(check_prefix(prefix), request.query.get("after", "")):
+            async for info in self._store.list(
+                check_prefix(prefix), request.query.get("after", "")
+            ):
                 found.append([info.key, info.size])
                 if len(found) == LISTED:
                     break
@@ -200,7 +238,12 @@ class Backups:
             raise Unavailable(f"the object store cannot be listed: {fault}") from None
         except ValueError as fault:
             raise Failure("INVALID_REQUEST", str(fault)) from None
-        return Response(200, msgspec.json.encode({"objects": found, "next": found[-1][0] if len(found) == LISTED else None}))
+        return Response(
+            200,
+            msgspec.json.encode(
+                {"objects": found, "next": found[-1][0] if len(found) == LISTED else None}
+            ),
+        )
 
     async def _answer_object(self, request: Request) -> Response:
         offset, length = _number(request, "offset"), _number(request, "length")

@@ -10,7 +10,8 @@ PREFIX = "/console/"
 
 
 def console_handlers() -> dict[str, Handler]:
-    """Return handlers by exact path: redirects to the page from `/` and from its path without the slash."""
+    """Return handlers by exact path: redirects to the page from `/` and from its path without the
+    slash."""
 
     async def console(request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):

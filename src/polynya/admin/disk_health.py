@@ -14,7 +14,8 @@ LOW_FILES = 100  # a few segments, and two snapshots of each group
 
 
 class DataDisk:
-    """The data disk as one core sees it. `others_lead`: in a cluster, other nodes take leadership from a node with a full disk."""
+    """The data disk as one core sees it. `others_lead`: in a cluster, other nodes take leadership
+    from a node with a full disk."""
 
     def __init__(self, folder: Path, pace: DiskPace, *, others_lead: bool) -> None:
         self._folder = folder
@@ -23,7 +24,9 @@ class DataDisk:
 
     def trouble(self) -> str:
         """Return the problem and its remedy, or ""."""
-        return "; ".join(filter(None, (little_room(self._folder, full=self._pace.full), self._pace.trouble())))
+        return "; ".join(
+            filter(None, (little_room(self._folder, full=self._pace.full), self._pace.trouble()))
+        )
 
     def check(self) -> str | None:
         """Return the same with its effect, for node health."""
@@ -38,15 +41,22 @@ class DataDisk:
 
     def _cost(self) -> str:
         if self._others_lead:
-            return "other nodes took over its leaderships" if self._pace.full else "when it is full, other nodes take over its leaderships"
+            return (
+                "other nodes took over its leaderships"
+                if self._pace.full
+                else "when it is full, other nodes take over its leaderships"
+            )
         return "appends get 507" if self._pace.full else "when it is full, appends get 507"
 
 
 def little_room(folder: Path, *, full: bool = False) -> str:
-    """Return a warning if little space or few inodes are left, else "". `full`: the journal found no room for its next file."""
+    """Return a warning if little space or few inodes are left, else "". `full`: the journal found
+    no room for its next file."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
-    if found.f_files and found.f_favail < LOW_FILES:  # 0 total inodes: the file system has no fixed number
+    if (
+        found.f_files and found.f_favail < LOW_FILES
+    ):  # 0 total inodes: the file system has no fixed number
         return f"{found.f_favail} inodes are left in the file system of {folder}: remove files"
     if free >= LOW_BYTES:
         return ""

@@ -1,6 +1,7 @@
 """Health: loop lag, readiness with its reasons, and the node's identity.
 
-Each core runs its own checks. The core that answers gathers those of the others, so that one response covers the node.
+Each core runs its own checks. The core that answers gathers those of the others, so that one
+response covers the node.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ import msgspec
 from polynya import __version__
 from polynya.config.core_start import CoreStart
 from polynya.observability.build import commit
-from polynya.observability.metrics import CONTENT_TYPE, Registry, Samples, label, merge, process_samples, render
+from polynya.observability.metrics import (
+    CONTENT_TYPE,
+    Registry,
+    Samples,
+    label,
+    merge,
+    process_samples,
+    render,
+)
 from polynya.transport import Reply, Transport
 
 KIND_CHECKS = 1000  # message kinds between cores
@@ -71,9 +80,11 @@ class LoopMonitor:
 
 
 class Health:
-    """The health of one core. Components add checks (`add`) and metric sources (`registry.add`); the admin and public fronts query it.
+    """The health of one core. Components add checks (`add`) and metric sources (`registry.add`);
+    the admin and public fronts query it.
 
-    A check returns None, or the reason to withhold traffic. Checks run on the loop: they inspect state and start no work.
+    A check returns None, or the reason to withhold traffic. Checks run on the loop: they inspect
+    state and start no work.
     """
 
     def __init__(self, start: CoreStart, transport: Transport | None) -> None:
@@ -102,15 +113,23 @@ class Health:
         """Report whether this core's loop runs; a restart helps if not."""
         late = self.heart.late()
         if late > STALL_SECONDS:
-            return HealthResponse(503, TEXT, f"the event loop of core {self._start.core} was blocked for {late:.0f} s\n".encode())
+            return HealthResponse(
+                503,
+                TEXT,
+                f"the event loop of core {self._start.core} was blocked for {late:.0f} s\n".encode(),
+            )
         return HealthResponse(200, TEXT, b"ok\n")
 
     async def readyz(self, *, verbose: bool) -> HealthResponse:
-        """Report whether the node may receive traffic. `verbose` lists every check with its reason, and the unsafe settings."""
+        """Report whether the node may receive traffic. `verbose` lists every check with its reason,
+        and the unsafe settings."""
         findings = await self._findings()
         failed = [finding for finding in findings if finding.reason is not None and finding.fatal]
         shown = [finding for finding in findings if verbose or finding.reason is not None]
-        lines = [f"[{_mark(finding)}] core {finding.core} {finding.name}: {finding.reason or 'ok'}" for finding in shown]
+        lines = [
+            f"[{_mark(finding)}] core {finding.core} {finding.name}: {finding.reason or 'ok'}"
+            for finding in shown
+        ]
         lines += [f"[!] {line}" for line in self._start.config.unsafe if verbose]
         lines.append("not ready" if failed else "ready")
         return HealthResponse(503 if failed else 200, TEXT, ("\n".join(lines) + "\n").encode())
@@ -127,12 +146,19 @@ class Health:
             for fatal in (True, False)
         )
         status = "fail" if failed else "warn" if warned else "pass"
-        body = {"status": status, "version": __version__, "failed": failed, "warnings": warned, "unsafe": self._start.config.unsafe}
+        body = {
+            "status": status,
+            "version": __version__,
+            "failed": failed,
+            "warnings": warned,
+            "unsafe": self._start.config.unsafe,
+        }
         return HealthResponse(503 if failed else 200, JSON, msgspec.json.encode(body))
 
     def node(self, *, near: bool = False) -> HealthResponse:
         """Answer `/v1/node`: the node's identity and ports.
-        `near`: the request came to the loopback admin port, whose number is then returned instead of the remote one."""
+        `near`: the request came to the loopback admin port, whose number is then returned instead
+          of the remote one."""
         start = self._start
         is_far = bool(start.far_admin_port) and not near
         body = {
@@ -145,7 +171,10 @@ class Health:
             "start": start.start_id,
             "cores": start.cores,
             "groups": start.groups,
-            "ports": {"http": start.port, "admin": start.far_admin_port if is_far else start.admin_port},
+            "ports": {
+                "http": start.port,
+                "admin": start.far_admin_port if is_far else start.admin_port,
+            },
             "admin_tls": is_far and start.tls is not None,
             "admin_near": not is_far,  # the admin port listens on loopback only
             "objects": start.config.cold.backend,
@@ -156,7 +185,11 @@ class Health:
     async def metrics(self) -> HealthResponse:
         """Answer `/metrics` for the whole node."""
         others = await self._ask(KIND_SAMPLES)
-        told = [msgspec.msgpack.decode(body, type=Samples) for body in others.values() if isinstance(body, bytes)]
+        told = [
+            msgspec.msgpack.decode(body, type=Samples)
+            for body in others.values()
+            if isinstance(body, bytes)
+        ]
         return HealthResponse(200, CONTENT_TYPE, render(merge([self.registry.read(), *told])))
 
     async def _findings(self) -> list[Finding]:
@@ -172,12 +205,17 @@ class Health:
         late = self.heart.late()
         loop = None if late < STALL_SECONDS else f"blocked for {late:.0f} s"
         core = self._start.core
-        return [Finding(core, "loop", loop), *(Finding(core, name, check(), fatal) for name, check, fatal in self._checks)]
+        return [
+            Finding(core, "loop", loop),
+            *(Finding(core, name, check(), fatal) for name, check, fatal in self._checks),
+        ]
 
     async def _ask(self, kind: int) -> dict[int, bytes | BaseException]:
         """Return every other core's answer, or the error in its place."""
         transport = self._transport
-        if transport is None or not transport.others:  # a single core of a cluster node has a transport too
+        if (
+            transport is None or not transport.others
+        ):  # a single core of a cluster node has a transport too
             return {}
         answers: dict[int, bytes | BaseException] = {}
         whole = asyncio.Event()
@@ -212,7 +250,10 @@ class Health:
             label("polynya_info", version=__version__, commit=commit()): 1,
             "polynya_cores": self._start.cores,
             "polynya_cores_up": 1,
-            **{label("polynya_check_failing", check=name): int(check() is not None) for name, check, _ in self._checks},
+            **{
+                label("polynya_check_failing", check=name): int(check() is not None)
+                for name, check, _ in self._checks
+            },
         }
 
 

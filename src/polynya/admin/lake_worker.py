@@ -12,23 +12,36 @@ from polynya.lakehouse.needs import INSTALL, NotInstalled, check_pipeline
 
 
 def check_lake(config: Config) -> None:
-    """Raise ConfigError if a lake worker is configured and cannot run here. It would otherwise fail in every round."""
+    """Raise ConfigError if a lake worker is configured and cannot run here. It would otherwise fail
+    in every round."""
     if not config.lake.interval:
         return
     without = "set lake.interval to 0: then another machine can run 'polynya lake run'"
     try:
         check_pipeline()
     except NotInstalled as missing:
-        raise ConfigError(f"lake.interval: tables cannot be built here, as {missing}: {INSTALL}, or {without}") from None
+        raise ConfigError(
+            f"lake.interval: tables cannot be built here, as {missing}: {INSTALL}, or {without}"
+        ) from None
     except ConfigError as wrong:
-        raise ConfigError(f"lake.interval: tables cannot be built here: {wrong}; or {without}") from None
+        raise ConfigError(
+            f"lake.interval: tables cannot be built here: {wrong}; or {without}"
+        ) from None
 
 
 def lake_command(config: Config, url: str, parent_pid: int) -> list[str]:
     """Return the command of `polynya lake run`, set up to die with its parent."""
     worker = ["-m", "polynya.cli", "lake", "run", "--server", url]
     options = ["--interval", f"{config.lake.interval:g}", "--master", config.lake.master]
-    return [sys.executable, "-m", "polynya.config.core_start", str(parent_pid), sys.executable, *worker, *options]
+    return [
+        sys.executable,
+        "-m",
+        "polynya.config.core_start",
+        str(parent_pid),
+        sys.executable,
+        *worker,
+        *options,
+    ]
 
 
 def lake_environment(config: Config, url: str, environ: Mapping[str, str]) -> dict[str, str]:

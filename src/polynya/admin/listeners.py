@@ -1,4 +1,5 @@
-"""The ports of a core: the base port (streams, tables, health) and the admin port (plans, commits, tokens, metrics)."""
+"""The ports of a core: the base port (streams, tables, health) and the admin port (plans, commits,
+tokens, metrics)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ ActOf = Callable[[Request], str]
 """The audit name of a request; empty if it is not audited."""
 
 ADMIN = "/v1/admin/"
-BASE_ADMIN_ACTS = ("flush", "store")  # paths below ADMIN that the base port also serves with access control
+# paths below ADMIN that the base port also serves with access control
+BASE_ADMIN_ACTS = (
+    "flush",
+    "store",
+)
 ADMIN_BODY_BYTES_MAX = 4 * MIB
 
 
@@ -79,10 +84,16 @@ class Listeners:
         self._start = start
         self._health = health
         self._audit = keeper.audit.record
-        self.tables = routes = TableRoutes(behind.tables, _store_ref(start), service.now_ms, behind.read_object)
+        self.tables = routes = TableRoutes(
+            behind.tables, _store_ref(start), service.now_ms, behind.read_object
+        )
         questions = SqlWorker(start.config)
         clients = shares(raise_limit(), cores=start.cores, nodes=len(start.config.cluster.nodes))
-        self.text = text_front(start, service, keeper, connections_max=clients.base // TEXT_PART) if start.text_port else None
+        self.text = (
+            text_front(start, service, keeper, connections_max=clients.base // TEXT_PART)
+            if start.text_port
+            else None
+        )
         settings = HttpSettings(
             long_poll_seconds=start.config.long_poll_timeout,
             connections_max=clients.base - (clients.base // TEXT_PART if self.text else 0),
@@ -93,7 +104,10 @@ class Listeners:
         user = self._audited(_table_act, _table_handler(routes.user))
         cluster = ClusterRoutes(behind.cluster)
         acts = self._audited(_cluster_act, cluster.handle)
-        admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind))
+        admin = self._audited(
+            _admin_act,
+            _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind),
+        )
         hosts = Hosts((*start.config.hosts, split_listen(start.config.listen)[0]), behind.hosts)
         handlers = {
             "/v1/tables": user,
@@ -103,7 +117,11 @@ class Listeners:
         }
         guarded = {**handlers, CLUSTER + "/health": cluster.guarded_health}
         open_to = handlers if keeper.access is None else guarded
-        only_base = {SQL_PATH: SqlRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
+        only_base = {
+            SQL_PATH: SqlRoute(routes, questions).handle,
+            BUCKETS: buckets.list,
+            **console_handlers(),
+        }
         below = {
             "/v1/tables/": user,
             **self._base_acts(cluster, acts, admin, guarded=keeper.access is not None),
@@ -114,16 +132,38 @@ class Listeners:
         context = keeper.tls.context if keeper.tls is not None else None
         asked = hosts if keeper.access is None else Hosts()
         protection = Protection(
-            authorizer=self._authorizer(keeper.access), hosts=asked, cors=Cors(start.config.origins, hosts), tls=context
+            authorizer=self._authorizer(keeper.access),
+            hosts=asked,
+            cors=Cors(start.config.origins, hosts),
+            tls=context,
         )
-        self.base = HttpFront(service, settings, {**open_to, **only_base}, below, protection=protection)
+        self.base = HttpFront(
+            service, settings, {**open_to, **only_base}, below, protection=protection
+        )
         near = {**handlers, **self._health_handlers(near=True)}
-        within = {ADMIN: _bounded(admin), "/v1/tables/": _bounded(user), CLUSTER + "/": _bounded(acts)}
-        self.admin = HttpFront(service, aside, near, within, streams=False, protection=Protection(hosts=hosts, cors=Cors(())))
+        within = {
+            ADMIN: _bounded(admin),
+            "/v1/tables/": _bounded(user),
+            CLUSTER + "/": _bounded(acts),
+        }
+        self.admin = HttpFront(
+            service,
+            aside,
+            near,
+            within,
+            streams=False,
+            protection=Protection(hosts=hosts, cors=Cors(())),
+        )
         self.far_admin: HttpFront | None = None
         if start.far_admin_port:
-            far_protection = Protection(authorizer=self._authorizer(keeper.known, admin_only=True), cors=Cors(()), tls=context)
-            self.far_admin = HttpFront(service, aside, guarded, within, streams=False, protection=far_protection)
+            far_protection = Protection(
+                authorizer=self._authorizer(keeper.known, admin_only=True),
+                cors=Cors(()),
+                tls=context,
+            )
+            self.far_admin = HttpFront(
+                service, aside, guarded, within, streams=False, protection=far_protection
+            )
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
             keeper.known.on_settle.append(self.base.settle)
@@ -139,7 +179,9 @@ class Listeners:
         if self.text is not None:
             await self.text.start([shared_listener(start.text_host, start.text_port)])
         if self.far_admin is not None:
-            await self.far_admin.start([shared_listener(start.far_admin_host, start.far_admin_port)])
+            await self.far_admin.start(
+                [shared_listener(start.far_admin_host, start.far_admin_port)]
+            )
 
     async def close(self) -> None:
         """Finish the requests in flight, for at most `STOP_SECONDS`."""
@@ -152,7 +194,13 @@ class Listeners:
         return [front for front in (self.base, self.admin, self.far_admin) if front is not None]
 
     def _authorizer(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
-        return None if access is None else Authorizer(access, audit=self._audit, admin_only=admin_only, cores=self._start.cores)
+        return (
+            None
+            if access is None
+            else Authorizer(
+                access, audit=self._audit, admin_only=admin_only, cores=self._start.cores
+            )
+        )
 
     def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
         """Wrap a handler to record audited requests and their outcome."""
@@ -172,7 +220,9 @@ class Listeners:
             finally:
                 principal = request.principal
                 who = "anybody" if principal is None else f"{principal.id} {principal.name}"
-                self._audit(name, _target(name, request), who, request.remote, outcome, request.request_id)
+                self._audit(
+                    name, _target(name, request), who, request.remote, outcome, request.request_id
+                )
 
         return noted
 
@@ -194,24 +244,42 @@ class Listeners:
         async def metrics(request: Request) -> Response:
             return _response(await health.metrics())
 
-        return {"/livez": livez, "/readyz": readyz, "/health": all_well, "/v1/node": node, "/metrics": metrics}
+        return {
+            "/livez": livez,
+            "/readyz": readyz,
+            "/health": all_well,
+            "/v1/node": node,
+            "/metrics": metrics,
+        }
 
-    def _base_acts(self, cluster: ClusterRoutes, acts: Handler, admin: Handler, *, guarded: bool) -> dict[str, Handler]:
-        """Return the handlers for cluster and store operations on the base port. Without access control they only name the admin port."""
+    def _base_acts(
+        self, cluster: ClusterRoutes, acts: Handler, admin: Handler, *, guarded: bool
+    ) -> dict[str, Handler]:
+        """Return the handlers for cluster and store operations on the base port. Without access
+        control they only name the admin port."""
         if guarded:
             return {CLUSTER + "/": acts, ADMIN: _bounded(_part_of(admin, BASE_ADMIN_ACTS))}
         url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"
 
         async def elsewhere(request: Request) -> Response:
-            raise Failure("ADMIN_PORT_ONLY", f"without access control only the admin port accepts this: {url}, on the node's own machine")
+            raise Failure(
+                "ADMIN_PORT_ONLY",
+                f"without access control only the admin port accepts this: {url}, on the node's "
+                "own machine",
+            )
 
         async def cluster_acts(request: Request) -> Response:
             return await (elsewhere if _cluster_act(request) else cluster.handle)(request)
 
-        return {CLUSTER + "/": self._audited(_cluster_act, cluster_acts), ADMIN: self._audited(_admin_act, elsewhere)}
+        return {
+            CLUSTER + "/": self._audited(_cluster_act, cluster_acts),
+            ADMIN: self._audited(_admin_act, elsewhere),
+        }
 
 
-def text_front(start: CoreStart, service: NodeService, keeper: Keeper, *, connections_max: int) -> TextFront:
+def text_front(
+    start: CoreStart, service: NodeService, keeper: Keeper, *, connections_max: int
+) -> TextFront:
     """Return the front of the text protocol, with the access control and TLS of the base port."""
     node = start.birth.node or 1
     view = NodeView(
@@ -277,7 +345,8 @@ def _cluster_act(request: Request) -> str:
 
 
 def _admin_act(request: Request) -> str:
-    """Return the audit name of an admin request. Plans and commits come by the thousand and are not audited."""
+    """Return the audit name of an admin request. Plans and commits come by the thousand and are not
+    audited."""
     first = request.segments[0]
     if first == "flush":
         return "flush"
@@ -285,7 +354,11 @@ def _admin_act(request: Request) -> str:
         return "backup" if request.method == "POST" else ""
     if first == "jwts":
         return "jwt.revoke" if request.method == "POST" else ""
-    return {"POST": "token.create", "DELETE": "token.revoke"}.get(request.method, "") if first == "tokens" else ""
+    return (
+        {"POST": "token.create", "DELETE": "token.revoke"}.get(request.method, "")
+        if first == "tokens"
+        else ""
+    )
 
 
 def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Handler:
@@ -299,9 +372,12 @@ def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Ha
     return handle
 
 
-def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, behind: Backends) -> Handler:
-    """Return the handler of `/v1/admin/`: `tables/…` for drivers; `store/…` and `backup/…` for operators; `tokens` and `jwts`.
-    `POST /v1/admin/flush?prefix=` responds once the unflushed records are in the object store."""
+def _admin_handler(
+    routes: TableRoutes, service: NodeService, tokens: TokenRoutes, behind: Backends
+) -> Handler:
+    """Return the handler of `/v1/admin/`: `tables/…` for drivers; `store/…` and `backup/…` for
+    operators; `tokens` and `jwts`. `POST /v1/admin/flush?prefix=` responds once the unflushed
+    records are in the object store."""
     tables = _table_handler(routes.admin)
 
     async def handle(request: Request) -> Response:
@@ -309,11 +385,16 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
         if first == "tables":
             return await tables(msgspec.structs.replace(request, segments=tuple(rest)))
         if first == "store" and behind.checks is not None:
-            return await behind.checks.handle(msgspec.structs.replace(request, segments=tuple(rest)))
+            return await behind.checks.handle(
+                msgspec.structs.replace(request, segments=tuple(rest))
+            )
         if first == "backup" and behind.backups is not None:
-            return await behind.backups.handle(msgspec.structs.replace(request, segments=tuple(rest)))
+            return await behind.backups.handle(
+                msgspec.structs.replace(request, segments=tuple(rest))
+            )
         if first in ("tokens", "jwts"):
-            request.segments = tuple(rest)  # no copy: the handler sets the principal on this request, and the audit log reads it
+            # no copy: the handler sets the principal on this request, and the audit log reads it
+            request.segments = tuple(rest)
             return await (tokens.handle if first == "tokens" else tokens.handle_jwts)(request)
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))
@@ -324,7 +405,9 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
 
 
 def _response(answer: HealthResponse) -> Response:
-    return Response(answer.status, answer.body, answer.content_type, (("Cache-Control", "no-store"),))
+    return Response(
+        answer.status, answer.body, answer.content_type, (("Cache-Control", "no-store"),)
+    )
 
 
 def _store_ref(start: CoreStart) -> StoreRef:

@@ -108,7 +108,8 @@ HTTP = {
 
 
 def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]:
-    """Return a source that reads attributes; `names` maps metric to attribute, as in the tables above."""
+    """Return a source that reads attributes; `names` maps metric to attribute, as in the tables
+    above."""
 
     def read() -> Samples:
         return {metric: getattr(counters, attribute) for metric, attribute in names.items()}
@@ -142,7 +143,9 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
             "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
             "polynya_outbox": sum(len(machine.outbox) for machine in machines),
             "polynya_packs": sum(len(machine.packs) for machine in machines),
-            "polynya_index_slices": sum(held.slices for machine in machines for held in machine.held.values()),
+            "polynya_index_slices": sum(
+                held.slices for machine in machines for held in machine.held.values()
+            ),
             "polynya_live_readers": len(local.feeds),
             "polynya_hot_refused_total": local.memory.refused,
             "polynya_streams_faulted": len(local.faulted),
@@ -157,9 +160,14 @@ def of_front(front: HttpFront) -> Callable[[], Samples]:
     requests = counted(front.counters, HTTP)
 
     def read() -> Samples:
-        classes = {label("polynya_http_responses_total", **{"class": f"{number}xx"}): 0.0 for number in (2, 3, 4, 5)}
+        classes = {
+            label("polynya_http_responses_total", **{"class": f"{number}xx"}): 0.0
+            for number in (2, 3, 4, 5)
+        }
         for status, count in front.counters.statuses.items():
-            classes[label("polynya_http_responses_total", **{"class": f"{status // 100}xx"})] += count
+            classes[label("polynya_http_responses_total", **{"class": f"{status // 100}xx"})] += (
+                count
+            )
         return requests() | classes | {"polynya_http_connections": len(front.connections)}
 
     return read
@@ -176,7 +184,10 @@ def of_text(front: TextFront) -> Callable[[], Samples]:
             "polynya_text_errors_total": counters.errors,
             "polynya_text_malformed_total": counters.malformed,
             "polynya_text_timeouts_total": counters.timeouts,
-            **{label("polynya_text_commands_total", command=verb): counters.commands[verb] for verb in sorted(COMMANDS)},
+            **{
+                label("polynya_text_commands_total", command=verb): counters.commands[verb]
+                for verb in sorted(COMMANDS)
+            },
         }
 
     return read

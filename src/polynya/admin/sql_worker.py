@@ -1,7 +1,9 @@
-"""SQL queries on tables. Each runs in its own process (`polynya.lakehouse.sql_process`), a few at a time for each core.
+"""SQL queries on tables. Each runs in its own process (`polynya.lakehouse.sql_process`), a few at a
+time for each core.
 
-The process receives its input on standard input: the node's store credentials, if any, and the tables that the client may read. It gets
-none of the node's environment beyond `KEPT`. It is killed on timeout and when the client disconnects.
+The process receives its input on standard input: the node's store credentials, if any, and the
+tables that the client may read. It gets none of the node's environment beyond `KEPT`. It is killed
+on timeout and when the client disconnects.
 """
 
 from __future__ import annotations
@@ -20,10 +22,21 @@ from polynya.config.model import Config
 from polynya.front.http.protocol.errors import Failure
 
 MODULE = "polynya.lakehouse.sql_process"
-KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")  # what an interpreter needs to start
+# what an interpreter needs to start
+KEPT = (
+    "PATH",
+    "PYTHONPATH",
+    "LANG",
+    "LC_ALL",
+    "HOME",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
 GRACE_SECONDS = 5.0  # for the start of the interpreter and its report
 STDERR_BYTES = 2000
-NO_MEMORY_TO_LINK = 127  # exit status of the dynamic linker when a lazily bound library does not fit into memory
+# exit status of the dynamic linker when a lazily bound library does not fit into memory
+NO_MEMORY_TO_LINK = 127
 
 
 class SqlWorker:
@@ -65,10 +78,15 @@ class SqlWorker:
         if self._config.cold.backend != "s3":
             return {}
         made = lake_environment(self._config, "", os.environ)
-        return {name: value for name, value in made.items() if name.startswith(("AWS_", "POLYNYA_COLD_"))}
+        return {
+            name: value
+            for name, value in made.items()
+            if name.startswith(("AWS_", "POLYNYA_COLD_"))
+        }
 
     async def _run(self, question: bytes) -> tuple[int, bytes, bytes]:
-        """Run a process and return (exit code, stdout, end of stderr). It has ended when this returns or raises."""
+        """Run a process and return (exit code, stdout, end of stderr). It has ended when this
+        returns or raises."""
         environment = {name: os.environ[name] for name in KEPT if name in os.environ}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -98,11 +116,15 @@ class SqlWorker:
         except (msgspec.DecodeError, KeyError, AttributeError):
             if code < 0 or code == NO_MEMORY_TO_LINK:  # maybe mid-write: timeout or out of memory
                 raise _too_long(self._config.sql.timeout) from None
-            raise RuntimeError(f"the SQL process exited with {code}: {err.decode(errors='replace')}") from None
+            raise RuntimeError(
+                f"the SQL process exited with {code}: {err.decode(errors='replace')}"
+            ) from None
         if kind == "refused":
             raise Failure(told["code"], told["message"])
         return told
 
 
 def _too_long(seconds: float) -> Failure:
-    return Failure("SQL_TOO_LARGE", f"the query exceeded its limit of {seconds:g} s or of memory; reduce it")
+    return Failure(
+        "SQL_TOO_LARGE", f"the query exceeded its limit of {seconds:g} s or of memory; reduce it"
+    )

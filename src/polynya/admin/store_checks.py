@@ -1,6 +1,7 @@
-"""`POST /v1/admin/store/shares | verify | sweep`: the leaders of the groups check their packs in the object store.
-`shares` returns which groups have a common leader. Each other request covers groups of one share and some of their packs. Its response has
-the position to resume from and the groups whose leader moved."""
+"""`POST /v1/admin/store/shares | verify | sweep`: the leaders of the groups check their packs in
+the object store. `shares` returns which groups have a common leader. Each other request covers
+groups of one share and some of their packs. Its response has the position to resume from and the
+groups whose leader moved."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from polynya.tiering.tier import Tier
 VERIFY = 54  # message kinds between cores
 SWEEP = 55
 SETTLE = 56
-GRACE_SECONDS_MIN = 600  # a dead node's put may still arrive, and a slow one still be logged (`polynya.cold.steps`)
+# a dead node's put may still arrive, and a slow one still be logged (`polynya.cold.steps`)
+GRACE_SECONDS_MIN = 600
 ORPHANS_SHOWN = 1000
 
 _Group = Annotated[int, msgspec.Meta(ge=0)]
@@ -45,7 +47,8 @@ class VerifyRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SweepRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A request to delete orphans of `groups` older than `grace_seconds`; null means the background sweep's grace."""
+    """A request to delete orphans of `groups` older than `grace_seconds`; null means the background
+    sweep's grace."""
 
     groups: _Groups
     dry_run: bool = False
@@ -78,7 +81,8 @@ class StoreChecks:
         return None if self._tier is None else self._tier.read_object
 
     async def handle(self, request: Request) -> Response:
-        """Answer a request; `request.segments` follow `/v1/admin/store`. Raise `Failure` or Unavailable."""
+        """Answer a request; `request.segments` follow `/v1/admin/store`. Raise `Failure` or
+        Unavailable."""
         verbs: dict[tuple[str, ...], Any] = {
             ("shares",): self._answer_shares,
             ("verify",): self._answer_verify,
@@ -99,7 +103,9 @@ class StoreChecks:
         leaderless: dict[str, list[int]] = {}
         for group in range(service.groups + 1) if asked.groups is None else asked.groups:
             try:
-                shares.setdefault((service.home_of(group, through=True), service.leader_of(group)), []).append(group)
+                shares.setdefault(
+                    (service.home_of(group, through=True), service.leader_of(group)), []
+                ).append(group)
             except NotLeader:
                 leaderless.setdefault(_why(service.voters_of(group)), []).append(group)
         return {
@@ -109,9 +115,16 @@ class StoreChecks:
 
     async def _answer_verify(self, body: bytes) -> dict[str, Any]:
         asked = self._read(body, VerifyRequest)
-        part: VerifiedPart = await self._service.at_home(asked.groups[0], VERIFY, asked, self._verify)
+        part: VerifiedPart = await self._service.at_home(
+            asked.groups[0], VERIFY, asked, self._verify
+        )
         faults = [
-            {"pack": fault.pack, "kind": fault.kind, "streams": [spelled_name(name) for name in fault.streams]} for fault in part.faults
+            {
+                "pack": fault.pack,
+                "kind": fault.kind,
+                "streams": [spelled_name(name) for name in fault.streams],
+            }
+            for fault in part.faults
         ]
         after = asked.after if part.left else part.after or None
         shown = {"packs": part.packs, "slices": part.slices, "bytes": part.bytes, "faults": faults}
@@ -134,7 +147,8 @@ class StoreChecks:
         if left := self._moved(question.groups, before):
             return VerifiedPart(left=left)
         try:
-            await self._service.local.linearize_all(question.groups)  # a deposed leader names deleted packs
+            # a deposed leader names deleted packs
+            await self._service.local.linearize_all(question.groups)
             part = await tier.verifier.verify(question.after, question.groups)
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from None
@@ -147,8 +161,11 @@ class StoreChecks:
             return Swept([], left=left)
         grace_ms = None if question.grace_seconds is None else question.grace_seconds * 1000
         try:
-            await self._service.local.linearize_all(question.groups)  # a deposed leader misses packs written since
-            swept = await tier.collector.sweep(delete=not question.dry_run, grace_ms=grace_ms, groups=frozenset(question.groups))
+            # a deposed leader misses packs written since
+            await self._service.local.linearize_all(question.groups)
+            swept = await tier.collector.sweep(
+                delete=not question.dry_run, grace_ms=grace_ms, groups=frozenset(question.groups)
+            )
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be listed: {fault}") from None
         left = self._moved(question.groups, before)
@@ -158,15 +175,22 @@ class StoreChecks:
         await self._service.at_home(group, SETTLE, SettleRequest(group, home, packs), self._settle)
 
     async def _settle(self, question: SettleRequest) -> None:
-        await self._of([question.group]).collector.settle(question.group, question.home, question.packs)
+        await self._of([question.group]).collector.settle(
+            question.group, question.home, question.packs
+        )
 
     def _moved(self, groups: list[int], before: Mapping[int, Machine]) -> list[int]:
         """Return the groups not led here now, or not continuously since `before` was taken."""
         led = self._service.local.led
-        return [group for group in groups if led.get(group) is None or led[group] is not before.get(group)]
+        return [
+            group
+            for group in groups
+            if led.get(group) is None or led[group] is not before.get(group)
+        ]
 
     def _of(self, groups: list[int]) -> Tier:
-        """Return the tier of a core that leads at least the first group. Raise NotLeader or Unavailable."""
+        """Return the tier of a core that leads at least the first group. Raise NotLeader or
+        Unavailable."""
         if groups[0] not in self._service.local.led:
             raise NotLeader(self._service.leader_of(groups[0]))
         if self._tier is None:
@@ -185,4 +209,7 @@ def _why(voters: dict[int, bool]) -> str:
     away = [str(node) for node, is_there in voters.items() if not is_there]
     if not away:
         return "no leader yet"
-    return f"no leader; of nodes {', '.join(map(str, voters))} the one asked is not connected to {', '.join(away)}"
+    return (
+        f"no leader; of nodes {', '.join(map(str, voters))} the one asked is not connected to "
+        f"{', '.join(away)}"
+    )

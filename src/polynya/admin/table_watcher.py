@@ -59,7 +59,9 @@ class TableWatcher:
         except PolynyaError as fault:
             log.info("the tables' metrics could not be read; trying again: %s", fault)
             return
-        self._samples = {key: value for table in tables for key, value in _samples_of(table).items()}
+        self._samples = {
+            key: value for table in tables for key, value in _samples_of(table).items()
+        }
 
 
 def _samples_of(table: dict[str, Any]) -> Samples:
@@ -69,7 +71,11 @@ def _samples_of(table: dict[str, Any]) -> Samples:
         if table[field] is not None:
             samples[label(metric, table=name)] = table[field]
     if table["fields_without_column"] is not None:
-        samples[label("polynya_table_fields_without_column", table=name)] = len(table["fields_without_column"])
+        samples[label("polynya_table_fields_without_column", table=name)] = len(
+            table["fields_without_column"]
+        )
     if table["committed_ms"]:
-        samples[label("polynya_table_commit_time_seconds", table=name)] = table["committed_ms"] / 1000
+        samples[label("polynya_table_commit_time_seconds", table=name)] = (
+            table["committed_ms"] / 1000
+        )
     return samples

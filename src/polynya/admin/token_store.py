@@ -1,6 +1,7 @@
-"""Changes to a node's tokens: in its own file, or in a cluster's meta group, which each node's file copies.
-Cores always read the file: it exists before the cluster does. A user with write access to the data folder may add tokens to it. Core 0
-merges both ways: from the meta group into the file, and new tokens of the file into the meta group."""
+"""Changes to a node's tokens: in its own file, or in a cluster's meta group, which each node's file
+copies. Cores always read the file: it exists before the cluster does. A user with write access to
+the data folder may add tokens to it. Core 0 merges both ways: from the meta group into the file,
+and new tokens of the file into the meta group."""
 
 from __future__ import annotations
 
@@ -87,10 +88,13 @@ class SharedTokens:
             after, made = change(tidied(shared_tokens.decode(known), now_ms))
             changes = shared_tokens.difference(known, shared_tokens.encode(after))
             if changes:
-                reply = await self._service.call(META_GROUP, MetaChange(shared_tokens.SCOPE, version, changes))
+                reply = await self._service.call(
+                    META_GROUP, MetaChange(shared_tokens.SCOPE, version, changes)
+                )
                 if reply.code != Code.OK:
                     continue
-            await asyncio.to_thread(self._file.take, after, now_ms)  # effective on this node at once
+            # effective on this node at once
+            await asyncio.to_thread(self._file.take, after, now_ms)
             return made
         raise Unavailable("concurrent changes to the tokens; retry")
 
@@ -100,10 +104,14 @@ class SharedTokens:
 
 
 class TokenCopy:
-    """Keeps the token file and the meta group's tokens equal, on core 0 of a cluster node. `look` is called a few times a second."""
+    """Keeps the token file and the meta group's tokens equal, on core 0 of a cluster node. `look`
+    is called a few times a second."""
 
-    def __init__(self, file: TokenFile, tokens: SharedTokens, meta: Callable[[], dict[str, bytes] | None]) -> None:
-        """`meta` returns the state that the local meta group replica has applied, or None without a replica."""
+    def __init__(
+        self, file: TokenFile, tokens: SharedTokens, meta: Callable[[], dict[str, bytes] | None]
+    ) -> None:
+        """`meta` returns the state that the local meta group replica has applied, or None without a
+        replica."""
         self._file = file
         self._tokens = tokens
         self._meta = meta
@@ -124,6 +132,11 @@ class TokenCopy:
             if shared_tokens.encode(both) != shared_tokens.encode(known):
                 await self._tokens.give(both, now_ms)
             self._seen = (version, self._file.stamp())
-        except (PolynyaError, ConfigError) as fault:  # no leader, or a damaged file: the known tokens stay valid
+        except (
+            PolynyaError,
+            ConfigError,
+        ) as fault:  # no leader, or a damaged file: the known tokens stay valid
             self._again = time.monotonic() + AGAIN_SECONDS
-            log.warning("cannot share tokens with the other nodes; retrying", extra={"error": str(fault)})
+            log.warning(
+                "cannot share tokens with the other nodes; retrying", extra={"error": str(fault)}
+            )

@@ -1,4 +1,5 @@
-"""Copies of the groups' states in the object store, from which a recovery from the store alone starts (docs/formats/backup.md)."""
+"""Copies of the groups' states in the object store, from which a recovery from the store alone
+starts (docs/formats/backup.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _MARK = re.compile(r"(\d{20})/whole\.json", re.ASCII)
 
 
 class CompleteMark(msgspec.Struct, frozen=True):
-    """The mark of a complete history: each group has a copy here, or was empty when the mark was written."""
+    """The mark of a complete history: each group has a copy here, or was empty when the mark was
+    written."""
 
     cluster: str
     history: int
@@ -48,24 +50,38 @@ def key_of(cluster: str, history: int, header: Header) -> str:
 async def mark(store: ObjectStore, whole: CompleteMark) -> None:
     """Write the mark of a complete history. Idempotent. Raises StoreUnavailable."""
     with suppress(AlreadyExists):  # another release wrote it
-        await put_again(store, folder_of(whole.cluster, whole.history) + MARK, msgspec.json.encode(whole))
+        await put_again(
+            store, folder_of(whole.cluster, whole.history) + MARK, msgspec.json.encode(whole)
+        )
 
 
-async def write(store: ObjectStore, place: tuple[str, int], header: Header, state: Sequence[bytes]) -> None:
-    """Write a copy durably. `place` is (cluster, history); `state` is in pieces. Raises StoreUnavailable."""
-    with suppress(AlreadyExists):  # an earlier leader wrote the same state with the places of its own journal
+async def write(
+    store: ObjectStore, place: tuple[str, int], header: Header, state: Sequence[bytes]
+) -> None:
+    """Write a copy durably. `place` is (cluster, history); `state` is in pieces. Raises
+    StoreUnavailable."""
+    with suppress(
+        AlreadyExists
+    ):  # an earlier leader wrote the same state with the places of its own journal
         await put_again(store, key_of(*place, header), [pack_header(header), *state])
 
 
 async def forget_older(store: ObjectStore, place: tuple[str, int], header: Header) -> None:
     """Delete the group's copies older than this one. Raises StoreUnavailable."""
     folder = f"{folder_of(*place)}{header.group:05d}/"
-    old = [info.key async for info in store.list(folder) if int(info.key.removeprefix(folder)[:20]) < header.index]
+    old = [
+        info.key
+        async for info in store.list(folder)
+        if int(info.key.removeprefix(folder)[:20]) < header.index
+    ]
     await store.delete(old)
 
 
-async def ahead(store: ObjectStore, place: tuple[str, int], indexes: Mapping[int, int]) -> StateCopy | None:
-    """Return a copy with a later index than its group's in `indexes`, or None. Raises StoreUnavailable."""
+async def ahead(
+    store: ObjectStore, place: tuple[str, int], indexes: Mapping[int, int]
+) -> StateCopy | None:
+    """Return a copy with a later index than its group's in `indexes`, or None. Raises
+    StoreUnavailable."""
     root = f"{place[0]}/copies/"
     async for info in store.list(folder_of(*place)):
         match = _KEY.fullmatch(info.key.removeprefix(root))
@@ -75,7 +91,8 @@ async def ahead(store: ObjectStore, place: tuple[str, int], indexes: Mapping[int
 
 
 async def newest(store: ObjectStore, cluster: str) -> tuple[CompleteMark, dict[int, StateCopy]]:
-    """Return the mark of the newest recoverable history, and the newest copy of each group that has one.
+    """Return the mark of the newest recoverable history, and the newest copy of each group that has
+    one.
 
     Raises ConfigError if no history is complete, StoreUnavailable.
     """
@@ -89,11 +106,19 @@ async def newest(store: ObjectStore, cluster: str) -> tuple[CompleteMark, dict[i
         elif match := _KEY.fullmatch(name):
             history, group, index, term = map(int, match.groups())
             copies = found.setdefault(history, {})
-            copies[group] = max(copies.get(group, StateCopy(group, -1, 0, "", 0)), StateCopy(group, index, term, info.key, info.size))
+            copies[group] = max(
+                copies.get(group, StateCopy(group, -1, 0, "", 0)),
+                StateCopy(group, index, term, info.key, info.size),
+            )
     if not histories:
-        raise ConfigError("the object store holds no copies of the groups' states: nothing can be recovered from it alone")
+        raise ConfigError(
+            "the object store holds no copies of the groups' states: nothing can be recovered "
+            "from it alone"
+        )
     history = max(histories)
-    whole = msgspec.json.decode(await store.get(f"{folder_of(cluster, history)}{MARK}"), type=CompleteMark)
+    whole = msgspec.json.decode(
+        await store.get(f"{folder_of(cluster, history)}{MARK}"), type=CompleteMark
+    )
     return whole, found.get(history, {})
 
 
@@ -102,6 +127,8 @@ async def read(store: ObjectStore, copy: StateCopy) -> GroupFile:
     try:
         return parse(await store.get(copy.key), copy.group)
     except NotFound:
-        raise CorruptData(f"{copy.key} was deleted during the recovery: does a node use this root?") from None
+        raise CorruptData(
+            f"{copy.key} was deleted during the recovery: does a node use this root?"
+        ) from None
     except CorruptData as fault:
         raise CorruptData(f"{copy.key} is damaged: {fault}") from None

@@ -42,7 +42,16 @@ class GroupFile(msgspec.Struct, frozen=True):
 
 def pack_header(header: Header) -> bytes:
     head = _HEADER.pack(
-        _MAGIC, FORMAT_VERSION, header.group, header.term, header.index, header.log_ms, header.state_bytes, header.state_crc, header.hot, 0
+        _MAGIC,
+        FORMAT_VERSION,
+        header.group,
+        header.term,
+        header.index,
+        header.log_ms,
+        header.state_bytes,
+        header.state_crc,
+        header.hot,
+        0,
     )
     return head + int(crc32c(head)).to_bytes(4, "little")
 
@@ -56,7 +65,8 @@ def hot_pieces(batches: Iterable[HotBatch]) -> list[bytes]:
 
 
 def parse(data: bytes, group: int) -> GroupFile:
-    """Parse a group file. Raises CorruptData naming the fault, or ConfigError for a format of another release."""
+    """Parse a group file. Raises CorruptData naming the fault, or ConfigError for a format of
+    another release."""
     header = parse_header(data[:HEADER_BYTES])
     if header.group != group:
         raise CorruptData(f"the file belongs to group {header.group}, not to group {group}")
@@ -88,12 +98,16 @@ def parse_header(data: bytes) -> Header:
         raise CorruptData("the checksum of the header is wrong")
     _, version, group, term, index, log_ms, length, crc, hot, _ = _HEADER.unpack(head)
     if version != FORMAT_VERSION:
-        raise ConfigError(f"a group file has format {version}; this release reads format {FORMAT_VERSION}: use the release that wrote it")
+        raise ConfigError(
+            f"a group file has format {version}; this release reads format {FORMAT_VERSION}: use "
+            "the release that wrote it"
+        )
     return Header(group, term, index, log_ms, length, crc, hot)
 
 
 def machine_of(file: GroupFile) -> Machine:
-    """Restore the group's state machine with its payload. Raises CorruptData if a batch is missing or does not match the state."""
+    """Restore the group's state machine with its payload. Raises CorruptData if a batch is missing
+    or does not match the state."""
     try:
         machine = Machine.restore(file.state, lambda place, uid: file.hot[place])
     except KeyError as place:
@@ -101,5 +115,8 @@ def machine_of(file: GroupFile) -> Machine:
     for stream, hot in machine.flush_candidates():
         for batch in hot:
             if crc32c(batch.payload) != batch.crc:
-                raise CorruptData(f"the batch of {stream.name} at record {batch.record} differs from the appended data")
+                raise CorruptData(
+                    f"the batch of {stream.name} at record {batch.record} differs from the "
+                    "appended data"
+                )
     return machine

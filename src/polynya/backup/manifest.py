@@ -14,7 +14,10 @@ from polynya.base.formats import FORMAT, check_format
 PART_BYTES = 16 << 20
 PART_ROWS = 100_000
 MANIFEST = "manifest.json"
-_OLDER = "restore it with the release that wrote it, and copy each stream from there with 'polynya import', or take a new backup"
+_OLDER = (
+    "restore it with the release that wrote it, and copy each stream from there with 'polynya "
+    "import', or take a new backup"
+)
 _ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}", re.ASCII)
 
 

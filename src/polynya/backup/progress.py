@@ -34,7 +34,8 @@ def first_of(failed: ExceptionGroup[Exception], kind: type[Exception]) -> Except
 
 
 async def patiently(write: Callable[[], Awaitable[T]]) -> T:
-    """Run `write` with retries, because among thousands of writes some get 503. `write` must be idempotent. Raises what it raises."""
+    """Run `write` with retries, because among thousands of writes some get 503. `write` must be
+    idempotent. Raises what it raises."""
     for pause in PAUSES:
         try:
             return await write()

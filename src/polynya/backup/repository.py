@@ -1,4 +1,5 @@
-"""Repositories of backups: a folder, a key prefix in a bucket, or a tar file. The first two are ordinary object stores."""
+"""Repositories of backups: a folder, a key prefix in a bucket, or a tar file. The first two are
+ordinary object stores."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class TarWriter:
         self._file.flush()
 
     def abandon(self) -> None:
-        """Close the file without writing the data that the tar stream still buffers, now or later."""
+        """Close the file without writing the data that the tar stream still buffers, now or
+        later."""
         stream = self._tar.fileobj
         with suppress(OSError, ValueError):
             if stream is not None:
@@ -151,7 +153,8 @@ async def backups_on(shelf: RepositoryReader) -> list[Manifest]:
 
 
 async def read_manifest(shelf: RepositoryReader, backup: str) -> Manifest:
-    """Return the manifest of a backup. Raises ConfigError if there is no such backup, CorruptData."""
+    """Return the manifest of a backup. Raises ConfigError if there is no such backup,
+    CorruptData."""
     try:
         return await _manifest(shelf, backup)
     except NotFound:
@@ -169,19 +172,26 @@ async def _manifest(shelf: RepositoryReader, backup: str) -> Manifest:
 
 
 async def chosen(shelf: RepositoryReader, backup: str = "") -> Manifest:
-    """Return the manifest of the named backup, or of the newest. Raises ConfigError, CorruptData, StoreUnavailable."""
+    """Return the manifest of the named backup, or of the newest. Raises ConfigError, CorruptData,
+    StoreUnavailable."""
     if backup:
         return await read_manifest(shelf, backup)
     names = [info.key.split("/") async for info in shelf.list("backups/")]
-    whole = sorted(name[1] for name in names if len(name) == 3 and name[2] == MANIFEST and is_id(name[1]))
+    whole = sorted(
+        name[1] for name in names if len(name) == 3 and name[2] == MANIFEST and is_id(name[1])
+    )
     if not whole:
         unfinished = any(len(name) > 2 for name in names)
-        raise ConfigError("the repository has no complete backup" + (", only an interrupted one" if unfinished else ""))
+        raise ConfigError(
+            "the repository has no complete backup"
+            + (", only an interrupted one" if unfinished else "")
+        )
     return await read_manifest(shelf, whole[-1])
 
 
 async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> AsyncIterator[bytes]:
-    """Yield the parts of a file in order. Raises CorruptData with the file's name if the checksum does not match, StoreUnavailable."""
+    """Yield the parts of a file in order. Raises CorruptData with the file's name if the checksum
+    does not match, StoreUnavailable."""
     found_crc = found = number = 0
     while found < size:
         try:
@@ -189,7 +199,9 @@ async def parts_of(shelf: RepositoryReader, name: str, size: int, crc: int) -> A
         except CorruptData as error:
             if not found:
                 raise
-            raise CorruptData(f"{name} is truncated: it has {found:,} of {size:,} bytes, and {error}") from None
+            raise CorruptData(
+                f"{name} is truncated: it has {found:,} of {size:,} bytes, and {error}"
+            ) from None
         found, number = found + len(part), number + 1
         found_crc = int(extend(found_crc, part))
         yield part

@@ -1,4 +1,5 @@
-"""The source of a backup: a cluster or a standalone node that serves the state of its groups and its objects."""
+"""The source of a backup: a cluster or a standalone node that serves the state of its groups and
+its objects."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ PART_BYTES = 4 << 20  # bytes of one response
 
 
 class Lost(PolynyaError):
-    """The captured state is gone: the core that held it restarted, or no longer leads the group. Capture it again."""
+    """The captured state is gone: the core that held it restarted, or no longer leads the group.
+    Capture it again."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -27,7 +29,8 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """A captured group file. The group's leader holds it until all of it was fetched, or until no fetch came for a while."""
+    """A captured group file. The group's leader holds it until all of it was fetched, or until no
+    fetch came for a while."""
 
     group: int
     token: str
@@ -41,7 +44,8 @@ class Captured(msgspec.Struct, frozen=True):
 
 
 class BackupSource(Protocol):
-    """The interface to the cluster. All methods raise Unavailable, or an error that makes a retry pointless."""
+    """The interface to the cluster. All methods raise Unavailable, or an error that makes a retry
+    pointless."""
 
     async def about(self) -> About: ...
 

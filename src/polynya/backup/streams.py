@@ -1,4 +1,5 @@
-"""Read the records of single streams from a backup, as they were appended, to restore streams one by one."""
+"""Read the records of single streams from a backup, as they were appended, to restore streams one
+by one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ MACHINES_MAX = 2  # in memory: the groups of a fork and of its source
 
 
 class BackupPiece(msgspec.Struct, frozen=True, gc=False):
-    """The retained records of one append. JSON records keep their trailing commas. `record` and `byte` are the start position."""
+    """The retained records of one append. JSON records keep their trailing commas. `record` and
+    `byte` are the start position."""
 
     record: int
     byte: int
@@ -51,19 +53,29 @@ class BackupStreams:
         return self._machines[group]
 
     async def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[BackupPiece]:
-        """Yield all records that a reader of `stream` would get, in order, including inherited ones. `stream` comes from `streams_of`."""
+        """Yield all records that a reader of `stream` would get, in order, including inherited
+        ones. `stream` comes from `streams_of`."""
         stream = await self._whole(machine, stream)
         async for piece in self._between(machine, stream, stream.first_record, stream.next_record):
             yield piece
 
-    async def _between(self, machine: Machine, stream: Stream, begin: int, end: int) -> AsyncIterator[BackupPiece]:
+    async def _between(
+        self, machine: Machine, stream: Stream, begin: int, end: int
+    ) -> AsyncIterator[BackupPiece]:
         fork = stream.fork
         if fork is not None and begin < fork.record:
             home = await self.machine(fork.source_uid >> 48)
-            source = home.by_uid.get(fork.source_uid) or next((each for each in ghosts(home) if each.uid == fork.source_uid), None)
+            source = home.by_uid.get(fork.source_uid) or next(
+                (each for each in ghosts(home) if each.uid == fork.source_uid), None
+            )
             if source is None:
-                raise CorruptData(f"{stream.name} was forked from {fork.source_name}, which the backup does not have")
-            async for piece in self._between(home, await self._whole(home, source), begin, min(end, fork.record)):
+                raise CorruptData(
+                    f"{stream.name} was forked from {fork.source_name}, which the backup does not "
+                    "have"
+                )
+            async for piece in self._between(
+                home, await self._whole(home, source), begin, min(end, fork.record)
+            ):
                 yield piece
             begin = fork.record
         for cold in machine.whole_index_of(stream):
@@ -75,26 +87,38 @@ class BackupStreams:
 
     async def _whole(self, machine: Machine, stream: Stream) -> Stream:
         """Return the stream with its state, read from the backup if it was evicted."""
-        return stream if where_of(stream) is None else whole_of(stream, await self._read(stream, slice_of(machine, stream)))
+        return (
+            stream
+            if where_of(stream) is None
+            else whole_of(stream, await self._read(stream, slice_of(machine, stream)))
+        )
 
     async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
         data = await self._read(stream, cold)
         try:
             found = await asyncio.to_thread(parse_slice, data, cold.crc)
         except CorruptData as fault:
-            raise CorruptData(f"objects/{cold.pack}, which {stream.name} needs, is damaged: {fault}") from None
+            raise CorruptData(
+                f"objects/{cold.pack}, which {stream.name} needs, is damaged: {fault}"
+            ) from None
         return list(found.hot_batches(record=cold.record, byte=cold.byte))
 
     async def _read(self, stream: Stream, cold: ColdSlice) -> bytes:
         try:
             return await self._shelf.get_range(f"objects/{cold.pack}", cold.offset, cold.stored)
         except (NotFound, ValueError):
-            raise CorruptData(f"objects/{cold.pack}, which {stream.name} needs, is missing or too short") from None
+            raise CorruptData(
+                f"objects/{cold.pack}, which {stream.name} needs, is missing or too short"
+            ) from None
 
 
 def streams_of(machine: Machine) -> list[Stream]:
-    """Return all streams except soft-deleted ones; evicted ones as their views (`eviction.ghosts`)."""
-    return [*(stream for stream in machine.streams.values() if not stream.deleted), *ghosts(machine)]
+    """Return all streams except soft-deleted ones; evicted ones as their views
+    (`eviction.ghosts`)."""
+    return [
+        *(stream for stream in machine.streams.values() if not stream.deleted),
+        *ghosts(machine),
+    ]
 
 
 def size_of(stream: Stream) -> tuple[int, int]:
@@ -109,7 +133,9 @@ def size_of(stream: Stream) -> tuple[int, int]:
     return stream.next_record - stream.first_record - missing, size
 
 
-def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -> Iterator[BackupPiece]:
+def _cut(
+    batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int
+) -> Iterator[BackupPiece]:
     """Yield the records from `begin` to `end` (exclusive)."""
     for batch in batches:
         first, last = max(begin, batch.record), min(end, batch.record + batch.records)
@@ -121,4 +147,6 @@ def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -
             lengths = record_lengths(batch)
             at = sum(lengths[: first - batch.record])
             size = sum(lengths[first - batch.record : last - batch.record])
-            yield BackupPiece(first, batch.byte + at, last - first, bytes(batch.payload[at : at + size]))
+            yield BackupPiece(
+                first, batch.byte + at, last - first, bytes(batch.payload[at : at + size])
+            )

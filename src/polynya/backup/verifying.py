@@ -18,12 +18,14 @@ from polynya.stream.rules.eviction import ghosts, slice_of, where_of
 from polynya.wire.pack import damaged_slices
 
 STREAMS_NAMED_MAX = 20
-WHOLE_BYTES_MAX = 64 << 20  # larger packs get only a checksum comparison, not a check of their slices
+# larger packs get only a checksum comparison, not a check of their slices
+WHOLE_BYTES_MAX = 64 << 20
 READERS = 4
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A damaged part of a backup. `name` is its name in the repository; `streams` are some canonical names that need it."""
+    """A damaged part of a backup. `name` is its name in the repository; `streams` are some
+    canonical names that need it."""
 
     name: str
     what: str
@@ -44,7 +46,12 @@ class Verified(msgspec.Struct):
 class BackupVerifier:
     """The verifier of one backup. `told` is called with each damage when it is found."""
 
-    def __init__(self, shelf: RepositoryReader, manifest: Manifest, told: Callable[[Damage], None] = lambda damage: None) -> None:
+    def __init__(
+        self,
+        shelf: RepositoryReader,
+        manifest: Manifest,
+        told: Callable[[Damage], None] = lambda damage: None,
+    ) -> None:
         self.found = Verified()
         self._shelf, self._manifest, self._told = shelf, manifest, told
         self._objects: dict[str, CopiedObject] = {}
@@ -75,16 +82,23 @@ class BackupVerifier:
         except CorruptData as fault:
             self._damaged(entry.name, str(fault))
         if len(self._objects) != entry.count and not self.found.damages:
-            self._damaged(entry.name, f"the list names {len(self._objects)} objects; the manifest says {entry.count}")
+            self._damaged(
+                entry.name,
+                f"the list names {len(self._objects)} objects; the manifest says {entry.count}",
+            )
 
-    # --- objects ---------------------------------------------------------------------------------------------------------------
+    # --- objects ----------------------------------------------------------------------------------
 
     async def _compare_sizes(self) -> None:
-        """Record objects that are longer than written. A restore reads whole objects and refuses these."""
+        """Record objects that are longer than written. A restore reads whole objects and refuses
+        these."""
         async for info in self._shelf.list("objects/"):
             row = self._objects.get(info.key.removeprefix("objects/"))
             if row is not None and info.size > row.size:
-                self._bad[row.key] = f"the object is {info.size - row.size:,} bytes longer than the {row.size:,} that were written"
+                self._bad[row.key] = (
+                    f"the object is {info.size - row.size:,} bytes longer than the {row.size:,} "
+                    "that were written"
+                )
 
     async def _read_objects(self) -> None:
         todo = iter(self._objects.values())
@@ -124,7 +138,7 @@ class BackupVerifier:
                 return "the object was already damaged in the store when it was backed up"
         return ""
 
-    # --- groups ----------------------------------------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------
 
     async def _group(self, entry: FileEntry) -> None:
         try:
@@ -138,12 +152,17 @@ class BackupVerifier:
         await asyncio.to_thread(self._references, machine)
 
     def _references(self, machine: Machine) -> None:
-        """Check that the pack of every slice exists and is long enough, and collect the streams that need a damaged pack."""
+        """Check that the pack of every slice exists and is long enough, and collect the streams
+        that need a damaged pack."""
         wanted = {key for key in machine.held if key not in self._objects}
         self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
         for stream in (*machine.streams.values(), *ghosts(machine)):
             self.found.records += stream.next_record - stream.first_record
-            for cold in machine.whole_index_of(stream) if where_of(stream) is None else [slice_of(machine, stream)]:
+            for cold in (
+                machine.whole_index_of(stream)
+                if where_of(stream) is None
+                else [slice_of(machine, stream)]
+            ):
                 row = self._objects.get(cold.pack)
                 if row is not None and cold.offset + cold.stored > row.size:
                     self._bad.setdefault(cold.pack, "the object is shorter than a stream requires")
@@ -154,6 +173,7 @@ class BackupVerifier:
 
 
 async def read_group(shelf: RepositoryReader, entry: FileEntry) -> Machine:
-    """Return the state machine of a group, with its hot payload. Raises CorruptData, StoreUnavailable."""
+    """Return the state machine of a group, with its hot payload. Raises CorruptData,
+    StoreUnavailable."""
     data = b"".join([part async for part in parts_of(shelf, entry.name, entry.size, entry.crc)])
     return await asyncio.to_thread(lambda: machine_of(parse(data, entry.group)))

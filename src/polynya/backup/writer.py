@@ -1,7 +1,9 @@
-"""Take a backup: the groups' files, then the objects that they name, then the manifest (docs/formats/backup.md).
+"""Take a backup: the groups' files, then the objects that they name, then the manifest
+(docs/formats/backup.md).
 
-The cluster keeps running. An object that a group named when its file was taken may be deleted before it is copied (merged, trimmed). Then
-that group is taken again. Objects already in the repository are not copied again, even if an interrupted backup wrote them.
+The cluster keeps running. An object that a group named when its file was taken may be deleted
+before it is copied (merged, trimmed). Then that group is taken again. Objects already in the
+repository are not copied again, even if an interrupted backup wrote them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from google_crc32c import value as crc32c
 
 from polynya.backup import manifest as manifests
 from polynya.backup.group_file import HEADER_BYTES, parse_header
-from polynya.backup.manifest import PART_BYTES, PART_ROWS, CopiedObject, FileEntry, ListEntry, Manifest
+from polynya.backup.manifest import (
+    PART_BYTES,
+    PART_ROWS,
+    CopiedObject,
+    FileEntry,
+    ListEntry,
+    Manifest,
+)
 from polynya.backup.progress import at_once, patiently
 from polynya.backup.repository import Repository, backups_on, parts_of
 from polynya.backup.source import About, BackupSource, Captured, Lost
@@ -34,7 +43,8 @@ READ_BYTES = 8 << 20
 COPIED_BYTES = 64 << 20  # bytes of objects in memory at once; one larger object may exceed it
 TABLES = "tables/"
 HINTS = "/_last_checkpoint"  # Delta overwrites this file; readers work without it
-_HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")  # likewise: name suffixes of temporary files
+# likewise: name suffixes of temporary files
+_HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")
 
 
 class BackupProgress(msgspec.Struct):
@@ -76,18 +86,29 @@ class _Skipped(msgspec.Struct, array_like=True):
 
 
 class BackupWriter:
-    """The writer of one backup. `place` is the repository if it can be read too; then its objects are reused."""
+    """The writer of one backup. `place` is the repository if it can be read too; then its objects
+    are reused."""
 
-    def __init__(self, source: BackupSource, shelf: Repository, place: ObjectStore | None, progress: BackupProgress) -> None:
+    def __init__(
+        self,
+        source: BackupSource,
+        shelf: Repository,
+        place: ObjectStore | None,
+        progress: BackupProgress,
+    ) -> None:
         self._source, self._shelf, self._place = source, shelf, place
         self._progress = progress
         self._named: dict[int, _Named] = {}
         self._files: dict[int, FileEntry] = {}
         self._taken: dict[int, int] = {}
         self._copied: dict[str, CopiedObject] = {}
-        self._there: dict[str, CopiedObject | None] = {}  # in the repository; None: from an interrupted backup
+        self._there: dict[
+            str, CopiedObject | None
+        ] = {}  # in the repository; None: from an interrupted backup
 
-    async def take(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> Manifest:
+    async def take(
+        self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    ) -> Manifest:
         """Take the backup and return its manifest once everything is written.
 
         Raises Unavailable; data written so far stays valid, and the next backup reuses it.
@@ -110,7 +131,9 @@ class BackupWriter:
             files=[self._files[group] for group in range(about.groups + 1)],
             objects=await self._write_list(f"{manifests.folder_of(backup)}/objects"),
         )
-        await self._put(f"{manifests.folder_of(backup)}/{manifests.MANIFEST}", [manifests.encode(manifest)])
+        await self._put(
+            f"{manifests.folder_of(backup)}/{manifests.MANIFEST}", [manifests.encode(manifest)]
+        )
         return manifest
 
     async def _look_at_the_shelf(self) -> None:
@@ -120,8 +143,12 @@ class BackupWriter:
         async for info in self._place.list("objects/"):
             self._there[info.key.removeprefix("objects/")] = None
         for manifest in await backups_on(self._place) if self._there else []:
-            with suppress(CorruptData):  # deleted or damaged list: its objects are checked one by one
-                async for part in parts_of(self._place, manifest.objects.name, manifest.objects.size, manifest.objects.crc):
+            with suppress(
+                CorruptData
+            ):  # deleted or damaged list: its objects are checked one by one
+                async for part in parts_of(
+                    self._place, manifest.objects.name, manifest.objects.size, manifest.objects.crc
+                ):
                     for row in manifests.decode_rows(part):
                         if row.key in self._there:
                             self._there[row.key] = row
@@ -135,7 +162,9 @@ class BackupWriter:
             return
         self._progress.doing = "checking the copied objects"
         for _ in range(TRIES):
-            there = {info.key.removeprefix("objects/") async for info in self._place.list("objects/")}
+            there = {
+                info.key.removeprefix("objects/") async for info in self._place.list("objects/")
+            }
             gone = self._copied.keys() - there
             if not gone:
                 break
@@ -146,7 +175,8 @@ class BackupWriter:
         files = {info.key.rpartition("/")[0] async for info in self._place.list(f"{folder}/")}
         if gone or not files.issuperset(entry.name for entry in self._files.values()):
             raise Unavailable(
-                "files of this backup were deleted: another backup to the same repository deletes old ones (--keep); take the backup again"
+                "files of this backup were deleted: another backup to the same repository deletes "
+                "old ones (--keep); take the backup again"
             )
 
     async def _agree(self, about: About, folder: str) -> None:
@@ -158,10 +188,12 @@ class BackupWriter:
             missing = await self._copy(about)
             if not missing:
                 return
-            again = sorted(group for group, named in self._named.items() if not named.held.isdisjoint(missing))
+            again = sorted(
+                group for group, named in self._named.items() if not named.held.isdisjoint(missing)
+            )
         raise Unavailable("the groups change faster than their packs can be copied: try again")
 
-    # --- groups ----------------------------------------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------
 
     async def _group(self, group: int, folder: str) -> None:
         for _ in range(TRIES):
@@ -188,7 +220,9 @@ class BackupWriter:
             self._named[group] = named
             self._progress.groups = len(self._files)
             return
-        raise Unavailable(f"the state of group {group} could not be fetched: its leader keeps changing; try again")
+        raise Unavailable(
+            f"the state of group {group} could not be fetched: its leader keeps changing; try again"
+        )
 
     async def _fetch(self, captured: Captured, name: str) -> tuple[int, _Named]:
         """Write the parts of a group file. Return its CRC and its references."""
@@ -198,7 +232,9 @@ class BackupWriter:
         while size < captured.size:
             piece = await self._source.part(captured, size)
             if not piece:
-                raise CorruptData(f"the file of group {captured.group} is shorter than its captured size")
+                raise CorruptData(
+                    f"the file of group {captured.group} is shorter than its captured size"
+                )
             if len(state) < wanted:
                 state += piece
                 if wanted == HEADER_BYTES and len(state) >= HEADER_BYTES:
@@ -212,17 +248,24 @@ class BackupWriter:
                 gathered, held, number = [], 0, number + 1
         return crc, _named(bytes(state[HEADER_BYTES:wanted]))
 
-    # --- objects ---------------------------------------------------------------------------------------------------------------
+    # --- objects ----------------------------------------------------------------------------------
 
     async def _copy(self, about: About) -> set[str]:
-        """Copy the objects that the groups name and those under tables. Return the packs that no longer exist."""
+        """Copy the objects that the groups name and those under tables. Return the packs that no
+        longer exist."""
         if not about.store:
             return set()
         self._progress.doing = "listing objects"
         packs = set().union(*(named.held for named in self._named.values()))
-        wanted = {key: size async for key, size in self._source.objects(f"{about.cluster}/packs/") if key in packs}
+        wanted = {
+            key: size
+            async for key, size in self._source.objects(f"{about.cluster}/packs/")
+            if key in packs
+        }
         if self._named[0].tables:
-            wanted |= {key: size async for key, size in self._source.objects(TABLES) if not _passes(key)}
+            wanted |= {
+                key: size async for key, size in self._source.objects(TABLES) if not _passes(key)
+            }
         missing = packs - wanted.keys()
         if missing:
             return missing
@@ -263,7 +306,8 @@ class BackupWriter:
             await self._put(f"objects/{key}", [data])
         except AlreadyExists:
             raise CorruptData(
-                f"objects/{key} exists with other content: does the repository hold backups of another cluster? Choose another repository"
+                f"objects/{key} exists with other content: does the repository hold backups of "
+                "another cluster? Choose another repository"
             ) from None
         self._progress.objects += 1
         self._progress.bytes += size
@@ -285,14 +329,16 @@ class BackupWriter:
             pieces.append(piece)
         data = b"".join(pieces)
         if len(data) != size:
-            raise CorruptData(f"the object {key} has {len(data)} bytes, where the store's listing says {size}")
+            raise CorruptData(
+                f"the object {key} has {len(data)} bytes, where the store's listing says {size}"
+            )
         return data
 
     async def _put(self, key: str, parts: Sequence[bytes]) -> None:
         """Write a file.
 
-        The same bytes from an earlier attempt or another backup count as success. Raises AlreadyExists if other bytes exist,
-        StoreUnavailable.
+        The same bytes from an earlier attempt or another backup count as success. Raises
+        AlreadyExists if other bytes exist, StoreUnavailable.
         """
         place = self._place
         if place is None:
@@ -307,7 +353,9 @@ class BackupWriter:
             part = manifests.encode_rows(rows[begin : begin + PART_ROWS])
             await self._put(f"{name}/{number:05d}", [part])
             crc, size = int(extend(crc, part)), size + len(part)
-        return ListEntry(name=name, size=size, crc=crc, count=len(rows), bytes=sum(row.size for row in rows))
+        return ListEntry(
+            name=name, size=size, crc=crc, count=len(rows), bytes=sum(row.size for row in rows)
+        )
 
 
 def _passes(key: str) -> bool:

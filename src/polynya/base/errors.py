@@ -1,4 +1,5 @@
-"""The exceptions of this package: faults. A refusal is deterministic and a value (`polynya.stream.replies.Reply`), never an exception."""
+"""The exceptions of this package: faults. A refusal is deterministic and a value
+(`polynya.stream.replies.Reply`), never an exception."""
 
 
 class PolynyaError(Exception):
@@ -14,7 +15,9 @@ class NotLeader(Unavailable):
 
     def __init__(self, node: int) -> None:
         super().__init__(
-            f"node {node} is the leader of this group; send the request there" if node else "this group is electing a leader; retry"
+            f"node {node} is the leader of this group; send the request there"
+            if node
+            else "this group is electing a leader; retry"
         )
         self.node = node
 
@@ -28,7 +31,8 @@ class CorruptData(PolynyaError):
 
 
 class InvalidMessage(PolynyaError, ValueError):
-    """A message from another node is invalid. It had no effect; the sender is ignored or disconnected."""
+    """A message from another node is invalid. It had no effect; the sender is ignored or
+    disconnected."""
 
 
 class ConfigError(PolynyaError):

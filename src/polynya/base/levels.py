@@ -1,8 +1,9 @@
 """Feature levels: the version of the rules that apply a group's log.
 
-A release that applies the same log differently (a new command, a changed rule) has a higher level. It applies the new rules only in
-groups whose log has a `SetLevel`, written once all nodes of the cluster support that level. So nodes of two releases reach the same
-state from the same log. An upgrade can be rolled back until the last node is upgraded.
+A release that applies the same log differently (a new command, a changed rule) has a higher level.
+It applies the new rules only in groups whose log has a `SetLevel`, written once all nodes of the
+cluster support that level. So nodes of two releases reach the same state from the same log. An
+upgrade can be rolled back until the last node is upgraded.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from polynya.base.errors import ConfigError
 
 LEVEL = 3  # the highest level of this release; 1 is that of the first release with clusters
-LEVELS: dict[int, int] = {  # command tag -> the level that a group must have before the command is logged
+LEVELS: dict[
+    int, int
+] = {  # command tag -> the level that a group must have before the command is logged
     8: 3,  # Produce
     9: 3,  # ProducerIds
     35: 2,  # Evict
@@ -33,5 +36,6 @@ def check_level(level: int, group: int) -> None:
     """Raise ConfigError when a group's level is above that of this release."""
     if level > LEVEL:
         raise ConfigError(
-            f"group {group} works at level {level}; this release supports levels up to {LEVEL}: start this node with the release of the other nodes"
+            f"group {group} works at level {level}; this release supports levels up to {LEVEL}: "
+            "start this node with the release of the other nodes"
         )

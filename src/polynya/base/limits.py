@@ -1,12 +1,16 @@
-"""Every limit of the product, each with its reason. `docs/limits.md` is generated from this file."""
+"""Every limit of the product, each with its reason. `docs/limits.md` is generated from this
+file."""
 
 KIB = 1024
 MIB = 1024 * KIB
 
-APPEND_BYTES_MAX = 32 * MIB  # one request body; a client splits larger data (`cold.max_hot_bytes_per_group` may be lower)
-PAGE_BYTES_DEFAULT = 4 * MIB  # one catch-up response, which bounds the memory of a reader of a long stream
+# one request body; a client splits larger data (`cold.max_hot_bytes_per_group` may be lower)
+APPEND_BYTES_MAX = 32 * MIB
+# one catch-up response, which bounds the memory of a reader of a long stream
+PAGE_BYTES_DEFAULT = 4 * MIB
 PAGE_BYTES_MAX = 8 * MIB  # the largest `max_bytes` of a request
-RAW_STEP_BYTES = 64 * KIB  # raw pages may stop inside a record only at multiples of this from its start
+# raw pages may stop inside a record only at multiples of this from its start
+RAW_STEP_BYTES = 64 * KIB
 JSON_DEPTH_MAX = 128  # nesting of one JSON document: parsers recurse
 HEADER_BLOCK_BYTES_MAX = 64 * KIB  # request line and headers together
 HEADERS_MAX = 128  # header lines of one request
@@ -31,41 +35,56 @@ FLUSH_BYTES = 8 * MIB
 FLUSH_INTERVAL_MS = 1000
 FLUSH_MAX_AGE_MS = 300_000
 FLUSH_MAX_CONCURRENCY = 4
-MERGE_BYTES_PER_SECOND = 32 * MIB  # small slices that a core merges into larger ones, in the background
+# small slices that a core merges into larger ones, in the background
+MERGE_BYTES_PER_SECOND = 32 * MIB
 MERGE_INTERVAL_MS = 1000  # between two scans for them; longer with very many streams
 DELETE_GRACE_MS = 60_000  # unreferenced objects are kept this long for readers in progress
-SLICE_BYTES_MAX = 4 * MIB  # payload of one pack slice: the unit of a cold read and of the block cache
+# payload of one pack slice: the unit of a cold read and of the block cache
+SLICE_BYTES_MAX = 4 * MIB
 CACHE_BYTES = 64 * MIB  # block cache of one core
-EVICT_AFTER_MS = 3_600_000  # a stream without writes for this long leaves memory, if nothing else needs it there
+# a stream without writes for this long leaves memory, if nothing else needs it there
+EVICT_AFTER_MS = 3_600_000
 EVICT_BLOCK_STREAMS = 1024  # streams of one group in one object …
 EVICT_BLOCK_BYTES = 4 * MIB  # … or fewer, up to this many bytes
-EVICT_STATE_BYTES_MAX = 256 * KIB  # state of one stream; a larger one stays in memory: its return is one log entry
-EVICT_FEW = 64  # fewer streams than this wait another `EVICT_AFTER_MS`, to avoid an object for each few
+# state of one stream; a larger one stays in memory: its return is one log entry
+EVICT_STATE_BYTES_MAX = 256 * KIB
+# fewer streams than this wait another `EVICT_AFTER_MS`, to avoid an object for each few
+EVICT_FEW = 64
 EVICT_INTERVAL_MS_MAX = 300_000  # between two scans of all streams
-RECALL_BYTES_MAX = 32 * MIB  # requests of a core that wait for a stream's state; above it they get 503
+# requests of a core that wait for a stream's state; above it they get 503
+RECALL_BYTES_MAX = 32 * MIB
 RECALL_STREAMS = 256  # streams that return with one log entry …
-RECALL_ENTRY_BYTES = 4 * MIB  # … or fewer, up to this many bytes: an entry must fit into a message between nodes
-RECALL_STREAMS_MAX = 65_536  # … and streams that one command may request, if it works without the rest
+# … or fewer, up to this many bytes: an entry must fit into a message between nodes
+RECALL_ENTRY_BYTES = 4 * MIB
+# … and streams that one command may request, if it works without the rest
+RECALL_STREAMS_MAX = 65_536
 STATE_CACHE_BYTES = 4 * MIB  # evicted states that a core caches after reading them
 
 JOURNAL_SEGMENT_BYTES = 64 * MIB
 INFLIGHT_BYTES_PER_CORE = 64 * MIB  # proposed and not yet durable; above it appends get 503
-RESPONSE_BYTES_PER_CORE = 256 * MIB  # responses that clients have not read; each token, else each address, may hold an equal share
-RESPONSE_RESERVE_BYTES_PER_CORE = 64 * MIB  # one small page per connection, for callers whose share is used up; above it reads get 503
-CONNECTIONS_PER_CORE_MAX = 20_000  # lower if a core may open fewer files; above it 503 `CONNECTION_LIMIT`
+# responses that clients have not read; each token, else each address, may hold an equal share
+RESPONSE_BYTES_PER_CORE = 256 * MIB
+# one small page per connection, for callers whose share is used up; above it reads get 503
+RESPONSE_RESERVE_BYTES_PER_CORE = 64 * MIB
+# lower if a core may open fewer files; above it 503 `CONNECTION_LIMIT`
+CONNECTIONS_PER_CORE_MAX = 20_000
 PIPELINED_REQUESTS_MAX = 64  # per connection; then it is not read until responses are sent
-SSE_BACKLOG_BYTES_MAX = 1 * MIB  # unsent bytes of one subscriber; then it is disconnected with a reason
+# unsent bytes of one subscriber; then it is disconnected with a reason
+SSE_BACKLOG_BYTES_MAX = 1 * MIB
 LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
-ATTEMPTS_REMEMBERED_MAX = 8192  # fork attempts and packs that a group must not accept again; older ones are settled
+# fork attempts and packs that a group must not accept again; older ones are settled
+ATTEMPTS_REMEMBERED_MAX = 8192
 
 TOPICS_MAX = 100_000  # Kafka topics of a cluster: the meta group holds them in memory
 PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
-KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB  # requests that arrive or are in work; then reading pauses
+# requests that arrive or are in work; then reading pauses
+KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
-KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB  # the records of one batch: bounds the memory of who opens it
+# the records of one batch: bounds the memory of who opens it
+KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB
 KAFKA_UNCOMPRESSED_RATIO_MAX = 64  # times its compressed bytes; text becomes 5 to 20 times as long
 KAFKA_UNCOMPRESSED_BYTES_LEAST = 1 * MIB  # a small batch of equal records may have any ratio
 KAFKA_BATCH_RECORDS_MAX = 1_000_000  # decoded of one batch: an empty record of 7 bytes reads as 80
@@ -76,23 +95,31 @@ SQL_ROWS_MAX = 10_000  # read larger results directly from the tables
 SQL_ANSWER_BYTES_MAX = 8 * MIB  # one response; bounds the memory of server and browser
 SQL_QUESTIONS_PER_CORE_MAX = 2  # each is a process with its own memory
 
-SUBSCRIPTIONS_PER_GROUP_MAX = 1024  # subscriptions with one home group: each stream creation checks the patterns that could match
-SUBSCRIPTION_STREAMS_MAX = 1000  # explicit links of one subscription: they are state of its home group
-SUBSCRIPTION_LINKS_SHOWN = 1000  # streams in one wake, claim or page of a subscription; the rest follows in the next
+# subscriptions with one home group: each stream creation checks the patterns that could match
+SUBSCRIPTIONS_PER_GROUP_MAX = 1024
+# explicit links of one subscription: they are state of its home group
+SUBSCRIPTION_STREAMS_MAX = 1000
+# streams in one wake, claim or page of a subscription; the rest follows in the next
+SUBSCRIPTION_LINKS_SHOWN = 1000
 SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at maximum length fit
 WEBHOOK_URL_BYTES_MAX = 2 * KIB
 WEBHOOK_RESPONSE_BYTES_MAX = 64 * KIB  # the receiver only reports whether it is done
 
-TOKENS_MAX = 10_000  # per node: every core holds them all, and the file is written whole; use a JWT issuer for more callers
+# per node: every core holds them all, and the file is written whole; use a JWT issuer for more
+# callers
+TOKENS_MAX = 10_000
 TOKEN_NAME_BYTES_MAX = 200
 TOKEN_SCOPES_MAX = 16  # per token or JWT: each request may check all of them
-REVOKED_JWTS_MAX = 10_000  # entries, each kept for a limited time: every core holds them all, beside the tokens
+# entries, each kept for a limited time: every core holds them all, beside the tokens
+REVOKED_JWTS_MAX = 10_000
 REVOKED_JWT_BYTES_MAX = 1 * KIB  # a revoked `jti` or `sub`
 CREDENTIAL_BYTES_MAX = 8 * KIB  # a token or JWT; larger ones are rejected unread
-CREDENTIALS_KEPT_MAX = 4096  # verified credentials that a core caches, so that each is verified once
-URL_TOKEN_SECONDS_MAX = 3600  # remaining lifetime of a token in `?access_token=`: URLs end up in histories and proxy logs
+# verified credentials that a core caches, so that each is verified once
+CREDENTIALS_KEPT_MAX = 4096
+# remaining lifetime of a token in `?access_token=`: URLs end up in histories and proxy logs
+URL_TOKEN_SECONDS_MAX = 3600
 JWKS_BYTES_MAX = 1 * MIB  # the key set of an issuer
 AUDIT_FILE_BYTES_MAX = 8 * MIB  # then the audit log starts a new file …
 AUDIT_FILES_MAX = 8  # … and keeps this many older ones

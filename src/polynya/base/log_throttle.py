@@ -10,10 +10,13 @@ class LogThrottle:
     """Counts equal events in bounded memory."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, ...], tuple[float, int]] = {}  # event -> (time of the last log line, occurrences since)
+        self._said: dict[
+            tuple[str, ...], tuple[float, int]
+        ] = {}  # event -> (time of the last log line, occurrences since)
 
     def due(self, now: float, *words: str) -> int:
-        """Count an event. Returns the occurrences since its last log line, this one included, or 0 if it is not due yet."""
+        """Count an event. Returns the occurrences since its last log line, this one included, or 0
+        if it is not due yet."""
         said = self._said.get(words)
         if said is None:
             if len(self._said) >= KEPT_MAX:

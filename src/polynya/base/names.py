@@ -5,10 +5,28 @@ from zlib import crc32
 from polynya.base.limits import PATH_BYTES_MAX
 
 DEFAULT_BUCKET = "default"
-RESERVED_FIRST = frozenset(["v1", "livez", "readyz", "health", "metrics", "iceberg", "console", "schemas", "debug", "favicon.ico"])
-RESERVED_LATER = frozenset(["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"])
+RESERVED_FIRST = frozenset(
+    [
+        "v1",
+        "livez",
+        "readyz",
+        "health",
+        "metrics",
+        "iceberg",
+        "console",
+        "schemas",
+        "debug",
+        "favicon.ico",
+    ]
+)
+RESERVED_LATER = frozenset(
+    ["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"]
+)
 KAFKA_PREFIX = "kafka/"  # partition N of topic T is the stream `kafka/T/N`
-BUCKET_RULE = "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is not a reserved word"
+BUCKET_RULE = (
+    "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is not a "
+    "reserved word"
+)
 _BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -18,7 +36,11 @@ class BadName(ValueError):
 
 def is_bucket(segment: str) -> bool:
     """Report whether `segment` is a valid bucket name: `[a-z0-9_-]{1,64}`, and not reserved."""
-    return 1 <= len(segment) <= 64 and _BUCKET_CHARACTERS.issuperset(segment) and not is_reserved(segment)
+    return (
+        1 <= len(segment) <= 64
+        and _BUCKET_CHARACTERS.issuperset(segment)
+        and not is_reserved(segment)
+    )
 
 
 def is_reserved(segment: str) -> bool:
@@ -34,15 +56,20 @@ def bucket_of(name: str) -> str:
 def canonical_name(path: str) -> str:
     """Return the canonical `bucket/rest` of a decoded path without its prefix and leading slash.
 
-    `a/b/c` stays as it is when `a` is a valid bucket. A single segment, or an invalid first one, makes the whole path a name in the
-    bucket `default`. Raises `BadName` for empty, dot and reserved segments, NUL, and names over the limit."""
+    `a/b/c` stays as it is when `a` is a valid bucket. A single segment, or an invalid first one,
+    makes the whole path a name in the bucket `default`. Raises `BadName` for empty, dot and
+    reserved segments, NUL, and names over the limit."""
     segments = path.split("/")
     for segment in segments:
         if segment in ("", ".", ".."):
             raise BadName("a stream path has no empty, '.' or '..' segments")
     if "\0" in path:
         raise BadName("a stream path cannot contain NUL")
-    if len(segments) > 1 and segments[0] == DEFAULT_BUCKET and not (len(segments) > 2 and is_bucket(segments[1])):
+    if (
+        len(segments) > 1
+        and segments[0] == DEFAULT_BUCKET
+        and not (len(segments) > 2 and is_bucket(segments[1]))
+    ):
         del segments[0]  # explicit default bucket: check the name in its short spelling
     first = segments[0]
     if is_reserved(first):
@@ -51,14 +78,19 @@ def canonical_name(path: str) -> str:
         if segment in RESERVED_LATER or segment.startswith("$"):
             raise BadName(f"'{segment}' is a reserved segment of a stream path")
     written_out = path.startswith(DEFAULT_BUCKET + "/")
-    name = path if written_out or (len(segments) > 1 and is_bucket(first)) else f"{DEFAULT_BUCKET}/{path}"
+    name = (
+        path
+        if written_out or (len(segments) > 1 and is_bucket(first))
+        else f"{DEFAULT_BUCKET}/{path}"
+    )
     if len(name.encode()) > PATH_BYTES_MAX:
         raise BadName(f"a stream path has at most {PATH_BYTES_MAX} bytes")
     return name
 
 
 def canonical_prefix(prefix: str) -> str:
-    """Return the canonical prefix for one spelled as under `/v1/stream/`. A bucket needs its slash: `flights/`. Raises `BadName`."""
+    """Return the canonical prefix for one spelled as under `/v1/stream/`. A bucket needs its slash:
+    `flights/`. Raises `BadName`."""
     if prefix == "":
         return ""
     bucket, slash, rest = prefix.partition("/")
@@ -82,7 +114,8 @@ def canonical_prefixes(prefix: str) -> list[str]:
 
 
 def spelled_name(name: str) -> str:
-    """Return the name as shown, and as globs match it, under `/v1/stream/`: without the bucket `default`."""
+    """Return the name as shown, and as globs match it, under `/v1/stream/`: without the bucket
+    `default`."""
     rest = name.removeprefix(DEFAULT_BUCKET + "/")
     if rest is not name and "/" in rest and is_bucket(rest.split("/", 1)[0]):
         return name
@@ -90,12 +123,14 @@ def spelled_name(name: str) -> str:
 
 
 def partition_name(topic: str, number: int) -> str:
-    """Return the canonical name of a partition's stream. A topic whose name is a reserved segment gets a `~`."""
+    """Return the canonical name of a partition's stream. A topic whose name is a reserved segment
+    gets a `~`."""
     return f"{KAFKA_PREFIX}{f'~{topic}' if topic in RESERVED_LATER else topic}/{number}"
 
 
 def hash_tag(name: str) -> str:
-    """Return the part of a name that determines its group: the first non-empty `{…}`, else the whole name."""
+    """Return the part of a name that determines its group: the first non-empty `{…}`, else the
+    whole name."""
     begin = name.find("{")
     while begin >= 0:
         end = name.find("}", begin + 1)
@@ -108,12 +143,20 @@ def hash_tag(name: str) -> str:
 
 
 def group_of(name: str, groups: int) -> int:
-    """Return the group (1 … `groups`) of a canonical name; group 0 is the meta group and holds no streams.
+    """Return the group (1 … `groups`) of a canonical name; group 0 is the meta group and holds no
+    streams.
 
-    The hash is CRC-32 (ISO-HDLC, as in zlib) of the UTF-8 hash tag: stable, available in every language, and one C call here.
-    The partitions of a Kafka topic, `kafka/TOPIC/N`, lie in consecutive groups: a hash would crowd some of few."""
+    The hash is CRC-32 (ISO-HDLC, as in zlib) of the UTF-8 hash tag: stable, available in every
+    language, and one C call here. The partitions of a Kafka topic, `kafka/TOPIC/N`, lie in
+    consecutive groups: a hash would crowd some of few."""
     if name.startswith(KAFKA_PREFIX):
         topic, _, number = name[len(KAFKA_PREFIX) :].rpartition("/")
-        if topic and "/" not in topic and number.isascii() and number.isdigit() and str(int(number)) == number:
+        if (
+            topic
+            and "/" not in topic
+            and number.isascii()
+            and number.isdigit()
+            and str(int(number)) == number
+        ):
             return 1 + (crc32(topic.encode()) + int(number)) % groups
     return 1 + crc32(hash_tag(name).encode()) % groups

@@ -18,7 +18,10 @@ from polynya.files import keep_private
 
 VERBS = {  # name: (module, help line), in the order of --help
     "serve": ("node.serve", "Start a node and serve until SIGTERM or Ctrl-C."),
-    "cluster": ("cluster.commands", "Operate a cluster, or start one on this machine for development."),
+    "cluster": (
+        "cluster.commands",
+        "Operate a cluster, or start one on this machine for development.",
+    ),
     "create": ("streams.lifecycle", "Create a stream."),
     "append": ("streams.append", "Append records to a stream, from arguments or stdin."),
     "import": ("streams.import_stream", "Copy a stream from another server."),
@@ -26,7 +29,10 @@ VERBS = {  # name: (module, help line), in the order of --help
     "tail": ("streams.read", "Follow a stream: print new records as they arrive."),
     "info": ("streams.lifecycle", "Show the properties of a stream."),
     "ls": ("streams.lifecycle", "List streams."),
-    "fork": ("streams.lifecycle", "Fork a stream: create one that begins with the records of another."),
+    "fork": (
+        "streams.lifecycle",
+        "Fork a stream: create one that begins with the records of another.",
+    ),
     "close": ("streams.lifecycle", "Close a stream: it accepts no more appends."),
     "rm": ("streams.lifecycle", "Delete streams."),
     "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
@@ -41,13 +47,19 @@ VERBS = {  # name: (module, help line), in the order of --help
     "context": ("remote.contexts", "Save servers under names, and choose the default server."),
     "walrus": ("remote.walrus", "Send commands of the Walrus text protocol."),
     "bench": ("streams.bench", "Measure a node, and verify the records that it stored."),
-    "doctor": ("diagnostics.doctor", "Check the machine, the settings and the server, and suggest fixes."),
+    "doctor": (
+        "diagnostics.doctor",
+        "Check the machine, the settings and the server, and suggest fixes.",
+    ),
     "debug": ("diagnostics.bundle", "Collect diagnostics for support."),
     "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
     "backup": ("storage.backup", "Back up a running cluster or single node."),
     "verify": ("storage.backup", "Verify a backup: checksums and references."),
-    "restore": ("storage.backup", "Restore a node or a cluster from a backup or from the object store."),
+    "restore": (
+        "storage.backup",
+        "Restore a node or a cluster from a backup or from the object store.",
+    ),
     "recover": ("storage.recover", "Restore single streams from a backup into a running server."),
     "store": ("storage.store", "Verify and clean the object store."),
     "demo": ("demo.command", "Run an end-to-end demo on real data, from streams to tables."),
@@ -96,17 +108,29 @@ class Verbs(CommandGroup):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names without loading their modules."""
-        found = [CompletionItem(name, help=text) for name, (_, text) in VERBS.items() if name.startswith(incomplete)]
-        return found if not incomplete.startswith("-") else super(click.Group, self).shell_complete(ctx, incomplete)
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in VERBS.items()
+            if name.startswith(incomplete)
+        ]
+        return (
+            found
+            if not incomplete.startswith("-")
+            else super(click.Group, self).shell_complete(ctx, incomplete)
+        )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else " 'polynya --help' lists the commands."
+            hint = (
+                f" Did you mean '{near[0]}'?" if near else " 'polynya --help' lists the commands."
+            )
             raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -119,9 +143,18 @@ def _say_version(context: click.Context, _: click.Parameter, asked: bool) -> Non
         context.exit()
 
 
-@click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Verbs,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and its commit, and exit."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version and its commit, and exit.",
 )
 def cli() -> None:
     """Append and tail streams over HTTP, and query every stream as a table.
@@ -159,7 +192,9 @@ def _run(arguments: list[str] | None) -> NoReturn:
     except BrokenPipeError:
         _broken_pipe()
     except SystemExit:
-        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click maps a broken pipe to 1
+        if type(sys.stdout).__name__.endswith(
+            "PacifyFlushWrapper"
+        ):  # click maps a broken pipe to 1
             sys.exit(exits.BROKEN_PIPE)
         raise
 
@@ -173,6 +208,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _broken_pipe() -> NoReturn:
-    """Exit silently: the reader of stdout is gone, and the interpreter's flush must not fail again."""
+    """Exit silently: the reader of stdout is gone, and the interpreter's flush must not fail
+    again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(exits.BROKEN_PIPE)

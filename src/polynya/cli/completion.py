@@ -13,7 +13,8 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command("completion")
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
 def completion_command(shell: str) -> None:
-    """Print the completion script of SHELL. Stream names are fetched from the server while you type.
+    """Print the completion script of SHELL. Stream names are fetched from the server while you
+    type.
 
     \b
     polynya completion bash > ~/.local/share/bash-completion/completions/polynya
@@ -26,4 +27,8 @@ def completion_command(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     # Click's script for fish splits a help text at every comma and shows only the first part.
-    click.echo(found(cli, {}, PROGRAM, VARIABLE).source().replace('(string split "," $', '(string split --max 1 "," $'))
+    click.echo(
+        found(cli, {}, PROGRAM, VARIABLE)
+        .source()
+        .replace('(string split "," $', '(string split --max 1 "," $')
+    )

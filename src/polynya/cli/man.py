@@ -35,7 +35,12 @@ def man_page() -> str:
 
     lines = [f'.TH POLYNYA 1 "" "polynya {_text(polynya.__version__)}" "User Commands"', ".SH NAME"]
     lines += [r"polynya \- append and tail streams over HTTP, and query every stream as a table"]
-    lines += [".SH SYNOPSIS", r".B polynya", r"\fICOMMAND\fR [\fIOPTIONS\fR] [\fIARGUMENTS\fR]", ".SH DESCRIPTION"]
+    lines += [
+        ".SH SYNOPSIS",
+        r".B polynya",
+        r"\fICOMMAND\fR [\fIOPTIONS\fR] [\fIARGUMENTS\fR]",
+        ".SH DESCRIPTION",
+    ]
     lines += list(_body(inspect.cleandoc(cli.help or "")))
     lines += [".SH COMMANDS"]
     for command, context in all_commands():
@@ -44,7 +49,11 @@ def man_page() -> str:
     lines += [".SH ENVIRONMENT"]
     for name, doc in CLIENT_VARIABLES.items():
         lines += [".TP", rf"\fB{_text(name)}\fR", _text(doc.replace("`", "")).capitalize() + "."]
-    lines += [".TP", rf"\fB{PREFIX}\fR\fISETTING\fR", "Each setting of a node has a variable: 'polynya config show' lists the settings."]
+    lines += [
+        ".TP",
+        rf"\fB{PREFIX}\fR\fISETTING\fR",
+        "Each setting of a node has a variable: 'polynya config show' lists the settings.",
+    ]
     lines += [".SH FILES"]
     for name, doc in _FILES:
         lines += [".TP", rf"\fI{_text(name)}\fR", _text(doc)]
@@ -52,7 +61,8 @@ def man_page() -> str:
 
 
 def all_commands(**settings: Any) -> Iterator[tuple[click.Command, click.Context]]:
-    """Yield every leaf command in the order of the help, each in a context with these `settings`."""
+    """Yield every leaf command in the order of the help, each in a context with these
+    `settings`."""
     from polynya.cli.app import VERBS, cli
 
     with click.Context(cli, info_name="polynya", **cli.context_settings) as context:

@@ -47,13 +47,21 @@ MILESTONES = {  # the steps that are shown without -v
     "failed": "failed",
     "stopped": "stopped",
 }
-master_option = click.option("--master", metavar="URL", default="", help="The Spark master. Default: all cores of this machine.")
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print every step of the pipeline, with object keys.")
+master_option = click.option(
+    "--master",
+    metavar="URL",
+    default="",
+    help="The Spark master. Default: all cores of this machine.",
+)
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Print every step of the pipeline, with object keys."
+)
 
 
 @click.group("table", cls=CommandGroup)
 def table_command() -> None:
-    """Create, list and sync tables: every stream under a prefix, as rows, in Iceberg and in Delta."""
+    """Create, list and sync tables: every stream under a prefix, as rows, in Iceberg and in
+    Delta."""
 
 
 @table_command.command("create")
@@ -62,22 +70,33 @@ def table_command() -> None:
     "--prefix",
     metavar="PREFIX",
     required=True,
-    help="The streams whose names begin with it are in the table; a word also means the bucket of that name.",
+    help=(
+        "The streams whose names begin with it are in the table; a word also means the bucket of "
+        "that name."
+    ),
 )
 @click.option(
     "--column",
     "columns",
     metavar="FIELD:TYPE",
     multiple=True,
-    help="Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be repeated.",
+    help=(
+        "Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be "
+        "repeated."
+    ),
 )
-@click.option("--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records.")
+@click.option(
+    "--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records."
+)
 @as_json
 @server_option
-def table_create_command(client: Client, name: str, prefix: str, hold: bool, columns: tuple[str, ...], as_json: bool) -> None:
+def table_create_command(
+    client: Client, name: str, prefix: str, hold: bool, columns: tuple[str, ...], as_json: bool
+) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
 
-    It has rows after 'polynya table sync'. Succeeds if the table exists with the same prefix and options.
+    It has rows after 'polynya table sync'. Succeeds if the table exists with the same prefix and
+    options.
 
     \b
     polynya table create flights --prefix flights/
@@ -89,7 +108,9 @@ def table_create_command(client: Client, name: str, prefix: str, hold: bool, col
     wanted |= {"hold": True} if hold else {}
     wanted |= {"columns": dict(map(_declared, columns))} if columns else {}
     content = msgspec.json.encode(wanted)
-    answer = client.call("PUT", _path(name), content=content, headers={"content-type": "application/json"})
+    answer = client.call(
+        "PUT", _path(name), content=content, headers={"content-type": "application/json"}
+    )
     told = answer.json()
     if as_json:
         more = {key: told[key] for key in ("covered", "taken_by", "taken_from") if key in told}
@@ -103,22 +124,37 @@ def table_create_command(client: Client, name: str, prefix: str, hold: bool, col
 def _declared(column: str) -> tuple[str, str]:
     field, colon, kind = column.rpartition(":")
     if not colon or not field:
-        raise exits.Misused(f"--column '{column}' has no type; expected FIELD:TYPE, for example id:long")
+        raise exits.Misused(
+            f"--column '{column}' has no type; expected FIELD:TYPE, for example id:long"
+        )
     return field, kind
 
 
 def _tell_covered(told: dict[str, Any], prefix: str) -> None:
-    """Print how many streams a table covers now, some of them, and the tables that share its prefix."""
+    """Print how many streams a table covers now, some of them, and the tables that share its
+    prefix."""
     streams, names = told["table"]["streams"], told.get("covered", [])
     if not streams:
-        output.notice(f"  warning: no stream name starts with '{prefix}' yet, so the table stays empty; 'polynya ls' lists the streams")
+        output.notice(
+            f"  warning: no stream name starts with '{prefix}' yet, so the table stays empty; "
+            "'polynya ls' lists the streams"
+        )
     else:
         more = ", …" if streams > len(names) else ""
-        output.notice(f"  it covers {output.counted(streams, 'stream')} now: {', '.join(map(output.visible, names))}{more}")
+        output.notice(
+            f"  it covers {output.counted(streams, 'stream')} now: "
+            f"{', '.join(map(output.visible, names))}{more}"
+        )
     for other in told.get("taken_by", []):
-        output.notice(f"  table {other['name']} (prefix '{other['prefix']}') takes the streams under its own, longer prefix")
+        output.notice(
+            f"  table {other['name']} (prefix '{other['prefix']}') takes the streams under its "
+            "own, longer prefix"
+        )
     for other in told.get("taken_from", []):
-        output.notice(f"  it takes these streams over from table {other['name']} (prefix '{other['prefix']}'), where its rows stay")
+        output.notice(
+            f"  it takes these streams over from table {other['name']} (prefix "
+            f"'{other['prefix']}'), where its rows stay"
+        )
 
 
 @table_command.command("describe")
@@ -150,7 +186,9 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "ranges set aside": f"{table['ranges_aside']} ({output.counted(table['records_aside'], 'record')})",
         "records trimmed": table["records_trimmed"],
         "records ended": table["records_ended"],
-        "fields without a column": None if without is None else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
+        "fields without a column": None
+        if without is None
+        else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
         "holds": "yes" if table["hold"] else "no",
         "Iceberg": table["iceberg"] or "no job yet",
         "Delta": table["delta"] or "no job yet",
@@ -196,7 +234,9 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
     if as_json:
         output.json_line({"table": name, "ranges": told["ranges"]})
     elif told["ranges"]:
-        output.notice(f"the next job of table {name} reads {output.counted(told['ranges'], 'range')} again")
+        output.notice(
+            f"the next job of table {name} reads {output.counted(told['ranges'], 'range')} again"
+        )
     else:
         output.notice(f"no range of table {name} is set aside")
 
@@ -205,7 +245,8 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
 @as_json
 @server_option
 def table_ls_command(client: Client, as_json: bool) -> None:
-    """List the tables: their locations in both formats, their size, and their lag behind the streams.
+    """List the tables: their locations in both formats, their size, and their lag behind the
+    streams.
 
     \b
     polynya table ls
@@ -215,17 +256,41 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     if as_json:
         output.json_line(tables)
     elif tables:
-        heads = ("name", "prefix", "streams", "rows", "dead letters", "set aside", "files", "lag", "iceberg", "delta")
+        heads = (
+            "name",
+            "prefix",
+            "streams",
+            "rows",
+            "dead letters",
+            "set aside",
+            "files",
+            "lag",
+            "iceberg",
+            "delta",
+        )
         keys = ("name", "prefix", "streams", "rows", "dead_rows", "ranges_aside", "files")
-        output.table(heads, [[*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]] for table in tables])
+        output.table(
+            heads,
+            [
+                [*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]]
+                for table in tables
+            ],
+        )
         for table in tables:
             if trimmed := table.get("records_trimmed"):
-                output.notice(f"{table['name']}: {output.counted(trimmed, 'record')} were trimmed before a job read them")
+                output.notice(
+                    f"{table['name']}: {output.counted(trimmed, 'record')} were trimmed before a "
+                    "job read them"
+                )
             if ended := table.get("records_ended"):
-                output.notice(f"{table['name']}: {output.counted(ended, 'record')} ended with their streams before a job read them")
+                output.notice(
+                    f"{table['name']}: {output.counted(ended, 'record')} ended with their streams "
+                    "before a job read them"
+                )
             if aside := table.get("ranges_aside"):
                 output.notice(
-                    f"{table['name']}: {output.counted(aside, 'range')} set aside ({output.counted(table['records_aside'], 'record')});"
+                    f"{table['name']}: {output.counted(aside, 'range')} set aside "
+                    f"({output.counted(table['records_aside'], 'record')});"
                     f" see 'polynya table failures {table['name']}'"
                 )
     else:
@@ -238,10 +303,14 @@ def table_ls_command(client: Client, as_json: bool) -> None:
 @verbose_option
 @as_json
 @server_option
-def sync_command(client: Client, tables: tuple[str, ...], master: str, verbose: bool, as_json: bool) -> None:
-    """Sync TABLES (default: all) with Spark: they then hold everything acknowledged before the command.
+def sync_command(
+    client: Client, tables: tuple[str, ...], master: str, verbose: bool, as_json: bool
+) -> None:
+    """Sync TABLES (default: all) with Spark: they then hold everything acknowledged before the
+    command.
 
-    Safe to stop, repeat and run concurrently: every record becomes one row. With the embedded store it runs only on the server's machine.
+    Safe to stop, repeat and run concurrently: every record becomes one row. With the embedded store
+    it runs only on the server's machine.
 
     \b
     polynya table sync
@@ -255,7 +324,12 @@ def sync_command(client: Client, tables: tuple[str, ...], master: str, verbose: 
         failed: TablesFailed | None = None
         try:
             with stop_on_signals(), steps("requesting a plan") as doing:
-                outcomes = compact(coordinator_of(client), tables, spark_factory(master), narrated(doing, verbose=verbose))
+                outcomes = compact(
+                    coordinator_of(client),
+                    tables,
+                    spark_factory(master),
+                    narrated(doing, verbose=verbose),
+                )
         except TablesFailed as fault:
             outcomes, failed = fault.outcomes, fault
         except Stopped as stopped:
@@ -263,13 +337,28 @@ def sync_command(client: Client, tables: tuple[str, ...], master: str, verbose: 
                 output.notice(f"stopped: {stopped}")
             raise KeyboardInterrupt from None
     if as_json:
-        rows = ({"table": done.table.name, "job": done.job, "rows": done.rows, "dead_rows": done.dead_rows} for done in outcomes)
+        rows = (
+            {
+                "table": done.table.name,
+                "job": done.job,
+                "rows": done.rows,
+                "dead_rows": done.dead_rows,
+            }
+            for done in outcomes
+        )
         output.json_line(list(rows))
     elif not outcomes and failed is None:
         output.notice("nothing new: all tables are up to date")
     for done in outcomes:
-        dead = f", and {output.counted(done.dead_rows, 'row')} to the dead letters ({done.table.name}__dlq)" if done.dead_rows else ""
-        output.notice(f"{done.table.name}: job {done.job} added {output.counted(done.rows, 'row')}{dead}")
+        dead = (
+            f", and {output.counted(done.dead_rows, 'row')} to the dead letters "
+            f"({done.table.name}__dlq)"
+            if done.dead_rows
+            else ""
+        )
+        output.notice(
+            f"{done.table.name}: job {done.job} added {output.counted(done.rows, 'row')}{dead}"
+        )
     if failed is not None:
         with explained():
             raise failed if len(failed.faults) > 1 else _alone(failed)
@@ -278,14 +367,21 @@ def sync_command(client: Client, tables: tuple[str, ...], master: str, verbose: 
 def _alone(failed: TablesFailed) -> Exception:
     """Return the fault of the only table that failed, which determines the exit code."""
     ((name, fault),) = failed.faults.items()
-    return type(fault)(f"table '{name}': {fault}") if type(fault) in (OutcomeUnknown, Unavailable) else failed
+    return (
+        type(fault)(f"table '{name}': {fault}")
+        if type(fault) in (OutcomeUnknown, Unavailable)
+        else failed
+    )
 
 
 compact_command = click.Command(
     "compact",
     callback=sync_command.callback,
     params=sync_command.params,
-    help="Sync TABLES (default: all): a second name of 'polynya table sync'.\n\n\b\npolynya compact flights",
+    help=(
+        "Sync TABLES (default: all): a second name of 'polynya table sync'.\n\n\b\npolynya "
+        "compact flights"
+    ),
 )
 
 
@@ -296,11 +392,20 @@ def lake_command() -> None:
 
 @lake_command.command("run")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
-@click.option("--interval", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="The pause between two syncs.")
+@click.option(
+    "--interval",
+    metavar="DURATION",
+    type=SECONDS,
+    default="1min",
+    show_default=True,
+    help="The pause between two syncs.",
+)
 @master_option
 @verbose_option
 @server_option
-def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, master: str, verbose: bool) -> None:
+def lake_run_command(
+    client: Client, tables: tuple[str, ...], interval: float, master: str, verbose: bool
+) -> None:
     """Sync TABLES (default: all) repeatedly until SIGTERM or Ctrl-C, in one Spark session.
 
     'polynya serve --lake-interval 1min' runs this as a child of the server.
@@ -312,7 +417,13 @@ def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, m
         check_pipeline()
         from polynya.lakehouse.worker import run_worker
 
-        run_worker(coordinator_of(client), tables, spark_factory(master), told(verbose=verbose), interval_seconds=interval)
+        run_worker(
+            coordinator_of(client),
+            tables,
+            spark_factory(master),
+            told(verbose=verbose),
+            interval_seconds=interval,
+        )
 
 
 @click.command("sql")
@@ -371,12 +482,15 @@ def location(table: dict[str, Any], key: str) -> str:
     """Return the URI of a table's object or folder."""
     store = table["store"]
     if store["kind"] == "s3":
-        return "/".join(part for part in (f"s3://{store['bucket']}", store["root"].strip("/"), key) if part)
+        return "/".join(
+            part for part in (f"s3://{store['bucket']}", store["root"].strip("/"), key) if part
+        )
     return f"file://{store['root'].rstrip('/')}/{key}"
 
 
 def _shown(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table as `table ls --json` prints it: with Delta's full URI, and null before the first build."""
+    """Return a table as `table ls --json` prints it: with Delta's full URI, and null before the
+    first build."""
     built = bool(table["iceberg"])
     own = {
         "iceberg": table["iceberg"] or None,
@@ -424,7 +538,9 @@ def _print_json(columns: list[str], blocks: Iterator[list[tuple[Any, ...]]]) -> 
     import msgspec
 
     encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
-    names = [name if name not in columns[:at] else f"{name}_{at + 1}" for at, name in enumerate(columns)]
+    names = [
+        name if name not in columns[:at] else f"{name}_{at + 1}" for at, name in enumerate(columns)
+    ]
     before = b"["
     for block in blocks:
         rows = encoder.encode([dict(zip(names, map(_plain, row), strict=True)) for row in block])

@@ -1,14 +1,19 @@
-"""The Python client: read, follow and append to the streams of a server, from blocking or asyncio code.
+"""The Python client: read, follow and append to the streams of a server, from blocking or asyncio
+code.
 
-The protocol logic is sans-I/O (`calls`, `verbs`, `streams`, `reading`, `producing`, `workers`). An `Operation` is a generator
-that yields effects (`messages`) and receives their results together with the time and a random number. A producer is a state machine
-without I/O. `blocking` and `aio` carry out the effects over HTTP (`http`).
+The protocol logic is sans-I/O (`calls`, `verbs`, `streams`, `reading`, `producing`, `workers`). An
+`Operation` is a generator that yields effects (`messages`) and receives their results together with
+the time and a random number. A producer is a state machine without I/O. `blocking` and `aio` carry
+out the effects over HTTP (`http`).
 
 Guarantees:
-* Every error says whether the request was applied, refused, or has an unknown outcome. The client never reports a refused or unknown
+* Every error says whether the request was applied, refused, or has an unknown outcome. The client
+  never reports a refused or unknown
   request as applied.
-* Requests that are safe to repeat are retried after lost connections, restarts and throttling, within the limits of the `Retry` policy.
-* A producer stores each record once and in order, or fails and reports how many records were stored.
+* Requests that are safe to repeat are retried after lost connections, restarts and throttling,
+  within the limits of the `Retry` policy.
+* A producer stores each record once and in order, or fails and reports how many records were
+  stored.
 * A reader delivers every record once and in order across reconnects, and exposes its offset.
 * Workers of a group receive every record at least once.
 """
@@ -42,7 +47,17 @@ from polynya.client.errors import (
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
-from polynya.client.values import NOW, START, Appended, Consistency, Created, Facts, Page, Record, Trimming
+from polynya.client.values import (
+    NOW,
+    START,
+    Appended,
+    Consistency,
+    Created,
+    Facts,
+    Page,
+    Record,
+    Trimming,
+)
 from polynya.client.workers import Job
 
 __all__ = [

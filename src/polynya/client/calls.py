@@ -1,4 +1,5 @@
-"""One request run to completion: sent, retried where that is safe, and answered or failed with a typed error."""
+"""One request run to completion: sent, retried where that is safe, and answered or failed with a
+typed error."""
 
 from __future__ import annotations
 
@@ -7,14 +8,33 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from polynya.client.errors import AnswerDamaged, ClientError, Outcome, OutcomeUnknown, Unavailable, refused, said
-from polynya.client.messages import Backoff, Broken, EffectResult, HttpRequest, HttpResponse, Operation, Pause, Retry, Send
+from polynya.client.errors import (
+    AnswerDamaged,
+    ClientError,
+    Outcome,
+    OutcomeUnknown,
+    Unavailable,
+    refused,
+    said,
+)
+from polynya.client.messages import (
+    Backoff,
+    Broken,
+    EffectResult,
+    HttpRequest,
+    HttpResponse,
+    Operation,
+    Pause,
+    Retry,
+    Send,
+)
 
 Result = TypeVar("Result")
 
 LATER = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses of transient failures
 REFUSED_BY_STATUS = frozenset((425, 429))  # statuses that imply that nothing was applied
-NOT_LATER = frozenset(("PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS"))  # transient, but not within a retry period
+# transient, but not within a retry period
+NOT_LATER = frozenset(("PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS"))
 
 
 class Verdict(enum.Enum):
@@ -35,7 +55,11 @@ def judge(what: HttpResponse | Broken) -> Verdict | None:
     if what.status in LATER:
         if said(what).code in NOT_LATER:
             return Verdict.NEVER
-        return Verdict.NOTHING if outcome == "refused" or what.status in REFUSED_BY_STATUS else Verdict.PERHAPS
+        return (
+            Verdict.NOTHING
+            if outcome == "refused" or what.status in REFUSED_BY_STATUS
+            else Verdict.PERHAPS
+        )
     return Verdict.PERHAPS if outcome == "unknown" else Verdict.NEVER
 
 
@@ -50,8 +74,9 @@ def call(
 ) -> Operation[Result]:
     """Send a request until it succeeds, and return `take(response)`. Raises `ClientError`.
 
-    An `AnswerDamaged` raised by `take` counts as a failed attempt. `repeatable` marks an idempotent request, which is retried even when
-    an attempt may have been applied. `again` builds the request to send after a response that broke off."""
+    An `AnswerDamaged` raised by `take` counts as a failed attempt. `repeatable` marks an idempotent
+    request, which is retried even when an attempt may have been applied. `again` builds the request
+    to send after a response that broke off."""
     backoff = Backoff(retry)
     reads = request.method in ("GET", "HEAD")
     perhaps = False  # an attempt may have been applied
@@ -73,7 +98,11 @@ def call(
                 error.outcome = Outcome.UNKNOWN  # an earlier attempt may have been applied
             raise error
         perhaps |= verdict is Verdict.PERHAPS
-        pause = backoff.pause(effect_result, retry_after(outcome)) if repeatable or not perhaps else None
+        pause = (
+            backoff.pause(effect_result, retry_after(outcome))
+            if repeatable or not perhaps
+            else None
+        )
         if pause is None:
             raise damage or failure(outcome, what, perhaps=perhaps and not reads)
         yield Pause(pause)
@@ -93,12 +122,17 @@ def retry_after(what: HttpResponse | Broken) -> float:
 
 
 def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> ClientError:
-    """Return the error to raise when retries are exhausted. `perhaps`: an attempt may have been applied."""
+    """Return the error to raise when retries are exhausted. `perhaps`: an attempt may have been
+    applied."""
     kind = OutcomeUnknown if perhaps else Unavailable
     if isinstance(last, Broken):
-        return kind(f"{what}: {'no response' if last.sent else 'the server is unreachable'}: {last.why}")
+        return kind(
+            f"{what}: {'no response' if last.sent else 'the server is unreachable'}: {last.why}"
+        )
     told = said(last)
-    error = kind(f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id)
+    error = kind(
+        f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id
+    )
     error.retry_after = retry_after(last)
     return error
 
@@ -107,7 +141,10 @@ def header(answer: HttpResponse, name: str, what: str) -> str:
     """Return a header that a success must have. Raises `AnswerDamaged`."""
     value = answer.headers.get(name)
     if value is None:
-        raise AnswerDamaged(f"{what}: the response lacks {name}; check that the URL is a Durable Streams server", status=answer.status)
+        raise AnswerDamaged(
+            f"{what}: the response lacks {name}; check that the URL is a Durable Streams server",
+            status=answer.status,
+        )
     return value
 
 
@@ -123,6 +160,9 @@ def stream_target(name: str, query: Mapping[str, str] | None = None) -> str:
 def quoted_name(name: str) -> str:
     """Quote a stream name for a URL.
 
-    The segments '.' and '..' are quoted too, so that the server refuses them. The HTTP library would resolve them and reach another
-    stream."""
-    return "/".join(segment.replace(".", "%2E") if segment in (".", "..") else segment for segment in quote(name, safe="/").split("/"))
+    The segments '.' and '..' are quoted too, so that the server refuses them. The HTTP library
+    would resolve them and reach another stream."""
+    return "/".join(
+        segment.replace(".", "%2E") if segment in (".", "..") else segment
+        for segment in quote(name, safe="/").split("/")
+    )

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.client.clock import effect_result
 from polynya.client.errors import ClientError
-from polynya.client.messages import Deliver, Effect, EffectResult, Open, Operation, Pause, ReadMore, Send
+from polynya.client.messages import (
+    Deliver,
+    Effect,
+    EffectResult,
+    Open,
+    Operation,
+    Pause,
+    ReadMore,
+    Send,
+)
 
 if TYPE_CHECKING:
     from polynya.client.http import AsyncOpened, AsyncWire, Opened, Wire
@@ -59,7 +68,8 @@ class Driver:
 
 
 class Feed(Iterator[Any]):
-    """Iterate over the values that an operation yields. After an error every later call raises the error again instead of ending the iteration."""
+    """Iterate over the values that an operation yields. After an error every later call raises the
+    error again instead of ending the iteration."""
 
     def __init__(self, wire: Wire, operation: Operation[None]) -> None:
         self._line = Driver(wire)
@@ -130,8 +140,8 @@ class AsyncDriver:
 class AsyncFeed(AsyncIterator[Any]):
     """Iterate over the values that an operation yields.
 
-    Cancelling a caller loses nothing: the pending effect continues, and the next call awaits it. After an error every later call raises
-    the error again instead of ending the iteration."""
+    Cancelling a caller loses nothing: the pending effect continues, and the next call awaits it.
+    After an error every later call raises the error again instead of ending the iteration."""
 
     def __init__(self, wire: AsyncWire, operation: Operation[None]) -> None:
         self._line = AsyncDriver(wire)
@@ -192,7 +202,8 @@ class AsyncFeed(AsyncIterator[Any]):
 
 
 async def _ended(doing: asyncio.Task[EffectResult]) -> None:
-    """Wait until the task ends, without raising its error; the waiter may be cancelled. (`asyncio.wait` costs three times as much.)"""
+    """Wait until the task ends, without raising its error; the waiter may be cancelled.
+    (`asyncio.wait` costs three times as much.)"""
     ended = asyncio.get_running_loop().create_future()
 
     def end(_: asyncio.Task[EffectResult]) -> None:
@@ -218,4 +229,6 @@ def _break(error: BaseException) -> ClientError | None:
         return None
     if isinstance(error, ClientError):
         return error
-    return ClientError(f"interrupted by {type(error).__name__}: create a new one; a reader resumes at its `offset`")
+    return ClientError(
+        f"interrupted by {type(error).__name__}: create a new one; a reader resumes at its `offset`"
+    )

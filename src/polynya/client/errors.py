@@ -1,4 +1,5 @@
-"""The errors of the client, classified by the outcome of the request: applied, refused, or unknown."""
+"""The errors of the client, classified by the outcome of the request: applied, refused, or
+unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from polynya.client.messages import HttpResponse
 
 
 class Outcome(enum.Enum):
-    """The outcome of a request. Retrying a REFUSED request is safe. Retrying one with an UNKNOWN outcome may apply it twice."""
+    """The outcome of a request. Retrying a REFUSED request is safe. Retrying one with an UNKNOWN
+    outcome may apply it twice."""
 
     APPLIED = "applied"
     REFUSED = "refused"
@@ -20,13 +22,16 @@ class Outcome(enum.Enum):
 class ClientError(Exception):
     """The base of all client errors.
 
-    `code` is the server's error code (docs/errors.md) or "". `status` is the HTTP status or 0. `request_id` identifies the request in the
-    server's log. `retry_after` is the wait in seconds that the server asked for, or 0. `outcome` says whether the request was applied."""
+    `code` is the server's error code (docs/errors.md) or "". `status` is the HTTP status or 0.
+    `request_id` identifies the request in the server's log. `retry_after` is the wait in seconds
+    that the server asked for, or 0. `outcome` says whether the request was applied."""
 
     outcome = Outcome.REFUSED
     retry_after = 0.0
 
-    def __init__(self, message: str, *, code: str = "", status: int = 0, request_id: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: str = "", status: int = 0, request_id: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
@@ -35,20 +40,24 @@ class ClientError(Exception):
 
     def __str__(self) -> str:
         tail = f" [{self.code}]" if self.code else ""
-        return f"{self.message}{tail}" + (f" (request {self.request_id})" if self.request_id else "")
+        return f"{self.message}{tail}" + (
+            f" (request {self.request_id})" if self.request_id else ""
+        )
 
 
 class Refused(ClientError):
-    """The server refused the request and applied nothing. The same request would be refused again."""
+    """The server refused the request and applied nothing. The same request would be refused
+    again."""
 
 
 class Unavailable(ClientError):
-    """No server was reachable or ready, and nothing was applied. Raised when the retry policy is exhausted."""
+    """No server was reachable or ready, and nothing was applied. Raised when the retry policy is
+    exhausted."""
 
 
 class OutcomeUnknown(ClientError):
-    """The request may have been applied: the response was lost, or said so. Read the stream back, or use a producer, whose retries are
-    idempotent."""
+    """The request may have been applied: the response was lost, or said so. Read the stream back,
+    or use a producer, whose retries are idempotent."""
 
     outcome = Outcome.UNKNOWN
 
@@ -72,7 +81,8 @@ class StreamGone(Refused):
 
 
 class StreamReplaced(Refused):
-    """The stream was deleted and recreated since this handle or reader first used it. Records read so far belong to the deleted stream."""
+    """The stream was deleted and recreated since this handle or reader first used it. Records read
+    so far belong to the deleted stream."""
 
 
 class StreamExists(Refused):
@@ -102,7 +112,8 @@ class ProducerFenced(Refused):
 
 
 class ProducerGap(Refused):
-    """The server expects another sequence number: it no longer knows this producer, or another process writes under the same id."""
+    """The server expects another sequence number: it no longer knows this producer, or another
+    process writes under the same id."""
 
     expected = 0
     received = 0
@@ -111,11 +122,14 @@ class ProducerGap(Refused):
 class ProducerFailed(ClientError):
     """The producer failed and accepts no more records; `cause` is the reason.
 
-    Of its records, `applied` are durable and `refused` are certainly not stored. The next `unknown` records after the applied ones may be
-    stored. Batches stay in order: none is applied after a gap."""
+    Of its records, `applied` are durable and `refused` are certainly not stored. The next `unknown`
+    records after the applied ones may be stored. Batches stay in order: none is applied after a
+    gap."""
 
     def __init__(self, cause: ClientError, *, applied: int, refused: int, unknown: int) -> None:
-        said = f"{cause.message} ({applied} records applied, {refused} refused" + (f", {unknown} unknown)" if unknown else ")")
+        said = f"{cause.message} ({applied} records applied, {refused} refused" + (
+            f", {unknown} unknown)" if unknown else ")"
+        )
         super().__init__(said, code=cause.code, status=cause.status, request_id=cause.request_id)
         self.cause = cause
         self.applied = applied
@@ -125,7 +139,8 @@ class ProducerFailed(ClientError):
 
 
 class LeaseLost(Refused):
-    """The lease on a group's lane has expired: another worker may hold it. Unacknowledged records are delivered again."""
+    """The lease on a group's lane has expired: another worker may hold it. Unacknowledged records
+    are delivered again."""
 
 
 _BY_CODE: dict[str, type[Refused]] = {
@@ -167,11 +182,14 @@ class _Body(msgspec.Struct):
 
 
 def refused(answer: HttpResponse, what: str) -> Refused:
-    """Return the typed error of a refusal that no retry helps. `what` names the operation, as in "append to 'orders'"."""
+    """Return the typed error of a refusal that no retry helps. `what` names the operation, as in
+    "append to 'orders'"."""
     told = said(answer)
     code = told.code or _code_of(answer)
     message = _WORDS.get(code, told.message) if not answer.body else told.message
-    error = _BY_CODE.get(code, Refused)(f"{what}: {message}", code=code, status=answer.status, request_id=told.request_id)
+    error = _BY_CODE.get(code, Refused)(
+        f"{what}: {message}", code=code, status=answer.status, request_id=told.request_id
+    )
     headers = answer.headers
     if isinstance(error, StreamClosed):
         error.offset = headers.get("stream-next-offset", "")
@@ -191,11 +209,16 @@ def said(answer: HttpResponse) -> _Told:
         return msgspec.json.decode(answer.body, type=_Body).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = answer.body[:200].decode(errors="replace").strip()
-        return _Told("", f"the server responded {answer.status}" + (f": {text}" if text else ""), answer.headers.get("x-request-id", ""))
+        return _Told(
+            "",
+            f"the server responded {answer.status}" + (f": {text}" if text else ""),
+            answer.headers.get("x-request-id", ""),
+        )
 
 
 def _code_of(answer: HttpResponse) -> str:
-    """Derive the error code of a response without one: to HEAD, or from another implementation of the protocol."""
+    """Derive the error code of a response without one: to HEAD, or from another implementation of
+    the protocol."""
     headers = answer.headers
     if answer.status == 409 and "stream-closed" in headers:
         return "STREAM_CLOSED"
@@ -205,7 +228,9 @@ def _code_of(answer: HttpResponse) -> str:
         return "PRODUCER_STALE"
     if answer.status == 410 and "stream-retained-offset" in headers:
         return "TRIMMED"
-    return {401: "UNAUTHORIZED", 404: "NOT_FOUND", 410: "GONE", 412: "INCARNATION_MISMATCH"}.get(answer.status, "")
+    return {401: "UNAUTHORIZED", 404: "NOT_FOUND", 410: "GONE", 412: "INCARNATION_MISMATCH"}.get(
+        answer.status, ""
+    )
 
 
 def _number(text: str | None) -> int:

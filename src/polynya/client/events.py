@@ -6,7 +6,8 @@ import codecs
 
 import msgspec
 
-EVENT_BYTES_MAX = 64 << 20  # an event holds one append or one page; a larger one is not from a Polynya server
+# an event holds one append or one page; a larger one is not from a Polynya server
+EVENT_BYTES_MAX = 64 << 20
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -30,7 +31,8 @@ class EventParser:
         self._line_size = 0
 
     def feed(self, piece: bytes) -> list[Event]:
-        """Return the events that this piece completes. Raises ValueError when an event is too large."""
+        """Return the events that this piece completes. Raises ValueError when an event is too
+        large."""
         found = []
         for line in self._lines(piece):
             if line:

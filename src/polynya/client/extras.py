@@ -13,11 +13,35 @@ from polynya.client.messages import HttpRequest
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?|", re.ASCII)
 _OWN_HEADERS = frozenset(
-    ("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "te", "trailer",
-     "transfer-encoding", "upgrade")
-)  # fmt: skip
+    (
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
 _OWN_PREFIXES = ("stream-", "producer-")
-_OWN_PARAMS = frozenset(("offset", "from_time", "live", "cursor", "max_bytes", "consistency", "prefix", "after", "limit"))
+_OWN_PARAMS = frozenset(
+    (
+        "offset",
+        "from_time",
+        "live",
+        "cursor",
+        "max_bytes",
+        "consistency",
+        "prefix",
+        "after",
+        "limit",
+    )
+)
 
 
 class Extras(msgspec.Struct, frozen=True):
@@ -41,7 +65,8 @@ class Extras(msgspec.Struct, frozen=True):
 
 
 def extras_of(headers: Mapping[str, str] | None, params: Mapping[str, str] | None) -> Extras:
-    """Validate custom headers and parameters. Raises ValueError for names that the client sets, and for invalid names or values."""
+    """Validate custom headers and parameters. Raises ValueError for names that the client sets, and
+    for invalid names or values."""
     taken: dict[str, str] = {}
     for name, value in (headers or {}).items():
         key = name.lower()
@@ -50,11 +75,18 @@ def extras_of(headers: Mapping[str, str] | None, params: Mapping[str, str] | Non
         if key in _OWN_HEADERS or key.startswith(_OWN_PREFIXES):
             raise ValueError(f"the header {name!r} is set by the client and cannot be passed")
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise ValueError(f"the value of the header {name!r} must be printable ASCII text without spaces at its ends")
+            raise ValueError(
+                f"the value of the header {name!r} must be printable ASCII text without spaces at "
+                "its ends"
+            )
         taken[key] = value
     for name, value in (params or {}).items():
         if name in _OWN_PARAMS:
-            raise ValueError(f"the query parameter {name!r} is set by the client and cannot be passed")
+            raise ValueError(
+                f"the query parameter {name!r} is set by the client and cannot be passed"
+            )
         if not name or not isinstance(value, str):
-            raise ValueError(f"the query parameter {name!r} needs a name and a string value, not {value!r}")
+            raise ValueError(
+                f"the query parameter {name!r} needs a name and a string value, not {value!r}"
+            )
     return Extras(taken, dict(params or {}))

@@ -1,4 +1,5 @@
-"""Properties that the handles of both clients share: a reader's position, a producer's progress, a worker's name."""
+"""Properties that the handles of both clients share: a reader's position, a producer's progress, a
+worker's name."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from polynya.client.workers import Worker
 
 
 class Position:
-    """The position of a reader. `offset` is after the last record handed out; another reader can resume there.
+    """The position of a reader. `offset` is after the last record handed out; another reader can
+    resume there.
 
-    A page without records also advances the offset once no record waits to be handed out. A `live` reader does not show such pages."""
+    A page without records also advances the offset once no record waits to be handed out. A `live`
+    reader does not show such pages."""
 
     def __init__(self, place: ReadPosition, *, live: bool) -> None:
         self._place = place

@@ -1,7 +1,8 @@
 """HTTP for both clients: send requests with httpx and return responses or broken attempts.
 
-httpx is maintained, already a dependency, and offers one interface for blocking and asyncio with TLS, proxies and pooling. Requests are
-few and large (pages, batches), so its cost per request is not the limit.
+httpx is maintained, already a dependency, and offers one interface for blocking and asyncio with
+TLS, proxies and pooling. Requests are few and large (pages, batches), so its cost per request is
+not the limit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from polynya.client.messages import CONNECT_SECONDS, Broken, HttpRequest, HttpRe
 from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS, NodeRouter, is_loopback, server_list
 from polynya.client.values import SERVER_DEFAULT
 
-KEEP_SECONDS = 30.0  # idle connections; the server keeps them longer, so that none closes just as it is reused
+# idle connections; the server keeps them longer, so that none closes just as it is reused
+KEEP_SECONDS = 30.0
 KEPT_MAX = 32
 NODE = HttpRequest("GET", "/v1/node", silence_seconds=NEXT_SECONDS)
 
@@ -29,7 +31,8 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The servers and credentials of a client. `servers` are the nodes of one cluster. `verify` is True, False, or an `ssl.SSLContext`."""
+    """The servers and credentials of a client. `servers` are the nodes of one cluster. `verify` is
+    True, False, or an `ssl.SSLContext`."""
 
     servers: tuple[str, ...]
     token: str = ""
@@ -42,23 +45,36 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.token or self.extras)
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments for httpx's clients. Raises ValueError when a server is not a URL."""
+        """Return the arguments for httpx's clients. Raises ValueError when a server is not a
+        URL."""
         if not self.servers:
             raise ValueError(f"the server's URL is missing; expected a form like {SERVER_DEFAULT}")
         for server in self.servers:
             url = httpx.URL(server)
             if url.scheme not in ("http", "https") or not url.host:
-                raise ValueError(f"{server!r} is not a server's URL; expected a form like {SERVER_DEFAULT}")
+                raise ValueError(
+                    f"{server!r} is not a server's URL; expected a form like {SERVER_DEFAULT}"
+                )
         if len({httpx.URL(server).scheme for server in self.servers}) > 1:
             raise ValueError("the nodes of a cluster are all https or all http")
-        headers = {"user-agent": f"polynya-python/{polynya.__version__}", "accept": "*/*", "accept-encoding": "identity"}
+        headers = {
+            "user-agent": f"polynya-python/{polynya.__version__}",
+            "accept": "*/*",
+            "accept-encoding": "identity",
+        }
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
         return {
             "headers": headers,
             "verify": self.verify,
-            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_MAX, keepalive_expiry=KEEP_SECONDS),
-            "trust_env": not all(map(is_loopback, self.servers)),  # a proxy cannot reach this machine's loopback
+            "limits": httpx.Limits(
+                max_connections=None,
+                max_keepalive_connections=KEPT_MAX,
+                keepalive_expiry=KEEP_SECONDS,
+            ),
+            "trust_env": not all(
+                map(is_loopback, self.servers)
+            ),  # a proxy cannot reach this machine's loopback
         }
 
 
@@ -89,7 +105,8 @@ class _Extended:
         self._borrowed = False
 
     def extended(self: W, extras: Extras) -> W:
-        """Return a wire that adds more extras to each request. It borrows the connections of this one and never closes them."""
+        """Return a wire that adds more extras to each request. It borrows the connections of this
+        one and never closes them."""
         other = copy.copy(self)
         other.extras = self.extras.joined(extras)
         other.router = self.router.guarded() if extras else self.router
@@ -106,7 +123,8 @@ class Wire(_Extended):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._http = httpx.Client(**options.settings())
-        del self._http.headers["connection"]  # HTTP/1.1 implies keep-alive, and the server recognizes an append's head by its exact bytes
+        # HTTP/1.1 implies keep-alive, and the server recognizes an append's head by its exact bytes
+        del self._http.headers["connection"]
 
     def close(self) -> None:
         if not self._borrowed:
@@ -144,15 +162,30 @@ class Wire(_Extended):
         except (httpx.TransportError, httpx.DecodingError) as error:
             return _broken(error, built.url)
 
-    def _tried(self, request: HttpRequest, once: Callable[[httpx.Request], HttpResponse | Broken]) -> HttpResponse | Broken:
+    def _tried(
+        self, request: HttpRequest, once: Callable[[httpx.Request], HttpResponse | Broken]
+    ) -> HttpResponse | Broken:
         """Send to the preferred server, and to the next one while nothing could be sent."""
         router = self.router
         ways = router.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=router.owns(server, request.target))
-            what = once(self._http.build_request(request.method, server + self.extras.target(request), **parts))
+            parts = _parts(
+                request,
+                self.extras,
+                alone=len(ways) == 1,
+                owner=router.owns(server, request.target),
+            )
+            what = once(
+                self._http.build_request(
+                    request.method, server + self.extras.target(request), **parts
+                )
+            )
             if router.on_answer(server, request.target, _told(what), time.monotonic()):
-                nodes = self._send(self._http.build_request("GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)))
+                nodes = self._send(
+                    self._http.build_request(
+                        "GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)
+                    )
+                )
                 router.met(_nodes(nodes))
                 router.on_answer(server, request.target, _told(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
@@ -222,15 +255,30 @@ class AsyncWire(_Extended):
             return _broken(error, built.url)
 
     async def _tried(
-        self, request: HttpRequest, once: Callable[[httpx.Request], Awaitable[HttpResponse | Broken]]
+        self,
+        request: HttpRequest,
+        once: Callable[[httpx.Request], Awaitable[HttpResponse | Broken]],
     ) -> HttpResponse | Broken:
         router = self.router
         ways = router.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=router.owns(server, request.target))
-            what = await once(self._http.build_request(request.method, server + self.extras.target(request), **parts))
+            parts = _parts(
+                request,
+                self.extras,
+                alone=len(ways) == 1,
+                owner=router.owns(server, request.target),
+            )
+            what = await once(
+                self._http.build_request(
+                    request.method, server + self.extras.target(request), **parts
+                )
+            )
             if router.on_answer(server, request.target, _told(what), time.monotonic()):
-                nodes = await self._send(self._http.build_request("GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)))
+                nodes = await self._send(
+                    self._http.build_request(
+                        "GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)
+                    )
+                )
                 router.met(_nodes(nodes))
                 router.on_answer(server, request.target, _told(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
@@ -255,8 +303,11 @@ class AsyncOpened:
         await self._response.aclose()
 
 
-def _parts(request: HttpRequest, extras: Extras, *, alone: bool = True, owner: bool = False) -> dict[str, Any]:
-    """Return httpx's arguments for a request. `alone`: no other server is left to try. `owner`: the node owns the stream."""
+def _parts(
+    request: HttpRequest, extras: Extras, *, alone: bool = True, owner: bool = False
+) -> dict[str, Any]:
+    """Return httpx's arguments for a request. `alone`: no other server is left to try. `owner`: the
+    node owns the stream."""
     short = owner and "live=" not in request.target
     seconds = min(request.silence_seconds, OWNER_SECONDS) if short else request.silence_seconds
     timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS if alone else NEXT_SECONDS)
@@ -272,7 +323,9 @@ def _nodes(what: HttpResponse | Broken) -> list[str]:
     """Return the cluster's nodes from a response of `/v1/node`."""
     try:
         return (
-            list(msgspec.json.decode(what.body, type=_Node).nodes.values()) if isinstance(what, HttpResponse) and what.status == 200 else []
+            list(msgspec.json.decode(what.body, type=_Node).nodes.values())
+            if isinstance(what, HttpResponse) and what.status == 200
+            else []
         )
     except (msgspec.DecodeError, UnicodeDecodeError):
         return []

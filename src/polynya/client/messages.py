@@ -13,8 +13,8 @@ SILENCE_SECONDS = 60.0  # a healthy server sends at least a comment within this 
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """One HTTP request. `target` is path and query, percent-encoded. Header names are in lower case. `silence_seconds` limits how long
-    the server may send nothing."""
+    """One HTTP request. `target` is path and query, percent-encoded. Header names are in lower
+    case. `silence_seconds` limits how long the server may send nothing."""
 
     method: str
     target: str
@@ -24,7 +24,8 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
-    """A complete response; header names are in lower case. The head of an opened response has no `body` yet."""
+    """A complete response; header names are in lower case. The head of an opened response has no
+    `body` yet."""
 
     status: int
     headers: dict[str, str]
@@ -32,13 +33,15 @@ class HttpResponse(msgspec.Struct, frozen=True):
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """A failed attempt: no response, or an incomplete one. `sent`: the server may have received the request."""
+    """A failed attempt: no response, or an incomplete one. `sent`: the server may have received the
+    request."""
 
     sent: bool
     why: str
 
 
-# An operation yields these effects. The driver carries them out in order and sends back the results.
+# An operation yields these effects. The driver carries them out in order and sends back the
+# results.
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -50,7 +53,8 @@ class Send(msgspec.Struct, frozen=True):
 class Open(msgspec.Struct, frozen=True):
     """Send the request and read the response's head; a status other than 200 includes the body.
 
-    One response is open at a time: the next `Open` or `Send`, or the end of the operation, closes it."""
+    One response is open at a time: the next `Open` or `Send`, or the end of the operation, closes
+    it."""
 
     request: HttpRequest
 
@@ -75,9 +79,11 @@ Effect: TypeAlias = Send | Open | ReadMore | Pause | Deliver
 
 
 class EffectResult(msgspec.Struct, frozen=True):
-    """The result of an effect: a response (Send, Open), bytes (ReadMore), a broken attempt of either, or nothing (Pause, Deliver).
+    """The result of an effect: a response (Send, Open), bytes (ReadMore), a broken attempt of
+    either, or nothing (Pause, Deliver).
 
-    `now` is a monotonic clock in seconds. `luck` is a random number from 0 to 1, drawn for each result."""
+    `now` is a monotonic clock in seconds. `luck` is a random number from 0 to 1, drawn for each
+    result."""
 
     now: float
     luck: float
@@ -91,8 +97,9 @@ Operation: TypeAlias = Generator[Effect, EffectResult, Result]
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """The policy for transient failures.
 
-    The pause doubles from `pause_seconds` to `pause_seconds_max`, with jitter. A longer Retry-After of the server wins, up to
-    `retry_after_seconds_max`. Retries stop `seconds` after the first failure in a row."""
+    The pause doubles from `pause_seconds` to `pause_seconds_max`, with jitter. A longer Retry-After
+    of the server wins, up to `retry_after_seconds_max`. Retries stop `seconds` after the first
+    failure in a row."""
 
     seconds: float = 60.0
     pause_seconds: float = 0.1
@@ -124,6 +131,7 @@ class Backoff:
         longest = min(retry.pause_seconds * 2.0 ** min(self._times, 30), retry.pause_seconds_max)
         self._times += 1
         pause = max(
-            longest * (0.2 + 0.8 * effect_result.luck), min(retry_after, retry.retry_after_seconds_max) * (1 + effect_result.luck / 10)
+            longest * (0.2 + 0.8 * effect_result.luck),
+            min(retry_after, retry.retry_after_seconds_max) * (1 + effect_result.luck / 10),
         )
         return pause if effect_result.now - self._since + pause <= retry.seconds else None

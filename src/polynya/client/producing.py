@@ -1,20 +1,24 @@
-"""The state machine of an idempotent producer: it turns records into batches, batches into requests, and responses into receipts. It uses
-no clock, socket or thread.
+"""The state machine of an idempotent producer: it turns records into batches, batches into
+requests, and responses into receipts. It uses no clock, socket or thread.
 
-Batches are numbered from 0; the number is the batch's `Producer-Seq`. Up to `in_flight` batches are in flight at a time. An unanswered
-batch is retried under its number, so the server stores it once. The server accepts numbers only in order, so it stores nothing after a
-gap.
+Batches are numbered from 0; the number is the batch's `Producer-Seq`. Up to `in_flight` batches are
+in flight at a time. An unanswered batch is retried under its number, so the server stores it once.
+The server accepts numbers only in order, so it stores nothing after a gap.
 
-A batch that overtakes an earlier one on another connection is refused with PRODUCER_GAP. It waits until the earlier batch is applied.
-Each overtaking wastes a request, so it narrows the window of batches in flight; `STEADY_BATCHES` in order widen it again.
+A batch that overtakes an earlier one on another connection is refused with PRODUCER_GAP. It waits
+until the earlier batch is applied. Each overtaking wastes a request, so it narrows the window of
+batches in flight; `STEADY_BATCHES` in order widen it again.
 
-A producer with a given id first probes the server for its epoch and sequence; the server always refuses the probe. The producer then
-takes the next epoch. That fences a live run of the same id: its next batch is refused with PRODUCER_STALE.
+A producer with a given id first probes the server for its epoch and sequence; the server always
+refuses the probe. The producer then takes the next epoch. That fences a live run of the same id:
+its next batch is refused with PRODUCER_STALE.
 
-A producer can close its stream, with or without last records. The closing batch is sent once all earlier batches are applied, because a
-closed stream refuses their retries. The closing batch has a number too, so it is idempotent.
+A producer can close its stream, with or without last records. The closing batch is sent once all
+earlier batches are applied, because a closed stream refuses their retries. The closing batch has a
+number too, so it is idempotent.
 
-The first permanent refusal ends the producer: no later batch can be stored after the missing number.
+The first permanent refusal ends the producer: no later batch can be stored after the missing
+number.
 """
 
 from __future__ import annotations
@@ -51,10 +55,12 @@ STEADY_BATCHES = 64  # batches applied in order before the window widens by one
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that gather records into batches.
 
-    A batch is sent when it reaches `batch_bytes` or `batch_records`, or `linger_seconds` after its first record, once fewer than
-    `in_flight` batches are in flight. When records without a receipt exceed `buffer_bytes`, append waits.
+    A batch is sent when it reaches `batch_bytes` or `batch_records`, or `linger_seconds` after its
+    first record, once fewer than `in_flight` batches are in flight. When records without a receipt
+    exceed `buffer_bytes`, append waits.
 
-    Raises ValueError for a number that is not positive, and for a `linger_seconds` that is negative or too large."""
+    Raises ValueError for a number that is not positive, and for a `linger_seconds` that is negative
+    or too large."""
 
     batch_bytes: int = 1 << 20
     batch_records: int = 10_000
@@ -67,7 +73,10 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.linger_seconds <= LINGER_SECONDS_MAX:
-            raise ValueError(f"linger_seconds must be between 0 and {LINGER_SECONDS_MAX}, not {self.linger_seconds}")
+            raise ValueError(
+                f"linger_seconds must be between 0 and {LINGER_SECONDS_MAX}, not "
+                f"{self.linger_seconds}"
+            )
 
 
 class Phase(enum.Enum):
@@ -77,7 +86,8 @@ class Phase(enum.Enum):
 
 
 class Batch:
-    """The records of one sequence number. The client sets `receipt` for its waiters; the core only passes it on."""
+    """The records of one sequence number. The client sets `receipt` for its waiters; the core only
+    passes it on."""
 
     __slots__ = (
         "attempts",
@@ -117,8 +127,8 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a producer on a stream. `epoch` None: the one after the server's. `fresh`: the id is random and new, so no server
-    knows it."""
+    """The identity of a producer on a stream. `epoch` None: the one after the server's. `fresh`:
+    the id is random and new, so no server knows it."""
 
     stream: str
     content_type: str
@@ -128,16 +138,19 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerCore:
-    """The state machine. Call `offer` for each record, `due` for the next request, and `on_result` with its result.
+    """The state machine. Call `offer` for each record, `due` for the next request, and `on_result`
+    with its result.
 
-    `wake_at` says when to call `due` again. `settled` collects completed batches until the client takes them."""
+    `wake_at` says when to call `due` again. `settled` collects completed batches until the client
+    takes them."""
 
     def __init__(self, names: Names, batching: Batching, retry: Retry) -> None:
         self.names = names
         self._batching = batching
         self._retry = retry
         self._json = is_json(names.content_type)
-        self._batches: deque[Batch] = deque()  # unacknowledged, by number; the last one may still be filling
+        # unacknowledged, by number; the last one may still be filling
+        self._batches: deque[Batch] = deque()
         self._opened_at = 0.0  # when the filling batch was started
         self._flushing = False
         self._next = 0
@@ -161,7 +174,7 @@ class ProducerCore:
         self.offset = ""  # after the last applied batch
         self.repeats = 0  # retried requests
 
-    # --- records in ------------------------------------------------------------------------------------------------------------
+    # --- records in -------------------------------------------------------------------------------
 
     @property
     def what(self) -> str:
@@ -197,13 +210,18 @@ class ProducerCore:
         size += SEPARATOR_BYTES
         if self._closed or self._closing is not None or not self._batches:
             return True
-        begins = self._full or self._batches[-1].sending or self._batches[-1].size + size > self._batching.batch_bytes
+        begins = (
+            self._full
+            or self._batches[-1].sending
+            or self._batches[-1].size + size > self._batching.batch_bytes
+        )
         if begins and len(self._batches) >= WAITING_PER_IN_FLIGHT * self._batching.in_flight:
             return False
         return self.buffered_bytes + size <= self._batching.buffer_bytes
 
     def offer(self, record: bytes, now: float) -> Batch:
-        """Add a record to a batch and return the batch; a new batch has no receipt yet. Raises ValueError, `ProducerFailed`."""
+        """Add a record to a batch and return the batch; a new batch has no receipt yet. Raises
+        ValueError, `ProducerFailed`."""
         self._check_open()
         size = len(record) + SEPARATOR_BYTES
         if size > APPEND_BYTES_MAX:
@@ -211,7 +229,11 @@ class ProducerCore:
         if not record:
             raise ValueError("an empty record cannot be appended")
         batching = self._batching
-        if self._full or self._batches[-1].sending or self._batches[-1].size + size > batching.batch_bytes:
+        if (
+            self._full
+            or self._batches[-1].sending
+            or self._batches[-1].size + size > batching.batch_bytes
+        ):
             self._batches.append(Batch(self._next, self._retry))
             self._next += 1
             self._opened_at = now
@@ -220,15 +242,21 @@ class ProducerCore:
         batch.records.append(record)
         batch.size += size
         self.buffered_bytes += size
-        self._full = batch.size >= batching.batch_bytes or len(batch.records) >= batching.batch_records
+        self._full = (
+            batch.size >= batching.batch_bytes or len(batch.records) >= batching.batch_records
+        )
         return batch
 
     def _check_open(self) -> None:
-        """Raise ValueError, `ProducerFailed` or `StreamClosed` if the producer accepts no more records."""
+        """Raise ValueError, `ProducerFailed` or `StreamClosed` if the producer accepts no more
+        records."""
         if self._cause is not None and not self._closed:
             raise self._failed(self._cause, Outcome.REFUSED)  # this record is refused
         if self._closing is not None:
-            error = StreamClosed(f"{self.what}: this producer closed the stream; it accepts no more appends", code="STREAM_CLOSED")
+            error = StreamClosed(
+                f"{self.what}: this producer closed the stream; it accepts no more appends",
+                code="STREAM_CLOSED",
+            )
             error.offset = self.offset
             raise error
         if self._closed:
@@ -237,13 +265,16 @@ class ProducerCore:
     def close_stream(self, records: list[bytes]) -> Batch:
         """Close the stream after all offered records and these last ones; return the closing batch.
 
-        Calling it again without records returns the same batch. Raises ValueError, `ProducerFailed`, `StreamClosed`."""
+        Calling it again without records returns the same batch. Raises ValueError,
+        `ProducerFailed`, `StreamClosed`."""
         if self._closing is not None and not records:
             return self._closing
         self._check_open()
         size = sum(len(record) + SEPARATOR_BYTES for record in records)
         if size > APPEND_BYTES_MAX:
-            raise ValueError(f"the last records are one append of {size} bytes; the limit is {APPEND_BYTES_MAX}")
+            raise ValueError(
+                f"the last records are one append of {size} bytes; the limit is {APPEND_BYTES_MAX}"
+            )
         if records and not any(records):
             raise ValueError("an empty record cannot be appended")
         batch = Batch(self._next, self._retry)
@@ -273,10 +304,11 @@ class ProducerCore:
         """Refuse further records."""
         self._closed = True
 
-    # --- requests out ----------------------------------------------------------------------------------------------------------
+    # --- requests out -----------------------------------------------------------------------------
 
     def due(self, now: float) -> HttpRequest | None:
-        """Return the next request to send now. Pass its result to `on_result`, with the same request."""
+        """Return the next request to send now. Pass its result to `on_result`, with the same
+        request."""
         if self.phase is Phase.OPENING:
             return self._probe(now)
         if self.phase is Phase.FAILED or self._cause is not None:
@@ -285,7 +317,8 @@ class ProducerCore:
         return None if batch is None or self._ready_at(batch) > now else self._request(batch)
 
     def wake_at(self, now: float) -> float | None:
-        """Return when `due` may return a request without further input; None if only input changes that."""
+        """Return when `due` may return a request without further input; None if only input changes
+        that."""
         if self.phase is Phase.OPENING:
             return None if self._probing or not self._batches else max(self._probe_not_before, now)
         if self.phase is Phase.FAILED or self._cause is not None:
@@ -294,16 +327,24 @@ class ProducerCore:
         return None if batch is None else self._ready_at(batch)
 
     def _waiting(self) -> Batch | None:
-        """Return the next batch to send. A batch that pauses after a failure blocks the later ones, which would be refused."""
+        """Return the next batch to send. A batch that pauses after a failure blocks the later ones,
+        which would be refused."""
         if sum(batch.sending for batch in self._batches) >= self._window:
             return None
-        waiting = next((batch for batch in self._batches if not batch.sending and not batch.held), None)
+        waiting = next(
+            (batch for batch in self._batches if not batch.sending and not batch.held), None
+        )
         if waiting is not None and waiting.closes and waiting is not self._batches[0]:
             return None  # a closed stream refuses retries of the earlier batches
         return waiting
 
     def _ready_at(self, batch: Batch) -> float:
-        filling = batch is self._batches[-1] and not self._full and not self._flushing and not batch.attempts
+        filling = (
+            batch is self._batches[-1]
+            and not self._full
+            and not self._flushing
+            and not batch.attempts
+        )
         return self._opened_at + self._batching.linger_seconds if filling else batch.not_before
 
     def _request(self, batch: Batch) -> HttpRequest:
@@ -319,8 +360,8 @@ class ProducerCore:
         return self._post(self._epoch, batch.number, body, closes=batch.closes)
 
     def _probe(self, now: float) -> HttpRequest | None:
-        """Return an append that the server must refuse, because its sequence leaves a gap. The refusal carries the server's epoch and
-        sequence."""
+        """Return an append that the server must refuse, because its sequence leaves a gap. The
+        refusal carries the server's epoch and sequence."""
         if self._probing or not self._batches or self._probe_not_before > now:
             return None
         self._probing = True
@@ -338,7 +379,7 @@ class ProducerCore:
             headers["stream-closed"] = "true"
         return HttpRequest("POST", stream_target(names.stream), headers, body)
 
-    # --- answers in ------------------------------------------------------------------------------------------------------------
+    # --- answers in -------------------------------------------------------------------------------
 
     def on_result(self, request: HttpRequest, effect_result: EffectResult) -> None:
         """Process the result of a request that `due` returned."""
@@ -361,7 +402,10 @@ class ProducerCore:
             if self._is_ours(batch, answer):
                 self._applied(batch, answer)
                 return
-            answer, verdict = Broken(sent=True, why="the response belongs to another append"), Verdict.PERHAPS
+            answer, verdict = (
+                Broken(sent=True, why="the response belongs to another append"),
+                Verdict.PERHAPS,
+            )
         if verdict is Verdict.NEVER:
             assert isinstance(answer, HttpResponse)
             self._never(batch, refused(answer, self.what))
@@ -391,7 +435,8 @@ class ProducerCore:
             batch.perhaps = True
             self._fail(
                 OutcomeUnknown(
-                    f"{self.what}: another producer with this id started under epoch {self._epoch} at the same time; use one id per producer"
+                    f"{self.what}: another producer with this id started under epoch "
+                    f"{self._epoch} at the same time; use one id per producer"
                 )
             )
             return
@@ -399,7 +444,9 @@ class ProducerCore:
 
     def _settle(self, batch: Batch, receipt: Appended) -> None:
         self.offset = max(self.offset, receipt.offset)
-        while self._batches and self._batches[0].number <= batch.number:  # earlier batches are applied too: the server stores no gaps
+        while (
+            self._batches and self._batches[0].number <= batch.number
+        ):  # earlier batches are applied too: the server stores no gaps
             settled = self._batches.popleft()
             self.buffered_bytes -= settled.size
             self.applied += len(settled.records)
@@ -411,9 +458,15 @@ class ProducerCore:
             self._flushing = False
 
     def _is_closed(self, error: Refused) -> bool:
-        """Complete a closing batch without records, if it is the only one left. The stream is closed, by whichever client."""
+        """Complete a closing batch without records, if it is the only one left. The stream is
+        closed, by whichever client."""
         batch = self._closing
-        if not isinstance(error, StreamClosed) or batch is None or batch.records or len(self._batches) != 1:
+        if (
+            not isinstance(error, StreamClosed)
+            or batch is None
+            or batch.records
+            or len(self._batches) != 1
+        ):
             return False
         self.phase = Phase.RUNNING
         self._settle(batch, Appended(offset=error.offset, closed=True))
@@ -423,17 +476,24 @@ class ProducerCore:
         if self._is_closed(error):
             return
         if isinstance(error, ProducerGap) and batch.floor <= error.expected < batch.number:
-            batch.held = batch is not self._batches[0]  # it overtook earlier batches and was not applied
+            # it overtook earlier batches and was not applied
+            batch.held = batch is not self._batches[0]
             self._window, self._steady = max(1, self._window // 2), 0
             return
         if isinstance(error, ProducerGap):
-            error.message = f"{self.what}: the server lost the state of this producer; the stream was probably deleted and recreated"
+            error.message = (
+                f"{self.what}: the server lost the state of this producer; the stream was "
+                "probably deleted and recreated"
+            )
         if isinstance(error, ProducerFenced):
-            error.message = f"{self.what}: fenced by a newer run of this producer with epoch {error.epoch}"
+            error.message = (
+                f"{self.what}: fenced by a newer run of this producer with epoch {error.epoch}"
+            )
         self._fail(error)
 
     def _advance(self) -> None:
-        """Release a held batch once it is the first, and finish a failure once no batch is in flight."""
+        """Release a held batch once it is the first, and finish a failure once no batch is in
+        flight."""
         if self._batches and self._batches[0].held:
             self._batches[0].held = False
         if self._cause is not None and not any(batch.sending for batch in self._batches):
@@ -459,18 +519,23 @@ class ProducerCore:
         given = self.names.epoch
         if self._is_closed(error):
             return
-        if error.code == "PRODUCER_EPOCH_START" or (isinstance(error, ProducerGap) and error.expected == 0):
+        if error.code == "PRODUCER_EPOCH_START" or (
+            isinstance(error, ProducerGap) and error.expected == 0
+        ):
             self.phase = Phase.RUNNING
         elif isinstance(error, ProducerGap | ProducerFenced) and given is None:
             self._epoch = (error.epoch if isinstance(error, ProducerFenced) else self._epoch) + 1
             self.phase = Phase.RUNNING
         elif isinstance(error, ProducerGap):
-            error.message = f"{self.what}: epoch {given} was already used up to sequence {error.expected - 1}; pass a higher epoch, or none"
+            error.message = (
+                f"{self.what}: epoch {given} was already used up to sequence "
+                f"{error.expected - 1}; pass a higher epoch, or none"
+            )
             self._fail(error)
         else:
             self._fail(error)
 
-    # --- the end ---------------------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _fail(self, cause: ClientError) -> None:
         self._cause = self._cause or cause
@@ -488,7 +553,8 @@ class ProducerCore:
     def _finish(self, cause: ClientError) -> None:
         """Complete all remaining batches with errors.
 
-        The first ones are unknown if an attempt may have been applied. None is applied after one that certainly was not."""
+        The first ones are unknown if an attempt may have been applied. None is applied after one
+        that certainly was not."""
         self.phase = Phase.FAILED
         batches = tuple(self._batches)
         self._batches.clear()
@@ -498,9 +564,16 @@ class ProducerCore:
         self.refused += sum(len(batch.records) for batch in batches[len(unknown) :])
         self.failure = self._failed(cause, Outcome.UNKNOWN if unknown else Outcome.REFUSED)
         for batch in batches:
-            self.settled.append(Settled(batch.receipt, self._failed(cause, Outcome.UNKNOWN if batch in unknown else Outcome.REFUSED)))
+            self.settled.append(
+                Settled(
+                    batch.receipt,
+                    self._failed(cause, Outcome.UNKNOWN if batch in unknown else Outcome.REFUSED),
+                )
+            )
 
     def _failed(self, cause: ClientError, outcome: Outcome) -> ProducerFailed:
-        error = ProducerFailed(cause, applied=self.applied, refused=self.refused, unknown=self.unknown)
+        error = ProducerFailed(
+            cause, applied=self.applied, refused=self.refused, unknown=self.unknown
+        )
         error.outcome = outcome
         return error

@@ -1,7 +1,9 @@
-"""Reads as operations: pages up to the tail, then new records as they arrive, without loss or repetition across connections.
+"""Reads as operations: pages up to the tail, then new records as they arrive, without loss or
+repetition across connections.
 
-The position advances only past a complete page: a response, or a data event whose control event arrived. After a break, the reader
-resumes from the position. An event that does not advance the position is a repeat and is dropped.
+The position advances only past a complete page: a response, or a data event whose control event
+arrived. After a break, the reader resumes from the position. An event that does not advance the
+position is a repeat and is dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ import msgspec
 
 from polynya.base.limits import PAGE_BYTES_DEFAULT
 from polynya.base.offsets import parse_token
-from polynya.client.calls import Verdict, answer_of, call, failure, header, is_true, judge, retry_after, stream_target
+from polynya.client.calls import (
+    Verdict,
+    answer_of,
+    call,
+    failure,
+    header,
+    is_true,
+    judge,
+    retry_after,
+    stream_target,
+)
 from polynya.client.errors import AnswerDamaged, refused
 from polynya.client.events import EventParser
 from polynya.client.messages import (
@@ -34,20 +46,32 @@ from polynya.client.messages import (
 from polynya.client.values import Page, is_json, split_array
 
 Live: TypeAlias = Literal["auto", "sse", "long-poll"]
-SHORT_SECONDS = 1.0  # after three connections in a row shorter than this without an event, assume that a proxy blocks event streams
+# after three connections in a row shorter than this without an event, assume that a proxy blocks
+# event streams
+SHORT_SECONDS = 1.0
 SHORT_MAX = 3
 PAGE_BYTES_MIN = 4096  # page size to fall back to when larger responses break off
 JUMP = 1 << 40  # record numbers that a server skips after a restore from backup
-_OVER = frozenset(("GONE", "STREAM_RECREATED", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))  # permanent errors inside an event stream
+# permanent errors inside an event stream
+_OVER = frozenset(("GONE", "STREAM_RECREATED", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))
 
 
 class ReadPosition:
     """The position of a reader.
 
-    `offset` is where it resumes. `incarnation` pins the stream that it started with. `from_time` replaces the offset until the first
-    response supplies one. `local` accepts the possibly stale copy of the contacted node."""
+    `offset` is where it resumes. `incarnation` pins the stream that it started with. `from_time`
+    replaces the offset until the first response supplies one. `local` accepts the possibly stale
+    copy of the contacted node."""
 
-    def __init__(self, name: str, offset: str, max_bytes: int | None = None, *, from_time: str = "", local: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        offset: str,
+        max_bytes: int | None = None,
+        *,
+        from_time: str = "",
+        local: bool = False,
+    ) -> None:
         self.name = name
         self.local = local
         self.offset = offset
@@ -78,29 +102,41 @@ class ReadPosition:
         headers = {"accept": "text/event-stream" if live == "sse" else "*/*"}
         if self.incarnation:
             headers["stream-incarnation"] = self.incarnation
-        return HttpRequest("GET", stream_target(self.name, query), headers, silence_seconds=SILENCE_SECONDS)
+        return HttpRequest(
+            "GET", stream_target(self.name, query), headers, silence_seconds=SILENCE_SECONDS
+        )
 
     def page(self, answer: HttpResponse) -> Page:
         """Convert a response into a page without advancing. Raises `AnswerDamaged`."""
         self.content_type = answer.headers.get("content-type", self.content_type)
         offset = header(answer, "stream-next-offset", self.what)
         up_to_date = is_true(answer, "stream-up-to-date")
-        page = self._checked(answer.body, offset, up_to_date=up_to_date, closed=is_true(answer, "stream-closed"))
+        page = self._checked(
+            answer.body, offset, up_to_date=up_to_date, closed=is_true(answer, "stream-closed")
+        )
         self.incarnation = self.incarnation or answer.headers.get("stream-incarnation", "")
         self.cdn_cursor = answer.headers.get("stream-cursor", self.cdn_cursor)
         return page
 
     def get(self, retry: Retry, live: str = "") -> Operation[Page]:
-        """Fetch one page. Each response that breaks off shrinks the next request, so a connection that drops large responses still makes
-        progress."""
+        """Fetch one page. Each response that breaks off shrinks the next request, so a connection
+        that drops large responses still makes progress."""
 
         def smaller() -> HttpRequest:
-            self._shrunk = max(PAGE_BYTES_MIN, (self._shrunk or self.max_bytes or PAGE_BYTES_DEFAULT) // 4)
+            self._shrunk = max(
+                PAGE_BYTES_MIN, (self._shrunk or self.max_bytes or PAGE_BYTES_DEFAULT) // 4
+            )
             return self.request(live)
 
-        page = yield from call(self.request(live), retry, self.what, self.page, repeatable=True, again=smaller)
+        page = yield from call(
+            self.request(live), retry, self.what, self.page, repeatable=True, again=smaller
+        )
         if self._shrunk is not None:
-            self._shrunk = 2 * self._shrunk if 2 * self._shrunk < (self.max_bytes or PAGE_BYTES_DEFAULT) else None
+            self._shrunk = (
+                2 * self._shrunk
+                if 2 * self._shrunk < (self.max_bytes or PAGE_BYTES_DEFAULT)
+                else None
+            )
         return page
 
     def live_page(self, data: list[bytes], control: _Control) -> Page:
@@ -110,26 +146,41 @@ class ReadPosition:
         else:
             body = b"".join(data)
         self.cdn_cursor = control.cursor or self.cdn_cursor
-        return self._checked(body, control.offset, up_to_date=control.up_to_date, closed=control.closed)
+        return self._checked(
+            body, control.offset, up_to_date=control.up_to_date, closed=control.closed
+        )
 
     def _checked(self, body: bytes, offset: str, *, up_to_date: bool, closed: bool) -> Page:
         as_json = is_json(self.content_type)
         raws = split_array(body, self.what) if as_json else ()
         begin, end = parse_token(self.offset), parse_token(offset)
-        # Offsets of a Polynya server count records and bytes: a response cannot hold more than lies between them. (Text in events may
-        # grow.)
-        counts = self._moved and bool(self.incarnation) and not self.content_type.startswith("text/")
+        # Offsets of a Polynya server count records and bytes: a response cannot hold more than lies
+        # between them. (Text in events may grow.)
+        counts = (
+            self._moved and bool(self.incarnation) and not self.content_type.startswith("text/")
+        )
         if counts and begin and end:
             records, size = end[0] - begin[0], end[1] - begin[1]
-            restored = records >= JUMP // 2  # after a restore, other bytes may replace the lost ones
-            if end < begin or (len(raws) > records if as_json else len(body) > size and not restored):
+            # after a restore, other bytes may replace the lost ones
+            restored = records >= JUMP // 2
+            if end < begin or (
+                len(raws) > records if as_json else len(body) > size and not restored
+            ):
                 raise AnswerDamaged(f"{self.what}: the response does not match its offsets")
         if offset == self.offset and not up_to_date and not closed and not self.local:
-            raise AnswerDamaged(f"{self.what}: the response makes no progress before the end of the stream")
+            raise AnswerDamaged(
+                f"{self.what}: the response makes no progress before the end of the stream"
+            )
         return Page(
-            stream=self.name, begin=self.offset, offset=offset, content_type=self.content_type, body=body, up_to_date=up_to_date,
-            closed=closed, raws=raws,
-        )  # fmt: skip
+            stream=self.name,
+            begin=self.offset,
+            offset=offset,
+            content_type=self.content_type,
+            body=body,
+            up_to_date=up_to_date,
+            closed=closed,
+            raws=raws,
+        )
 
     def move(self, page: Page) -> None:
         self.offset, self.up_to_date, self.closed = page.offset, page.up_to_date, page.closed
@@ -139,7 +190,8 @@ class ReadPosition:
 def read(place: ReadPosition, retry: Retry) -> Operation[None]:
     """Yield pages up to the tail.
 
-    The last page, possibly empty, has `up_to_date` set, unless a local read ran out of local records."""
+    The last page, possibly empty, has `up_to_date` set, unless a local read ran out of local
+    records."""
     while True:
         page = yield from place.get(retry)
         place.move(page)
@@ -151,8 +203,8 @@ def read(place: ReadPosition, retry: Retry) -> Operation[None]:
 def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Operation[None]:
     """Yield pages until the stream is closed; the last page has `closed` set.
 
-    Empty pages are yielded too, because they advance the position. With `live="auto"`, text uses long-poll, because event lines cannot
-    carry every byte of it."""
+    Empty pages are yielded too, because they advance the position. With `live="auto"`, text uses
+    long-poll, because event lines cannot carry every byte of it."""
     yield from read(place, retry)
     backoff = Backoff(retry)
     fruitless = False
@@ -165,7 +217,8 @@ def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Operation[No
             yield Deliver(page)
             continue
         if fruitless:
-            yield from read(place, retry)  # an event may exceed what the connection carries; page sizes adapt
+            # an event may exceed what the connection carries; page sizes adapt
+            yield from read(place, retry)
             if place.closed:
                 return
         fruitless, brief = yield from _follow(place, backoff)
@@ -181,7 +234,8 @@ def follow(place: ReadPosition, retry: Retry) -> Operation[None]:
 
 
 def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool]]:
-    """Read one connection of events. Return two flags: it broke without one page, and it was short without one event."""
+    """Read one connection of events. Return two flags: it broke without one page, and it was short
+    without one event."""
     effect_result = yield Open(place.request("sse"))
     began = effect_result.now
     head = answer_of(effect_result)
@@ -189,7 +243,11 @@ def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool
         assert isinstance(head, HttpResponse)
         raise refused(head, place.what)
     last: HttpResponse | Broken = head
-    events = _Events(place, base64=isinstance(head, HttpResponse) and head.headers.get("stream-sse-data-encoding") == "base64")
+    events = _Events(
+        place,
+        base64=isinstance(head, HttpResponse)
+        and head.headers.get("stream-sse-data-encoding") == "base64",
+    )
     opened = isinstance(head, HttpResponse) and head.status == 200
     if isinstance(head, HttpResponse) and opened:
         place.incarnation = place.incarnation or head.headers.get("stream-incarnation", "")
@@ -197,7 +255,11 @@ def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool
     while isinstance(last, HttpResponse) and opened and not place.closed:
         effect_result = yield ReadMore()
         if not isinstance(effect_result.what, bytes) or not effect_result.what:
-            last = effect_result.what if isinstance(effect_result.what, Broken) else Broken(sent=True, why="the connection ended")
+            last = (
+                effect_result.what
+                if isinstance(effect_result.what, Broken)
+                else Broken(sent=True, why="the connection ended")
+            )
             break
         try:
             for page in events.pages(effect_result.what):
@@ -215,11 +277,20 @@ def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool
         raise failure(last, place.what, perhaps=False)
     yield Pause(pause)
     broke = opened and isinstance(effect_result.what, Broken)
-    return broke and not fruitful, opened and not eventful and effect_result.now - began < SHORT_SECONDS
+    return (
+        broke and not fruitful,
+        opened and not eventful and effect_result.now - began < SHORT_SECONDS,
+    )
 
 
 class _Control(
-    msgspec.Struct, rename={"offset": "streamNextOffset", "cursor": "streamCursor", "up_to_date": "upToDate", "closed": "streamClosed"}
+    msgspec.Struct,
+    rename={
+        "offset": "streamNextOffset",
+        "cursor": "streamCursor",
+        "up_to_date": "upToDate",
+        "closed": "streamClosed",
+    },
 ):
     offset: str
     cursor: str = ""
@@ -228,8 +299,8 @@ class _Control(
 
 
 class _Events:
-    """Converts events into pages, in order and without repeats. Advance the position past a page (`ReadPosition.move`) before fetching
-    the next."""
+    """Converts events into pages, in order and without repeats. Advance the position past a page
+    (`ReadPosition.move`) before fetching the next."""
 
     def __init__(self, place: ReadPosition, *, base64: bool) -> None:
         self._place = place
@@ -240,7 +311,8 @@ class _Events:
     def pages(self, piece: bytes) -> Iterator[Page]:
         """Yield the pages that a piece completes.
 
-        Raises `AnswerDamaged`, ValueError or msgspec.DecodeError when the connection is unusable, `Refused` when the stream is."""
+        Raises `AnswerDamaged`, ValueError or msgspec.DecodeError when the connection is unusable,
+        `Refused` when the stream is."""
         for event in self._parser.feed(piece):
             if event.name == "data":
                 self._data.append(self._bytes(event.data))
@@ -250,7 +322,9 @@ class _Events:
                 data, self._data = self._data, []
                 control = msgspec.json.decode(event.data, type=_Control)
                 at = self._place.offset
-                if control.offset > at or (control.offset == at and not data):  # otherwise it is a repeat
+                if control.offset > at or (
+                    control.offset == at and not data
+                ):  # otherwise it is a repeat
                     yield self._place.live_page(data, control)
 
     def _bytes(self, data: str) -> bytes:
@@ -267,4 +341,5 @@ class _Events:
         error = refused(HttpResponse(410, {}, body), self._place.what)
         if error.code in _OVER:
             raise error
-        raise AnswerDamaged(error.message, code=error.code)  # such as a reader that was too slow: it resumes
+        # such as a reader that was too slow: it resumes
+        raise AnswerDamaged(error.message, code=error.code)

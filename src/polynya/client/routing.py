@@ -1,8 +1,9 @@
-"""Request routing in a cluster: to the node that owns the stream if known, otherwise to any node that responds.
+"""Request routing in a cluster: to the node that owns the stream if known, otherwise to any node
+that responds.
 
-A response relayed by another node names the owner in `Stream-Owner`. The client follows the hint only to a node that the user's server
-lists as a member, because the token goes with the request. The scheme must match. A token sent to a loopback address leaves this machine
-only over TLS.
+A response relayed by another node names the owner in `Stream-Owner`. The client follows the hint
+only to a node that the user's server lists as a member, because the token goes with the request.
+The scheme must match. A token sent to a loopback address leaves this machine only over TLS.
 """
 
 from __future__ import annotations
@@ -28,29 +29,32 @@ def is_loopback(url: str) -> bool:
 
 
 class NodeRouter:
-    """Chooses servers for requests. `servers` are the user's URLs without a trailing slash. Threads may share it. Times are monotonic
-    seconds."""
+    """Chooses servers for requests. `servers` are the user's URLs without a trailing slash. Threads
+    may share it. Times are monotonic seconds."""
 
     def __init__(self, servers: Sequence[str], *, with_token: bool) -> None:
         self.servers = tuple(servers)
         self._with_token = with_token
         self._nodes: tuple[str, ...] = ()
         self._owners: dict[str, str] = {}
-        self._avoided: dict[str, tuple[float, float]] = {}  # end of avoidance, and seconds of the next one
+        self._avoided: dict[
+            str, tuple[float, float]
+        ] = {}  # end of avoidance, and seconds of the next one
         self._ask_at = 0.0
         self._lock = Lock()
         self._guarded: NodeRouter | None = self if with_token else None
 
     def guarded(self) -> NodeRouter:
-        """Return the router for requests that may carry a secret although the client has no token: it follows fewer hints."""
+        """Return the router for requests that may carry a secret although the client has no token:
+        it follows fewer hints."""
         with self._lock:
             if self._guarded is None:
                 self._guarded = NodeRouter(self.servers, with_token=True)
             return self._guarded
 
     def ways(self, target: str, now: float) -> list[str]:
-        """Return all known servers in the order to try them: the owner first, avoided ones last. Try the next only while nothing could be
-        sent."""
+        """Return all known servers in the order to try them: the owner first, avoided ones last.
+        Try the next only while nothing could be sent."""
         path = path_of(target)
         with self._lock:
             owner = None if "consistency=local" in target else self._owners.get(path)
@@ -61,10 +65,13 @@ class NodeRouter:
         """Return True if the server owns the stream."""
         return self._owners.get(path_of(target)) == server
 
-    def on_answer(self, server: str, target: str, answer: tuple[int, Mapping[str, str]] | None, now: float) -> bool:
+    def on_answer(
+        self, server: str, target: str, answer: tuple[int, Mapping[str, str]] | None, now: float
+    ) -> bool:
         """Record the result of a request: status and headers, or None without a complete response.
 
-        Return True if the caller should fetch the node list from this server, pass it to `met`, and call this again."""
+        Return True if the caller should fetch the node list from this server, pass it to `met`, and
+        call this again."""
         with self._lock:
             if answer is None or answer[0] in NOT_NOW:
                 self._avoid(server, now)
@@ -95,7 +102,12 @@ class NodeRouter:
     def _may_follow(self, url: str) -> bool:
         first = self.servers[0]
         parts = urlsplit(url)
-        if parts.scheme != urlsplit(first).scheme or not parts.hostname or parts.path.strip("/") or parts.username:
+        if (
+            parts.scheme != urlsplit(first).scheme
+            or not parts.hostname
+            or parts.path.strip("/")
+            or parts.username
+        ):
             return False
         secret = self._with_token and parts.scheme != "https"
         return not secret or is_loopback(url) or not is_loopback(first)
@@ -121,4 +133,6 @@ def server_list(text: str | Sequence[str]) -> list[str]:
     """Parse server URLs: one, several with commas, or a list. Completes `HOST:PORT`."""
     parts = text.split(",") if isinstance(text, str) else list(text)
     given = [part.strip() for part in parts if part.strip()]
-    return list(dict.fromkeys((part if "://" in part else f"http://{part}").rstrip("/") for part in given))
+    return list(
+        dict.fromkeys((part if "://" in part else f"http://{part}").rstrip("/") for part in given)
+    )

@@ -13,7 +13,17 @@ from polynya.client import verbs
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Names
 from polynya.client.reading import ReadPosition
-from polynya.client.values import JSON_TYPE, Appended, Consistency, Created, Facts, Json, Trimming, is_local, time_text
+from polynya.client.values import (
+    JSON_TYPE,
+    Appended,
+    Consistency,
+    Created,
+    Facts,
+    Json,
+    Trimming,
+    is_local,
+    time_text,
+)
 from polynya.client.verbs import Lifetime
 
 
@@ -36,28 +46,40 @@ def create(
     retain_bytes: int | None = None,
     closed: bool = False,
 ) -> Operation[Created]:
-    """Create the stream, as JSON by default. A stream with the same settings is not an error. Raises `StreamExists`.
+    """Create the stream, as JSON by default. A stream with the same settings is not an error.
+    Raises `StreamExists`.
 
-    The stream is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Its records are kept for `retain_seconds`, and
-    while newer ones are below `retain_bytes`."""
+    The stream is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Its
+    records are kept for `retain_seconds`, and while newer ones are below `retain_bytes`."""
     wanted = content_type or stream.content_type or JSON_TYPE
-    lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at, retain_seconds=retain_seconds, retain_bytes=retain_bytes)
+    lifetime = Lifetime(
+        ttl_seconds=ttl_seconds,
+        expires_at=expires_at,
+        retain_seconds=retain_seconds,
+        retain_bytes=retain_bytes,
+    )
     made = yield from verbs.create(stream.name, wanted, lifetime, stream._retry, closed=closed)
     stream.content_type = wanted
     return made
 
 
-def append(stream: Subject, *records: Json, sequence: str | None = None, close: bool = False) -> Operation[Appended]:
+def append(
+    stream: Subject, *records: Json, sequence: str | None = None, close: bool = False
+) -> Operation[Appended]:
     """Append one or more records atomically, and wait until they are durable.
 
-    A JSON stream takes values; other streams take bytes or text. `sequence` must compare greater, as text, than that of the previous
-    append. `close` closes the stream in the same request.
+    A JSON stream takes values; other streams take bytes or text. `sequence` must compare greater,
+    as text, than that of the previous append. `close` closes the stream in the same request.
 
-    Raises `Refused` or `Unavailable` when nothing was applied, and `OutcomeUnknown` when a response was lost. A `producer()` retries
-    safely."""
+    Raises `Refused` or `Unavailable` when nothing was applied, and `OutcomeUnknown` when a response
+    was lost. A `producer()` retries safely."""
     content_type = yield from known_type(stream)
     body = verbs.body_of(records, content_type)
-    return (yield from verbs.append(stream.name, content_type, body, stream._retry, sequence=sequence, close=close))
+    return (
+        yield from verbs.append(
+            stream.name, content_type, body, stream._retry, sequence=sequence, close=close
+        )
+    )
 
 
 def trim(
@@ -68,17 +90,20 @@ def trim(
     keep_bytes: int | None = None,
     keep_seconds: int | None = None,
 ) -> Operation[Trimming]:
-    """Delete the oldest records: those before an offset or a time, or all but the newest `keep_bytes` or `keep_seconds`. Pass exactly
-    one."""
+    """Delete the oldest records: those before an offset or a time, or all but the newest
+    `keep_bytes` or `keep_seconds`. Pass exactly one."""
     time = None if before_time is None else time_text(before_time)
-    body = verbs.trim_body(before=before, before_time=time, keep_bytes=keep_bytes, keep_age_seconds=keep_seconds)
+    body = verbs.trim_body(
+        before=before, before_time=time, keep_bytes=keep_bytes, keep_age_seconds=keep_seconds
+    )
     return (yield from verbs.trim(stream.name, body, stream._retry))
 
 
 def head(stream: Subject, *, consistency: Consistency = "leader") -> Operation[Facts]:
     """Return the stream's properties and tail. Raises `StreamNotFound`, `StreamGone`.
 
-    `consistency="leader"` includes every acknowledged append; "local" accepts the possibly stale copy of the contacted node."""
+    `consistency="leader"` includes every acknowledged append; "local" accepts the possibly stale
+    copy of the contacted node."""
     facts = yield from verbs.head(stream.name, stream._retry, local=is_local(consistency))
     stream.content_type = facts.content_type
     return facts
@@ -111,21 +136,43 @@ def fork(stream: Subject, name: str, offset: str | None, lifetime: Lifetime) -> 
     return verbs.fork(name, stream.name, offset, lifetime, stream._retry)
 
 
-def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_id: str) -> Operation[Names]:
-    """Return the identity of a producer of the stream; `drawn_id` if the user gave none. Raises ValueError."""
+def producer_names(
+    stream: Subject, producer_id: str, epoch: int | None, drawn_id: str
+) -> Operation[Names]:
+    """Return the identity of a producer of the stream; `drawn_id` if the user gave none. Raises
+    ValueError."""
     if epoch is not None and not 0 <= epoch <= PRODUCER_NUMBER_MAX:
         raise ValueError(f"epoch must be between 0 and {PRODUCER_NUMBER_MAX}, not {epoch}")
     content_type = yield from known_type(stream)
     if producer_id:
-        return Names(stream=stream.name, content_type=content_type, producer_id=producer_id, epoch=epoch, fresh=False)
-    return Names(stream=stream.name, content_type=content_type, producer_id=drawn_id, epoch=epoch or 0, fresh=True)
+        return Names(
+            stream=stream.name,
+            content_type=content_type,
+            producer_id=producer_id,
+            epoch=epoch,
+            fresh=False,
+        )
+    return Names(
+        stream=stream.name,
+        content_type=content_type,
+        producer_id=drawn_id,
+        epoch=epoch or 0,
+        fresh=True,
+    )
 
 
 def place(
-    stream: Subject, offset: str, from_time: str | datetime, max_bytes: int | None = None, *, consistency: Consistency = "leader"
+    stream: Subject,
+    offset: str,
+    from_time: str | datetime,
+    max_bytes: int | None = None,
+    *,
+    consistency: Consistency = "leader",
 ) -> ReadPosition:
     """Return the start position of a reader."""
-    return ReadPosition(stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency))
+    return ReadPosition(
+        stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency)
+    )
 
 
 def describe(method: Callable[..., Any], operation: Callable[..., Operation[Any]]) -> None:

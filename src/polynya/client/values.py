@@ -1,4 +1,5 @@
-"""Results of the client: stream properties, append results, pages and records; and the JSON codec."""
+"""Results of the client: stream properties, append results, pages and records; and the JSON
+codec."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ START = "-1"  # the offset of a stream's start
 NOW = "now"  # the offset of its tail
 SERVER_DEFAULT = "http://127.0.0.1:4437"
 
-Consistency: TypeAlias = Literal["leader", "local"]  # all acknowledged appends; or the contacted node's copy
+# all acknowledged appends; or the contacted node's copy
+Consistency: TypeAlias = Literal["leader", "local"]
 Json: TypeAlias = Any  # any value that msgspec can encode; msgspec.Raw is JSON text
 _encoder = msgspec.json.Encoder()
 _raw = msgspec.json.Decoder(msgspec.Raw)
@@ -25,8 +27,8 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a stream.
 
-    `offset` is its tail. It is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). `retained_offset` is the first
-    retained record, if older ones were trimmed."""
+    `offset` is its tail. It is deleted after `ttl_seconds` without use, or at `expires_at` (RFC
+    3339). `retained_offset` is the first retained record, if older ones were trimmed."""
 
     name: str
     content_type: str
@@ -40,7 +42,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a create or a fork. `created` is False if the stream existed, or if the first response was lost."""
+    """The result of a create or a fork. `created` is False if the stream existed, or if the first
+    response was lost."""
 
     created: bool
     offset: str
@@ -49,7 +52,8 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a durable append. `offset` is the one after it; after a retry, the stream's tail."""
+    """The result of a durable append. `offset` is the one after it; after a retry, the stream's
+    tail."""
 
     offset: str
     closed: bool = False
@@ -57,7 +61,8 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trimming(msgspec.Struct, frozen=True):
-    """The result of a trim: the number of deleted `records` and `bytes`. Reading can start at `retained_offset`."""
+    """The result of a trim: the number of deleted `records` and `bytes`. Reading can start at
+    `retained_offset`."""
 
     retained_offset: str
     records: int = 0
@@ -67,8 +72,8 @@ class Trimming(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     """A record of a JSON stream, or a piece of another stream.
 
-    `data` holds the exact bytes. `offset` is the position after it, or "" when only the page's end is known (offsets of other
-    implementations)."""
+    `data` holds the exact bytes. `offset` is the position after it, or "" when only the page's end
+    is known (offsets of other implementations)."""
 
     data: bytes
     offset: str
@@ -80,7 +85,8 @@ class Record(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.data)
 
     def decode(self, shape: type[Any]) -> Any:
-        """Decode the JSON as a type that msgspec knows: a Struct, a dataclass, `list[int]` … Raises msgspec.ValidationError."""
+        """Decode the JSON as a type that msgspec knows: a Struct, a dataclass, `list[int]` … Raises
+        msgspec.ValidationError."""
         return msgspec.json.decode(self.data, type=shape)
 
     @property
@@ -91,8 +97,8 @@ class Record(msgspec.Struct, frozen=True):
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """One response to a read, or one event of a tail.
 
-    `body` holds the exact bytes between `begin` and `offset`. `up_to_date`: the page reached the tail. `closed`: the page reached the end
-    of a closed stream."""
+    `body` holds the exact bytes between `begin` and `offset`. `up_to_date`: the page reached the
+    tail. `closed`: the page reached the end of a closed stream."""
 
     stream: str
     begin: str
@@ -120,7 +126,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> list[Record]:
-        """Each record with the offset after it. A page of a stream that is not JSON is one record."""
+        """Each record with the offset after it. A page of a stream that is not JSON is one
+        record."""
         if not self.is_json:
             return [Record(self.body, self.offset, self.stream)] if self.body else []
         end = parse_token(self.offset)
@@ -189,7 +196,9 @@ def _split_leniently(body: bytes, what: str) -> tuple[bytes, ...]:
 def encode(value: Json) -> bytes:
     """Encode one record of a JSON stream. Raises TypeError, ValueError."""
     if isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError("a record of a JSON stream is a value, not bytes; pass encoded JSON as msgspec.Raw(...)")
+        raise TypeError(
+            "a record of a JSON stream is a value, not bytes; pass encoded JSON as msgspec.Raw(...)"
+        )
     if isinstance(value, msgspec.Raw):
         try:
             return bytes(_raw.decode(bytes(value))).strip(b" \t\r\n")

@@ -10,7 +10,17 @@ import msgspec
 from polynya.client.calls import call, header, is_true, stream_target
 from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
 from polynya.client.messages import Deliver, HttpRequest, HttpResponse, Operation, Retry
-from polynya.client.values import JSON_TYPE, Appended, Created, Facts, Json, Trimming, encode, is_json, to_bytes
+from polynya.client.values import (
+    JSON_TYPE,
+    Appended,
+    Created,
+    Facts,
+    Json,
+    Trimming,
+    encode,
+    is_json,
+    to_bytes,
+)
 
 NAMES_PER_PAGE = 1000
 LOCAL = {"consistency": "local"}
@@ -19,8 +29,8 @@ LOCAL = {"consistency": "local"}
 class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
     """The expiry and retention of a stream.
 
-    It is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Records are kept for `retain_seconds` and up to
-    `retain_bytes`."""
+    It is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Records are kept
+    for `retain_seconds` and up to `retain_bytes`."""
 
     ttl_seconds: int | None = None
     expires_at: str | None = None
@@ -42,14 +52,18 @@ class _Listing(msgspec.Struct):
     next: str | None = None
 
 
-def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False) -> Operation[Created]:
+def create(
+    name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False
+) -> Operation[Created]:
     headers = {"content-type": content_type, **lifetime.headers()}
     if closed:
         headers["stream-closed"] = "true"
     return (yield from _put(f"create '{name}'", name, headers, retry))
 
 
-def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: Retry) -> Operation[Created]:
+def fork(
+    name: str, source: str, offset: str | None, lifetime: Lifetime, retry: Retry
+) -> Operation[Created]:
     """Create a fork of `source` at `offset`; None means its tail."""
     headers = {"stream-forked-from": stream_target(source), **lifetime.headers()}
     if offset is not None:
@@ -67,11 +81,21 @@ def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Operati
             incarnation=answer.headers.get("stream-incarnation", ""),
         )
 
-    return (yield from call(HttpRequest("PUT", stream_target(name), headers), retry, what, take, repeatable=True))
+    return (
+        yield from call(
+            HttpRequest("PUT", stream_target(name), headers), retry, what, take, repeatable=True
+        )
+    )
 
 
 def append(
-    name: str, content_type: str, body: bytes, retry: Retry, *, sequence: str | None = None, close: bool = False
+    name: str,
+    content_type: str,
+    body: bytes,
+    retry: Retry,
+    *,
+    sequence: str | None = None,
+    close: bool = False,
 ) -> Operation[Appended]:
     """Append one body atomically. Retry only while certainly nothing was applied."""
     headers = {"content-type": content_type}
@@ -80,7 +104,15 @@ def append(
     if close:
         headers["stream-closed"] = "true"
     what = f"append to '{name}'"
-    return (yield from call(HttpRequest("POST", stream_target(name), headers, body), retry, what, appended, repeatable=False))
+    return (
+        yield from call(
+            HttpRequest("POST", stream_target(name), headers, body),
+            retry,
+            what,
+            appended,
+            repeatable=False,
+        )
+    )
 
 
 def appended(answer: HttpResponse) -> Appended:
@@ -111,10 +143,13 @@ def close(name: str, retry: Retry) -> Operation[Appended]:
 
 
 def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Operation[bool]:
-    """Delete a stream; return False if it was missing. A retry after a lost response that finds nothing counts as the deletion."""
+    """Delete a stream; return False if it was missing. A retry after a lost response that finds
+    nothing counts as the deletion."""
     what = f"delete '{name}'"
     try:
-        yield from call(HttpRequest("DELETE", stream_target(name)), retry, what, lambda _: None, repeatable=True)
+        yield from call(
+            HttpRequest("DELETE", stream_target(name)), retry, what, lambda _: None, repeatable=True
+        )
     except (StreamNotFound, StreamGone) as error:
         if error.outcome is Outcome.UNKNOWN:
             return True
@@ -125,9 +160,15 @@ def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Operation[bo
 
 
 def trim(name: str, body: dict[str, str | int], retry: Retry) -> Operation[Trimming]:
-    """Delete the oldest records. `body` holds one of `before`, `before_time`, `keep_bytes`, `keep_age_seconds`."""
+    """Delete the oldest records. `body` holds one of `before`, `before_time`, `keep_bytes`,
+    `keep_age_seconds`."""
     what = f"trim '{name}'"
-    request = HttpRequest("POST", f"{stream_target(name)}/retention", {"content-type": JSON_TYPE}, msgspec.json.encode(body))
+    request = HttpRequest(
+        "POST",
+        f"{stream_target(name)}/retention",
+        {"content-type": JSON_TYPE},
+        msgspec.json.encode(body),
+    )
     return (yield from call(request, retry, what, _trimmed, repeatable=True))
 
 
@@ -143,7 +184,9 @@ def _trimmed(answer: HttpResponse) -> Trimming:
     try:
         return msgspec.json.decode(answer.body, type=Trimming)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("trim: the response does not report what was trimmed", status=answer.status) from None
+        raise AnswerDamaged(
+            "trim: the response does not report what was trimmed", status=answer.status
+        ) from None
 
 
 def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
@@ -163,7 +206,15 @@ def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
             retained_offset=headers.get("stream-retained-offset"),
         )
 
-    return (yield from call(HttpRequest("HEAD", stream_target(name, LOCAL if local else None)), retry, what, take, repeatable=True))
+    return (
+        yield from call(
+            HttpRequest("HEAD", stream_target(name, LOCAL if local else None)),
+            retry,
+            what,
+            take,
+            repeatable=True,
+        )
+    )
 
 
 def exists(name: str, retry: Retry) -> Operation[bool]:
@@ -178,8 +229,16 @@ def listing(prefix: str, retry: Retry, *, local: bool = False) -> Operation[None
     """Yield the `Facts` of each stream whose name starts with `prefix`, sorted by name."""
     after = ""
     while True:
-        query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE} | (LOCAL if local else {}))
-        page = yield from call(HttpRequest("GET", f"/v1/streams?{query}"), retry, f"list '{prefix}'", _rows, repeatable=True)
+        query = urlencode(
+            {"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE} | (LOCAL if local else {})
+        )
+        page = yield from call(
+            HttpRequest("GET", f"/v1/streams?{query}"),
+            retry,
+            f"list '{prefix}'",
+            _rows,
+            repeatable=True,
+        )
         for facts in page.streams:
             yield Deliver(facts)
         if not page.next:
@@ -191,4 +250,6 @@ def _rows(answer: HttpResponse) -> _Listing:
     try:
         return msgspec.json.decode(answer.body, type=_Listing)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("list: the response is not a list of streams", status=answer.status) from None
+        raise AnswerDamaged(
+            "list: the response is not a list of streams", status=answer.status
+        ) from None

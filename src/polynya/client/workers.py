@@ -1,12 +1,15 @@
-"""Worker groups as an operation: every record is delivered at least once, to one worker of the group.
+"""Worker groups as an operation: every record is delivered at least once, to one worker of the
+group.
 
-A group has a fixed number of *lanes*. A lane is a pull-wake subscription of the server, with its own cursor on each stream of the group.
-Each record belongs to one lane, by its number or by its stream; a lane skips the records of the others. The holder of a lane's lease
-handles its records, so at most one worker per lane is busy. A turn with a lease is short, so that a single worker serves all lanes and
-others can take over.
+A group has a fixed number of *lanes*. A lane is a pull-wake subscription of the server, with its
+own cursor on each stream of the group. Each record belongs to one lane, by its number or by its
+stream; a lane skips the records of the others. The holder of a lane's lease handles its records, so
+at most one worker per lane is busy. A turn with a lease is short, so that a single worker serves
+all lanes and others can take over.
 
-Fetching the next record acknowledges the previous one. If a lease ends early, because the worker died or was cut off, unacknowledged
-records go to the lane's next worker. Cursors are written about once a second, and at the end of a turn.
+Fetching the next record acknowledges the previous one. If a lease ends early, because the worker
+died or was cut off, unacknowledged records go to the lane's next worker. Cursors are written about
+once a second, and at the end of a turn.
 """
 
 from __future__ import annotations
@@ -22,8 +25,24 @@ from polynya.base.limits import SUBSCRIPTION_STREAMS_MAX
 from polynya.base.offsets import parse_token
 from polynya.client import verbs
 from polynya.client.calls import call
-from polynya.client.errors import AnswerDamaged, LeaseLost, Refused, StreamGone, StreamNotFound, StreamReplaced, Trimmed
-from polynya.client.messages import Deliver, Effect, EffectResult, HttpRequest, HttpResponse, Operation, Retry
+from polynya.client.errors import (
+    AnswerDamaged,
+    LeaseLost,
+    Refused,
+    StreamGone,
+    StreamNotFound,
+    StreamReplaced,
+    Trimmed,
+)
+from polynya.client.messages import (
+    Deliver,
+    Effect,
+    EffectResult,
+    HttpRequest,
+    HttpResponse,
+    Operation,
+    Retry,
+)
 from polynya.client.reading import ReadPosition
 from polynya.client.values import JSON_TYPE, NOW, Json, Page, Record
 from polynya.client.verbs import Lifetime
@@ -50,9 +69,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not self.group or "/" in self.group:
             raise ValueError("a group needs a name without slashes")
         if not self.sources or sum("*" in source for source in self.sources) > 1:
-            raise ValueError("a group needs at least one stream, and at most one pattern ('*' is one segment, '**' any number)")
+            raise ValueError(
+                "a group needs at least one stream, and at most one pattern ('*' is one segment, "
+                "'**' any number)"
+            )
         if len(self.sources) > SUBSCRIPTION_STREAMS_MAX:
-            raise ValueError(f"a group can name at most {SUBSCRIPTION_STREAMS_MAX} streams; use a pattern for more")
+            raise ValueError(
+                f"a group can name at most {SUBSCRIPTION_STREAMS_MAX} streams; use a pattern for "
+                "more"
+            )
         if not 1 <= self.lanes <= LANES_MAX:
             raise ValueError(f"a group needs 1 to {LANES_MAX} lanes")
         if self.by not in ("record", "stream"):
@@ -108,8 +133,8 @@ class _Wake(msgspec.Struct):
 class Lease:
     """A lease on a lane.
 
-    `handled` holds the cursors to acknowledge with the next request. `lost`: another worker may hold the lane. `handling_since`: when the
-    current record was handed out."""
+    `handled` holds the cursors to acknowledge with the next request. `lost`: another worker may
+    hold the lane. `handling_since`: when the current record was handed out."""
 
     def __init__(self, target: str, claim: _Claim, now: float) -> None:
         self._target = target
@@ -122,7 +147,8 @@ class Lease:
         self.lost = False
 
     def ack(self, *, done: bool = False, acks: bool = True) -> HttpRequest:
-        """Return a request that advances the cursors to the handled records, and keeps or releases the lease."""
+        """Return a request that advances the cursors to the handled records, and keeps or releases
+        the lease."""
         handled = self.handled if acks else {}
         body = {
             "wake_id": self._claim.wake_id,
@@ -131,7 +157,13 @@ class Lease:
             "done": done,
         }
         headers = {"content-type": JSON_TYPE, "authorization": f"Bearer {self._claim.token}"}
-        return HttpRequest("POST", f"{self._target}/ack", headers, msgspec.json.encode(body), min(self.seconds, 30.0))
+        return HttpRequest(
+            "POST",
+            f"{self._target}/ack",
+            headers,
+            msgspec.json.encode(body),
+            min(self.seconds, 30.0),
+        )
 
     def beat(self) -> HttpRequest:
         """Return a request that renews the lease while a record is handled."""
@@ -177,7 +209,8 @@ class Job:
         return self.record.decode(shape)
 
     def ack(self) -> None:
-        """Mark the record as handled. The next cursor update, or the end of the worker, sends the acknowledgement."""
+        """Mark the record as handled. The next cursor update, or the end of the worker, sends the
+        acknowledgement."""
         self._turn.lease.handled[self.record.stream] = self.record.offset
 
     @property
@@ -196,7 +229,8 @@ class Turn:
         self.over = False
 
     def work(self) -> Operation[bool]:
-        """Handle the lane's pending records. Return True if more work is waiting. Raises `LeaseLost`."""
+        """Handle the lane's pending records. Return True if more work is waiting. Raises
+        `LeaseLost`."""
         for link in self.lease.streams:
             if link.has_pending and not self.over:
                 if self._plan.by == "stream" and self._plan.lane_of(link.path, 0) != self._lane:
@@ -228,7 +262,9 @@ class Turn:
     def _page(self, page: Page, now: float) -> Operation[None]:
         for record, number in _numbered(page):
             if self._plan.lane_of(page.stream, number) != self._lane:
-                self.lease.handled[page.stream] = record.offset or self.lease.handled.get(page.stream, page.begin)
+                self.lease.handled[page.stream] = record.offset or self.lease.handled.get(
+                    page.stream, page.begin
+                )
                 continue
             self.lease.handling_since = now
             now = (yield Deliver(Job(record, self))).now
@@ -253,12 +289,18 @@ class Turn:
         """Send the cursors. Raises `LeaseLost`."""
         told = dict(self.lease.handled)
         try:
-            answer = yield from call(self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True)
+            answer = yield from call(
+                self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True
+            )
         except Refused as refused:
             if refused.code != "INVALID_OFFSET":
                 raise
             yield from self._ack_one_by_one()
-            return (yield from call(self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True))
+            return (
+                yield from call(
+                    self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True
+                )
+            )
         for stream, offset in told.items():
             if self.lease.handled.get(stream) == offset:
                 del self.lease.handled[stream]
@@ -270,7 +312,9 @@ class Turn:
         for stream, offset in handled.items():
             self.lease.handled = {stream: offset}
             try:
-                yield from call(self.lease.ack(), self._retry, "acknowledge", _done, repeatable=True)
+                yield from call(
+                    self.lease.ack(), self._retry, "acknowledge", _done, repeatable=True
+                )
             except Refused as refused:
                 if refused.code != "INVALID_OFFSET":
                     raise
@@ -280,10 +324,17 @@ class Turn:
 class Worker:
     """A worker of a group.
 
-    `lease` is the lease that it holds. The client renews it for up to `handle_seconds` while a record is handled. `turns_lost` counts
-    expired leases."""
+    `lease` is the lease that it holds. The client renews it for up to `handle_seconds` while a
+    record is handled. `turns_lost` counts expired leases."""
 
-    def __init__(self, plan: WorkerSettings, name: str, retry: Retry, *, handle_seconds: float = HANDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        plan: WorkerSettings,
+        name: str,
+        retry: Retry,
+        *,
+        handle_seconds: float = HANDLE_SECONDS,
+    ) -> None:
         self._plan = plan
         self._retry = retry
         self._handle_seconds = handle_seconds
@@ -295,15 +346,26 @@ class Worker:
         self.turns_lost = 0
 
     def join(self) -> Operation[None]:
-        """Create the group if it is missing; it receives the records appended from now on. Raises `StreamExists` if it exists with other
-        settings."""
+        """Create the group if it is missing; it receives the records appended from now on. Raises
+        `StreamExists` if it exists with other settings."""
         if self._joined:
             return
         yield from verbs.create(self._plan.wake_stream, JSON_TYPE, Lifetime(), self._retry)
         self._wakes.offset = (yield from verbs.head(self._plan.wake_stream, self._retry)).offset
         for lane in range(self._plan.lanes):
-            request = HttpRequest("PUT", lane_target(self._plan.group, lane), {"content-type": JSON_TYPE}, self._plan.subscription())
-            yield from call(request, self._retry, f"create the group '{self._plan.group}'", lambda _: None, repeatable=True)
+            request = HttpRequest(
+                "PUT",
+                lane_target(self._plan.group, lane),
+                {"content-type": JSON_TYPE},
+                self._plan.subscription(),
+            )
+            yield from call(
+                request,
+                self._retry,
+                f"create the group '{self._plan.group}'",
+                lambda _: None,
+                repeatable=True,
+            )
         self._joined = True
 
     def work(self, *, wait: bool) -> Operation[None]:
@@ -338,13 +400,22 @@ class Worker:
         return True
 
     def _claim(self, lane: int) -> Generator[Effect, EffectResult, Lease | None]:
-        """Claim a lane. The worker's name is unique, so the claim number distinguishes a retry from a new claim."""
+        """Claim a lane. The worker's name is unique, so the claim number distinguishes a retry from
+        a new claim."""
         target = lane_target(self._plan.group, lane)
         self._claims += 1
         body = msgspec.json.encode({"worker": self.name, "claim_id": str(self._claims)})
         request = HttpRequest("POST", f"{target}/claim", {"content-type": JSON_TYPE}, body)
         try:
-            claim, now = yield from _timed(call(request, self._retry, f"work for '{self._plan.group}'", _claimed, repeatable=True))
+            claim, now = yield from _timed(
+                call(
+                    request,
+                    self._retry,
+                    f"work for '{self._plan.group}'",
+                    _claimed,
+                    repeatable=True,
+                )
+            )
         except Refused as refused:
             if refused.code in ("NO_PENDING_WORK", "ALREADY_CLAIMED"):
                 return None
@@ -373,7 +444,8 @@ class Worker:
         return lanes
 
     def farewell(self) -> HttpRequest | None:
-        """Return the request that acknowledges the handled records and releases the lease, if the worker stops during a turn."""
+        """Return the request that acknowledges the handled records and releases the lease, if the
+        worker stops during a turn."""
         lease, self.lease = self.lease, None
         return None if lease is None or lease.lost else lease.ack(done=True)
 
@@ -385,7 +457,13 @@ def disband(group: str, retry: Retry) -> Operation[int]:
     for lane in range(LANES_MAX):
         target = lane_target(group, lane)
         try:
-            yield from call(HttpRequest("GET", f"{target}?limit=1"), retry, what, lambda _: None, repeatable=True)
+            yield from call(
+                HttpRequest("GET", f"{target}?limit=1"),
+                retry,
+                what,
+                lambda _: None,
+                repeatable=True,
+            )
         except Refused as refused:
             if refused.status == 404:
                 break
@@ -405,12 +483,14 @@ def lane_target(group: str, lane: int) -> str:
 
 
 def _numbered(page: Page) -> list[tuple[Record, int]]:
-    """Pair records with their numbers. The number is 0 for foreign offsets and other content types, which keeps them in their stream's
-    lane."""
+    """Pair records with their numbers. The number is 0 for foreign offsets and other content types,
+    which keeps them in their stream's lane."""
     records = page.records
     if not page.is_json:
         return [(record, 0) for record in records]
-    return [(record, token[0] - 1 if (token := parse_token(record.offset)) else 0) for record in records]
+    return [
+        (record, token[0] - 1 if (token := parse_token(record.offset)) else 0) for record in records
+    ]
 
 
 def _timed(operation: Operation[Result]) -> Generator[Effect, EffectResult, tuple[Result, float]]:
@@ -438,4 +518,6 @@ def _decoded(answer: HttpResponse, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise AnswerDamaged("the response does not describe a subscription", status=answer.status) from None
+        raise AnswerDamaged(
+            "the response does not describe a subscription", status=answer.status
+        ) from None

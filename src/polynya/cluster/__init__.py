@@ -1,1 +1,2 @@
-"""Membership, placement and certificates of a cluster: join, map, reconfiguration, removal and feature level."""
+"""Membership, placement and certificates of a cluster: join, map, reconfiguration, removal and
+feature level."""

@@ -1,4 +1,5 @@
-"""Certificates for the links between nodes: a development authority, and checks of the configured files."""
+"""Certificates for the links between nodes: a development authority, and checks of the configured
+files."""
 
 from __future__ import annotations
 
@@ -25,12 +26,15 @@ _FLIGHTS = 3  # rounds that complete a TLS 1.3 handshake
 
 
 def make_authority(folder: Path) -> None:
-    """Create `ca.crt` and `ca.key` in `folder`. Raise FileExistsError if one exists: replacing it would void every certificate it signed."""
+    """Create `ca.crt` and `ca.key` in `folder`. Raise FileExistsError if one exists: replacing it
+    would void every certificate it signed."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if (folder / "ca.key").exists() or (folder / "ca.crt").exists():
-        raise FileExistsError(f"{folder} already has a certificate authority; choose another folder")
+        raise FileExistsError(
+            f"{folder} already has a certificate authority; choose another folder"
+        )
     private = ec.generate_private_key(ec.SECP256R1())
     name = _named("polynya cluster")
     builder = _builder(name, name, private, AUTHORITY_DAYS)
@@ -40,8 +44,8 @@ def make_authority(folder: Path) -> None:
 
 
 def make_certificate(folder: Path, node: int, hosts: list[str]) -> None:
-    """Create `node-N.crt` and `node-N.key`, signed by the authority in `folder`; replace older files.
-    `hosts` adds host names and addresses to the certificate."""
+    """Create `node-N.crt` and `node-N.key`, signed by the authority in `folder`; replace older
+    files. `hosts` adds host names and addresses to the certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -50,19 +54,25 @@ def make_certificate(folder: Path, node: int, hosts: list[str]) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_named(node_name(node)), authority.subject, private, CERTIFICATE_DAYS)
     names = [general_name(name) for name in dict.fromkeys((node_name(node), *hosts))]
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True
+    )
     builder = builder.add_extension(_usage(signs=False), critical=True)
     builder = builder.add_extension(
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+        critical=False,
     )
     builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
+    )
     _store(folder / f"node-{node}.crt", folder / f"node-{node}.key", builder, private, signer)
 
 
 def peer_tls(ca: Path | str, cert: Path | str, key: Path | str) -> PeerTls:
-    """Return the server and client contexts of a node's links. Raise OSError (ssl.SSLError included) if a file is unusable."""
+    """Return the server and client contexts of a node's links. Raise OSError (ssl.SSLError
+    included) if a file is unusable."""
     contexts = []
     for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(protocol)
@@ -75,8 +85,9 @@ def peer_tls(ca: Path | str, cert: Path | str, key: Path | str) -> PeerTls:
 
 
 def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | None:
-    """Return the TLS contexts that the settings name, or None without certificates. Raise ConfigError.
-    `dates` also rejects expired and not yet valid certificates. A start accepts them, because its clock may still be wrong."""
+    """Return the TLS contexts that the settings name, or None without certificates. Raise
+    ConfigError. `dates` also rejects expired and not yet valid certificates. A start accepts them,
+    because its clock may still be wrong."""
     if not cluster.ca:
         return None
     try:
@@ -86,16 +97,21 @@ def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | Non
         raise ConfigError(_unusable(cluster, error)) from None
     if node_name(cluster.node) not in names:
         shown = ", ".join(names) or "no host"
-        raise ConfigError(f"cluster.cert: {cluster.cert} is for {shown}; the certificate of this node is for {node_name(cluster.node)}")
+        raise ConfigError(
+            f"cluster.cert: {cluster.cert} is for {shown}; the certificate of this node is for "
+            f"{node_name(cluster.node)}"
+        )
     refused = rehearse(made, node_name(cluster.node))
     if isinstance(refused, ssl.SSLCertVerificationError):
         if dates or refused.verify_code not in _DATES:
             raise ConfigError(
-                f"cluster.cert: {cluster.cert} would be refused by nodes with the authority {cluster.ca}: {refused.verify_message}"
+                f"cluster.cert: {cluster.cert} would be refused by nodes with the authority "
+                f"{cluster.ca}: {refused.verify_message}"
             )
     elif refused is not None:
         raise ConfigError(
-            f"cluster.cert: TLS 1.3 does not support the key type of {cluster.cert}; use ECDSA P-256, Ed25519 or RSA"
+            f"cluster.cert: TLS 1.3 does not support the key type of {cluster.cert}; use ECDSA "
+            "P-256, Ed25519 or RSA"
         ) from refused
     return made
 
@@ -107,17 +123,27 @@ def _unusable(cluster: ClusterConfig, error: OSError) -> str:
         try:
             Path(file).open("rb").close()
         except OSError as why:
-            unread.append(f"cluster.{key}: {file} cannot be used: {why.strerror}; 'polynya cluster ca' makes certificates for a trial")
+            unread.append(
+                f"cluster.{key}: {file} cannot be used: {why.strerror}; 'polynya cluster ca' "
+                "makes certificates for a trial"
+            )
     if unread:
         return "\n".join(unread)
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return f"cluster.key: {cluster.key} cannot be used: it does not belong to the certificate in {cluster.cert}"
-    return f"cluster: {cluster.ca}, {cluster.cert} and {cluster.key} cannot be used: {error}; they must be PEM, no passphrase"
+        return (
+            f"cluster.key: {cluster.key} cannot be used: it does not belong to the certificate in "
+            f"{cluster.cert}"
+        )
+    return (
+        f"cluster: {cluster.ca}, {cluster.cert} and {cluster.key} cannot be used: {error}; they "
+        "must be PEM, no passphrase"
+    )
 
 
 def rehearse(tls: PeerTls, name: str) -> ssl.SSLError | None:
-    """Run a TLS handshake with this certificate in memory, as a peer with the same authority would. Return its error, or None.
-    The error may also come from the local side, when TLS 1.3 does not support the key type."""
+    """Run a TLS handshake with this certificate in memory, as a peer with the same authority would.
+    Return its error, or None. The error may also come from the local side, when TLS 1.3 does not
+    support the key type."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         tls.client.wrap_bio(back, there, server_hostname=name),
@@ -142,11 +168,15 @@ def expires(cert: Path) -> dt.datetime:
 
 
 def date_trouble(until: dt.datetime, now: dt.datetime) -> str | None:
-    """Return a warning for operators when `until` is past or nearer than `WARN_BEFORE`, else None."""
+    """Return a warning for operators when `until` is past or nearer than `WARN_BEFORE`, else
+    None."""
     if until - now > WARN_BEFORE:
         return None
     said = "expired, and the other nodes refuse it, since" if until <= now else "expires on"
-    return f"cluster.cert: the certificate of this node {said} {until:%Y-%m-%d}; replace the file and send SIGHUP"
+    return (
+        f"cluster.cert: the certificate of this node {said} {until:%Y-%m-%d}; replace the file "
+        "and send SIGHUP"
+    )
 
 
 def _names_in(cert: Path) -> list[str]:
@@ -154,7 +184,9 @@ def _names_in(cert: Path) -> list[str]:
 
     made = x509.load_pem_x509_certificate(cert.read_bytes())
     try:
-        return made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+        return made.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value.get_values_for_type(x509.DNSName)
     except x509.ExtensionNotFound:
         return []
 
@@ -170,20 +202,36 @@ def _authority(folder: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:
     return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), signer
 
 
-def _builder(subject: Name, issuer: Name, private: EllipticCurvePrivateKey, days: int) -> CertificateBuilder:
+def _builder(
+    subject: Name, issuer: Name, private: EllipticCurvePrivateKey, days: int
+) -> CertificateBuilder:
     from cryptography import x509
 
     now = dt.datetime.now(dt.UTC)
-    builder = x509.CertificateBuilder(issuer, subject, private.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=days))
-    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
+    builder = x509.CertificateBuilder(
+        issuer, subject, private.public_key(), x509.random_serial_number()
+    )
+    builder = builder.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(
+        now + dt.timedelta(days=days)
+    )
+    return builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False
+    )
 
 
 def _usage(*, signs: bool) -> KeyUsage:
     from cryptography import x509
 
     off = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"), False
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
     )
     return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **off)
 
@@ -195,11 +243,19 @@ def _named(name: str) -> Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _store(cert: Path, key: Path, builder: CertificateBuilder, private: EllipticCurvePrivateKey, signer: EllipticCurvePrivateKey) -> None:
+def _store(
+    cert: Path,
+    key: Path,
+    builder: CertificateBuilder,
+    private: EllipticCurvePrivateKey,
+    signer: EllipticCurvePrivateKey,
+) -> None:
     from cryptography.hazmat.primitives import hashes, serialization
 
     made = builder.sign(signer, hashes.SHA256())
     make_folder(cert.parent, mode=0o700)
-    plain = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    plain = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     write_whole(key, plain)
     write_whole(cert, made.public_bytes(serialization.Encoding.PEM), mode=0o644)

@@ -1,6 +1,6 @@
-"""The controller: the leader of the meta group moves the groups to their placement in the map.
-It observes, plans (`polynya.replica.planner`), takes the steps and observes again. It keeps no state that a successor needs: the map and
-the groups show every unfinished change."""
+"""The controller: the leader of the meta group moves the groups to their placement in the map. It
+observes, plans (`polynya.replica.planner`), takes the steps and observes again. It keeps no state
+that a successor needs: the map and the groups show every unfinished change."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Proposing(Protocol):
 
 
 class Controller:
-    """The controller of a node, on core 0. `is_leader` reports whether this node leads the meta group."""
+    """The controller of a node, on core 0. `is_leader` reports whether this node leads the meta
+    group."""
 
     def __init__(
         self,
@@ -67,7 +68,14 @@ class Controller:
         service: Proposing,
         is_leader: Callable[[], bool],
     ) -> None:
-        self._start, self._maps, self._view, self._reconfiguration, self._service, self._is_leader = (
+        (
+            self._start,
+            self._maps,
+            self._view,
+            self._reconfiguration,
+            self._service,
+            self._is_leader,
+        ) = (
             start,
             maps,
             view,
@@ -76,7 +84,9 @@ class Controller:
             is_leader,
         )
         self._news = asyncio.Event()
-        self._away: dict[int, float] = {}  # node -> time at which this leader first found it down (and down ever since)
+        self._away: dict[
+            int, float
+        ] = {}  # node -> time at which this leader first found it down (and down ever since)
         self._trouble = ""
         self._rested = 0  # epoch at which no step was left
         self.steps = 0  # steps taken
@@ -132,24 +142,41 @@ class Controller:
         return IDLE_SECONDS if self._rested else WAIT_SECONDS
 
     def _lost(self, now: ClusterMap, seen: ClusterObservation, give_up: float) -> frozenset[int]:
-        """Return the nodes down for at least `give_up` seconds; their replicas are replaced. 0 disables this."""
+        """Return the nodes down for at least `give_up` seconds; their replicas are replaced. 0
+        disables this."""
         clock = asyncio.get_running_loop().time()
-        self._away = {node: self._away.get(node, clock) for node in now.members if node not in seen.up}
-        return frozenset(node for node, since in self._away.items() if give_up and clock - since >= give_up)
+        self._away = {
+            node: self._away.get(node, clock) for node in now.members if node not in seen.up
+        }
+        return frozenset(
+            node for node, since in self._away.items() if give_up and clock - since >= give_up
+        )
 
     async def _bear(self) -> float:
-        """Propose the first map once every node is up with a release that knows maps. An older release could not read the log after that."""
+        """Propose the first map once every node is up with a release that knows maps. An older
+        release could not read the log after that."""
         told = await self._view.gather()
         here = {node for node, _ in told}
-        if all(part.maps >= KNOWS_MAPS for part in told.values()) and here >= set(self._start.birth.nodes) and self._start.birth.nodes:
+        if (
+            all(part.maps >= KNOWS_MAPS for part in told.values())
+            and here >= set(self._start.birth.nodes)
+            and self._start.birth.nodes
+        ):
             await self._propose(birth_command(self._start.birth, self._start.config.cluster))
-            log.info("the first cluster map is committed", extra={"nodes": len(self._start.birth.nodes)})
+            log.info(
+                "the first cluster map is committed", extra={"nodes": len(self._start.birth.nodes)}
+            )
         return WAIT_SECONDS
 
     async def _let_in(self, now: ClusterMap) -> bool:
-        """Add the read replicas of the birth configuration. Return True while one is missing from the map."""
+        """Add the read replicas of the birth configuration. Return True while one is missing from
+        the map."""
         birth = self._start.birth
-        coming = [node for node in self._start.config.cluster.nodes if node.id in birth.readers and node.id not in now.nodes]
+        coming = [
+            node
+            for node in self._start.config.cluster.nodes
+            if node.id in birth.readers and node.id not in now.nodes
+        ]
         known = coming and self._view.works_at() >= level_of(ReaderAdd)
         for node in coming if known else ():
             await self._propose(ReaderAdd(NodeRecord(node.id, node.peer, node.http, node.zone)))
@@ -162,7 +189,9 @@ class Controller:
         record = now.nodes.get(cluster.node)
         if now.epoch and record is not None and record.state != NodeState.REMOVED:
             own, cores = cluster.own, self._start.cores
-            told = NodeAnnounce(own.id, own.peer, own.http, own.zone or record.zone, cores, self._kafka(record))
+            told = NodeAnnounce(
+                own.id, own.peer, own.http, own.zone or record.zone, cores, self._kafka(record)
+            )
             if (record.peer, record.http, record.zone, record.cores, record.kafka) != (
                 told.peer,
                 told.http,
@@ -175,23 +204,35 @@ class Controller:
 
     def _kafka(self, record: NodeRecord) -> str:
         """Return this node's address for Kafka clients, once all nodes know of such."""
-        return self._start.kafka_advertised if self._view.works_at() >= level_of(TopicPut) else record.kafka
+        return (
+            self._start.kafka_advertised
+            if self._view.works_at() >= level_of(TopicPut)
+            else record.kafka
+        )
 
     async def _take(self, step: Step) -> None:
         """Take one step. The next round observes a failure and plans again."""
         self.steps += 1
         match step:
             case SetVoters(group, goal, first, epoch):
-                log.info("the placement of a group changes", extra={"of_group": group, "voters": _listed(goal), "first": first})
+                log.info(
+                    "the placement of a group changes",
+                    extra={"of_group": group, "voters": _listed(goal), "first": first},
+                )
                 await self._propose(PlaceGroup(group, goal, first, epoch))
             case ConfirmVoters(group, voters, epoch):
-                log.info("a group reached its placement", extra={"of_group": group, "voters": _listed(voters)})
+                log.info(
+                    "a group reached its placement",
+                    extra={"of_group": group, "voters": _listed(voters)},
+                )
                 await self._propose(GroupPlaced(group, voters, epoch))
             case ChangeVoters(group, _, configuration):
                 refused(step, await self._reconfiguration.change(group, configuration))
             case TransferLeadership(group, _, to):
                 refused(step, await self._reconfiguration.transfer(group, to))
-            case RemoveNode(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # an operator may have withdrawn the removal
+            case RemoveNode(node) if (
+                self._maps.now.nodes[node].state == NodeState.LEAVING
+            ):  # an operator may have withdrawn the removal
                 log.info("removing an emptied node", extra={"removed": node})
                 await self._propose(NodeSet(node, NodeState.REMOVED))
             case MarkBalanced():
@@ -201,13 +242,19 @@ class Controller:
     async def _propose(self, command: Command) -> None:
         reply = await self._service.call(META_GROUP, command)
         if reply.code >= Code.NOT_FOUND and reply.code != Code.NOT_YET:
-            log.warning("the meta group rejected a placement step", extra={"step": type(command).__name__, "reason": str(reply.detail)})
+            log.warning(
+                "the meta group rejected a placement step",
+                extra={"step": type(command).__name__, "reason": str(reply.detail)},
+            )
 
 
 def refused(step: ChangeVoters | TransferLeadership, refusal: ProposalRefused | None) -> None:
     """Log the refusal of a step; the next round retries it."""
     if refusal is not None:
-        log.debug("a group is not ready for its next step", extra={"of_group": step.group, "reason": refusal.name})
+        log.debug(
+            "a group is not ready for its next step",
+            extra={"of_group": step.group, "reason": refusal.name},
+        )
 
 
 def _listed(nodes: tuple[int, ...]) -> str:

@@ -1,7 +1,9 @@
-"""Discovery for a node without data: it asks the other nodes and the object store for the cluster's history and group count.
+"""Discovery for a node without data: it asks the other nodes and the object store for the cluster's
+history and group count.
 
-The result is provisional until every other node has answered. A node that finds a later history restarts its folder in that history. This
-loses no data: a member with an empty disk takes no part before all others have answered. A folder with a log entry is never restarted.
+The result is provisional until every other node has answered. A node that finds a later history
+restarts its folder in that history. This loses no data: a member with an empty disk takes no part
+before all others have answered. A folder with a log entry is never restarted.
 """
 
 from __future__ import annotations
@@ -33,18 +35,24 @@ log = logging.getLogger("polynya.node")
 
 
 async def learn(config: Config) -> DiscoveredCluster:
-    """Return the cluster's newest history and its group count, from the reachable nodes and the store."""
+    """Return the cluster's newest history and its group count, from the reachable nodes and the
+    store."""
     told = await ask_others(config, config.cluster.others)
     histories = [hello.history for hello in told.values()]
     if config.cluster.others:
         histories.append(await _of_the_store(config))
     newest = max((hello for hello in told.values()), key=lambda hello: hello.history, default=None)
     groups = newest.groups if newest is not None else 0
-    return DiscoveredCluster(max(histories, default=0), groups, next((hello.node for hello in told.values() if hello.removed), 0))
+    return DiscoveredCluster(
+        max(histories, default=0),
+        groups,
+        next((hello.node for hello in told.values() if hello.removed), 0),
+    )
 
 
 async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, Hello]:
-    """Return the handshakes of the nodes that answer, by id. Runs on its own loop or the supervisor's."""
+    """Return the handshakes of the nodes that answer, by id. Runs on its own loop or the
+    supervisor's."""
     asyncio.get_running_loop().set_exception_handler(report_lost)
     try:
         tls = peer_tls_of(config.cluster)
@@ -60,8 +68,22 @@ async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, 
 
 async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello | None:
     cluster = config.cluster
-    # History 0 means none. A release that does not know this handshake refuses it, with the same data.
-    own = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, 0, 0, cluster.node, 0, 1, "", __version__, levels.LEVEL, asks=True)
+    # History 0 means none. A release that does not know this handshake refuses it, with the same
+    # data.
+    own = Hello(
+        PROTOCOL_MIN,
+        PROTOCOL_MAX,
+        cluster.id,
+        0,
+        0,
+        cluster.node,
+        0,
+        1,
+        "",
+        __version__,
+        levels.LEVEL,
+        asks=True,
+    )
     try:
         return await Dialer(own, node.id, node.peer_place, tls, lambda hello: None).ask()
     except OSError:
@@ -69,7 +91,8 @@ async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello 
 
 
 async def _of_the_store(config: Config) -> int:
-    """Return the history in the store's root marker, or 0 if unknown. The cores report store faults."""
+    """Return the history in the store's root marker, or 0 if unknown. The cores report store
+    faults."""
     store = None
     try:
         async with asyncio.timeout(STORE_SECONDS):
@@ -84,8 +107,8 @@ async def _of_the_store(config: Config) -> int:
 
 
 async def differs(config: Config, birth: NodeIdentity, unheard: set[int]) -> bool:
-    """Ask the nodes in `unheard` once. Return True if one belongs to another history or group count than this folder.
-    Remove the nodes that agree from `unheard`."""
+    """Ask the nodes in `unheard` once. Return True if one belongs to another history or group count
+    than this folder. Remove the nodes that agree from `unheard`."""
     told = await ask_others(config, [node for node in config.cluster.others if node.id in unheard])
     for number, hello in told.items():
         if is_other(config, birth, DiscoveredCluster(hello.history, hello.groups)):
@@ -99,14 +122,24 @@ def is_other(config: Config, birth: NodeIdentity, learned: DiscoveredCluster) ->
     """Return True if a folder without data must restart with the discovered values."""
     if learned.history > birth.history:
         return True
-    return learned.history == birth.history and config.groups is None and learned.groups not in (0, birth.groups)
+    return (
+        learned.history == birth.history
+        and config.groups is None
+        and learned.groups not in (0, birth.groups)
+    )
 
 
 def begun_anew(folder: Path, birth: NodeIdentity) -> bool:
-    """Delete the cores' data of a provisional folder and return True. Return False if one of its logs has an entry.
-    Raise CorruptData."""
-    if not all(_is_blank(folder / f"core-{core}", journal_id_of(birth.cluster_id, core), birth.groups) for core in range(birth.cores)):
-        log.error("the data in this folder is of an earlier history than the cluster: start this node on an empty folder")
+    """Delete the cores' data of a provisional folder and return True. Return False if one of its
+    logs has an entry. Raise CorruptData."""
+    if not all(
+        _is_blank(folder / f"core-{core}", journal_id_of(birth.cluster_id, core), birth.groups)
+        for core in range(birth.cores)
+    ):
+        log.error(
+            "the data in this folder is of an earlier history than the cluster: start this node "
+            "on an empty folder"
+        )
         return False
     for core in folder.glob("core-*"):
         shutil.rmtree(core)

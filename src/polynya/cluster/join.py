@@ -1,4 +1,5 @@
-"""Connect one core to its cluster: links to peers, Raft messages, and forwarding of proposals to leaders."""
+"""Connect one core to its cluster: links to peers, Raft messages, and forwarding of proposals to
+leaders."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ def membership_of(start: CoreStart) -> Membership | None:
     if not cluster.is_on:
         return None
     born = map_at_birth(start.birth, cluster)
-    return Membership(cluster.node, start.birth.nodes, {group: placement.voters for group, placement in born.groups.items()})
+    return Membership(
+        cluster.node,
+        start.birth.nodes,
+        {group: placement.voters for group, placement in born.groups.items()},
+    )
 
 
 def transport_of(start: CoreStart) -> Transport | None:
@@ -65,10 +70,14 @@ def transport_of(start: CoreStart) -> Transport | None:
             listener=shared_listener(start.peer_host, start.peer_port),
             tls=peer_tls_of(cluster),
         )
-    return Transport(start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=links)
+    return Transport(
+        start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=links
+    )
 
 
-def cluster_of(start: CoreStart, transport: Transport | None, clock: LogClock) -> ClusterSettings | None:
+def cluster_of(
+    start: CoreStart, transport: Transport | None, clock: LogClock
+) -> ClusterSettings | None:
     """Return the engine's cluster settings, or None on a standalone node."""
     membership = membership_of(start)
     if membership is None:
@@ -92,7 +101,8 @@ class ClusterMember:
         self._raft: RaftLinks = transport.raft
         own = start.birth.node
         local = engine.local
-        nodes = tuple(sorted(node.id for node in start.config.cluster.voting))  # a joining node asks these
+        # a joining node asks these
+        nodes = tuple(sorted(node.id for node in start.config.cluster.voting))
         born = map_at_birth(start.birth, start.config.cluster)
         self.forwarding = Forwarding(
             CoreAddress(own, start.core, start.cores, start.groups),
@@ -101,16 +111,25 @@ class ClusterMember:
             local.propose,
             stamped=local.stamped,
             address=address,
-            group_locations=GroupLocations(own, born if born.groups else BirthMap(nodes), transport.raft.is_up),
+            group_locations=GroupLocations(
+                own, born if born.groups else BirthMap(nodes), transport.raft.is_up
+            ),
         )
         engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
         service = engine.service
         service.join(self.forwarding)
         self.stranded = StaleReaders(service, self.forwarding)
-        self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # client URL of each node
-        service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
+        # client URL of each node
+        self.urls = {node.id: node.http for node in start.config.cluster.nodes}
+        service.hint = lambda name: self.urls.get(
+            self.forwarding.elsewhere(service.group_of(name)), ""
+        )
         if start.config.cluster.leader_follows_writers:
-            self._core.leadership.follow(self.forwarding.demand, self.forwarding.group_locations.may_lead, self.forwarding.core_at)
+            self._core.leadership.follow(
+                self.forwarding.demand,
+                self.forwarding.group_locations.may_lead,
+                self.forwarding.core_at,
+            )
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
@@ -121,14 +140,17 @@ class ClusterMember:
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
-        self.on_removed: Callable[[int, int], None] = lambda by, epoch: None  # (reporting node, epoch of its map)
+        # (reporting node, epoch of its map)
+        self.on_removed: Callable[[int, int], None] = lambda by, epoch: None
         transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
     def meet(self, now: ClusterMap) -> None:
         """Connect to the nodes of the map and dismiss those that it drops.
         A removed node stays connected until it disconnects, so that it learns of its removal."""
         self._transport.know(now.epoch)
-        self.urls = {number: now.nodes[number].http for number in now.members if now.nodes[number].http} or self.urls
+        self.urls = {
+            number: now.nodes[number].http for number in now.members if now.nodes[number].http
+        } or self.urls
         for number, record in now.nodes.items():
             if number == self._start.birth.node:
                 continue
@@ -144,11 +166,16 @@ class ClusterMember:
         for number in self._transport.nodes:
             record = now.nodes.get(number)
             away = not self._raft.is_up(number)
-            if away and record is not None and (record.state == NodeState.REMOVED or not record.peer):
+            if (
+                away
+                and record is not None
+                and (record.state == NodeState.REMOVED or not record.peer)
+            ):
                 await self._transport.remove_node(number)
 
     def levels(self, members: Callable[[], Iterable[int]]) -> FeatureLevels:
-        """Create the object that raises the local groups' feature levels. `members` returns the cluster's nodes, empty until known."""
+        """Create the object that raises the local groups' feature levels. `members` returns the
+        cluster's nodes, empty until known."""
         return FeatureLevels(self._core, members, self._raft.level_of, self._transport.work_at)
 
     def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReplicaLag:
@@ -156,24 +183,36 @@ class ClusterMember:
         return ReplicaLag(self._core, readers, asyncio.get_running_loop().time)
 
     def store_leads(self, access: StoreAccess) -> StoreLeadership:
-        """Create the object that transfers leaderships while this node cannot use the object store."""
+        """Create the object that transfers leaderships while this node cannot use the object
+        store."""
         return StoreLeadership(self._core.leadership, access, self._transport, self._cores_there)
 
     def _cores_there(self) -> list[int]:
         """Return the addresses of the connected cores that may lead a local group."""
-        voters = {node for member in self._core.members.values() for node in member.raft.configuration.voters}
-        there = [node for node in self._transport.nodes if node in voters and self._raft.is_up(node)]
+        voters = {
+            node
+            for member in self._core.members.values()
+            for node in member.raft.configuration.voters
+        }
+        there = [
+            node for node in self._transport.nodes if node in voters and self._raft.is_up(node)
+        ]
         return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
 
     def replicas(self) -> list[Replica]:
         """Return the state of the local replicas for the cluster view."""
-        return [replica_of(number, status, self._core.node) for number, status in self._core.statuses().items()]
+        return [
+            replica_of(number, status, self._core.node)
+            for number, status in self._core.statuses().items()
+        ]
 
     def samples(self) -> Samples:
         forwarding = self.forwarding
         now, own = forwarding.group_locations.map, self._start.birth.node
         return {
-            "polynya_nodes_down": sum(node != own and not self._raft.is_up(node) for node in now.members),
+            "polynya_nodes_down": sum(
+                node != own and not self._raft.is_up(node) for node in now.members
+            ),
             "polynya_groups_led": len(self._core.led),
             "polynya_leads_followed_total": self._core.leadership.followed,
             "polynya_peers_connected": self._raft.there,
@@ -188,31 +227,44 @@ class ClusterMember:
         return [("leaders", self._leaderless)]
 
     async def hand_over(self) -> None:
-        """Transfer this core's leaderships before a stop, for at most `HAND_OVER_SECONDS`. The receivers return them after its restart."""
+        """Transfer this core's leaderships before a stop, for at most `HAND_OVER_SECONDS`. The
+        receivers return them after its restart."""
         leads, loop = self._core.leadership, asyncio.get_running_loop()
         leads.leave(self._transport, self._cores_there())
         deadline = loop.time() + HAND_OVER_SECONDS
-        while leads.hand_over_all() and self._raft.there and loop.time() < deadline:  # retry: a target may be stopping too
+        while (
+            leads.hand_over_all() and self._raft.there and loop.time() < deadline
+        ):  # retry: a target may be stopping too
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
 
     def reload(self) -> None:
-        """Load the certificate files again if the other nodes would accept them. Open connections stay."""
+        """Load the certificate files again if the other nodes would accept them. Open connections
+        stay."""
         try:
             made = peer_tls_of(self._start.config.cluster, dates=True)
         except ConfigError as error:
             self._refused = str(error)
-            log.error("cannot use the new node certificate; keeping the old one", extra={"error": str(error)})
+            log.error(
+                "cannot use the new node certificate; keeping the old one",
+                extra={"error": str(error)},
+            )
             return
         if made is None or self._tls is None:
             return
         self._tls.server, self._tls.client = made.server, made.client
         self._refused = ""
         self._expires = self._look_at_certificate()
-        log.info("loaded the node certificate", extra={"file": self._start.config.cluster.cert, "until": f"{self._expires:%Y-%m-%d}"})
+        log.info(
+            "loaded the node certificate",
+            extra={"file": self._start.config.cluster.cert, "until": f"{self._expires:%Y-%m-%d}"},
+        )
 
     def certificate_trouble(self) -> str | None:
-        """Return a warning for health: the certificate expires, or the files are unusable. None if neither."""
-        found = None if self._expires is None else date_trouble(self._expires, dt.datetime.now(dt.UTC))
+        """Return a warning for health: the certificate expires, or the files are unusable. None if
+        neither."""
+        found = (
+            None if self._expires is None else date_trouble(self._expires, dt.datetime.now(dt.UTC))
+        )
         if not self._refused:
             return found
         kept = f"SIGHUP kept the old certificate, but a restart would fail: {self._refused}"
@@ -235,7 +287,9 @@ class ClusterMember:
         self._core.peers.lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
-        without = leaderless(self._core.members, self._core.leader_of, self.forwarding.group_locations)
+        without = leaderless(
+            self._core.members, self._core.leader_of, self.forwarding.group_locations
+        )
         waiting = self._waiting() if without else ""
         return f"{without}; this node {waiting}" if waiting else without
 
@@ -249,7 +303,8 @@ class ClusterMember:
         return waits(forgotten, self._transport.nodes)
 
     def look_at_memory(self) -> None:
-        """Log what a node without its disk waits for, once it persists for two calls and when it changes. Called every second."""
+        """Log what a node without its disk waits for, once it persists for two calls and when it
+        changes. Called every second."""
         waiting = self._waiting()
         if waiting and waiting == self._waits_for and waiting != self._said:
             self._said = waiting
@@ -257,12 +312,19 @@ class ClusterMember:
         self._waits_for = waiting
 
 
-def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], group_locations: GroupLocations) -> str | None:
-    """Return how many local groups have no known leader, or None.
-    A member without a vote starts no election and remembers its last leader. On a read replica, a group therefore also counts when that
-    leader is disconnected."""
+def leaderless(
+    groups: Iterable[int], leader_of: Callable[[int], int], group_locations: GroupLocations
+) -> str | None:
+    """Return how many local groups have no known leader, or None. A member without a vote starts no
+    election and remembers its last leader. On a read replica, a group therefore also counts when
+    that leader is disconnected."""
     own, now = group_locations.node, group_locations.map
     reads = own in now.nodes and now.nodes[own].reader
-    belong = [number for number in groups if own in now.replicas_of(number)]  # the others are being dropped
-    without = [number for number in belong if not (leader := leader_of(number)) or (reads and not group_locations.is_there(leader))]
+    # the others are being dropped
+    belong = [number for number in groups if own in now.replicas_of(number)]
+    without = [
+        number
+        for number in belong
+        if not (leader := leader_of(number)) or (reads and not group_locations.is_there(leader))
+    ]
     return f"no known leader for {len(without)} of {len(belong)} groups" if without else None

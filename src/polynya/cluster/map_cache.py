@@ -1,4 +1,5 @@
-"""The newest cluster map that a core knows. Core 0 reads it from its meta group replica and sends it to the sibling cores."""
+"""The newest cluster map that a core knows. Core 0 reads it from its meta group replica and sends
+it to the sibling cores."""
 
 from __future__ import annotations
 
@@ -28,20 +29,24 @@ _ENCODER = msgspec.msgpack.Encoder()
 class ClusterMapCache:
     """The newest cluster map of one core.
 
-    `now` has epoch 0 until the meta group delivers a map: the birth map, or an empty map on a joining node. Only later epochs create or
-    delete replicas.
+    `now` has epoch 0 until the meta group delivers a map: the birth map, or an empty map on a
+    joining node. Only later epochs create or delete replicas.
 
-    The loop calls `on_map` with each newer map; epochs only increase. A listener added later must read `now` itself.
+    The loop calls `on_map` with each newer map; epochs only increase. A listener added later must
+    read `now` itself.
     """
 
-    def __init__(self, birth: NodeIdentity, cluster: ClusterConfig, transport: Transport | None, *, core: int) -> None:
+    def __init__(
+        self, birth: NodeIdentity, cluster: ClusterConfig, transport: Transport | None, *, core: int
+    ) -> None:
         self.now = map_at_birth(birth, cluster)
         self.on_map: list[Callable[[ClusterMap], None]] = []
         self._transport = transport
         self._core = core
         self._node = birth.node
         self._asked = 0  # the node asked last
-        self._behind: set[int] = set()  # nodes with an older map that have not acknowledged this one
+        # nodes with an older map that have not acknowledged this one
+        self._behind: set[int] = set()
         if transport is not None:
             transport.on(KIND_MAP, self._hear)
             transport.on_met = self._met
@@ -59,7 +64,8 @@ class ClusterMapCache:
                 self._transport.send(core, KIND_MAP, body)
 
     async def ask(self) -> None:
-        """Fetch a newer map from core 0; on core 0, do nothing. Covers a core that started late or missed a change."""
+        """Fetch a newer map from core 0; on core 0, do nothing. Covers a core that started late or
+        missed a change."""
         if self._core == 0 or self._transport is None:
             return
         try:
@@ -70,9 +76,10 @@ class ClusterMapCache:
             self.take(_DECODER.decode(body))
 
     async def ask_another(self) -> None:
-        """Send the map to nodes behind it, then fetch a newer one from the next node in turn. Core 0 only.
-        A node that was down while members changed rejects the new ones. If one of them is the meta group leader, no log entries arrive here.
-        Every map holds committed state only, so any node may answer."""
+        """Send the map to nodes behind it, then fetch a newer one from the next node in turn. Core
+        0 only. A node that was down while members changed rejects the new ones. If one of them is
+        the meta group leader, no log entries arrive here. Every map holds committed state only, so
+        any node may answer."""
         self._behind.intersection_update(self.now.members)
         for node in sorted(self._behind):
             self._tell(node)
@@ -82,12 +89,17 @@ class ClusterMapCache:
         self._asked = next((number for number in others if number > self._asked), others[0])
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                body = await self._transport.call(address(self._asked, 0), KIND_MAP, _ENCODER.encode(self.now.epoch))
+                body = await self._transport.call(
+                    address(self._asked, 0), KIND_MAP, _ENCODER.encode(self.now.epoch)
+                )
             found = _DECODER.decode(body) if body else None
         except (PolynyaError, TimeoutError):
             return  # the next call asks the next node
         except UNREADABLE as error:
-            log.warning("cannot decode the cluster map of another node", extra={"node": self._asked, "reason": str(error)})
+            log.warning(
+                "cannot decode the cluster map of another node",
+                extra={"node": self._asked, "reason": str(error)},
+            )
             return
         self.take(found)
 
@@ -100,7 +112,8 @@ class ClusterMapCache:
             reply(b"")
 
     def _met(self, hello: Hello) -> None:
-        """Send the map to a peer whose handshake shows an older epoch. It may know no member of the current majority to ask."""
+        """Send the map to a peer whose handshake shows an older epoch. It may know no member of the
+        current majority to ask."""
         if self._core == hello.core == 0 and hello.epoch < self.now.epoch:
             self._behind.add(hello.node)
             self._tell(hello.node)
@@ -115,7 +128,8 @@ class ClusterMapCache:
 
 
 class NodeHosts:
-    """The bare hosts of the cluster's nodes, from the settings and the newest map. Computed once for each map."""
+    """The bare hosts of the cluster's nodes, from the settings and the newest map. Computed once
+    for each map."""
 
     def __init__(self, cluster: ClusterConfig, maps: ClusterMapCache | None) -> None:
         self._listed = cluster.nodes
@@ -126,25 +140,35 @@ class NodeHosts:
     def __call__(self) -> frozenset[str]:
         if self._maps is not None and self._map is not self._maps.now:
             self._map = self._maps.now
-            self._hosts = _hosts_of((*self._listed, *(self._map.nodes[number] for number in self._map.members)))
+            self._hosts = _hosts_of(
+                (*self._listed, *(self._map.nodes[number] for number in self._map.members))
+            )
         return self._hosts
 
 
 def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
-    return frozenset(bare_host(place) for node in nodes for place in (node.peer, urlsplit(node.http).netloc)) - {""}
+    return frozenset(
+        bare_host(place) for node in nodes for place in (node.peer, urlsplit(node.http).netloc)
+    ) - {""}
 
 
 def birth_command(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterBorn:
-    """Return the command with the first map. All birth nodes propose the same one, except for the addresses in their settings."""
+    """Return the command with the first map. All birth nodes propose the same one, except for the
+    addresses in their settings."""
     listed = {node.id: node for node in cluster.nodes}
     zones = dict(zip(birth.nodes, birth.zones, strict=False))
     records = [
         NodeRecord(
-            number, listed[number].peer if number in listed else "", listed[number].http if number in listed else "", zones.get(number, "")
+            number,
+            listed[number].peer if number in listed else "",
+            listed[number].http if number in listed else "",
+            zones.get(number, ""),
         )
         for number in birth.nodes
     ]
-    return born(records, birth.groups, birth.replicas or len(records), everywhere=not birth.replicas)
+    return born(
+        records, birth.groups, birth.replicas or len(records), everywhere=not birth.replicas
+    )
 
 
 def map_at_birth(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterMap:
@@ -152,4 +176,9 @@ def map_at_birth(birth: NodeIdentity, cluster: ClusterConfig) -> ClusterMap:
     if not birth.nodes:
         return ClusterMap(0, cluster.replicas, {}, {})
     command = birth_command(birth, cluster)
-    return ClusterMap(0, command.replicas, {node.id: node for node in command.nodes}, dict(enumerate(command.placements)))
+    return ClusterMap(
+        0,
+        command.replicas,
+        {node.id: node for node in command.nodes},
+        dict(enumerate(command.placements)),
+    )

@@ -1,4 +1,5 @@
-"""Operators' changes to a cluster: each is checked against the current state and written to the map; the controller executes it."""
+"""Operators' changes to a cluster: each is checked against the current state and written to the
+map; the controller executes it."""
 
 from __future__ import annotations
 
@@ -16,20 +17,46 @@ from polynya.config.cluster_settings import checked_node
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.replica import refusals
 from polynya.replica.planner import ClusterObservation
-from polynya.stream.commands import Command, NodeAdd, NodePromote, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
+from polynya.stream.commands import (
+    Command,
+    NodeAdd,
+    NodePromote,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    ReaderAdd,
+    SetBalancing,
+)
 from polynya.stream.placement import META_GROUP, NODE_NUMBER_MAX, ClusterMap
 from polynya.stream.replies import Code
 
-STATES = {"cordon": NodeState.CORDONED, "uncordon": NodeState.ACTIVE, "drain": NodeState.DRAINING, "remove": NodeState.LEAVING}
+STATES = {
+    "cordon": NodeState.CORDONED,
+    "uncordon": NodeState.ACTIVE,
+    "drain": NodeState.DRAINING,
+    "remove": NodeState.LEAVING,
+}
 
 
 class ClusterOperations:
     """Cluster operations, on any core of a cluster node."""
 
     def __init__(
-        self, view: ClusterView, maps: ClusterMapCache, reconfiguration: Reconfiguration, service: Proposing, cluster_id: str
+        self,
+        view: ClusterView,
+        maps: ClusterMapCache,
+        reconfiguration: Reconfiguration,
+        service: Proposing,
+        cluster_id: str,
     ) -> None:
-        self._view, self._maps, self._reconfiguration, self._service, self._cluster_id = view, maps, reconfiguration, service, cluster_id
+        self._view, self._maps, self._reconfiguration, self._service, self._cluster_id = (
+            view,
+            maps,
+            reconfiguration,
+            service,
+            cluster_id,
+        )
 
     async def look(self) -> dict[str, Any]:
         return await self._view.look()
@@ -44,27 +71,55 @@ class ClusterOperations:
             raise ClusterRefused("INVALID_REQUEST", "a read replica cannot replace another node")
         if node.replaces:
             refuse(refusals.replacing(now, seen, node.replaces, node.id, node.peer))
-            old = now.nodes.get(node.id, now.nodes[node.replaces])  # a repeated request: the replacement's own record
-            node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
+            # a repeated request: the replacement's own record
+            old = now.nodes.get(node.id, now.nodes[node.replaces])
+            node = msgspec.structs.replace(
+                node,
+                peer=node.peer or old.peer,
+                http=node.http or old.http,
+                zone=node.zone or old.zone,
+            )
         number = node.id or max(now.nodes, default=0) + 1
         if not node.peer or not node.http:
-            raise ClusterRefused("INVALID_REQUEST", "a node needs peer (HOST:PORT, for the other nodes) and http (the URL for clients)")
+            raise ClusterRefused(
+                "INVALID_REQUEST",
+                "a node needs peer (HOST:PORT, for the other nodes) and http (the URL for clients)",
+            )
         try:
             parsed = checked_node(str(number), node.peer, node.http, node.zone)
         except ValueError as error:
             raise ClusterRefused("INVALID_REQUEST", str(error)) from None
         if number > NODE_NUMBER_MAX:
-            raise ClusterRefused("CLUSTER_REFUSED", f"all node numbers up to {NODE_NUMBER_MAX} have been used")
-        record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces, reader=node.reader)
-        command = ReaderAdd(record) if node.reader else NodeAdd(record, node.rebalance and not node.replaces)
+            raise ClusterRefused(
+                "CLUSTER_REFUSED", f"all node numbers up to {NODE_NUMBER_MAX} have been used"
+            )
+        record = NodeRecord(
+            parsed.id,
+            parsed.peer,
+            parsed.http,
+            parsed.zone,
+            replaces=node.replaces,
+            reader=node.reader,
+        )
+        command = (
+            ReaderAdd(record)
+            if node.reader
+            else NodeAdd(record, node.rebalance and not node.replaces)
+        )
         epoch = await self._write(command)
-        peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id not in (node.replaces, number)]
+        peers = [
+            each
+            for each in now.nodes.values()
+            if each.peer and each.id in now.members and each.id not in (node.replaces, number)
+        ]
         return {
             "epoch": epoch,
             "cluster": self._cluster_id,
             "groups": max(now.groups),
             "node": _shown(record),
-            "peers": [_shown(each) for each in sorted(peers, key=lambda each: each.id not in seen.up)],
+            "peers": [
+                _shown(each) for each in sorted(peers, key=lambda each: each.id not in seen.up)
+            ],
         }
 
     async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]:
@@ -99,10 +154,16 @@ class ClusterOperations:
         refuse(refusals.moving(now, seen, group, source, target))
         placement = now.groups[group]
         goal = tuple(sorted({*placement.voters, target} - {source}))
-        first = target if placement.first == source and now.nodes[target].state < NodeState.DRAINING else placement.first
+        first = (
+            target
+            if placement.first == source and now.nodes[target].state < NodeState.DRAINING
+            else placement.first
+        )
         epoch = now.epoch
         if goal != placement.goal:
-            epoch = await self._write(PlaceGroup(group, goal, first if first in goal else goal[0], placement.epoch))
+            epoch = await self._write(
+                PlaceGroup(group, goal, first if first in goal else goal[0], placement.epoch)
+            )
         return {"epoch": epoch, "group": group, "goal": list(goal)}
 
     async def transfer(self, group: int, target: int) -> dict[str, Any]:
@@ -124,9 +185,9 @@ class ClusterOperations:
         return {"epoch": await self._write(SetBalancing(True, replicas))}
 
     async def _hand_over(self, group: int, target: int, *, begun: bool) -> str:
-        """Transfer a group's leadership. Return why it is pending, or "".
-        `begun` means that the map names the target already: the transfer follows from the map, so a failure is not an error. Otherwise
-        raise `ClusterRefused`, Unavailable or OutcomeUnknown."""
+        """Transfer a group's leadership. Return why it is pending, or "". `begun` means that the
+        map names the target already: the transfer follows from the map, so a failure is not an
+        error. Otherwise raise `ClusterRefused`, Unavailable or OutcomeUnknown."""
         try:
             refusal = await self._reconfiguration.transfer(group, target)
         except (Unavailable, OutcomeUnknown) as fault:
@@ -143,16 +204,22 @@ class ClusterOperations:
         now = self._maps.now
         if not now.epoch:
             raise ClusterRefused(
-                "CLUSTER_STARTING", "the cluster has no map yet: it is written once all nodes are connected and run a release with maps"
+                "CLUSTER_STARTING",
+                "the cluster has no map yet: it is written once all nodes are connected and run a "
+                "release with maps",
             )
         return now, observed(await self._view.gather())
 
     def _check_group(self, now: ClusterMap, group: int) -> None:
         if group not in now.groups:
-            raise ClusterRefused("GROUP_NOT_FOUND", f"there is no group {group}; the groups are 0 to {max(now.groups)}")
+            raise ClusterRefused(
+                "GROUP_NOT_FOUND",
+                f"there is no group {group}; the groups are 0 to {max(now.groups)}",
+            )
 
     async def _write(self, command: Command) -> int:
-        """Write a command to the map and return the new epoch. This core's cached map follows later."""
+        """Write a command to the map and return the new epoch. This core's cached map follows
+        later."""
         try:
             reply = await self._service.call(META_GROUP, command)
         except NotLeader:
@@ -165,14 +232,20 @@ class ClusterOperations:
 
     async def _leaderless(self) -> str:
         """Return why the map cannot be written now."""
-        voters, up = self._maps.now.groups[META_GROUP].voters, observed(await self._view.gather()).up
+        voters, up = (
+            self._maps.now.groups[META_GROUP].voters,
+            observed(await self._view.gather()).up,
+        )
         away = [node for node in voters if node not in up]
         why = (
             f"it has no quorum of its nodes {_listed(voters)}; down: {_listed(away)}"
             if 2 * len(away) >= len(voters)
             else "an election is in progress"
         )
-        return f"group {META_GROUP}, which holds the cluster map, has no leader: {why}; nothing was changed"
+        return (
+            f"group {META_GROUP}, which holds the cluster map, has no leader: {why}; nothing was "
+            "changed"
+        )
 
 
 class NoCluster:
@@ -213,7 +286,10 @@ def refuse(reason: str) -> None:
 
 
 def _alone() -> ClusterRefused:
-    return ClusterRefused("CLUSTER_REFUSED", "this is a standalone node; start a cluster on empty folders and copy the streams into it")
+    return ClusterRefused(
+        "CLUSTER_REFUSED",
+        "this is a standalone node; start a cluster on empty folders and copy the streams into it",
+    )
 
 
 def _listed(nodes: Iterable[int]) -> str:
@@ -221,4 +297,10 @@ def _listed(nodes: Iterable[int]) -> str:
 
 
 def _shown(record: NodeRecord) -> dict[str, Any]:
-    return {"id": record.id, "peer": record.peer, "http": record.http, "zone": record.zone, "role": "reader" if record.reader else "voter"}
+    return {
+        "id": record.id,
+        "peer": record.peer,
+        "http": record.http,
+        "zone": record.zone,
+        "role": "reader" if record.reader else "voter",
+    }

@@ -18,7 +18,8 @@ log = logging.getLogger("polynya.placement")
 
 
 class PlacementReconciler:
-    """Creates and drops the replicas of one core. `groups` are this core's share of the groups. `on_map` run before any action on a map."""
+    """Creates and drops the replicas of one core. `groups` are this core's share of the groups.
+    `on_map` run before any action on a map."""
 
     def __init__(
         self,
@@ -28,7 +29,12 @@ class PlacementReconciler:
         locations: GroupLocations,
         groups: range,
     ) -> None:
-        self._core, self._lifecycle, self._reconfiguration, self._locations = core, lifecycle, reconfiguration, locations
+        self._core, self._lifecycle, self._reconfiguration, self._locations = (
+            core,
+            lifecycle,
+            reconfiguration,
+            locations,
+        )
         self._groups = groups
         self._news = asyncio.Event()
         self.on_map: list[Callable[[GroupMap], None]] = []
@@ -72,20 +78,25 @@ class PlacementReconciler:
                     done = await self._drop(group) and done
             except PolynyaError as fault:
                 done = False
-                log.info("cannot create or drop a replica yet; retrying", extra={"group": group, "reason": str(fault)})
+                log.info(
+                    "cannot create or drop a replica yet; retrying",
+                    extra={"group": group, "reason": str(fault)},
+                )
         return done
 
     async def _make(self, group: int) -> bool:
         known, node = self._locations.map, self._locations.node
         if node in known.placed_on(group) and node not in known.learners_of(group):
-            self.missing.add(group)  # a new replica would forget the votes and acknowledgements that others rely on
+            # a new replica would forget the votes and acknowledgements that others rely on
+            self.missing.add(group)
             return True
         await self._lifecycle.make(group)
         log.info("created a replica", extra={"group": group})
         return True
 
     async def _drop(self, group: int) -> bool:
-        """Drop a replica that is out of the map, once the group's leader confirms that it is no member."""
+        """Drop a replica that is out of the map, once the group's leader confirms that it is no
+        member."""
         told_ms = self._core.now_ms()
         status = await self._reconfiguration.status(group)
         if not status.settled or self._core.node in status.configuration.members:

@@ -29,7 +29,8 @@ class StatusRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, array_like=True, frozen=True):
-    """The state of a group from its leader `node`. `settled`: the configuration is committed and not joint. `peers`: the other members."""
+    """The state of a group from its leader `node`. `settled`: the configuration is committed and
+    not joint. `peers`: the other members."""
 
     node: int
     term: int
@@ -41,8 +42,9 @@ class GroupStatus(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Reconfiguration:
-    """Membership changes and leadership transfers, one instance per core.
-    Each call waits for an election. It raises Unavailable, or OutcomeUnknown when the leader was lost with the request. All may be retried."""
+    """Membership changes and leadership transfers, one instance per core. Each call waits for an
+    election. It raises Unavailable, or OutcomeUnknown when the leader was lost with the request.
+    All may be retried."""
 
     def __init__(self, service: NodeService, core: ReplicatedEngine) -> None:
         self._service, self._core = service, core
@@ -51,17 +53,26 @@ class Reconfiguration:
         service.serve(STATUS, StatusRequest, GroupStatus, self._status)
 
     async def change(self, group: int, target: Configuration) -> ProposalRefused | None:
-        """Start a change to these voters, learners and readers. None means started; `status` shows when it is settled.
-        A leader without a vote in `target` first transfers its leadership (HANDING_OVER)."""
-        return _refusal(await self._service.at_home(group, CHANGE, ChangeRequest(group, target), self._change))
+        """Start a change to these voters, learners and readers. None means started; `status` shows
+        when it is settled. A leader without a vote in `target` first transfers its leadership
+        (HANDING_OVER)."""
+        return _refusal(
+            await self._service.at_home(group, CHANGE, ChangeRequest(group, target), self._change)
+        )
 
     async def transfer(self, group: int, node: int) -> ProposalRefused | None:
         """Transfer the group's leadership to this node."""
-        return _refusal(await self._service.at_home(group, TRANSFER, TransferRequest(group, node), self._transfer))
+        return _refusal(
+            await self._service.at_home(
+                group, TRANSFER, TransferRequest(group, node), self._transfer
+            )
+        )
 
     async def status(self, group: int) -> GroupStatus:
         """Return the group's status, linearizable: it held at some moment after the call."""
-        found: GroupStatus = await self._service.at_home(group, STATUS, StatusRequest(group), self._status)
+        found: GroupStatus = await self._service.at_home(
+            group, STATUS, StatusRequest(group), self._status
+        )
         return found
 
     async def _change(self, asked: ChangeRequest) -> int:

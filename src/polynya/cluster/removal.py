@@ -1,4 +1,5 @@
-"""Stop a node that was removed from its cluster: its map shows it, or a peer rejects it (docs/decisions/0017)."""
+"""Stop a node that was removed from its cluster: its map shows it, or a peer rejects it
+(docs/decisions/0017)."""
 
 from __future__ import annotations
 
@@ -19,10 +20,16 @@ log = logging.getLogger("polynya.cluster")
 
 
 class Removal:
-    """Stops a removed node. `stop` shuts the node down in order; `end` exits this process at once, and the supervisor stops the others."""
+    """Stops a removed node. `stop` shuts the node down in order; `end` exits this process at once,
+    and the supervisor stops the others."""
 
     def __init__(
-        self, start: CoreStart, maps: ClusterMapCache, *, stop: Callable[[int, int], None] = os.kill, end: Callable[[int], None] = os._exit
+        self,
+        start: CoreStart,
+        maps: ClusterMapCache,
+        *,
+        stop: Callable[[int, int], None] = os.kill,
+        end: Callable[[int], None] = os._exit,
     ) -> None:
         self._start, self._maps = start, maps
         self._stop, self._end = stop, end
@@ -34,7 +41,9 @@ class Removal:
         record = now.nodes.get(self._start.birth.node)
         if record is None or record.state != NodeState.REMOVED or self._start.core:
             return
-        log.warning("this node was removed from the cluster: stopping; its data folder can be deleted")
+        log.warning(
+            "this node was removed from the cluster: stopping; its data folder can be deleted"
+        )
         self._mark()
         self._stop(self._start.supervisor_pid, signal.SIGTERM)
 
@@ -42,7 +51,10 @@ class Removal:
         """Exit because node `by` rejects this one: its map of `epoch` has this node as removed."""
         if epoch <= self._maps.now.epoch:  # the own map is as new and has this node as a member
             return
-        log.error("this node was removed from the cluster while it was down: exiting", extra={"told_by": by, "map_epoch": epoch})
+        log.error(
+            "this node was removed from the cluster while it was down: exiting",
+            extra={"told_by": by, "map_epoch": epoch},
+        )
         self._mark()
         self._end(EXIT_REMOVED)  # no member relies on this node: no leadership transfer is needed
 

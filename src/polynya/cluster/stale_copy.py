@@ -1,4 +1,5 @@
-"""Stop a core whose data directory is a stale copy: peers that recorded a later journal position reject it (docs/decisions/0023)."""
+"""Stop a core whose data directory is a stale copy: peers that recorded a later journal position
+reject it (docs/decisions/0023)."""
 
 from __future__ import annotations
 
@@ -30,9 +31,17 @@ class PeerPositions(msgspec.Struct, frozen=True):
 
 
 class StaleCopyGuard:
-    """Detects a stale data directory of one core. `end` receives the error and normally exits the process."""
+    """Detects a stale data directory of one core. `end` receives the error and normally exits the
+    process."""
 
-    def __init__(self, start: CoreStart, transport: Transport, journal: Journal, *, end: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        start: CoreStart,
+        transport: Transport,
+        journal: Journal,
+        *,
+        end: Callable[[BaseException], None],
+    ) -> None:
         self._folder = Path(start.config.data) / f"core-{start.core}"
         self._history = start.birth.history
         self._positions = transport.peer_positions
@@ -45,7 +54,8 @@ class StaleCopyGuard:
     def on_rejected(self, hello: Hello) -> None:
         """Mark the folder as stale and stop: a peer recorded a later position of this journal."""
         text = (
-            f"{self._folder} is a stale copy, or its journal lost its end: node {hello.node} recorded a later position ({hello.lacks}). "
+            f"{self._folder} is a stale copy, or its journal lost its end: node {hello.node} "
+            f"recorded a later position ({hello.lacks}). "
             "Its later votes and acknowledgements are lost, so this core stops"
         )
         try:
@@ -66,18 +76,24 @@ class StaleCopyGuard:
             return
         self._positions.dirty = False
         others = msgspec.msgpack.encode(self._positions.saved())  # a copy: peers go on to report
-        kept = PeerPositions(self._history, msgspec.msgpack.decode(others, type=list[JournalReport]))
+        kept = PeerPositions(
+            self._history, msgspec.msgpack.decode(others, type=list[JournalReport])
+        )
         try:
             await asyncio.to_thread(write_json, self._folder / FILE, kept)
             self._troubled = False
         except OSError as error:
             self._positions.dirty = True
             if not self._troubled:
-                log.warning("cannot store the journal positions of other nodes; retrying", extra={"error": str(error)})
+                log.warning(
+                    "cannot store the journal positions of other nodes; retrying",
+                    extra={"error": str(error)},
+                )
             self._troubled = True
 
     def _kept(self) -> list[JournalReport]:
-        """Return the stored positions, or none if unreadable: they are an additional check, not data."""
+        """Return the stored positions, or none if unreadable: they are an additional check, not
+        data."""
         try:
             found = msgspec.json.decode((self._folder / FILE).read_bytes(), type=PeerPositions)
         except (OSError, msgspec.DecodeError):

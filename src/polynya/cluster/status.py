@@ -1,4 +1,5 @@
-"""The state of the cluster: its nodes, each group's leader and each replica's lag. Any node answers for all."""
+"""The state of the cluster: its nodes, each group's leader and each replica's lag. Any node answers
+for all."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ CAUGHT_UP_ENTRIES = Settings().caught_up_entries
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A replica as its own node sees it. Only leaders fill `configuration`, `settled` and `caught_up`."""
+    """A replica as its own node sees it. Only leaders fill `configuration`, `settled` and
+    `caught_up`."""
 
     group: int
     role: str
@@ -49,11 +51,13 @@ class Replica(msgspec.Struct, frozen=True):
     configuration: Configuration | None = None
     settled: bool = False
     caught_up: list[int] = []
-    forgotten: list[int] | None = None  # after a disk loss, without a vote: nodes that must answer first
+    # after a disk loss, without a vote: nodes that must answer first
+    forgotten: list[int] | None = None
 
 
 class Told(msgspec.Struct, frozen=True):
-    """The status report of one core. `maps`: 0 from a release without maps; `epoch`: of its newest map."""
+    """The status report of one core. `maps`: 0 from a release without maps; `epoch`: of its newest
+    map."""
 
     release: str
     replicas: list[Replica]
@@ -62,7 +66,9 @@ class Told(msgspec.Struct, frozen=True):
     lost: list[int] = []  # groups with a voting replica there whose data is lost
     level: int = 1  # highest feature level of its release
     works_at: int = 1  # lowest feature level of the groups it leads
-    lags: dict[int, tuple[int, float]] = {}  # read replica -> (entries, seconds) behind, for the groups led by it
+    lags: dict[
+        int, tuple[int, float]
+    ] = {}  # read replica -> (entries, seconds) behind, for the groups led by it
     store: str = ""  # why the object store is unusable
     disk: str = ""  # warning: disk nearly full
     certificate: str = ""  # warning: the node certificate expires, or a new one is unusable
@@ -70,7 +76,8 @@ class Told(msgspec.Struct, frozen=True):
     twins: dict[int, str] = {}  # node -> address of a second process with the same id
     clock: float = 0.0  # seconds since 1970; 0 from a release without it
     unheard: list[int] = []  # members without a connection to this core
-    ahead: float = 0.0  # least seconds by which that clock is ahead of the asking node's; never sent
+    # least seconds by which that clock is ahead of the asking node's; never sent
+    ahead: float = 0.0
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -78,10 +85,15 @@ ByCore = dict[tuple[int, int], Told]
 
 
 class ClusterView:
-    """The cluster view of one core. `replicas` returns its local replicas; `maps` is None on a standalone node."""
+    """The cluster view of one core. `replicas` returns its local replicas; `maps` is None on a
+    standalone node."""
 
     def __init__(
-        self, start: CoreStart, transport: Transport | None, replicas: Callable[[], list[Replica]], maps: ClusterMapCache | None
+        self,
+        start: CoreStart,
+        transport: Transport | None,
+        replicas: Callable[[], list[Replica]],
+        maps: ClusterMapCache | None,
     ) -> None:
         self._start = start
         self._transport = transport
@@ -102,7 +114,13 @@ class ClusterView:
     async def look(self) -> dict[str, Any]:
         """Answer `GET /v1/cluster`."""
         birth = self._start.birth
-        shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "rebalancing": False}
+        shown: dict[str, Any] = {
+            "cluster": birth.cluster_id,
+            "node": birth.node,
+            "epoch": 0,
+            "replicas": 1,
+            "rebalancing": False,
+        }
         if self._maps is None:
             return {**shown, "nodes": [], "groups": [], "problems": [], "notes": []}
         told = await self.gather()
@@ -113,9 +131,16 @@ class ClusterView:
         found = (
             list(problems(now, nodes, groups))
             if nodes
-            else [f"node {birth.node} has no cluster map yet: check that it was added ('polynya cluster add')"]
+            else [
+                f"node {birth.node} has no cluster map yet: check that it was added ('polynya "
+                "cluster add')"
+            ]
         )
-        found += [f"read replica {number} is not added to the cluster yet" for number in birth.readers if number not in now.nodes]
+        found += [
+            f"read replica {number} is not added to the cluster yet"
+            for number in birth.readers
+            if number not in now.nodes
+        ]
         notes = [
             *zones.notes(now),
             *reader_notes(now, nodes, birth.groups),
@@ -124,15 +149,29 @@ class ClusterView:
             *clock_notes(told),
             *trust_notes(nodes, told),
         ]
-        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
+        return {
+            **shown,
+            "nodes": list(nodes.values()),
+            "groups": groups,
+            "problems": found,
+            "notes": notes,
+        }
 
     async def health(self) -> dict[str, Any]:
-        """Answer `GET /v1/cluster/health`: problems, notes and the number of nodes. Anyone may request it, so the answer is cached."""
+        """Answer `GET /v1/cluster/health`: problems, notes and the number of nodes. Anyone may
+        request it, so the answer is cached."""
         loop = asyncio.get_running_loop()
-        if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
+        if self._asking is None or (
+            self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS
+        ):
             self._asking, self._asked = loop.create_task(self.look()), loop.time()
         told = await asyncio.shield(self._asking)
-        return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"], "notes": told["notes"]}
+        return {
+            "healthy": not told["problems"],
+            "nodes": len(told["nodes"]),
+            "problems": told["problems"],
+            "notes": told["notes"],
+        }
 
     async def gather(self) -> ByCore:
         """Ask all cores of all nodes; those that do not answer are missing."""
@@ -156,9 +195,13 @@ class ClusterView:
                 return
             if not math.isfinite(part.clock):  # NaN or infinite: treated as not sent
                 part = msgspec.structs.replace(part, clock=0.0)
-            told[where] = msgspec.structs.replace(part, ahead=_ahead(part.clock, asked, self.clock()))
+            told[where] = msgspec.structs.replace(
+                part, ahead=_ahead(part.clock, asked, self.clock())
+            )
 
-        await asyncio.gather(*(ask(self._transport, where, place) for where, place in places.items()))
+        await asyncio.gather(
+            *(ask(self._transport, where, place) for where, place in places.items())
+        )
         return told
 
     def _told(self) -> Told:
@@ -184,14 +227,19 @@ class ClusterView:
         raft = None if self._transport is None else self._transport.raft
         if raft is None or self._maps is None:
             return []
-        return [node for node in self._maps.now.members if node != self._start.birth.node and not raft.is_up(node)]
+        return [
+            node
+            for node in self._maps.now.members
+            if node != self._start.birth.node and not raft.is_up(node)
+        ]
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
 
 
 async def _answer(transport: Transport, place: int) -> bytes:
-    """Ask a connected core. Retry until its connection is lost, as the request's connection may still be opening."""
+    """Ask a connected core. Retry until its connection is lost, as the request's connection may
+    still be opening."""
     while True:
         try:
             return await transport.call(place, KIND_STATUSES, b"")
@@ -204,7 +252,11 @@ async def _answer(transport: Transport, place: int) -> bytes:
 def replica_of(group: int, status: Status, node: int) -> Replica:
     """Return the reported form of a local replica."""
     leads = status.role is Role.LEADER
-    near = [each for each, peer in status.peers.items() if not peer.lost and peer.match and peer.match + CAUGHT_UP_ENTRIES >= status.last]
+    near = [
+        each
+        for each, peer in status.peers.items()
+        if not peer.lost and peer.match and peer.match + CAUGHT_UP_ENTRIES >= status.last
+    ]
     return Replica(
         group,
         status.role.name.lower(),
@@ -225,7 +277,9 @@ def observed(told: ByCore) -> ClusterObservation:
     best: dict[int, tuple[int, Replica]] = {}
     for (node, _), part in told.items():
         for replica in part.replicas:
-            if replica.configuration is not None and (replica.group not in best or best[replica.group][1].term < replica.term):
+            if replica.configuration is not None and (
+                replica.group not in best or best[replica.group][1].term < replica.term
+            ):
                 best[replica.group] = (node, replica)
     groups = {
         group: GroupView(node, replica.configuration, replica.settled, frozenset(replica.caught_up))
@@ -235,7 +289,9 @@ def observed(told: ByCore) -> ClusterObservation:
     return ClusterObservation(frozenset(node for node, _ in told), groups)
 
 
-def described(now: ClusterMap, groups: int, told: ByCore) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
+def described(
+    now: ClusterMap, groups: int, told: ByCore
+) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
     """Return the nodes by id, and all groups."""
     shown = [_group(now, group, told) for group in range(groups + 1)]
     leaderless = any(not group["leader"] for group in shown)
@@ -252,14 +308,17 @@ def _condition(now: ClusterMap, number: int, node: dict[str, Any], *, unsure: bo
     if state == NodeState.DRAINING and not node["leader_of"] and not unsure:
         return "drained"
     if state == NodeState.EMPTYING and not node["leader_of"] and not unsure:
+        # every node follows the meta group
         held = any(
             group != META_GROUP or number in now.placed_on(group) for group in now.groups_of(number)
-        )  # every node follows the meta group
+        )
         return "emptying" if held else "emptied"
     return NodeState.NAMES[state]
 
 
-def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
+def problems(
+    now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]
+) -> Iterable[str]:
     """Yield the problems of the cluster for operators. `reader_notes` covers read replicas."""
     away = [number for number in nodes if not nodes[number]["up"] and not now.nodes[number].reader]
     for number in away:
@@ -268,27 +327,56 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
     if leaderless:
         yield f"no leader: {_groups(leaderless)}"
     for number, node in nodes.items():
-        waiting = waits({group: unheard for group, unheard in node["forgotten"].items() if group in leaderless})
+        waiting = waits(
+            {group: unheard for group, unheard in node["forgotten"].items() if group in leaderless}
+        )
         if waiting:
             yield f"node {number} {waiting}"
         learning = [
-            group for group in node["forgotten"] if group not in leaderless and group in now.groups and number in now.groups[group].voters
+            group
+            for group in node["forgotten"]
+            if group not in leaderless
+            and group in now.groups
+            and number in now.groups[group].voters
         ]
         if learning:
-            yield f"node {number} has no vote yet, as it started with an empty disk and is catching up: {_groups(learning)}"
+            yield (
+                f"node {number} has no vote yet, as it started with an empty disk and is catching "
+                f"up: {_groups(learning)}"
+            )
     for number, node in nodes.items():
-        behind = [group["group"] for group in groups if node["up"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
+        behind = [
+            group["group"]
+            for group in groups
+            if node["up"] and group["behind"].get(str(number), 0) > LAG_ENTRIES
+        ]
         if behind and not now.nodes[number].reader:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
     for number, node in nodes.items():
-        if unheard := [each for each in node["unheard_by"] if not (now.nodes[each].reader or now.nodes[number].reader)]:
-            yield f"node {number} is up, but not connected to {_named(unheard)}: check the network between them"
+        if unheard := [
+            each
+            for each in node["unheard_by"]
+            if not (now.nodes[each].reader or now.nodes[number].reader)
+        ]:
+            yield (
+                f"node {number} is up, but not connected to {_named(unheard)}: check the network "
+                "between them"
+            )
         if node["lost"]:
-            yield f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster replace-disk {number}"
-    short = [group for group, placement in now.groups.items() if len(placement.voters) < min(now.wanted(group), now.replicas)]
+            yield (
+                f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster "
+                f"replace-disk {number}"
+            )
+    short = [
+        group
+        for group, placement in now.groups.items()
+        if len(placement.voters) < min(now.wanted(group), now.replicas)
+    ]
     if short:
         yield f"fewer than {now.replicas} replicas: {_groups(short)}"
-    lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
+    lacking = [
+        group for group, placement in now.groups.items() if set(placement.voters) & set(away)
+    ]
     if lacking:
         yield f"under-replicated, as {_nodes(away)} down: {_groups(lacking)}"
     able = [number for number in now.active if nodes[number]["up"]]
@@ -298,9 +386,18 @@ def problems(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dic
     for number, record in now.nodes.items():
         if record.state in (NodeState.EMPTYING, NodeState.LEAVING):
             stuck = [
-                group for group, each in now.groups.items() if number in each.goal and is_at_rest(each) and not set(able) - set(each.goal)
+                group
+                for group, each in now.groups.items()
+                if number in each.goal and is_at_rest(each) and not set(able) - set(each.goal)
             ]
-            heir = next((each.id for each in now.nodes.values() if each.replaces == number and each.state == NodeState.ACTIVE), 0)
+            heir = next(
+                (
+                    each.id
+                    for each in now.nodes.values()
+                    if each.replaces == number and each.state == NodeState.ACTIVE
+                ),
+                0,
+            )
             if stuck and heir and not nodes[heir]["up"]:
                 yield f"node {number} waits for its replacement: start node {heir} on an empty disk"
             elif stuck:
@@ -314,15 +411,22 @@ def reader_notes(now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: int)
         if not node["up"]:
             yield f"read replica {number} does not answer"
         elif node["unheard_by"]:
-            yield f"read replica {number} is up, but not connected to {_named(node['unheard_by'])}: check the network between them"
+            yield (
+                f"read replica {number} is up, but not connected to {_named(node['unheard_by'])}: "
+                "check the network between them"
+            )
         elif node["replicas"] <= groups:
             yield f"read replica {number} has {node['replicas']} of {groups + 1} groups so far"
         elif node["behind_entries"] > LAG_ENTRIES:
-            yield f"read replica {number} is {node['behind_entries']} entries behind, and {node['behind_seconds']:.0f} s"
+            yield (
+                f"read replica {number} is {node['behind_entries']} entries behind, and "
+                f"{node['behind_seconds']:.0f} s"
+            )
 
 
 def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
-    """Yield the nodes without access to the object store. Written data is safe, and other nodes take leadership if they can."""
+    """Yield the nodes without access to the object store. Written data is safe, and other nodes
+    take leadership if they can."""
     for number, node in nodes.items():
         if node["store"]:
             yield f"node {number} and the object store: {node['store']}"
@@ -336,36 +440,63 @@ def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
 def clock_notes(told: ByCore) -> Iterable[str]:
     """Yield the nodes whose clock differs from the median by more than `CLOCK_SECONDS`."""
     ahead = {node: part.ahead for (node, _), part in told.items() if part.clock}
-    first, last = min(ahead, key=lambda node: ahead[node], default=0), max(ahead, key=lambda node: ahead[node], default=0)
+    first, last = (
+        min(ahead, key=lambda node: ahead[node], default=0),
+        max(ahead, key=lambda node: ahead[node], default=0),
+    )
     if not ahead or ahead[last] - ahead[first] <= CLOCK_SECONDS:
         return
     middle = statistics.median(ahead.values())
-    wrong = {node: round(seconds - middle) for node, seconds in sorted(ahead.items()) if abs(seconds - middle) > CLOCK_SECONDS}
+    wrong = {
+        node: round(seconds - middle)
+        for node, seconds in sorted(ahead.items())
+        if abs(seconds - middle) > CLOCK_SECONDS
+    }
     what = "expiry, certificates and the object store depend on it: check NTP"
     if len(ahead) == 2 or not wrong:  # no majority shows which one is right
-        yield f"the clocks of nodes {first} and {last} are {ahead[last] - ahead[first]:.0f} s apart; {what}"
+        yield (
+            f"the clocks of nodes {first} and {last} are {ahead[last] - ahead[first]:.0f} s "
+            f"apart; {what}"
+        )
         return
     for node, seconds in wrong.items():
-        yield f"the clock of node {node} is {abs(seconds)} s {'ahead of' if seconds > 0 else 'behind'} the others; {what}"
+        yield (
+            f"the clock of node {node} is {abs(seconds)} s "
+            f"{'ahead of' if seconds > 0 else 'behind'} the others; {what}"
+        )
 
 
 def _ahead(clock: float, asked: float, answered: float) -> float:
-    """Return the least seconds by which `clock` is ahead, read between the local times `asked` and `answered`."""
+    """Return the least seconds by which `clock` is ahead, read between the local times `asked` and
+    `answered`."""
     return 0.0 if not clock else max(clock - answered, 0.0) + min(clock - asked, 0.0)
 
 
 def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]:
-    """Yield expiring certificates, duplicate node ids and rejected connections between running nodes, for operators."""
+    """Yield expiring certificates, duplicate node ids and rejected connections between running
+    nodes, for operators."""
     twins: dict[int, str] = {}
     for number in nodes:
-        yield from {f"node {number}: {part.certificate}": None for (where, _), part in told.items() if where == number and part.certificate}
+        yield from {
+            f"node {number}: {part.certificate}": None
+            for (where, _), part in told.items()
+            if where == number and part.certificate
+        }
     for (where, _), part in sorted(told.items()):
         for number, place in part.twins.items():
-            twins.setdefault(number, f"a second process at {place} uses the id of node {number}, and node {where} rejects it")
+            twins.setdefault(
+                number,
+                f"a second process at {place} uses the id of node {number}, and node {where} "
+                "rejects it",
+            )
     for _, said in sorted(twins.items()):
         yield f"{said}: node ids must be unique; check cluster.node in its settings"
     for number, node in nodes.items():
-        found = {(where, part.refusals[number]): None for (where, _), part in sorted(told.items()) if number in part.refusals}
+        found = {
+            (where, part.refusals[number]): None
+            for (where, _), part in sorted(told.items())
+            if number in part.refusals
+        }
         for where, reason in list(found)[:TRUST_SHOWN] if not node["up"] else ():
             yield f"node {where} and node {number}: {reason}"
 
@@ -389,20 +520,36 @@ def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
         "cores": len(parts),
         "leader_of": led,
         "replicas": has if parts else len(now.groups_of(number)),
-        "forgotten": {replica.group: replica.forgotten for part in parts for replica in part.replicas if replica.forgotten is not None},
+        "forgotten": {
+            replica.group: replica.forgotten
+            for part in parts
+            for replica in part.replicas
+            if replica.forgotten is not None
+        },
         "lost": sorted(group for part in parts for group in part.lost),
         "votes": sum(number in placement.voters for placement in now.groups.values()),
         "behind_entries": max((entries for entries, _ in lags), default=0),  # read replicas only
         "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
         "store": next((part.store for part in parts if part.store), ""),
-        "unheard_by": sorted({where for (where, _), part in told.items() if parts and where in now.nodes and number in part.unheard}),
+        "unheard_by": sorted(
+            {
+                where
+                for (where, _), part in told.items()
+                if parts and where in now.nodes and number in part.unheard
+            }
+        ),
         "disk": next((part.disk for part in parts if part.disk), ""),
     }
 
 
 def _group(now: ClusterMap, group: int, told: ByCore) -> dict[str, Any]:
     """Return a group's state from its leader, else from the newest follower."""
-    found = {where: replica for (where, _), part in told.items() for replica in part.replicas if replica.group == group}
+    found = {
+        where: replica
+        for (where, _), part in told.items()
+        for replica in part.replicas
+        if replica.group == group
+    }
     leaders = {where: replica for where, replica in found.items() if replica.role == "leader"}
     leader = max(leaders, key=lambda where: leaders[where].term, default=0)
     newest = max((replica.commit for replica in found.values()), default=0)

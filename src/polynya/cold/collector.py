@@ -1,4 +1,5 @@
-"""Garbage collection of packs: resolve publishes that crashes lost, delete condemned packs, sweep orphans, also under tables."""
+"""Garbage collection of packs: resolve publishes that crashes lost, delete condemned packs, sweep
+orphans, also under tables."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class CollectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: int = 10_000
     grace_ms: int = 60_000  # condemned packs stay for readers that still use them
     snapshot_wait_ms: int = 60_000  # releases pending this long request snapshots
-    settle_after_ms: int = 30_000  # younger packs may still be in flight in the log of an earlier process
+    # younger packs may still be in flight in the log of an earlier process
+    settle_after_ms: int = 30_000
     orphan_ms: int = 3_600_000  # younger objects may still be logged
     sweep_every_ms: int = 3_600_000
 
@@ -59,7 +61,8 @@ class Swept(msgspec.Struct, array_like=True):
 
 
 class Collector:
-    """The collector of one core. `owns_root` is checked before every deletion; `in_flight` are the keys of packs in flight."""
+    """The collector of one core. `owns_root` is checked before every deletion; `in_flight` are the
+    keys of packs in flight."""
 
     def __init__(
         self,
@@ -74,7 +77,8 @@ class Collector:
     ) -> None:
         """Create a collector for the folder `packs_prefix`, which is `{cluster id}/packs/`.
 
-        `sweep_deletes` is False in a history that began with a restore: then orphans are only reported.
+        `sweep_deletes` is False in a history that began with a restore: then orphans are only
+        reported.
         """
         self.counters = CollectCounters()
         self._groups = groups
@@ -84,7 +88,8 @@ class Collector:
         self._in_flight = in_flight
         self._owns_root = owns_root
         self._sweep_deletes = sweep_deletes
-        self.elsewhere: Callable[[int, int, list[str]], Awaitable[None]] | None = None  # `settle` on the leader of a remote group
+        # `settle` on the leader of a remote group
+        self.elsewhere: Callable[[int, int, list[str]], Awaitable[None]] | None = None
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
         self._name, self._asking = token_hex(16), asyncio.Lock()
@@ -105,18 +110,27 @@ class Collector:
                 log.warning("garbage collection of packs failed and will be retried: %s", fault)
 
     async def settle(self, group: int, home: int, packs: Iterable[str]) -> None:
-        """Declare in a group's log that it will never hold those of these packs that it does not hold.
+        """Declare in a group's log that it will never hold those of these packs that it does not
+        hold.
 
         Raises Unavailable, OutcomeUnknown.
         """
         for key in packs:
             if self._is_open(group, key):
-                await self._groups.propose(group, PublishSlices(key, home, self._groups.term(group), [], self._groups.now_ms()))
+                await self._groups.propose(
+                    group,
+                    PublishSlices(key, home, self._groups.term(group), [], self._groups.now_ms()),
+                )
                 self.counters.settled += 1
 
     async def _settle(self) -> None:
-        """Resolve logged packs that a group neither holds nor released, because a crash lost the publish."""
-        open_questions = [(group, home, key) for home, key, group in self._unsettled() if self._is_open(group, key)]
+        """Resolve logged packs that a group neither holds nor released, because a crash lost the
+        publish."""
+        open_questions = [
+            (group, home, key)
+            for home, key, group in self._unsettled()
+            if self._is_open(group, key)
+        ]
         for group, home, key in open_questions[:SETTLE_MAX]:
             await self.settle(group, home, [key])
 
@@ -134,15 +148,25 @@ class Collector:
                     await self.elsewhere(group, home, keys[begin : begin + SETTLE_MAX])
             except (Unavailable, OutcomeUnknown) as fault:
                 self.counters.failures += 1
-                log.warning("resolving unpublished packs of group %d failed and will be retried: %s", group, fault)
+                log.warning(
+                    "resolving unpublished packs of group %d failed and will be retried: %s",
+                    group,
+                    fault,
+                )
 
     def _is_open(self, group: int, key: str) -> bool:
         """Report whether a local group neither holds nor released a pack that is not in flight."""
         machine = self._groups.machines().get(group)
-        return machine is not None and key not in machine.held and key not in machine.released and key not in self._in_flight
+        return (
+            machine is not None
+            and key not in machine.held
+            and key not in machine.released
+            and key not in self._in_flight
+        )
 
     def _unsettled(self) -> Iterator[tuple[int, str, int]]:
-        """Yield (home, pack, group) of packs that are not released and older than `settle_after_ms`."""
+        """Yield (home, pack, group) of packs that are not released and older than
+        `settle_after_ms`."""
         before_ms = self._groups.now_ms() - self._settings.settle_after_ms
         for home, machine in self._groups.machines().items():
             for key, pack in machine.packs.items():
@@ -156,7 +180,11 @@ class Collector:
         covered_ms = self._groups.covered_ms()
         self._ask_for_snapshots(now_ms, covered_ms)
         before_ms = min(now_ms - self._settings.grace_ms, covered_ms)
-        condemned = [(home, key) for home, machine in self._groups.machines().items() for key in machine.condemned(before_ms)][:DELETE_MAX]
+        condemned = [
+            (home, key)
+            for home, machine in self._groups.machines().items()
+            for key in machine.condemned(before_ms)
+        ][:DELETE_MAX]
         if not condemned or not await self._owns_root():
             return
         await self._store.delete([key for _, key in condemned])
@@ -179,17 +207,29 @@ class Collector:
             await self.sweep()
             self._next_sweep_ms = now_ms + self._settings.sweep_every_ms
 
-    async def sweep(self, *, delete: bool = True, grace_ms: int | None = None, groups: Container[int] | None = None) -> Swept:
+    async def sweep(
+        self,
+        *,
+        delete: bool = True,
+        grace_ms: int | None = None,
+        groups: Container[int] | None = None,
+    ) -> Swept:
         """Find orphans and delete them if this process may.
 
-        Orphans are packs that the logs of their home groups on this core do not name, and table files without a reference. They are older
-        than `grace_ms` (default from the settings) by the store's clock. `groups` limits the sweep; table files belong to the meta group.
+        Orphans are packs that the logs of their home groups on this core do not name, and table
+        files without a reference. They are older than `grace_ms` (default from the settings) by the
+        store's clock. `groups` limits the sweep; table files belong to the meta group.
         """
-        grace_ms = await self._ahead_ms() + (self._settings.orphan_ms if grace_ms is None else grace_ms)
+        grace_ms = await self._ahead_ms() + (
+            self._settings.orphan_ms if grace_ms is None else grace_ms
+        )
         packs, files = await self._find_packs(grace_ms, groups), list[ObjectInfo]()
         if groups is None or META_GROUP in groups:
             files = await self._tables.find(grace_ms)
-        orphans, size = [info.key for info in packs + files], sum(info.size for info in packs + files)
+        orphans, size = (
+            [info.key for info in packs + files],
+            sum(info.size for info in packs + files),
+        )
         if not delete or not orphans:
             return Swept(orphans, size)
         self.counters.orphans += len(orphans)
@@ -197,26 +237,35 @@ class Collector:
             await self._delete_orphans(orphans, {info.key for info in packs}, groups)
             log.info("deleted %d orphaned objects", len(orphans))
             return Swept(orphans, size, deleted=True)
-        log.warning("%d orphaned objects were found, the first is %s: this process may not delete them", len(orphans), orphans[0])
+        log.warning(
+            "%d orphaned objects were found, the first is %s: this process may not delete them",
+            len(orphans),
+            orphans[0],
+        )
         return Swept(orphans, size)
 
     async def _ahead_ms(self) -> int:
         """Return how far log time is ahead of the store's clock, or 0.
 
-        Log time follows the fastest leader's clock so far and never goes back. That lead must not count as an object's age.
+        Log time follows the fastest leader's clock so far and never goes back. That lead must not
+        count as an object's age.
         """
         async with self._asking:  # an operator's sweep may run beside the hourly one
             store_ms = await time_of(self._store, self._name)
         return max(self._groups.now_ms() - store_ms, 0)
 
-    async def _delete_orphans(self, orphans: list[str], packs: AbstractSet[str], groups: Container[int] | None) -> None:
+    async def _delete_orphans(
+        self, orphans: list[str], packs: AbstractSet[str], groups: Container[int] | None
+    ) -> None:
         """Delete keys that are still orphans.
 
         The process may have been paused since it found them, and new leaders may have logged them.
         """
         for begin in range(0, len(orphans), DELETE_MAX):
             some = orphans[begin : begin + DELETE_MAX]
-            await self._store.delete([key for key in some if key not in packs or self._is_orphan(key, groups)])
+            await self._store.delete(
+                [key for key in some if key not in packs or self._is_orphan(key, groups)]
+            )
 
     async def _find_packs(self, grace_ms: int, groups: Container[int] | None) -> list[ObjectInfo]:
         now_ms = self._groups.now_ms()
@@ -231,5 +280,9 @@ class Collector:
     def _is_orphan(self, key: str, groups: Container[int] | None) -> bool:
         """Report whether a pack of a group in scope is unknown to its local home group."""
         home = home_group_of(key)
-        machine = self._groups.machines().get(home) if home is not None and (groups is None or home in groups) else None
+        machine = (
+            self._groups.machines().get(home)
+            if home is not None and (groups is None or home in groups)
+            else None
+        )
         return machine is not None and key not in machine.packs and key not in self._in_flight

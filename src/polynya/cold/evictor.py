@@ -1,4 +1,5 @@
-"""Evict idle streams: collect their states, write them as blocks, and log the eviction in their groups."""
+"""Evict idle streams: collect their states, write them as blocks, and log the eviction in their
+groups."""
 
 from __future__ import annotations
 
@@ -31,13 +32,15 @@ PASSES = 8  # passes per idle time
 
 
 class EvictSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for when streams are idle and how they are grouped into blocks. Times in ms of log time."""
+    """Settings for when streams are idle and how they are grouped into blocks. Times in ms of log
+    time."""
 
     after_ms: int = limits.EVICT_AFTER_MS  # 0: never evict
     block_streams: int = limits.EVICT_BLOCK_STREAMS
     block_bytes: int = limits.EVICT_BLOCK_BYTES
     state_bytes_max: int = limits.EVICT_STATE_BYTES_MAX
-    few: int = limits.EVICT_FEW  # fewer streams of a group wait as long again, to share an object with others
+    # fewer streams of a group wait as long again, to share an object with others
+    few: int = limits.EVICT_FEW
     interval_ms_max: int = limits.EVICT_INTERVAL_MS_MAX
 
     @property
@@ -64,7 +67,8 @@ class IdleState(msgspec.Struct, gc=False):
 
 
 class Evictor:
-    """The evictor of one core. `in_flight` has the keys of packs in flight, which the collector skips."""
+    """The evictor of one core. `in_flight` has the keys of packs in flight, which the collector
+    skips."""
 
     def __init__(
         self,
@@ -77,7 +81,8 @@ class Evictor:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = EvictCounters()
-        self.may: Callable[[Machine], bool] = lambda machine: True  # reports whether the group's log may contain `Evict` (base/levels.py)
+        # reports whether the group's log may contain `Evict` (base/levels.py)
+        self.may: Callable[[Machine], bool] = lambda machine: True
         self._groups = groups
         self._settings = settings
         self._cluster_id = cluster_id
@@ -91,7 +96,10 @@ class Evictor:
         if not self._settings.after_ms:
             return
         while True:
-            await self._sleep(self._settings.interval_ms / 1000 + (pause_after(self._failures) if self._failures else 0.0))
+            await self._sleep(
+                self._settings.interval_ms / 1000
+                + (pause_after(self._failures) if self._failures else 0.0)
+            )
             await self.evict_due()
 
     async def evict_due(self) -> int:
@@ -120,8 +128,14 @@ class Evictor:
         while uids:
             found: list[IdleState] = []
             size = 0
-            while uids and len(found) < self._settings.block_streams and size < self._settings.block_bytes:
-                some = [self._take(machine, uids.pop()) for _ in range(min(ENCODED_AT_ONCE, len(uids)))]
+            while (
+                uids
+                and len(found) < self._settings.block_streams
+                and size < self._settings.block_bytes
+            ):
+                some = [
+                    self._take(machine, uids.pop()) for _ in range(min(ENCODED_AT_ONCE, len(uids)))
+                ]
                 found += [each for each in some if each is not None]
                 size = sum(len(each.state) for each in found)
                 await asyncio.sleep(0)
@@ -138,7 +152,11 @@ class Evictor:
         streams = list(machine.streams.values())
         for begin in range(0, len(streams), SURVEY_STREAMS):
             for stream in streams[begin : begin + SURVEY_STREAMS]:
-                if stream.activity_ms <= before_ms and stream.uid not in recent and is_evictable(stream):
+                if (
+                    stream.activity_ms <= before_ms
+                    and stream.uid not in recent
+                    and is_evictable(stream)
+                ):
                     found.append(stream.uid)
                     oldest_ms = min(oldest_ms, stream.activity_ms)
             await asyncio.sleep(0)
@@ -151,7 +169,11 @@ class Evictor:
         if stream is None or not is_evictable(stream):
             return None
         state = state_of(stream)
-        return IdleState(uid, mark_of(stream), state) if len(state) <= self._settings.state_bytes_max else None
+        return (
+            IdleState(uid, mark_of(stream), state)
+            if len(state) <= self._settings.state_bytes_max
+            else None
+        )
 
     async def _put_away(self, group: int, found: Sequence[IdleState]) -> int:
         now_ms = self._groups.now_ms()
@@ -182,11 +204,23 @@ class Evictor:
 
 
 def build_block(found: Sequence[IdleState], group: int, now_ms: int) -> tuple[list[bytes], int]:
-    """Return the object's parts, and the offset of the first state. The other states follow contiguously."""
+    """Return the object's parts, and the offset of the first state. The other states follow
+    contiguously."""
     states = [each.state for each in found]
     payload = b"".join(states)
     lengths = pack(f"<{len(states)}I", *map(len, states))
-    batch = HotBatch(0, 0, len(states), payload, lengths if len(states) > 1 else b"", crc32c(payload), now_ms, 0, Encoding.BYTES, 0)
+    batch = HotBatch(
+        0,
+        0,
+        len(states),
+        payload,
+        lengths if len(states) > 1 else b"",
+        crc32c(payload),
+        now_ms,
+        0,
+        Encoding.BYTES,
+        0,
+    )
     builder = PackBuilder()
     entry = builder.add(0, group, build_slice(Encoding.BYTES, -1, -1, [batch]))
     parts, _ = builder.finish(home_group=group, created_ms=now_ms)

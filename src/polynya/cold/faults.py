@@ -1,7 +1,9 @@
-"""Streams that are set aside because a slice cannot be built: neither the journal nor another node has the original bytes.
+"""Streams that are set aside because a slice cannot be built: neither the journal nor another node
+has the original bytes.
 
-The fault affects only that stream. The flusher skips it, its hot bytes do not count against the memory limits, and its journal segments
-stay. The fault is dropped when the stream is deleted or trimmed past the damage. After a restart the flusher detects it again.
+The fault affects only that stream. The flusher skips it, its hot bytes do not count against the
+memory limits, and its journal segments stay. The fault is dropped when the stream is deleted or
+trimmed past the damage. After a restart the flusher detects it again.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ NAMED_MAX = 20  # maximum number of streams named in one message
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """The reason why a stream is set aside. `damaged` has the byte range of each hot batch that fails its checksum."""
+    """The reason why a stream is set aside. `damaged` has the byte range of each hot batch that
+    fails its checksum."""
 
     group: int
     name: str
@@ -65,10 +68,15 @@ class FaultedStreams:
         return self._group_bytes.get(group, 0)
 
     def set_aside(self, group: int, uid: int, end: int, reason: str) -> None:
-        """Refuse further appends to the stream. `end` is the byte position after the data that could not be stored."""
+        """Refuse further appends to the stream. `end` is the byte position after the data that
+        could not be stored."""
         stream = self._find(group, uid)
         if stream is not None:
-            damaged = tuple((batch.byte, batch.byte + len(batch.payload)) for batch in stream.hot or () if not is_intact(batch))
+            damaged = tuple(
+                (batch.byte, batch.byte + len(batch.payload))
+                for batch in stream.hot or ()
+                if not is_intact(batch)
+            )
             last = max((stop for begin, stop in damaged if begin < end), default=end)
             self.by_uid[uid] = Fault(group, stream.name, reason, last, damaged)
             self.look()
@@ -81,7 +89,9 @@ class FaultedStreams:
             if stream is None or not stream.hot or stream.hot[0].byte >= fault.end:
                 del self.by_uid[uid]
             else:
-                sizes[fault.group] = sizes.get(fault.group, 0) + stream.next_byte - stream.hot[0].byte
+                sizes[fault.group] = (
+                    sizes.get(fault.group, 0) + stream.next_byte - stream.hot[0].byte
+                )
         if sizes != self._group_bytes:
             self._group_bytes, self.bytes = sizes, sum(sizes.values())
             self.changed()
@@ -92,15 +102,28 @@ class FaultedStreams:
         self.bytes -= self._group_bytes.pop(group, 0)
 
     def readable(self, uid: int, plan: ReadPlan) -> ReadPlan:
-        """Cut the page before the first batch that fails its checksum. Raises CorruptData if the page begins with it."""
+        """Cut the page before the first batch that fails its checksum. Raises CorruptData if the
+        page begins with it."""
         fault = self.by_uid.get(uid)
         if fault is None:
             return plan
         for number, piece in enumerate(plan.pieces):
-            if isinstance(piece, HotPiece) and any(begin <= piece.byte < end for begin, end in fault.damaged):
+            if isinstance(piece, HotPiece) and any(
+                begin <= piece.byte < end for begin, end in fault.damaged
+            ):
                 if number == 0:
-                    raise CorruptData(f"record {piece.record} of {spelled_name(fault.name)} is damaged: its checksum is wrong")
-                return ReadPlan(plan.pieces[:number], plan.begin_record, plan.begin_byte, piece.record, piece.byte, False)
+                    raise CorruptData(
+                        f"record {piece.record} of {spelled_name(fault.name)} is damaged: its "
+                        "checksum is wrong"
+                    )
+                return ReadPlan(
+                    plan.pieces[:number],
+                    plan.begin_record,
+                    plan.begin_byte,
+                    piece.record,
+                    piece.byte,
+                    False,
+                )
         return plan
 
     def _find(self, group: int, uid: int) -> Stream | None:

@@ -1,4 +1,5 @@
-"""Shared fetches of object ranges: concurrent readers share one fetch, and results are cached within a byte limit."""
+"""Shared fetches of object ranges: concurrent readers share one fetch, and results are cached
+within a byte limit."""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ class PackGone(Unavailable):
 def gone(key: str) -> PackGone:
     """Return the error to raise. Clients see it if it occurs again after a new plan."""
     return PackGone(
-        f"the object {key} is missing from the object store; 'polynya store verify' lists missing objects and the streams that need them"
+        f"the object {key} is missing from the object store; 'polynya store verify' lists missing "
+        "objects and the streams that need them"
     )
 
 
 class Fetches(Generic[Value]):
     """Fetches shared by concurrent callers, and a cache of their results.
 
-    A fetch goes on if the caller that started it is cancelled. `cost` returns the memory of a value in bytes; cached values take at most
-    `bytes_max`.
+    A fetch goes on if the caller that started it is cancelled. `cost` returns the memory of a value
+    in bytes; cached values take at most `bytes_max`.
     """
 
     def __init__(self, bytes_max: int, cost: Callable[[Value], int]) -> None:
@@ -47,7 +49,8 @@ class Fetches(Generic[Value]):
         return found
 
     async def fetch(self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """Return the result of `begin`, which is called only if no fetch of the place is in flight. Raises as `begin`."""
+        """Return the result of `begin`, which is called only if no fetch of the place is in flight.
+        Raises as `begin`."""
         task = self._fetching.get(place)
         if task is None:
             task = self._fetching[place] = asyncio.create_task(self._fetch(place, begin))

@@ -15,7 +15,16 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
-from polynya.cold.planner import STREAMS_MAX, Candidate, FlushSettings, PackPlan, SlicePlan, Waiting, choose, plan_packs
+from polynya.cold.planner import (
+    STREAMS_MAX,
+    Candidate,
+    FlushSettings,
+    PackPlan,
+    SlicePlan,
+    Waiting,
+    choose,
+    plan_packs,
+)
 from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import PublishSlices
@@ -29,13 +38,15 @@ THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in less t
 YIELD_SECONDS = 0.0001
 YIELD_BATCHES = 256  # batches packed between two pauses, about 0.3 ms
 SLICE_COST_BATCHES = 10  # the fixed cost of a slice, in batches
-PRESSURE_BYTES_MIN = 16 * limits.MIB  # above this and 4 * `from_bytes` hot bytes, flush before the interval ends
+# above this and 4 * `from_bytes` hot bytes, flush before the interval ends
+PRESSURE_BYTES_MIN = 16 * limits.MIB
 REST_SECONDS = 0.5  # minimum pause after a failed pass
 PRESSURE_POLL_SECONDS = 0.05
 SURVEY_STREAMS = 4096  # streams scanned without yielding to the loop
 AGE_SCANS = 32  # per `age_ms_max`; an age scan visits every stream with hot batches
 
-_NEIGHBOURS = attrgetter("group", "uid")  # few groups hold a pack; a reader of several of its streams reads one range
+# few groups hold a pack; a reader of several of its streams reads one range
+_NEIGHBOURS = attrgetter("group", "uid")
 Tails = dict[tuple[int, int], int]  # the first record that need not be flushed
 
 
@@ -78,7 +89,8 @@ class Flusher:
         self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and their sum
 
     async def run(self) -> None:
-        """Flush streams that are due until cancelled. Failures of the store and the log are retried; damage affects only its stream."""
+        """Flush streams that are due until cancelled. Failures of the store and the log are
+        retried; damage affects only its stream."""
         if not self._settings.interval_ms:
             return
         while True:
@@ -101,7 +113,10 @@ class Flusher:
         """Return why hot bytes cannot be flushed, or None if the latest pass succeeded."""
         if not self._failures:
             return None
-        return "packs cannot be written (see the log): appends continue until the limit of hot bytes, then get 503"
+        return (
+            "packs cannot be written (see the log): appends continue until the limit of hot "
+            "bytes, then get 503"
+        )
 
     async def flush_due(self) -> int:
         """Run one pass and return the number of packs published."""
@@ -111,10 +126,11 @@ class Flusher:
         return sum(outcome is True for outcome in outcomes)
 
     async def flush_now(self, prefix: str | None = None) -> None:
-        """Publish everything that is hot now, of the streams whose canonical names begin with `prefix`.
+        """Publish everything that is hot now, of the streams whose canonical names begin with
+        `prefix`.
 
-        Raises Unavailable if the store or the log fails TRIES times, or if a stream is set aside. No data is lost, and the call may be
-        retried.
+        Raises Unavailable if the store or the log fails TRIES times, or if a stream is set aside.
+        No data is lost, and the call may be retried.
         """
         tails = await self._tails(prefix)
         asked = set(tails)
@@ -134,22 +150,28 @@ class Flusher:
                 continue
             failures += 1
             if failures == TRIES:
-                raise Unavailable("hot data could not be flushed to the object store; it is safe in the journal: retry later")
+                raise Unavailable(
+                    "hot data could not be flushed to the object store; it is safe in the "
+                    "journal: retry later"
+                )
             await self._sleep(BACKOFF_SECONDS * 2**failures)
 
     def _check_set_aside(self, asked: set[tuple[int, int]]) -> None:
         """Raise Unavailable if one of the streams could not be stored."""
         if any(uid in self._groups.faulted for _, uid in asked):
-            raise Unavailable(f"hot data cannot be flushed to the object store: {self._groups.faulted.trouble()}")
+            raise Unavailable(
+                f"hot data cannot be flushed to the object store: {self._groups.faulted.trouble()}"
+            )
 
     async def has_hot(self, prefix: str | None = None) -> bool:
         """Report whether `flush_now` has anything to flush."""
         return bool(await self._tails(prefix))
 
-    # --- choosing ------------------------------------------------------------------------------------------------------------------
+    # --- choosing ---------------------------------------------------------------------------------
 
     async def _due(self) -> list[Candidate]:
-        """Return the streams to flush. The call is cheap while nothing is due: machines count hot bytes, and ages are scanned rarely."""
+        """Return the streams to flush. The call is cheap while nothing is due: machines count hot
+        bytes, and ages are scanned rarely."""
         now_ms = self._groups.now_ms()
         if self._hot_bytes() < self._settings.from_bytes and now_ms < self._age_scan_ms:
             return []
@@ -157,9 +179,13 @@ class Flusher:
         waiting: list[Waiting] = []
         async for group, streams in self._hot_streams():
             waiting += [
-                Waiting(group, stream.uid, stream.next_byte - stream.hot[0].byte, stream.hot[0].time_ms)
+                Waiting(
+                    group, stream.uid, stream.next_byte - stream.hot[0].byte, stream.hot[0].time_ms
+                )
                 for stream in streams
-                if stream.hot and stream.uid not in self._busy and stream.uid not in self._groups.faulted
+                if stream.hot
+                and stream.uid not in self._busy
+                and stream.uid not in self._groups.faulted
             ]
         chosen = choose(waiting, self._settings, now_ms)
         if len(chosen) == STREAMS_MAX:
@@ -189,18 +215,31 @@ class Flusher:
             if number % SURVEY_STREAMS == SURVEY_STREAMS - 1:
                 await asyncio.sleep(0)
             stream = self._stream(group, uid)
-            if stream is not None and stream.hot and stream.hot[0].record < record and uid not in self._groups.faulted:
+            if (
+                stream is not None
+                and stream.hot
+                and stream.hot[0].record < record
+                and uid not in self._groups.faulted
+            ):
                 left[group, uid] = record
         return left
 
     def _candidates(self, chosen: Iterable[tuple[int, int]]) -> list[Candidate]:
-        """Return at most `STREAMS_MAX` candidates in their current state, without those in flight."""
+        """Return at most `STREAMS_MAX` candidates in their current state, without those in
+        flight."""
         found: list[Candidate] = []
         for group, uid in chosen:
             stream = self._stream(group, uid)
-            if stream is not None and stream.hot and uid not in self._busy and uid not in self._groups.faulted:
+            if (
+                stream is not None
+                and stream.hot
+                and uid not in self._busy
+                and uid not in self._groups.faulted
+            ):
                 first = not stream.cold
-                found.append(Candidate(group, uid, stream.name, stream.content_type, first, list(stream.hot)))
+                found.append(
+                    Candidate(group, uid, stream.name, stream.content_type, first, list(stream.hot))
+                )
                 if len(found) == STREAMS_MAX:
                     break
         found.sort(key=_NEIGHBOURS)
@@ -210,13 +249,13 @@ class Flusher:
         machine = self._groups.machines().get(group)
         return machine.by_uid.get(uid) if machine else None
 
-    # --- flushing ------------------------------------------------------------------------------------------------------------------
+    # --- flushing ---------------------------------------------------------------------------------
 
     async def _flush_all(self, plans: list[PackPlan]) -> list[bool | None]:
         """Flush packs concurrently.
 
-        Return for each whether it published anything, or None if it failed. The streams stay busy until all packs have finished, so a
-        cancelled caller leaves none in flight.
+        Return for each whether it published anything, or None if it failed. The streams stay busy
+        until all packs have finished, so a cancelled caller leaves none in flight.
         """
         uids = {uid for plan in plans for uid in plan.uids}
         self._busy |= uids
@@ -235,13 +274,19 @@ class Flusher:
                 return await self._carry_out(plan)
         except (StoreError, Unavailable, OutcomeUnknown) as fault:
             self.counters.failures += 1
-            log.warning("a pack of %d bytes was not published and will be planned again: %s", plan.size, fault)
+            log.warning(
+                "a pack of %d bytes was not published and will be planned again: %s",
+                plan.size,
+                fault,
+            )
             return None
 
     async def _carry_out(self, plan: PackPlan) -> bool:
         now_ms = self._groups.now_ms()
         terms = {group: self._groups.term(group) for group in plan.groups}
-        key = pack_key(self._cluster_id, home_group=plan.home_group, now_ms=now_ms, random=token_bytes(16))
+        key = pack_key(
+            self._cluster_id, home_group=plan.home_group, now_ms=now_ms, random=token_bytes(16)
+        )
         if plan.size < THREAD_FROM_BYTES:
             built = build_pack(plan, key, now_ms)
         else:
@@ -253,7 +298,9 @@ class Flusher:
     async def _put(self, key: str, plan: PackPlan, built: Built, terms: dict[int, int]) -> bool:
         self.in_flight.add(key)
         try:
-            await self._steps.write(key, built.parts, plan.home_group, sorted({each.group for each, _ in built.slices}))
+            await self._steps.write(
+                key, built.parts, plan.home_group, sorted({each.group for each, _ in built.slices})
+            )
             self.counters.packs += 1
             published = await self._publish(key, plan.home_group, built, terms)
             if plan.size >= THREAD_FROM_BYTES:
@@ -263,22 +310,42 @@ class Flusher:
             self.in_flight.discard(key)
 
     async def _meet(self, each: SlicePlan, fault: Exception) -> None:
-        """Reread a damaged batch so that it is planned again. If that fails, set the stream aside."""
+        """Reread a damaged batch so that it is planned again. If that fails, set the stream
+        aside."""
         if await self._groups.repair(each.group, each.uid, each.batches):
             return
         last = each.batches[-1]
-        extra = {"group": each.group, "stream": each.uid, "record": each.batches[0].record, "error": repr(fault)}
-        log.error("a stream is set aside, because its data cannot be stored: appends to it are refused", extra=extra)
-        self._groups.faulted.set_aside(each.group, each.uid, last.byte + len(last.payload), str(fault))
+        extra = {
+            "group": each.group,
+            "stream": each.uid,
+            "record": each.batches[0].record,
+            "error": repr(fault),
+        }
+        log.error(
+            "a stream is set aside, because its data cannot be stored: appends to it are refused",
+            extra=extra,
+        )
+        self._groups.faulted.set_aside(
+            each.group, each.uid, last.byte + len(last.payload), str(fault)
+        )
 
-    async def _publish(self, key: str, home_group: int, built: Built, terms: dict[int, int]) -> bool:
+    async def _publish(
+        self, key: str, home_group: int, built: Built, terms: dict[int, int]
+    ) -> bool:
         members: dict[int, list[tuple[int, ColdSlice]]] = {}
         for each, cold in built.slices:
             members.setdefault(each.group, []).append((each.uid, cold))
         now_ms = self._groups.now_ms()
-        commands = {group: PublishSlices(key, home_group, terms[group], listed, now_ms) for group, listed in members.items()}
+        commands = {
+            group: PublishSlices(key, home_group, terms[group], listed, now_ms)
+            for group, listed in members.items()
+        }
         outcomes = await self._steps.propose_all(commands)
-        published = sum(self._count(members[group], reply) for group, reply in outcomes if isinstance(reply, Reply))
+        published = sum(
+            self._count(members[group], reply)
+            for group, reply in outcomes
+            if isinstance(reply, Reply)
+        )
         for _, outcome in outcomes:
             if not isinstance(outcome, Reply):
                 raise outcome
@@ -291,13 +358,14 @@ class Flusher:
         self.counters.refused += len(members) - len(accepted)
         return len(accepted)
 
-    # --- waiting -------------------------------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     def _pause(self) -> float:
         return pause_after(self._failures)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait after a failed pass. The wait ends early when the store recovers, but lasts at least REST_SECONDS against flapping."""
+        """Wait after a failed pass. The wait ends early when the store recovers, but lasts at least
+        REST_SECONDS against flapping."""
         shortest = min(seconds, REST_SECONDS)
         await self._sleep(shortest)
         with suppress(TimeoutError):
@@ -305,10 +373,15 @@ class Flusher:
                 await self._recovered.wait()
 
     async def _wait(self, seconds: float) -> None:
-        """Wait until the time is over, `wake` is called, or a burst has filled the hot tier far beyond its limit."""
+        """Wait until the time is over, `wake` is called, or a burst has filled the hot tier far
+        beyond its limit."""
         deadline = time.monotonic() + seconds
         pressure = max(PRESSURE_BYTES_MIN, 4 * self._settings.from_bytes)
-        while (left := deadline - time.monotonic()) > 0 and not self._wake.is_set() and self._hot_bytes() < pressure:
+        while (
+            (left := deadline - time.monotonic()) > 0
+            and not self._wake.is_set()
+            and self._hot_bytes() < pressure
+        ):
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, PRESSURE_POLL_SECONDS)):
                     await self._wake.wait()
@@ -317,23 +390,30 @@ class Flusher:
     def _hot_bytes(self) -> int:
         turns = self._groups.turns()
         if self._hot[0] != turns:
-            self._hot = (turns, sum(machine.hot_bytes for machine in self._groups.machines().values()))
+            self._hot = (
+                turns,
+                sum(machine.hot_bytes for machine in self._groups.machines().values()),
+            )
         return self._hot[1] - self._groups.faulted.bytes
 
 
 class Built(msgspec.Struct):
-    """A pack: the object's parts, each slice with its index entry, and the slices that could not be built."""
+    """A pack: the object's parts, each slice with its index entry, and the slices that could not be
+    built."""
 
     parts: list[bytes]
     slices: list[tuple[SlicePlan, ColdSlice]]
     faults: list[tuple[SlicePlan, Exception]]
 
 
-def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None) -> Built:
+def build_pack(
+    plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None
+) -> Built:
     """Build a pack of all slices that can be built.
 
-    May run in a thread, since hot batches never change. `between` is called after every YIELD_BATCHES of work. Slices are published in
-    order, so a slice that cannot be built excludes the rest of its stream from this pack.
+    May run in a thread, since hot batches never change. `between` is called after every
+    YIELD_BATCHES of work. Slices are published in order, so a slice that cannot be built excludes
+    the rest of its stream from this pack.
     """
     builder = PackBuilder()
     found: list[tuple[SlicePlan, ColdSlice]] = []
@@ -352,8 +432,24 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
             faults.append((each, fault))
             broken.add(each.uid)
             continue
-        entry = builder.add(each.uid, each.group, built, path=each.path, content_type=each.content_type)
-        found.append((each, ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc)))
+        entry = builder.add(
+            each.uid, each.group, built, path=each.path, content_type=each.content_type
+        )
+        found.append(
+            (
+                each,
+                ColdSlice(
+                    head.record,
+                    head.byte,
+                    entry.records,
+                    entry.length,
+                    key,
+                    entry.offset,
+                    entry.stored,
+                    entry.crc,
+                ),
+            )
+        )
         work += len(each.batches) + SLICE_COST_BATCHES
         if work >= YIELD_BATCHES:
             between()
@@ -363,7 +459,8 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
 
 
 def release_payload(plan: PackPlan) -> None:
-    """Free the batches in a thread, in steps. Freeing them at once would block the loop for about ten milliseconds."""
+    """Free the batches in a thread, in steps. Freeing them at once would block the loop for about
+    ten milliseconds."""
     work = 0
     for each in plan.slices:
         work += len(each.batches)
@@ -374,5 +471,6 @@ def release_payload(plan: PackPlan) -> None:
 
 
 def let_the_loop_run() -> None:
-    """Sleep briefly. A thread that only yields the GIL takes it back before the loop wakes, for up to 5 ms."""
+    """Sleep briefly. A thread that only yields the GIL takes it back before the loop wakes, for up
+    to 5 ms."""
     time.sleep(YIELD_SECONDS)

@@ -20,12 +20,14 @@ class Groups(Protocol):
         ...
 
     def turns(self) -> int:
-        """Return a counter that grows with every applied entry. While it is unchanged, so is every machine."""
+        """Return a counter that grows with every applied entry. While it is unchanged, so is every
+        machine."""
         ...
 
     @property
     def recent(self) -> dict[int, int]:
-        """Map of uid to the log time at which an evicted stream was restored. The evictor removes old entries."""
+        """Map of uid to the log time at which an evicted stream was restored. The evictor removes
+        old entries."""
         ...
 
     @property
@@ -40,7 +42,8 @@ class Groups(Protocol):
     def term(self, group: int) -> int: ...
 
     async def propose(self, group: int, command: Command) -> Reply:
-        """Propose a command through the log. Raises Unavailable (not applied and never will be) or OutcomeUnknown."""
+        """Propose a command through the log. Raises Unavailable (not applied and never will be) or
+        OutcomeUnknown."""
         ...
 
     def now_ms(self) -> int:
@@ -48,7 +51,8 @@ class Groups(Protocol):
         ...
 
     def covered_ms(self) -> int:
-        """Return the log time up to which every group's entries are in a snapshot that recovery would start from."""
+        """Return the log time up to which every group's entries are in a snapshot that recovery
+        would start from."""
         ...
 
     def want_snapshots(self) -> None:

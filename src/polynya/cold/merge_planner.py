@@ -1,12 +1,15 @@
 """Choose the neighbours in an index that become one slice. Pure: lengths and bounds in, runs out.
 
-An index is cut from its beginning into lines. A line holds as many neighbours as one slice can. A line that the next slice does not fit
-into is closed: it becomes one slice, once. Only the last line still grows. Its newest slices are merged when there are at least `FAN_IN`
-of them and the result is at least `GROWTH` times the largest. So a byte is rewritten at most once per factor of `GROWTH`, and once more
-when its line is closed. Slices of 16 KiB grow to 4 MiB in at most three rewrites, usually two. The bounds of tables' claims cut an index
-into segments with lines of their own. When a bound disappears, the lines after it may shift and are rewritten once more.
+An index is cut from its beginning into lines. A line holds as many neighbours as one slice can. A
+line that the next slice does not fit into is closed: it becomes one slice, once. Only the last line
+still grows. Its newest slices are merged when there are at least `FAN_IN` of them and the result is
+at least `GROWTH` times the largest. So a byte is rewritten at most once per factor of `GROWTH`, and
+once more when its line is closed. Slices of 16 KiB grow to 4 MiB in at most three rewrites, usually
+two. The bounds of tables' claims cut an index into segments with lines of their own. When a bound
+disappears, the lines after it may shift and are rewritten once more.
 
-The result has at most `OPEN_ENTRIES_MAX` entries in the last line of each segment, and fewer than `LINE_ENTRIES_MIN` in every other line.
+The result has at most `OPEN_ENTRIES_MAX` entries in the last line of each segment, and fewer than
+`LINE_ENTRIES_MIN` in every other line.
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for how a core merges."""
 
     slice_bytes_max: int = limits.SLICE_BYTES_MAX  # payload of a merged slice
-    pack_bytes_max: int = limits.FLUSH_BYTES  # payload of a pack of merged slices, which is held in memory
+    # payload of a pack of merged slices, which is held in memory
+    pack_bytes_max: int = limits.FLUSH_BYTES
     bytes_per_second: int = limits.MERGE_BYTES_PER_SECOND
     interval_ms: int = limits.MERGE_INTERVAL_MS  # between two scans of the indexes; 0: never
-    claim_rest_ms: int = 3_600_000  # slices given to the driver of a table's job stay unmerged for this time
+    # slices given to the driver of a table's job stay unmerged for this time
+    claim_rest_ms: int = 3_600_000
 
 
 class MergeRun(msgspec.Struct, frozen=True, gc=False):
@@ -54,8 +59,11 @@ class MergeRun(msgspec.Struct, frozen=True, gc=False):
         return (self.entries - 1) / self.size
 
 
-def plan_runs(lengths: Sequence[int], segments: Iterable[Segment], bytes_max: int) -> tuple[list[Segment], int]:
-    """Return the runs of entries to merge now, and the number of leading entries that need no further scan.
+def plan_runs(
+    lengths: Sequence[int], segments: Iterable[Segment], bytes_max: int
+) -> tuple[list[Segment], int]:
+    """Return the runs of entries to merge now, and the number of leading entries that need no
+    further scan.
 
     Those entries lie in closed lines. `segments` are the segments that may be merged, in order.
     """
@@ -98,12 +106,17 @@ def _grown(lengths: Sequence[int], begin: int, end: int) -> int | None:
     return begin if end - begin > OPEN_ENTRIES_MAX else None
 
 
-def cut_segments(count: int, bounds: Iterable[int], resting: Sequence[Segment] = ()) -> list[Segment]:
+def cut_segments(
+    count: int, bounds: Iterable[int], resting: Sequence[Segment] = ()
+) -> list[Segment]:
     """Return the segments of `count` entries.
 
-    `bounds` are entries that must stay the first of a slice. Segments inside `resting` are left out. Numbers may lie outside the range.
+    `bounds` are entries that must stay the first of a slice. Segments inside `resting` are left
+    out. Numbers may lie outside the range.
     """
-    every = sorted({0, count} | {bound for bound in (*bounds, *chain(*resting)) if 0 < bound < count})
+    every = sorted(
+        {0, count} | {bound for bound in (*bounds, *chain(*resting)) if 0 < bound < count}
+    )
     return [
         (begin, end)
         for begin, end in pairwise(every)
@@ -112,12 +125,18 @@ def cut_segments(count: int, bounds: Iterable[int], resting: Sequence[Segment] =
 
 
 def plan_packs(runs: Iterable[MergeRun], settings: MergeSettings) -> list[list[MergeRun]]:
-    """Group runs into packs. Neighbours share a pack, so few groups hold it and few requests read its sources."""
+    """Group runs into packs. Neighbours share a pack, so few groups hold it and few requests read
+    its sources."""
     packs: list[list[MergeRun]] = []
     size = entries = 0
     for run in sorted(runs, key=lambda run: (run.group, run.uid, run.record)):
         size, entries = size + run.size, entries + run.entries
-        if not packs or size > settings.pack_bytes_max or entries > SOURCES_MAX or len(packs[-1]) == SLICES_MAX:
+        if (
+            not packs
+            or size > settings.pack_bytes_max
+            or entries > SOURCES_MAX
+            or len(packs[-1]) == SLICES_MAX
+        ):
             packs.append([])
             size, entries = run.size, run.entries
         packs[-1].append(run)

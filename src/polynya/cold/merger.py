@@ -1,4 +1,5 @@
-"""Merge small slices: find runs, read them, put one pack of larger slices, replace the entries in the indexes."""
+"""Merge small slices: find runs, read them, put one pack of larger slices, replace the entries in
+the indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from polynya.base import limits
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cold.flusher import SURVEY_STREAMS, let_the_loop_run
 from polynya.cold.groups import Groups
-from polynya.cold.merge_planner import FAN_IN, MergeRun, MergeSettings, Segment, cut_segments, plan_packs, plan_runs
+from polynya.cold.merge_planner import (
+    FAN_IN,
+    MergeRun,
+    MergeSettings,
+    Segment,
+    cut_segments,
+    plan_packs,
+    plan_runs,
+)
 from polynya.cold.steps import Steps, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
 from polynya.stream.commands import ColdSlice, ReplaceSlices
@@ -29,7 +38,9 @@ from polynya.wire.pack import RECORDS_MAX, PackBuilder, Slice, merge_slices, pac
 log = logging.getLogger("polynya.cold")
 
 SETTLED_MIN = 1024  # above this many entries in closed lines, a scan skips the start of an index
-LOOK_REST = 50  # pause between scans, as a multiple of the last scan's time; with a million streams a scan is costly
+# pause between scans, as a multiple of the last scan's time; with a million streams a scan is
+# costly
+LOOK_REST = 50
 BOUNDS_MAX = 4096  # changes of encoding that are remembered of one stream
 RUNS_MAX = 4096  # runs found by one scan
 BYTES_MAX = 64 * limits.MIB  # payload merged per scan; after that other runs may be better
@@ -59,7 +70,9 @@ class MergeSource(msgspec.Struct, gc=False):
     entries: list[ColdSlice]
     path: str  # "" except for the first slice of a stream
     content_type: str
-    bounds: list[int] = []  # set by `build_merged`: first records of entries that join no earlier one
+    bounds: list[
+        int
+    ] = []  # set by `build_merged`: first records of entries that join no earlier one
 
 
 class Merger:
@@ -83,10 +96,18 @@ class Merger:
         self._cluster_id = cluster_id
         self._in_flight = in_flight
         self._sleep = sleep
-        self._looked: dict[int, int] = {}  # uids with nothing to merge, and their entry count at that scan
-        self._settled: dict[int, int] = {}  # uids of long indexes, and the record before which all lines are closed
-        self._jobs: dict[int, tuple[int, int]] = {}  # tables, their latest jobs, and the log time at which each was first seen here
-        self._found: dict[int, set[int]] = {}  # uids, and the first records of entries that join no earlier one, as merging has found
+        self._looked: dict[
+            int, int
+        ] = {}  # uids with nothing to merge, and their entry count at that scan
+        self._settled: dict[
+            int, int
+        ] = {}  # uids of long indexes, and the record before which all lines are closed
+        self._jobs: dict[
+            int, tuple[int, int]
+        ] = {}  # tables, their latest jobs, and the log time at which each was first seen here
+        self._found: dict[
+            int, set[int]
+        ] = {}  # uids, and the first records of entries that join no earlier one, as merging has found
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
         self._failures = 0  # consecutive passes with a failed pack
         self._look_seconds = 0.0  # duration of the last scan
@@ -101,10 +122,13 @@ class Merger:
             if self._failures:
                 await self._sleep(pause_after(self._failures))
             elif not self._more:
-                await self._sleep(max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds))
+                await self._sleep(
+                    max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds)
+                )
 
     async def merge_due(self) -> int:
-        """Scan all indexes once and merge the runs that save most per byte written. Return the number of packs."""
+        """Scan all indexes once and merge the runs that save most per byte written. Return the
+        number of packs."""
         merged = 0
         began = monotonic()
         found = await self._look()
@@ -121,14 +145,17 @@ class Merger:
                 log.warning("merging small slices failed and will be retried: %s", fault)
                 return merged
             took = monotonic() - began
-            await self._sleep(max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took))
+            await self._sleep(
+                max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took)
+            )
         self._failures = 0
         return merged
 
-    # --- scanning ------------------------------------------------------------------------------------------------------------------
+    # --- scanning ---------------------------------------------------------------------------------
 
     async def _look(self) -> list[MergeRun]:
-        """Return the most worthwhile runs. Streams that have not grown since the last scan cost almost nothing."""
+        """Return the most worthwhile runs. Streams that have not grown since the last scan cost
+        almost nothing."""
         now_ms = self._groups.now_ms()
         known, self._looked = self._looked, {}
         settled, self._settled = self._settled, {}
@@ -164,21 +191,37 @@ class Merger:
         bounds, resting = self._bounds(stream, data, now_ms)
         runs, quiet = plan_runs(
             lengths,
-            cut_segments(len(lengths), [*bounds, *self._known(stream.uid, data), *record_gaps.entries_behind(data)], resting),
+            cut_segments(
+                len(lengths),
+                [*bounds, *self._known(stream.uid, data), *record_gaps.entries_behind(data)],
+                resting,
+            ),
             self._settings.slice_bytes_max,
         )
         if not runs and not resting:
             self._looked[stream.uid] = skipped + len(lengths)
         if quiet + skipped >= SETTLED_MIN:
             self._settled[stream.uid] = index.span(data, 0, quiet)[1] if quiet else settled
-        return [MergeRun(group, stream.uid, *index.span(data, begin, end), end - begin, sum(lengths[begin:end])) for begin, end in runs]
+        return [
+            MergeRun(
+                group,
+                stream.uid,
+                *index.span(data, begin, end),
+                end - begin,
+                sum(lengths[begin:end]),
+            )
+            for begin, end in runs
+        ]
 
     def _known(self, uid: int, data: index.Entries) -> list[int]:
         """Return the entries of an index that join no earlier one, as far as merging has found."""
         return [index.first_from(data, record) for record in self._found.get(uid, ())]
 
-    def _bounds(self, stream: Stream, data: index.Entries, now_ms: int) -> tuple[list[int], list[Segment]]:
-        """Return the entry numbers at which claims begin and end, and the segments that a driver may be reading."""
+    def _bounds(
+        self, stream: Stream, data: index.Entries, now_ms: int
+    ) -> tuple[list[int], list[Segment]]:
+        """Return the entry numbers at which claims begin and end, and the segments that a driver
+        may be reading."""
         bounds: list[int] = []
         resting: list[Segment] = []
         for table, claim in (stream.tables or {}).items():
@@ -189,7 +232,7 @@ class Merger:
                 resting.append(segment)
         return bounds, resting
 
-    # --- merging -------------------------------------------------------------------------------------------------------------------
+    # --- merging ----------------------------------------------------------------------------------
 
     async def _merge(self, runs: Sequence[MergeRun]) -> bool:
         """Merge runs into one pack. Return whether anything was replaced."""
@@ -200,7 +243,9 @@ class Merger:
         now_ms = self._groups.now_ms()
         terms = {run.group: self._groups.term(run.group) for run in runs}
         home_group = sources[0].run.group
-        key = pack_key(self._cluster_id, home_group=home_group, now_ms=now_ms, random=token_bytes(16))
+        key = pack_key(
+            self._cluster_id, home_group=home_group, now_ms=now_ms, random=token_bytes(16)
+        )
         parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
         members: dict[int, list[tuple[MergeRun, ColdSlice]]] = {}
         for source, cold in zip(sources, slices, strict=True):
@@ -226,13 +271,19 @@ class Merger:
             self.counters.packs += 1
             now_ms = self._groups.now_ms()
             commands = {
-                group: ReplaceSlices(key, home_group, terms[group], [(run.uid, cold) for run, cold in listed], now_ms)
+                group: ReplaceSlices(
+                    key, home_group, terms[group], [(run.uid, cold) for run, cold in listed], now_ms
+                )
                 for group, listed in members.items()
             }
             outcomes = await self._steps.propose_all(commands)
         finally:
             self._in_flight.discard(key)
-        taken = sum(self._count([run for run, _ in members[group]], reply) for group, reply in outcomes if isinstance(reply, Reply))
+        taken = sum(
+            self._count([run for run, _ in members[group]], reply)
+            for group, reply in outcomes
+            if isinstance(reply, Reply)
+        )
         for _, outcome in outcomes:
             if not isinstance(outcome, Reply):
                 raise outcome
@@ -251,7 +302,10 @@ class Merger:
         stream = machine.by_uid.get(run.uid) if machine else None
         if machine is None or stream is None:
             return None
-        begin, end = index.first_from(stream.cold, run.record), index.first_from(stream.cold, run.end)
+        begin, end = (
+            index.first_from(stream.cold, run.record),
+            index.first_from(stream.cold, run.end),
+        )
         if end - begin != run.entries:
             return None
         entries = machine.index_of(stream)[begin:end]
@@ -263,7 +317,9 @@ class Merger:
         requests = cut_requests([cold for source in sources for cold in source.entries])
         found: dict[Place, memoryview] = {}
         for begin in range(0, len(requests), REQUESTS):
-            await asyncio.gather(*(self._fetch(request, found) for request in requests[begin : begin + REQUESTS]))
+            await asyncio.gather(
+                *(self._fetch(request, found) for request in requests[begin : begin + REQUESTS])
+            )
         return found
 
     async def _fetch(self, request: Sequence[ColdSlice], found: dict[Place, memoryview]) -> None:
@@ -273,23 +329,33 @@ class Merger:
         except (NotFound, ValueError):
             return
         for cold in request:
-            found[cold.pack, cold.offset] = data[cold.offset - begin : cold.offset - begin + cold.stored]
+            found[cold.pack, cold.offset] = data[
+                cold.offset - begin : cold.offset - begin + cold.stored
+            ]
 
     def _note_bounds(self, source: MergeSource) -> None:
-        """Plan the next runs of a stream up to where the encoding of its batches changes, or one slice is full of records."""
+        """Plan the next runs of a stream up to where the encoding of its batches changes, or one
+        slice is full of records."""
         found = self._found.setdefault(source.run.uid, set())
         found.update(source.bounds)
         if len(found) > BOUNDS_MAX:
             del self._found[source.run.uid]
             self._damaged.add(source.run.uid)
-            log.warning("the stream with uid %d changes its encoding too often: its slices are not merged", source.run.uid)
+            log.warning(
+                "the stream with uid %d changes its encoding too often: its slices are not merged",
+                source.run.uid,
+            )
 
     def _note_damage(self, source: MergeSource) -> None:
-        """Exclude a stream with lost or damaged slices from merging, unless the run has changed since."""
+        """Exclude a stream with lost or damaged slices from merging, unless the run has changed
+        since."""
         if self._source(source.run) is not None:
             self.counters.failures += 1
             self._damaged.add(source.run.uid)
-            log.error("slices of the stream with uid %d cannot be read: they are not merged", source.run.uid)
+            log.error(
+                "slices of the stream with uid %d cannot be read: they are not merged",
+                source.run.uid,
+            )
 
 
 def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
@@ -299,7 +365,11 @@ def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
         if requests:
             first, last = requests[-1][0], requests[-1][-1]
             gap = cold.offset - last.offset - last.stored
-            if cold.pack == last.pack and gap <= GAP_BYTES_MAX and cold.offset + cold.stored - first.offset <= REQUEST_BYTES_MAX:
+            if (
+                cold.pack == last.pack
+                and gap <= GAP_BYTES_MAX
+                and cold.offset + cold.stored - first.offset <= REQUEST_BYTES_MAX
+            ):
                 requests[-1].append(cold)
                 continue
         requests.append([cold])
@@ -311,14 +381,18 @@ def build_merged(
 ) -> tuple[list[bytes], list[ColdSlice | None]]:
     """Return the object's parts, and for each source its index entry.
 
-    The entry is None if a slice is missing or damaged, or if the run has `bounds`. Runs in a thread. Removes the data that it has read from `data`.
+    The entry is None if a slice is missing or damaged, or if the run has `bounds`. Runs in a
+    thread. Removes the data that it has read from `data`.
     """
     builder = PackBuilder()
     made: list[ColdSlice | None] = []
     for source in sources:
         run, head = source.run, source.entries[0]
         try:
-            parsed = [parse_slice(bytes(data.pop((cold.pack, cold.offset))), cold.crc) for cold in source.entries]
+            parsed = [
+                parse_slice(bytes(data.pop((cold.pack, cold.offset))), cold.crc)
+                for cold in source.entries
+            ]
         except (KeyError, CorruptData):
             made.append(None)
             continue
@@ -330,8 +404,21 @@ def build_merged(
         if merged is None:
             made.append(None)
             continue
-        entry = builder.add(run.uid, run.group, merged, path=source.path, content_type=source.content_type)
-        made.append(ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc))
+        entry = builder.add(
+            run.uid, run.group, merged, path=source.path, content_type=source.content_type
+        )
+        made.append(
+            ColdSlice(
+                head.record,
+                head.byte,
+                entry.records,
+                entry.length,
+                key,
+                entry.offset,
+                entry.stored,
+                entry.crc,
+            )
+        )
         let_the_loop_run()
     parts, _ = builder.finish(home_group=sources[0].run.group, created_ms=now_ms)
     return parts, made
@@ -343,7 +430,10 @@ def bounds_in(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[int
     begin = entries[0].record
     for at in range(1, len(entries)):
         cold = entries[at]
-        if parsed[at].encoding != parsed[at - 1].encoding or cold.record + cold.records - begin > RECORDS_MAX:
+        if (
+            parsed[at].encoding != parsed[at - 1].encoding
+            or cold.record + cold.records - begin > RECORDS_MAX
+        ):
             bounds.append(cold.record)
             begin = cold.record
     return bounds

@@ -80,9 +80,10 @@ class PackPlan(msgspec.Struct, gc=False):
 def choose(waiting: Iterable[Waiting], settings: FlushSettings, now_ms: int) -> list[Waiting]:
     """Return the streams that are due, at most `STREAMS_MAX`.
 
-    Streams whose oldest byte is too old are due. While more than half of `from_bytes` would stay hot, the largest others follow. They are
-    ordered by power-of-two size classes, older first within a class: few large slices keep the index small. The cost is linear in the
-    number of streams.
+    Streams whose oldest byte is too old are due. While more than half of `from_bytes` would stay
+    hot, the largest others follow. They are ordered by power-of-two size classes, older first
+    within a class: few large slices keep the index small. The cost is linear in the number of
+    streams.
     """
     aged: list[Waiting] = []
     by_size: dict[int, list[Waiting]] = {}
@@ -109,8 +110,8 @@ def choose(waiting: Iterable[Waiting], settings: FlushSettings, now_ms: int) -> 
 def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[PackPlan]:
     """Fill packs of at most `pack_bytes_max` bytes.
 
-    A stream goes into one pack, and its excess waits for the next planning pass. So no stream takes more than one pack before the others
-    had their turn.
+    A stream goes into one pack, and its excess waits for the next planning pass. So no stream takes
+    more than one pack before the others had their turn.
     """
     packs: list[PackPlan] = []
     for candidate in chosen:
@@ -124,14 +125,17 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
             if pack.slices and not _fits(pack, size, settings):
                 break
             named = (candidate.name, candidate.content_type) if first else ("", "")
-            pack.slices.append(SlicePlan(candidate.group, candidate.uid, run[0].encoding, run, *named))
+            pack.slices.append(
+                SlicePlan(candidate.group, candidate.uid, run[0].encoding, run, *named)
+            )
             pack.size += size
             first = False
     return packs
 
 
 def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBatch]]:
-    """Split batches into gapless runs of one encoding and at most `bytes_max` payload. A single larger batch forms its own run."""
+    """Split batches into gapless runs of one encoding and at most `bytes_max` payload. A single
+    larger batch forms its own run."""
     if _joined_until(batches, 0) < len(batches):
         runs: list[Sequence[HotBatch]] = []
         begin = 0
@@ -145,20 +149,28 @@ def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBa
     runs = []
     begin = 0
     for end in range(1, len(batches) + 1):
-        if end == len(batches) or batches[end].byte + len(batches[end].payload) - batches[begin].byte > bytes_max:
+        if (
+            end == len(batches)
+            or batches[end].byte + len(batches[end].payload) - batches[begin].byte > bytes_max
+        ):
             runs.append(batches[begin:end])
             begin = end
     return runs
 
 
 def _joined_until(batches: Sequence[HotBatch], begin: int) -> int:
-    """Return the end of the batches from `begin` on that one slice can hold, whatever their size."""
+    """Return the end of the batches from `begin` on that one slice can hold, whatever their
+    size."""
     end = run_end(batches, begin, len(batches))
     first = batches[begin]
     if [*map(_ENCODING, batches)].count(first.encoding) < len(batches):
         end = next((at for at in range(begin, end) if batches[at].encoding != first.encoding), end)
     if batches[end - 1].record + batches[end - 1].records - first.record > RECORDS_MAX:
-        end = next(at for at in range(begin + 1, end) if batches[at].record + batches[at].records - first.record > RECORDS_MAX)
+        end = next(
+            at
+            for at in range(begin + 1, end)
+            if batches[at].record + batches[at].records - first.record > RECORDS_MAX
+        )
     return end
 
 

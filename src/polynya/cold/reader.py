@@ -40,22 +40,28 @@ class ColdReader:
         return self._slices.kept_bytes
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
-        """Return the slice's batches at their stream positions, built lazily, small neighbours joined. Raises as `slice`."""
-        return (await self.slice(cold)).hot_batches(record=cold.record, byte=cold.byte, run_bytes=RUN_BYTES)
+        """Return the slice's batches at their stream positions, built lazily, small neighbours
+        joined. Raises as `slice`."""
+        return (await self.slice(cold)).hot_batches(
+            record=cold.record, byte=cold.byte, run_bytes=RUN_BYTES
+        )
 
     async def payload(self, cold: ColdSlice, begin: int, end: int) -> memoryview:
-        """Return the stored payload of records `begin` to `end` (exclusive), all inside the slice. Raises as `slice`, ValueError."""
+        """Return the stored payload of records `begin` to `end` (exclusive), all inside the slice.
+        Raises as `slice`, ValueError."""
         return (await self.slice(cold)).cut(begin - cold.record, end - cold.record)
 
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
-        """Return the (record, byte) of the slice's first batch appended at `time_ms` or later, else the slice's end. Raises as `slice`."""
+        """Return the (record, byte) of the slice's first batch appended at `time_ms` or later, else
+        the slice's end. Raises as `slice`."""
         found = await self.slice(cold)
         number = bisect_left(found.append_times_ms, time_ms)
         records, ends = found.batch_begins
         return cold.record + records[number], cold.byte + ends[number]
 
     async def slice(self, cold: ColdSlice) -> Slice:
-        """Return the parsed slice. Raises PackGone, CorruptData, or Unavailable if the store is unavailable."""
+        """Return the parsed slice. Raises PackGone, CorruptData, or Unavailable if the store is
+        unavailable."""
         place = (cold.pack, cold.offset)
         found = self._slices.kept(place)
         if found is not None:
@@ -80,7 +86,9 @@ class ColdReader:
         self.counters.fetched_bytes += len(data)
         found = parse_slice(data, cold.crc)
         if (found.records, len(found.payload)) != (cold.records, cold.length):
-            raise CorruptData(f"the slice at {cold.offset} of {cold.pack} does not match its index entry")
+            raise CorruptData(
+                f"the slice at {cold.offset} of {cold.pack} does not match its index entry"
+            )
         return found
 
 

@@ -1,4 +1,5 @@
-"""Read the states of evicted streams: one fetch for concurrent readers, a checksum check, and a bounded cache."""
+"""Read the states of evicted streams: one fetch for concurrent readers, a checksum check, and a
+bounded cache."""
 
 from __future__ import annotations
 
@@ -35,10 +36,13 @@ class StateReader:
         self._states: Fetches[bytes] = Fetches(cache_bytes, len)
 
     async def state(self, where: ColdSlice) -> bytes:
-        """Return the state stored at `where`. Raises PackGone, CorruptData, or Unavailable if the store is unavailable."""
+        """Return the state stored at `where`. Raises PackGone, CorruptData, or Unavailable if the
+        store is unavailable."""
         place = (where.pack, where.offset)
         found = self._states.kept(place)
-        return await self._states.fetch(place, partial(self._fetch, where)) if found is None else found
+        return (
+            await self._states.fetch(place, partial(self._fetch, where)) if found is None else found
+        )
 
     async def close(self) -> None:
         """Cancel fetches in flight."""
@@ -55,7 +59,8 @@ class StateReader:
         except (StoreUnavailable, TimeoutError) as fault:
             self.counters.failures += 1
             raise Unavailable(
-                f"the state of the stream is in the object store, which cannot be read: {fault or 'no answer'}; retry"
+                "the state of the stream is in the object store, which cannot be read: "
+                f"{fault or 'no answer'}; retry"
             ) from fault
         except ValueError as fault:
             raise CorruptData(f"a block of states is too short: {fault}") from None

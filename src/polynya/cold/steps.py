@@ -1,4 +1,5 @@
-"""Steps that every new pack takes: put the object, log it in its home group, publish it to the indexes. Each step is idempotent."""
+"""Steps that every new pack takes: put the object, log it in its home group, publish it to the
+indexes. Each step is idempotent."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from polynya.stream.replies import Reply
 TRIES = 3  # attempts of one step, with the same key and command
 BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX
 BACKOFF_SECONDS_MAX = 30.0
-WRITE_MS_MAX = 300_000  # from the start of a put; a later pack may already have been swept as an orphan
+# from the start of a put; a later pack may already have been swept as an orphan
+WRITE_MS_MAX = 300_000
 
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
@@ -24,25 +26,37 @@ Outcome = Reply | Unavailable | OutcomeUnknown
 class Steps:
     """The write path shared by a core's flusher, merger and evictor."""
 
-    def __init__(self, groups: Groups, store: ObjectStore, sleep: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(
+        self, groups: Groups, store: ObjectStore, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
         self.groups = groups
         self.store = store
         self.sleep = sleep
 
-    async def write(self, key: str, parts: Sequence[bytes], home_group: int, groups: list[int]) -> None:
-        """Put the object and log its existence before any index names it. Raises StoreError, Unavailable, OutcomeUnknown."""
+    async def write(
+        self, key: str, parts: Sequence[bytes], home_group: int, groups: list[int]
+    ) -> None:
+        """Put the object and log its existence before any index names it. Raises StoreError,
+        Unavailable, OutcomeUnknown."""
         now_ms = self.groups.now_ms()
         await self._insist(lambda: put_again(self.store, key, parts))
-        await self._insist(lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms)))
+        await self._insist(
+            lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms))
+        )
         if self.groups.now_ms() - now_ms > WRITE_MS_MAX:
-            raise Unavailable("writing the pack took more than 5 minutes: the sweep may delete it as an orphan")
+            raise Unavailable(
+                "writing the pack took more than 5 minutes: the sweep may delete it as an orphan"
+            )
 
     async def propose_all(self, commands: Mapping[int, Command]) -> list[tuple[int, Outcome]]:
         """Propose commands to all groups concurrently and return each outcome.
 
-        A failure in one group does not affect the others; the collector later asks that group again whether it holds the pack.
+        A failure in one group does not affect the others; the collector later asks that group again
+        whether it holds the pack.
         """
-        outcomes = await asyncio.gather(*(self._propose(group, command) for group, command in commands.items()))
+        outcomes = await asyncio.gather(
+            *(self._propose(group, command) for group, command in commands.items())
+        )
         return list(zip(commands, outcomes, strict=True))
 
     async def _propose(self, group: int, command: Command) -> Outcome:

@@ -1,17 +1,23 @@
-"""Find files under `tables/` that lost jobs and old metadata left behind, and that no table can ever refer to again.
+"""Find files under `tables/` that lost jobs and old metadata left behind, and that no table can
+ever refer to again.
 
-The layout is that of docs/formats/tables.md. A file is known only by its name, its age and the files that name it. The sweep relies on
-these rules:
+The layout is that of docs/formats/tables.md. A file is known only by its name, its age and the
+files that name it. The sweep relies on these rules:
 
-* A table's rows are append-only. The current Iceberg snapshot names every data file that any snapshot or the Delta log names.
-* A file name contains its job. Files of jobs after the last committed one may still be committed, and are skipped.
-* Metadata is staged on a plan of its job and committed only while that job is open. Files staged before the last commit that are not part
+* A table's rows are append-only. The current Iceberg snapshot names every data file that any
+  snapshot or the Delta log names.
+* A file name contains its job. Files of jobs after the last committed one may still be committed,
+  and are skipped.
+* Metadata is staged on a plan of its job and committed only while that job is open. Files staged
+  before the last commit that are not part
   of it are lost for good. Clocks may differ by the grace period.
-* A metadata file is superseded before any file two versions later is written. It has no readers if it was superseded longer ago than the
-  grace period and is not in the current one's log. Manifests live as long as any metadata file that names them.
+* A metadata file is superseded before any file two versions later is written. It has no readers if
+  it was superseded longer ago than the
+  grace period and is not in the current one's log. Manifests live as long as any metadata file that
+  names them.
 
-A table whose files cannot be parsed is skipped. The Delta logs are never swept, and the results of jobs are kept, because repairs start
-from them.
+A table whose files cannot be parsed is skipped. The Delta logs are never swept, and the results of
+jobs are kept, because repairs start from them.
 """
 
 from __future__ import annotations
@@ -76,8 +82,11 @@ class TableSweeper:
         return found
 
     async def _of_table(self, table: Table, grace_ms: int) -> list[ObjectInfo]:
-        """Find files of one table. `table` was copied before any listing, so files written later count as young."""
-        sweep = _TableSweep(self._store, table, self._groups.now_ms() - grace_ms, table.committed_ms - grace_ms)
+        """Find files of one table. `table` was copied before any listing, so files written later
+        count as young."""
+        sweep = _TableSweep(
+            self._store, table, self._groups.now_ms() - grace_ms, table.committed_ms - grace_ms
+        )
         try:
             return await sweep.find()
         except (CorruptData, NotFound, msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -89,7 +98,8 @@ class TableSweeper:
 
 
 class _TableSweep:
-    """One sweep of one table. Files written after `before_ms` are young; metadata staged after `staged_ms` may be young."""
+    """One sweep of one table. Files written after `before_ms` are young; metadata staged after
+    `staged_ms` may be young."""
 
     def __init__(self, store: ObjectStore, table: Table, before_ms: int, staged_ms: int) -> None:
         self._store = store
@@ -122,10 +132,13 @@ class _TableSweep:
             if _HALF_COMMIT.search(info.key):
                 yield info
 
-    # --- Iceberg metadata -------------------------------------------------------------------------------------------------------
+    # --- Iceberg metadata -------------------------------------------------------------------------
 
     async def _metadata_of(self, folder: str, pointer: str, current: _Metadata) -> list[ObjectInfo]:
-        keep = {self._key(pointer), *(self._key(older.metadata_file) for older in current.metadata_log)}
+        keep = {
+            self._key(pointer),
+            *(self._key(older.metadata_file) for older in current.metadata_log),
+        }
         newest = -1  # newest version with an old file
         async for info in self._old(f"{folder}/_iceberg/"):
             match = _METADATA.search(info.key)
@@ -146,7 +159,8 @@ class _TableSweep:
         return over + list(manifests.values())
 
     async def _leave_named(self, manifests: dict[str, ObjectInfo], readable: Iterable[str]) -> None:
-        """Remove from `manifests` the lists that metadata files name, and the manifests that those lists name."""
+        """Remove from `manifests` the lists that metadata files name, and the manifests that those
+        lists name."""
         looked_at: set[str] = set()
         for key in readable:
             if not manifests:
@@ -166,10 +180,14 @@ class _TableSweep:
         """Return the keys of the manifests that a manifest list names."""
         data = await self._store.get(key)
         folder = key.rpartition("/")[0]
-        names = [name for block in await asyncio.to_thread(_blocks, data) for name in _MANIFEST.findall(block)]
+        names = [
+            name
+            for block in await asyncio.to_thread(_blocks, data)
+            for name in _MANIFEST.findall(block)
+        ]
         return [f"{folder}/{name.decode()}" for name in names]
 
-    # --- data files ------------------------------------------------------------------------------------------------------------
+    # --- data files -------------------------------------------------------------------------------
 
     async def _data_of(self, folder: str, current: _Metadata) -> list[ObjectInfo]:
         """Return data files of committed jobs that the current snapshot does not name.
@@ -177,7 +195,10 @@ class _TableSweep:
         There may be very many, so the scan keeps one number per file.
         """
         unnamed = {number async for _, number in self._data_files(folder)}
-        snapshot = next((each for each in current.snapshots if each.snapshot_id == current.current_snapshot_id), None)
+        snapshot = next(
+            (each for each in current.snapshots if each.snapshot_id == current.current_snapshot_id),
+            None,
+        )
         if not unnamed or (snapshot is None and current.snapshots):
             return []
         named = 0
@@ -185,7 +206,10 @@ class _TableSweep:
             for key in await self._manifests_in(self._key(snapshot.manifest_list)):
                 named += await asyncio.to_thread(_leave_named, unnamed, await self._store.get(key))
             if named < int(snapshot.summary.get("total-data-files", "0")):
-                raise CorruptData(f"{folder}: the manifests name {named} of {snapshot.summary['total-data-files']} data files")
+                raise CorruptData(
+                    f"{folder}: the manifests name {named} of "
+                    f"{snapshot.summary['total-data-files']} data files"
+                )
         found: list[ObjectInfo] = []
         if unnamed:
             async for info, number in self._data_files(folder):

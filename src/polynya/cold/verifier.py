@@ -1,4 +1,5 @@
-"""Verify that every slice that an index names is in the store, unchanged. Each call checks a part of the packs, beside normal work."""
+"""Verify that every slice that an index names is in the store, unchanged. Each call checks a part
+of the packs, beside normal work."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ DAMAGED = "damaged"
 
 
 class Fault(msgspec.Struct, array_like=True):
-    """A pack that does not match its indexes. `kind` is MISSING or DAMAGED; `streams` are some canonical names that need it."""
+    """A pack that does not match its indexes. `kind` is MISSING or DAMAGED; `streams` are some
+    canonical names that need it."""
 
     pack: str
     kind: str
@@ -44,7 +46,8 @@ class Fault(msgspec.Struct, array_like=True):
 class VerifiedPart(msgspec.Struct, array_like=True):
     """The result of one part.
 
-    `after` is the last pack, or "" when all are checked. `left` are groups led elsewhere, which were not checked.
+    `after` is the last pack, or "" when all are checked. `left` are groups led elsewhere, which
+    were not checked.
     """
 
     after: str = ""
@@ -56,7 +59,8 @@ class VerifiedPart(msgspec.Struct, array_like=True):
 
 
 class _Table(msgspec.Struct):
-    """The slices that the indexes name, by pack, as of the time `made`. `keys` are the packs in order."""
+    """The slices that the indexes name, by pack, as of the time `made`. `keys` are the packs in
+    order."""
 
     packs: dict[str, list[ColdSlice]]
     keys: list[str]
@@ -64,7 +68,8 @@ class _Table(msgspec.Struct):
 
 
 class PackVerifier:
-    """The verifier of one core. It checks the packs of the groups that the core leads. Raises StoreUnavailable."""
+    """The verifier of one core. It checks the packs of the groups that the core leads. Raises
+    StoreUnavailable."""
 
     def __init__(self, groups: Groups, store: ObjectStore) -> None:
         self._groups = groups
@@ -74,7 +79,8 @@ class PackVerifier:
     async def verify(self, after: str, groups: Collection[int]) -> VerifiedPart:
         """Check the packs of these groups after key `after`, in key order.
 
-        A pack released during the check is no fault. Faults of a group that another node now leads are not reported.
+        A pack released during the check is no fault. Faults of a group that another node now leads
+        are not reported.
         """
         asked = frozenset(groups)
         table = self._tables.pop(asked, None)
@@ -122,7 +128,8 @@ class PackVerifier:
         return [machine for group, machine in self._groups.machines().items() if group in groups]
 
     async def _survey_evicted(self, machine: Machine, table: dict[str, list[ColdSlice]]) -> None:
-        """Add the states of evicted streams and the slices that those states name, block by block."""
+        """Add the states of evicted streams and the slices that those states name, block by
+        block."""
         blocks: dict[str, list[tuple[Stream, ColdSlice]]] = {}
         for number, ghost in enumerate(ghosts(machine), 1):
             place = slice_of(machine, ghost)
@@ -136,14 +143,18 @@ class PackVerifier:
             except NotFound:  # the check of this pack reports it
                 continue
             for ghost, place in some:
-                for cold in _named_by(machine, ghost, data[place.offset : place.offset + place.stored]):
+                for cold in _named_by(
+                    machine, ghost, data[place.offset : place.offset + place.stored]
+                ):
                     table.setdefault(cold.pack, []).append(cold)
 
     async def _look(self, slices: Sequence[ColdSlice]) -> str:
         """Return the fault of these slices, or "" if there is none."""
         requests = cut_requests(slices)
         for begin in range(0, len(requests), REQUESTS):
-            found = await asyncio.gather(*(self._check(request) for request in requests[begin : begin + REQUESTS]))
+            found = await asyncio.gather(
+                *(self._check(request) for request in requests[begin : begin + REQUESTS])
+            )
             if any(found):
                 return max(found)
         return ""
@@ -177,16 +188,24 @@ class PackVerifier:
 
 
 def _named_by(machine: Machine, ghost: Stream, state: bytes) -> list[ColdSlice]:
-    """Return the slices that an evicted stream's state names, if the state is intact and the stream is still evicted."""
+    """Return the slices that an evicted stream's state names, if the state is intact and the stream
+    is still evicted."""
     if ghost.name not in machine.evicted:
         return []
     try:
         cold = whole_of(ghost, state).cold
     except CorruptData:
         return []
-    return list(Index(cold, machine.pack_keys)) if machine.pack_keys.keys() >= set(pack_numbers(cold)) else []
+    return (
+        list(Index(cold, machine.pack_keys))
+        if machine.pack_keys.keys() >= set(pack_numbers(cold))
+        else []
+    )
 
 
 def _are_whole(slices: Sequence[ColdSlice], data: memoryview) -> bool:
     begin = slices[0].offset
-    return all(crc32c(bytes(data[cold.offset - begin : cold.offset - begin + cold.stored])) == cold.crc for cold in slices)
+    return all(
+        crc32c(bytes(data[cold.offset - begin : cold.offset - begin + cold.stored])) == cold.crc
+        for cold in slices
+    )

@@ -1,4 +1,5 @@
-"""The cluster settings of a node: the nodes it is born with or joins, and the certificates of the links between them."""
+"""The cluster settings of a node: the nodes it is born with or joins, and the certificates of the
+links between them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ REPLICAS = (1, 3, 5)
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _BRACKETED = r"\[[0-9A-Fa-f:.%\w]+\]"
 _HOST = re.compile(rf"{_BRACKETED}|[\w.:%-]+", re.ASCII)
-_URL = re.compile(rf"https?://(?:{_BRACKETED}|[\w.%-]+)(?::(\d{{1,5}}))?/?", re.ASCII | re.IGNORECASE)
+_URL = re.compile(
+    rf"https?://(?:{_BRACKETED}|[\w.%-]+)(?::(\d{{1,5}}))?/?", re.ASCII | re.IGNORECASE
+)
 _ZONE = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 Given = TypeVar("Given")
@@ -27,8 +30,8 @@ Made = TypeVar("Made")
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """One node. `peer` is HOST:PORT of its peer port, `http` its URL for clients, `zone` its failure domain.
-    A `reader` is a read replica: it follows every group and votes in none."""
+    """One node. `peer` is HOST:PORT of its peer port, `http` its URL for clients, `zone` its
+    failure domain. A `reader` is a read replica: it follows every group and votes in none."""
 
     id: int
     peer: str
@@ -101,14 +104,16 @@ def parse_cluster_id(text: str) -> str:
     """Return a cluster id of 32 hexadecimal digits, in lower case."""
     if not _ID.fullmatch(text.strip().lower()):
         raise ValueError(
-            "expected 32 hexadecimal digits, the same on every node: of a cluster with data, the cluster_id in node.json of any data folder; "
+            "expected 32 hexadecimal digits, the same on every node: of a cluster with data, the "
+            "cluster_id in node.json of any data folder; "
             "for a new cluster, 'openssl rand -hex 16' makes some"
         )
     return text.strip().lower()
 
 
 def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
-    """Parse `ID=HOST:PORT=URL[=ZONE[=reader]]`, separated by commas. A node without a zone but with a role has an empty zone."""
+    """Parse `ID=HOST:PORT=URL[=ZONE[=reader]]`, separated by commas. A node without a zone but with
+    a role has an empty zone."""
     parts = filter(None, (part.strip() for part in text.split(",")))
     return tuple(_each(_parse_node, list(parts)))
 
@@ -116,7 +121,10 @@ def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
 def _parse_node(part: str) -> ClusterNode:
     pieces = part.split("=", 4)
     if len(pieces) < 3:
-        raise ValueError(f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with commas between nodes")
+        raise ValueError(
+            f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with "
+            "commas between nodes"
+        )
     return checked_node(*(piece.strip() for piece in pieces))
 
 
@@ -141,7 +149,8 @@ def parse_place(text: str) -> str:
 
 
 def nodes_text(tables: Any) -> str:
-    """Return the text for `parse_nodes` from the `[[cluster.nodes]]` of a TOML file. Raise ValueError that names each faulty node."""
+    """Return the text for `parse_nodes` from the `[[cluster.nodes]]` of a TOML file. Raise
+    ValueError that names each faulty node."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError("expected tables: [[cluster.nodes]], each with id, peer and http")
     return ",".join(_each(_table_text, list(enumerate(tables, 1))))
@@ -152,20 +161,34 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
     if not cluster.is_on:
         set_ = [name for name in ("listen", "ca", "cert", "key") if getattr(cluster, name)]
         if set_:
-            yield f"cluster.{set_[0]} ({origins['cluster.' + set_[0]]}): there is no cluster; set cluster.id, cluster.node and cluster.nodes too"
+            yield (
+                f"cluster.{set_[0]} ({origins['cluster.' + set_[0]]}): there is no cluster; set "
+                "cluster.id, cluster.node and cluster.nodes too"
+            )
         return
     missing = [name for name in ("id", "node", "nodes") if not getattr(cluster, name)]
     if missing:
-        yield f"cluster.id, cluster.node and cluster.nodes go together; not set: {', '.join('cluster.' + name for name in missing)}"
+        yield (
+            "cluster.id, cluster.node and cluster.nodes go together; not set: "
+            f"{', '.join('cluster.' + name for name in missing)}"
+        )
     if cluster.nodes:
         yield from _node_problems(cluster, f"cluster.nodes ({origins['cluster.nodes']})")
     if cluster.nodes and cluster.node and not cluster.lists_itself:
         yield f"cluster.node ({origins['cluster.node']}): {cluster.node} is not in cluster.nodes"
     if cluster.replicas not in REPLICAS:
-        yield f"cluster.replicas ({origins['cluster.replicas']}): {cluster.replicas}: expected 1, 3 or 5; 3 tolerates the loss of one node, 5 of two"
+        yield (
+            f"cluster.replicas ({origins['cluster.replicas']}): {cluster.replicas}: expected 1, 3 "
+            "or 5; 3 tolerates the loss of one node, 5 of two"
+        )
     if cluster.join and cluster.lists_itself and not cluster.others:
-        yield f"cluster.join ({origins['cluster.join']}): cluster.nodes has to name nodes of the cluster to be joined beside this one"
-    if any((cluster.ca, cluster.cert, cluster.key)) and not all((cluster.ca, cluster.cert, cluster.key)):
+        yield (
+            f"cluster.join ({origins['cluster.join']}): cluster.nodes has to name nodes of the "
+            "cluster to be joined beside this one"
+        )
+    if any((cluster.ca, cluster.cert, cluster.key)) and not all(
+        (cluster.ca, cluster.cert, cluster.key)
+    ):
         yield "cluster.ca, cluster.cert and cluster.key go together; one of them is not set"
 
 
@@ -179,7 +202,10 @@ def _node_problems(cluster: ClusterConfig, where: str) -> Iterable[str]:
     doors = {urlsplit(node.http).netloc: node.id for node in cluster.nodes}
     for node in cluster.nodes:
         if node.peer in doors:
-            yield f"{where}: the peer port of node {node.id}, {node.peer}, is also the http address of node {doors[node.peer]}; use two ports"
+            yield (
+                f"{where}: the peer port of node {node.id}, {node.peer}, is also the http address "
+                f"of node {doors[node.peer]}; use two ports"
+            )
     if not cluster.voting:
         yield f"{where}: all of them are read replicas; a cluster needs nodes that vote"
     if len(cluster.nodes) > NODES_MAX:
@@ -194,11 +220,19 @@ def checked_node(number: str, peer: str, http: str, zone: str = "", role: str = 
         raise ValueError(f"node {number}: {peer!r}: expected the HOST:PORT of its peer port")
     url = _URL.fullmatch(http)
     if url is None or not _is_port(url[1] or "80"):
-        raise ValueError(f"node {number}: {http!r}: expected the URL that clients reach it at, as http://10.0.0.1:4437")
+        raise ValueError(
+            f"node {number}: {http!r}: expected the URL that clients reach it at, as "
+            "http://10.0.0.1:4437"
+        )
     if zone and not _ZONE.fullmatch(zone):
-        raise ValueError(f"node {number}: {zone!r}: a zone's name has letters, digits, '-', '_' and '.', at most 40")
+        raise ValueError(
+            f"node {number}: {zone!r}: a zone's name has letters, digits, '-', '_' and '.', at "
+            "most 40"
+        )
     if role and role not in ROLES:
-        raise ValueError(f"node {number}: {role!r}: a node's role is reader (a read replica) or voter")
+        raise ValueError(
+            f"node {number}: {role!r}: a node's role is reader (a read replica) or voter"
+        )
     return ClusterNode(int(number), peer, http.rstrip("/"), zone, role == "reader")
 
 
@@ -223,7 +257,10 @@ def _table_text(numbered: tuple[int, dict[str, Any]]) -> str:
                 + (
                     f"; did you mean {near[0]}?"
                     if near
-                    else "; a node has id, peer, http, zone, role, and settings of other kinds go before the first [table]"
+                    else (
+                        "; a node has id, peer, http, zone, role, and settings of other kinds go "
+                        "before the first [table]"
+                    )
                 )
             )
     missing = [key for key in NODE_KEYS if key not in table]
@@ -232,4 +269,6 @@ def _table_text(numbered: tuple[int, dict[str, Any]]) -> str:
     if any("," in str(value) or "=" in str(value) for value in table.values()):
         raise ValueError(f"node {number}: no value has ',' or '=' in it")
     zone, role = table.get("zone", ""), table.get("role", "")
-    return "{id}={peer}={http}".format(**table) + (f"={zone}={role}" if role else f"={zone}" if zone else "")
+    return "{id}={peer}={http}".format(**table) + (
+        f"={zone}={role}" if role else f"={zone}" if zone else ""
+    )

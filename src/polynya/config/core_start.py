@@ -1,7 +1,9 @@
-"""The contract between the supervisor and a core process: its start record, its readiness report and its lifetime.
+"""The contract between the supervisor and a core process: its start record, its readiness report
+and its lifetime.
 
-The supervisor writes one JSON line (`CoreStart`) to the core's standard input and keeps that pipe open. End of file on it means that the
-supervisor died. The core writes the byte `R` to `report_fd` once it serves. Its exit code tells whether a restart can help.
+The supervisor writes one JSON line (`CoreStart`) to the core's standard input and keeps that pipe
+open. End of file on it means that the supervisor died. The core writes the byte `R` to `report_fd`
+once it serves. Its exit code tells whether a restart can help.
 """
 
 from __future__ import annotations
@@ -23,18 +25,24 @@ EXIT_CLEAN = 0
 EXIT_CORRUPT = 65  # damaged data: a restart would read the same
 EXIT_STUCK = 70  # a stop did not finish; the log names what hung (`polynya.node.shutdown_watchdog`)
 EXIT_STORAGE = 74  # an fsync or a write failed: the on-disk state is unknown
-EXIT_REMOVED = 69  # removed from its cluster; the supervisor exits with EXIT_CONFIG, as every later start does
+# removed from its cluster; the supervisor exits with EXIT_CONFIG, as every later start does
+EXIT_REMOVED = 69
 EXIT_ROOT = 77  # the object store became reachable while serving and belongs to another node
 EXIT_CONFIG = 78  # unusable settings: no such bucket, a store without conditional writes, …
 FATAL = {
     EXIT_CORRUPT: "its data is damaged; see the lines above for the place, and restore that file from a copy",
-    EXIT_STORAGE: "the disk failed to write or to sync; check it (dmesg, free space), then start again: acknowledged data is safe",
+    EXIT_STORAGE: (
+        "the disk failed to write or to sync; check it (dmesg, free space), then start again: "
+        "acknowledged data is safe"
+    ),
     EXIT_ROOT: "the object store does not belong to this node; see the lines above",
     EXIT_CONFIG: "the settings are unusable; see the lines above",
 }
 OTHERS_HAVE_IT = (
-    "its data is damaged, or a stale copy; see the lines above. The other nodes hold all acknowledged data: move the data folder away and start "
-    "this node again while all others are up (docs/runbooks.md). Do not restore a stale copy: it lacks later votes and acknowledgements"
+    "its data is damaged, or a stale copy; see the lines above. The other nodes hold all "
+    "acknowledged data: move the data folder away and start "
+    "this node again while all others are up (docs/runbooks.md). Do not restore a stale copy: it "
+    "lacks later votes and acknowledgements"
 )
 _PR_SET_PDEATHSIG = 1
 
@@ -74,10 +82,12 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_start() -> CoreStart:
-    """Read the start record from standard input, in the core. From then on this process dies with its supervisor."""
+    """Read the start record from standard input, in the core. From then on this process dies with
+    its supervisor."""
     line = bytearray()
     while not line.endswith(b"\n"):
-        piece = os.read(0, 1)  # bytewise: the pipe stays open after the line, and its end is a signal
+        # bytewise: the pipe stays open after the line, and its end is a signal
+        piece = os.read(0, 1)
         if not piece:
             raise SystemExit("the supervisor exited before it sent the start record")
         line += piece
@@ -93,7 +103,8 @@ def report_ready(start: CoreStart) -> None:
 
 
 def watch_parent(loop: asyncio.AbstractEventLoop) -> None:
-    """Exit at once, as in a power cut, when the supervisor's end of standard input closes. Acknowledged data is safe. Runs in the core."""
+    """Exit at once, as in a power cut, when the supervisor's end of standard input closes.
+    Acknowledged data is safe. Runs in the core."""
 
     def readable() -> None:
         if not os.read(0, 4096):
@@ -103,7 +114,8 @@ def watch_parent(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel (Linux) to kill this process when its parent dies; survives exec. Exit if the parent is gone already."""
+    """Ask the kernel (Linux) to kill this process when its parent dies; survives exec. Exit if the
+    parent is gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -111,7 +123,8 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run `python -m polynya.config.core_start PARENT_PID COMMAND…`: exec a command that dies with its parent."""
+    """Run `python -m polynya.config.core_start PARENT_PID COMMAND…`: exec a command that dies with
+    its parent."""
     die_with_parent(int(arguments[0]))
     os.execvp(arguments[1], arguments[1:])
 

@@ -1,7 +1,9 @@
-"""Remove other users' rights on files that earlier releases wrote: once for each folder, while the node runs.
+"""Remove other users' rights on files that earlier releases wrote: once for each folder, while the
+node runs.
 
-New files are private by the umask. Each start closes the data folder itself first. Its contents, and those of an object folder elsewhere,
-follow in a thread, as there may be millions of files. `DATA/private.json` lists the finished folders.
+New files are private by the umask. Each start closes the data folder itself first. Its contents,
+and those of an object folder elsewhere, follow in a thread, as there may be millions of files.
+`DATA/private.json` lists the finished folders.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ log = logging.getLogger("polynya.supervisor")
 
 
 def begin_tightening(config: Config, cluster_id: str) -> None:
-    """Close the data folder and start a thread for its contents unless that is done. A refusal, as on some mounts, is a warning."""
+    """Close the data folder and start a thread for its contents unless that is done. A refusal, as
+    on some mounts, is a warning."""
     _warn(tighten([Path(config.data)], deep=False))
-    threading.Thread(target=tighten_once, args=(config, cluster_id), name="rights", daemon=True).start()
+    threading.Thread(
+        target=tighten_once, args=(config, cluster_id), name="rights", daemon=True
+    ).start()
 
 
 def tighten_once(config: Config, cluster_id: str) -> None:
-    """Remove other users' rights in the unfinished folders and record them. A refusal is not retried."""
+    """Remove other users' rights in the unfinished folders and record them. A refusal is not
+    retried."""
     data = Path(config.data)
     folders = [data]
     try:
@@ -40,7 +46,10 @@ def tighten_once(config: Config, cluster_id: str) -> None:
             _warn(tighten([folder] if folder == data else _own(folder, cluster_id)))
             write_whole(data / PRIVATE, msgspec.json.encode(sorted({*_done(data), str(folder)})))
     except OSError as error:
-        log.warning("cannot check the rights on older files; the next start retries", extra={"error": str(error)})
+        log.warning(
+            "cannot check the rights on older files; the next start retries",
+            extra={"error": str(error)},
+        )
 
 
 def _own(root: Path, cluster_id: str) -> list[Path]:
@@ -63,5 +72,6 @@ def _warn(refused: list[tuple[str, str]]) -> None:
     if refused:
         named = ", ".join(f"{path} ({reason})" for path, reason in refused[:NAMED_MAX])
         log.warning(
-            "cannot remove other users' rights on files: they may be able to read them", extra={"files": len(refused), "first": named}
+            "cannot remove other users' rights on files: they may be able to read them",
+            extra={"files": len(refused), "first": named},
         )

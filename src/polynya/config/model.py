@@ -1,4 +1,5 @@
-"""The node's configuration: defaults < TOML file < environment < flags. Every problem names its origin."""
+"""The node's configuration: defaults < TOML file < environment < flags. Every problem names its
+origin."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import ConfigError
 from polynya.config.cluster_settings import ClusterConfig, cluster_problems, nodes_text
-from polynya.config.settings import BY_ENV, BY_FLAG, BY_KEY, CLIENT_VARIABLES, PREFIX, SETTINGS, Setting
+from polynya.config.settings import (
+    BY_ENV,
+    BY_FLAG,
+    BY_KEY,
+    CLIENT_VARIABLES,
+    PREFIX,
+    SETTINGS,
+    Setting,
+)
 from polynya.config.toml_lines import lines_of_keys
 from polynya.objectstore.settings import StoreSettings
 
@@ -104,8 +113,9 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings. `cores` and `groups` are None until the data folder is read (`polynya.config.node_identity`); a core process always
-    gets numbers. `load` makes `data` an absolute path."""
+    """All settings. `cores` and `groups` are None until the data folder is read
+    (`polynya.config.node_identity`); a core process always gets numbers. `load` makes `data` an
+    absolute path."""
 
     listen: str = "127.0.0.1:4437"
     data: str = "./polynya-data"
@@ -135,14 +145,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_own_objects(self) -> bool:
         """Return True if the embedded object store is outside the data folder."""
-        return self.cold.backend == "local" and not self.objects_path.resolve().is_relative_to(Path(self.data).resolve())
+        return self.cold.backend == "local" and not self.objects_path.resolve().is_relative_to(
+            Path(self.data).resolve()
+        )
 
     @property
     def store(self) -> StoreSettings:
         """Return the store settings for `polynya.objectstore.settings.open_store`."""
         cold = self.cold
         root = str(self.objects_path) if cold.backend == "local" else cold.root
-        shared = {name: getattr(cold, name) for name in StoreSettings.__struct_fields__ if name != "root"}
+        shared = {
+            name: getattr(cold, name) for name in StoreSettings.__struct_fields__ if name != "root"
+        }
         return StoreSettings(root=root, **shared)
 
     @property
@@ -153,16 +167,23 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_token(self) -> bool:
         """Return True if requests on the base port need a token."""
-        return not (self.is_local or self.unsafe_no_auth) if self.auth.required is None else self.auth.required
+        return (
+            not (self.is_local or self.unsafe_no_auth)
+            if self.auth.required is None
+            else self.auth.required
+        )
 
     @property
     def text_place(self) -> tuple[str, int] | None:
-        """Return host and port of the text protocol; None if it is off. Raise ValueError with the expected form."""
+        """Return host and port of the text protocol; None if it is off. Raise ValueError with the
+        expected form."""
         if self.text_listen != "on":
             return split_listen(self.text_listen) if self.text_listen else None
         host, port = split_listen(self.listen)
         if port > 65_531:
-            raise ValueError("the text port is that of listen plus 4, so 'on' needs a port up to 65531; name one")
+            raise ValueError(
+                "the text port is that of listen plus 4, so 'on' needs a port up to 65531; name one"
+            )
         return host, port and port + 4
 
     @property
@@ -180,7 +201,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> list[str]:
-        """Return the host names that the node answers to without access control, beside those of the cluster."""
+        """Return the host names that the node answers to without access control, beside those of
+        the cluster."""
         return _words(self.allowed_hosts)
 
     @property
@@ -193,21 +215,48 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """Return the unsafe settings, shown by `/readyz` and `/v1/node`."""
         found = []
         if not self.is_local and not self.needs_token:
-            found.append(f"unsafe-no-auth: anybody who reaches {self.listen} may read, write and delete")
+            found.append(
+                f"unsafe-no-auth: anybody who reaches {self.listen} may read, write and delete"
+            )
         if not self.is_local and not self.tls.is_on:
-            found.append(f"unsafe-no-tls: what passes to and from {self.listen} can be read and changed on its way, tokens too")
-        if self.admin_listen and not self.tls.is_on and not is_loopback(split_listen(self.admin_listen)[0]):
-            found.append(f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port")
-        if self.kafka.listen not in (None, "off") and not is_loopback(split_listen(self.kafka.listen)[0]):
-            found.append(f"unsafe-no-auth: Kafka clients that reach {self.kafka.listen} may read, write and delete topics")
+            found.append(
+                f"unsafe-no-tls: what passes to and from {self.listen} can be read and changed on "
+                "its way, tokens too"
+            )
+        if (
+            self.admin_listen
+            and not self.tls.is_on
+            and not is_loopback(split_listen(self.admin_listen)[0])
+        ):
+            found.append(
+                f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port"
+            )
+        if self.kafka.listen not in (None, "off") and not is_loopback(
+            split_listen(self.kafka.listen)[0]
+        ):
+            found.append(
+                f"unsafe-no-auth: Kafka clients that reach {self.kafka.listen} may read, write "
+                "and delete topics"
+            )
         if (place := self.text_place) is not None and not is_loopback(place[0]):
             if not self.text_needs_token:
-                found.append(f"unsafe-no-auth: anybody who reaches port {place[1]}, the text protocol, may read and write")
+                found.append(
+                    f"unsafe-no-auth: anybody who reaches port {place[1]}, the text protocol, may "
+                    "read and write"
+                )
             if not self.tls.is_on:
-                found.append(f"unsafe-no-tls: so can what passes to and from port {place[1]}, the text protocol")
-        if self.cluster.is_on and not self.cluster.ca and not is_loopback(self.cluster.listen_place[0]):
+                found.append(
+                    f"unsafe-no-tls: so can what passes to and from port {place[1]}, the text "
+                    "protocol"
+                )
+        if (
+            self.cluster.is_on
+            and not self.cluster.ca
+            and not is_loopback(self.cluster.listen_place[0])
+        ):
             found.append(
-                f"unsafe-no-tls: whoever reaches the peer port {self.cluster.listen or self.cluster.own.peer} may read and write all"
+                "unsafe-no-tls: whoever reaches the peer port "
+                f"{self.cluster.listen or self.cluster.own.peer} may read and write all"
             )
         return found
 
@@ -218,14 +267,22 @@ def _words(text: str) -> list[str]:
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A configuration and the origin of each value: key -> "default", a file, a variable or a flag."""
+    """A configuration and the origin of each value: key -> "default", a file, a variable or a
+    flag."""
 
     config: Config
     origins: dict[str, str]
 
 
-def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | None = None, folder: str = ".") -> Loaded:
-    """Read all sources. `flags` maps flag (`--listen`) to text; `path` is the TOML file, by default `folder/polynya.toml` if it exists.
+def load(
+    flags: Mapping[str, str],
+    *,
+    environ: Mapping[str, str],
+    path: str | None = None,
+    folder: str = ".",
+) -> Loaded:
+    """Read all sources. `flags` maps flag (`--listen`) to text; `path` is the TOML file, by default
+    `folder/polynya.toml` if it exists.
 
     Raise `ConfigError` that lists every problem with its origin.
     """
@@ -236,9 +293,14 @@ def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | No
 
 
 def inspect(
-    flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | None = None, folder: str = "."
+    flags: Mapping[str, str],
+    *,
+    environ: Mapping[str, str],
+    path: str | None = None,
+    folder: str = ".",
 ) -> tuple[Loaded, list[str]]:
-    """Read all sources as `load` does, and return the problems. An unreadable setting keeps its default."""
+    """Read all sources as `load` does, and return the problems. An unreadable setting keeps its
+    default."""
     problems: list[str] = []
     found: dict[str, tuple[str, str]] = {}  # key -> text, origin
     for key, text, origin in _from_file(path, folder, problems):
@@ -250,12 +312,23 @@ def inspect(
     for flag, text in flags.items():
         _note(found, BY_FLAG.get(flag), text, flag, problems, BY_FLAG)
     values = _values(found, problems)
-    origins = {setting.key: found[setting.key][1] if setting.key in found else "default" for setting in SETTINGS}
+    origins = {
+        setting.key: found[setting.key][1] if setting.key in found else "default"
+        for setting in SETTINGS
+    }
     loaded = Loaded(_build(values), origins)
     if not file_is_unread:  # else the combination of settings is unknown
-        unknown = [setting for setting in SETTINGS if setting.key not in values and _names(setting, problems)]
+        unknown = [
+            setting
+            for setting in SETTINGS
+            if setting.key not in values and _names(setting, problems)
+        ]
         together = _cross_problems(loaded.config, origins)
-        problems += [problem for problem in together if not any(_names(setting, [problem]) for setting in unknown)]
+        problems += [
+            problem
+            for problem in together
+            if not any(_names(setting, [problem]) for setting in unknown)
+        ]
     return loaded, problems
 
 
@@ -278,7 +351,14 @@ def _names(setting: Setting, problems: Iterable[str]) -> bool:
 
 def show(loaded: Loaded) -> list[tuple[str, str, str]]:
     """Return (key, value, origin) of every setting, secrets redacted."""
-    return [(each.key, _shown(value_of(loaded.config, each.key), secret=each.secret), loaded.origins[each.key]) for each in SETTINGS]
+    return [
+        (
+            each.key,
+            _shown(value_of(loaded.config, each.key), secret=each.secret),
+            loaded.origins[each.key],
+        )
+        for each in SETTINGS
+    ]
 
 
 def _shown(value: Any, *, secret: bool) -> str:
@@ -286,7 +366,13 @@ def _shown(value: Any, *, secret: bool) -> str:
         return ""
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
-    return REDACTED if secret and value else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        REDACTED
+        if secret and value
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -298,7 +384,8 @@ def value_of(config: Config, key: str) -> Any:
 
 
 def split_listen(listen: str) -> tuple[str, int]:
-    """Return host and port of `127.0.0.1:4437`, `[::1]:4437`, `:4437` (loopback) or `4437`. Raise ValueError with the expected form."""
+    """Return host and port of `127.0.0.1:4437`, `[::1]:4437`, `:4437` (loopback) or `4437`. Raise
+    ValueError with the expected form."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
@@ -322,12 +409,19 @@ def resolve(host: str) -> list[str]:
 
 def cores_default() -> int:
     """Return half of the CPUs available to this process, at least one."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, usable // 2)
 
 
 def _note(
-    found: dict[str, tuple[str, str]], setting: Setting | None, text: str, origin: str, problems: list[str], known: Iterable[str]
+    found: dict[str, tuple[str, str]],
+    setting: Setting | None,
+    text: str,
+    origin: str,
+    problems: list[str],
+    known: Iterable[str],
 ) -> None:
     if setting is None:
         problems.append(f"{origin}: unknown{_nearest(origin, known)}")
@@ -356,7 +450,8 @@ def _from_file(path: str | None, folder: str, problems: list[str]) -> list[tuple
         return []
     if path is not None and not text.strip():
         problems.append(
-            f"{file}: it is empty, as after a power cut, and defaults would start another node; restore it from a copy (that of a node of "
+            f"{file}: it is empty, as after a power cut, and defaults would start another node; "
+            "restore it from a copy (that of a node of "
             "'polynya cluster dev' is written again when that starts), or leave --config out"
         )
     rows = []
@@ -410,7 +505,8 @@ def _build(values: dict[str, Any]) -> Config:
 
 
 def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
-    """Yield the ports that other machines reach without access control or TLS, unless a setting allows that."""
+    """Yield the ports that other machines reach without access control or TLS, unless a setting
+    allows that."""
     for key, listen, what in (
         ("listen", config.listen, "it"),
         ("admin_listen", config.admin_listen, "the admin port"),
@@ -428,10 +524,14 @@ def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
         if is_local or config.unsafe_no_auth:
             continue
         if config.auth.required is False and key == "listen":
-            yield f"{origin}: {listen} is reachable from other machines, but auth.required is false; remove that, or add --unsafe-no-auth"
+            yield (
+                f"{origin}: {listen} is reachable from other machines, but auth.required is "
+                "false; remove that, or add --unsafe-no-auth"
+            )
         if not config.tls.is_on:
             yield (
-                f"{origin}: {listen} is reachable from other machines, and {what} has no TLS; set tls.cert and tls.key, or --tls-self for "
+                f"{origin}: {listen} is reachable from other machines, and {what} has no TLS; set "
+                "tls.cert and tls.key, or --tls-self for "
                 "a trial, or listen on 127.0.0.1 behind a proxy, or add --unsafe-no-auth"
             )
 
@@ -444,18 +544,28 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
         yield "tls.self generates a certificate: remove it, or tls.cert and tls.key"
     jwt = (auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)
     if any(jwt) and not all(jwt):
-        yield "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not set"
+        yield (
+            "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not "
+            "set"
+        )
     if auth.jwt_keys.startswith("http://") and not _is_local_url(auth.jwt_keys):
-        yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): unencrypted keys can be forged; use https://"
+        yield (
+            f"auth.jwt_keys ({origins['auth.jwt_keys']}): unencrypted keys can be forged; use "
+            "https://"
+        )
     for host in config.hosts:
         if host != "*" and not _HOST.fullmatch(host):
             yield (
-                f"allowed_hosts ({origins['allowed_hosts']}): {host!r} is not a host name; expected one such as polynya.internal, in ASCII (xn--…) and "
+                f"allowed_hosts ({origins['allowed_hosts']}): {host!r} is not a host name; "
+                "expected one such as polynya.internal, in ASCII (xn--…) and "
                 "without a port"
             )
     for origin in config.origins:
         if origin not in ("*", "local") and not _ORIGIN.fullmatch(origin):
-            yield f"cors_origins ({origins['cors_origins']}): {origin!r} is not an origin; expected one such as https://app.example.com, without a path"
+            yield (
+                f"cors_origins ({origins['cors_origins']}): {origin!r} is not an origin; expected "
+                "one such as https://app.example.com, without a path"
+            )
 
 
 def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
@@ -467,15 +577,20 @@ def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[st
     try:
         if not (is_loopback(host) or cluster.ca or cluster.unsafe_no_tls):
             yield (
-                f"cluster.nodes ({origins['cluster.nodes']}): the peer port on {host} is reachable from other machines, and nodes do not "
-                "authenticate each other; set cluster.ca, cluster.cert and cluster.key ('polynya cluster ca' makes some for a trial), or add "
+                f"cluster.nodes ({origins['cluster.nodes']}): the peer port on {host} is "
+                "reachable from other machines, and nodes do not "
+                "authenticate each other; set cluster.ca, cluster.cert and cluster.key ('polynya "
+                "cluster ca' makes some for a trial), or add "
                 "--cluster-unsafe-no-tls"
             )
     except ValueError as error:
         yield f"cluster.nodes ({origins['cluster.nodes']}): {error}"
-    if config.cold.backend == "memory" or (config.cold.backend == "local" and not config.cold.root and cluster.others):
+    if config.cold.backend == "memory" or (
+        config.cold.backend == "local" and not config.cold.root and cluster.others
+    ):
         yield (
-            f"cold.backend ({origins['cold.backend']}): the nodes of a cluster share one object store; choose s3, or none, or local with "
+            f"cold.backend ({origins['cold.backend']}): the nodes of a cluster share one object "
+            "store; choose s3, or none, or local with "
             "cold.root set to a folder that all nodes see"
         )
 
@@ -495,12 +610,14 @@ def _kafka_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
             yield f"{key} ({origins[key]}): {place!r}: clients need a port from 1 to 65535"
         if not is_local and not config.unsafe_no_auth:
             yield (
-                f"{key} ({origins[key]}): {place} is reachable from other machines, and Kafka clients are not authenticated; listen on "
+                f"{key} ({origins[key]}): {place} is reachable from other machines, and Kafka "
+                "clients are not authenticated; listen on "
                 "127.0.0.1, or add --unsafe-no-auth"
             )
     if listen not in (None, "off") and _needs_token(config):
         yield (
-            f"kafka.listen ({origins['kafka.listen']}): this node requires tokens, and Kafka clients are not authenticated; set kafka.listen "
+            f"kafka.listen ({origins['kafka.listen']}): this node requires tokens, and Kafka "
+            "clients are not authenticated; set kafka.listen "
             "to off, or auth.required to false"
         )
 
@@ -529,18 +646,31 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
     yield from _kafka_problems(config, origins)
     cold = config.cold
     if config.lake.interval and cold.backend in ("none", "memory"):
-        yield f"lake.interval ({origins['lake.interval']}): tables need an object store that others can read; cold.backend is {cold.backend}"
+        yield (
+            f"lake.interval ({origins['lake.interval']}): tables need an object store that others "
+            f"can read; cold.backend is {cold.backend}"
+        )
     if cold.backend == "s3" and not cold.s3_bucket:
-        yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"
+        yield (
+            f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or "
+            "POLYNYA_COLD_S3_BUCKET"
+        )
     if cold.shared and not config.has_own_objects:
         yield (
-            f"cold.shared ({origins['cold.shared']}): only a folder outside the data folder can be shared, as other users cannot enter that; set "
+            f"cold.shared ({origins['cold.shared']}): only a folder outside the data folder can "
+            "be shared, as other users cannot enter that; set "
             "cold.backend = local and cold.root to one outside, or leave cold.shared out"
         )
     if bool(cold.s3_access_key_id) != bool(cold.s3_secret_access_key):
         have, miss = ("s3_access_key_id", "s3_secret_access_key")
         if not cold.s3_access_key_id:
             have, miss = miss, have
-        yield f"cold.{have} ({origins['cold.' + have]}): goes together with cold.{miss}, which is not set"
+        yield (
+            f"cold.{have} ({origins['cold.' + have]}): goes together with cold.{miss}, which is "
+            "not set"
+        )
     if config.cores is not None and config.cores > (config.groups or GROUPS_DEFAULT):
-        yield f"cores ({origins['cores']}): {config.cores} cores for {config.groups or GROUPS_DEFAULT} groups leave some without work"
+        yield (
+            f"cores ({origins['cores']}): {config.cores} cores for "
+            f"{config.groups or GROUPS_DEFAULT} groups leave some without work"
+        )

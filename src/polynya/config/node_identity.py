@@ -19,11 +19,24 @@ RESTORING = "restore.begun"  # in a folder with an unfinished restore
 PRIVATE = "private.json"  # folders already restricted to their owner
 REMOVED = "removed"  # exists once the node was removed from its cluster
 OLDER = (
-    "it has to be copied. Start the release that wrote it, start this one on an empty folder, and copy each stream with 'polynya import' "
+    "it has to be copied. Start the release that wrote it, start this one on an empty folder, and "
+    "copy each stream with 'polynya import' "
     "(docs/migration.md, From a build before the first release)"
 )
 # Entries that a folder may hold before it gets an identity.
-_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", PRIVATE, "lost+found", "access", "tls"}
+_BEFORE_BIRTH = {
+    "run",
+    "node.lock",
+    "node.pid",
+    "node.tmp",
+    "node.log",
+    "polynya.toml",
+    "start.sh",
+    PRIVATE,
+    "lost+found",
+    "access",
+    "tls",
+}
 
 
 class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +53,8 @@ class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     cores: int
     created_ms: int
-    provisional: bool = False  # not yet confirmed by all other nodes: see `polynya.cluster.discovery`
+    # not yet confirmed by all other nodes: see `polynya.cluster.discovery`
+    provisional: bool = False
 
 
 class DiscoveredCluster(msgspec.Struct, frozen=True):
@@ -52,8 +66,8 @@ class DiscoveredCluster(msgspec.Struct, frozen=True):
 
 
 def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeIdentity:
-    """Return the identity in the data folder, or create one. The caller holds the folder's lock.
-    A new identity is provisional until all other nodes confirm it; `learned` is their report so far.
+    """Return the identity in the data folder, or create one. The caller holds the folder's lock. A
+    new identity is provisional until all other nodes confirm it; `learned` is their report so far.
 
     Raise `ConfigError` if the configuration contradicts it, `CorruptData` if it is unreadable.
     """
@@ -67,7 +81,10 @@ def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeId
     try:
         birth = msgspec.json.decode(raw, type=NodeIdentity)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptData(f"{path} cannot be read ({error}); restore it from a copy: the data cannot be opened without it") from None
+        raise CorruptData(
+            f"{path} cannot be read ({error}); restore it from a copy: the data cannot be opened "
+            "without it"
+        ) from None
     _check(birth, config, path)
     return birth
 
@@ -75,7 +92,8 @@ def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeId
 def removed_text(config: Config) -> str:
     """Return the message for the start of a removed node."""
     return (
-        f"data: node {config.cluster.node} was removed from the cluster, and the data in {config.data} is obsolete; to add this "
+        f"data: node {config.cluster.node} was removed from the cluster, and the data in "
+        f"{config.data} is obsolete; to add this "
         "machine again, use an empty folder and a new number ('polynya cluster add')"
     )
 
@@ -88,15 +106,20 @@ def journal_id_of(cluster_id: str, core: int) -> int:
 def _bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity:
     if learned.removed_by:
         raise ConfigError(
-            f"cluster.node: number {config.cluster.node} was removed from the cluster, as node {learned.removed_by} reports, and is never reused; "
+            f"cluster.node: number {config.cluster.node} was removed from the cluster, as node "
+            f"{learned.removed_by} reports, and is never reused; "
             "add this machine under a new number ('polynya cluster add')"
         )
     strangers = strangers_in(path.parent)
     if RESTORING in strangers:
-        raise ConfigError(f"data: a restore into {path.parent} was interrupted; give the command again, or remove the folder")
+        raise ConfigError(
+            f"data: a restore into {path.parent} was interrupted; give the command again, or "
+            "remove the folder"
+        )
     if strangers:
         raise ConfigError(
-            f"data: {path.parent} is not empty ({', '.join(strangers[:5])}) and has no {FILE}; name an empty or a new folder, "
+            f"data: {path.parent} is not empty ({', '.join(strangers[:5])}) and has no {FILE}; "
+            "name an empty or a new folder, "
             f"or, if this is a node's data, restore {FILE} from a copy"
         )
     return bear(path, config, learned)
@@ -104,7 +127,10 @@ def _bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentit
 
 def bear(path: Path, config: Config, learned: DiscoveredCluster) -> NodeIdentity:
     """Write the identity of a folder without data to keep."""
-    groups, history = config.groups or learned.groups or GROUPS_DEFAULT, max(config.cluster.history, learned.history)
+    groups, history = (
+        config.groups or learned.groups or GROUPS_DEFAULT,
+        max(config.cluster.history, learned.history),
+    )
     birth = new_birth(config, config.cluster.id or secrets.token_hex(16), groups, history)
     birth = msgspec.structs.replace(birth, provisional=bool(config.cluster.others))
     write_json(path, birth)
@@ -120,7 +146,9 @@ def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) ->
         node=cluster.node,
         nodes=() if cluster.joins else tuple(node.id for node in _nodes(config)),
         zones=() if cluster.joins else tuple(node.zone for node in _nodes(config)),
-        readers=() if cluster.joins else tuple(sorted(node.id for node in cluster.nodes if node.reader)),
+        readers=()
+        if cluster.joins
+        else tuple(sorted(node.id for node in cluster.nodes if node.reader)),
         replicas=cluster.replicas if cluster.is_on else 0,
         history=history,
         groups=groups,
@@ -131,7 +159,11 @@ def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) ->
 
 def strangers_in(folder: Path, beside: frozenset[str] = frozenset()) -> list[str]:
     """Return the entries that prevent a folder from becoming a data folder."""
-    return sorted(entry.name for entry in folder.iterdir() if entry.name not in _BEFORE_BIRTH | beside and entry.name[0] != ".")
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.name not in _BEFORE_BIRTH | beside and entry.name[0] != "."
+    )
 
 
 def _check(birth: NodeIdentity, config: Config, path: Path) -> None:
@@ -139,12 +171,14 @@ def _check(birth: NodeIdentity, config: Config, path: Path) -> None:
     _check_cluster(birth, config, path)
     if config.cores is not None and config.cores > birth.groups:
         raise ConfigError(
-            f"cores: {config.cores} are more than the {birth.groups} groups of the data in {path.parent}, and a core without a group would have "
+            f"cores: {config.cores} are more than the {birth.groups} groups of the data in "
+            f"{path.parent}, and a core without a group would have "
             f"nothing to do; start with at most --cores {birth.groups}"
         )
     if config.groups is not None and config.groups != birth.groups:
         raise ConfigError(
-            f"groups: the data in {path.parent} has {birth.groups} groups, and a stream's group is fixed for life; "
+            f"groups: the data in {path.parent} has {birth.groups} groups, and a stream's group "
+            "is fixed for life; "
             f"start with --groups {birth.groups} (or without the setting)"
         )
 
@@ -158,18 +192,26 @@ def _check_cluster(birth: NodeIdentity, config: Config, path: Path) -> None:
     cluster = config.cluster
     if not cluster.is_on and birth.node:
         raise ConfigError(
-            f"cluster: the data in {path.parent} is that of node {birth.node} of the cluster {birth.cluster_id}, and cannot be used standalone; "
+            f"cluster: the data in {path.parent} is that of node {birth.node} of the cluster "
+            f"{birth.cluster_id}, and cannot be used standalone; "
             "start it with the settings of that cluster"
         )
     if cluster.is_on and not birth.node:
         raise ConfigError(
-            f"cluster: the data in {path.parent} was written by a standalone node and is unknown to the other nodes; start the cluster on "
+            f"cluster: the data in {path.parent} was written by a standalone node and is unknown "
+            "to the other nodes; start the cluster on "
             "new folders and copy the streams ('polynya import')"
         )
     if cluster.is_on and birth.cluster_id != cluster.id:
-        raise ConfigError(f"cluster.id: the data in {path.parent} belongs to the cluster {birth.cluster_id}; this is {cluster.id}")
+        raise ConfigError(
+            f"cluster.id: the data in {path.parent} belongs to the cluster {birth.cluster_id}; "
+            f"this is {cluster.id}"
+        )
     if birth.node != cluster.node:
-        raise ConfigError(f"cluster.node: the data in {path.parent} is that of node {birth.node}; this is node {cluster.node}")
+        raise ConfigError(
+            f"cluster.node: the data in {path.parent} is that of node {birth.node}; this is node "
+            f"{cluster.node}"
+        )
 
 
 def write_json(path: Path, content: msgspec.Struct) -> None:

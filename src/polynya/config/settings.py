@@ -1,4 +1,5 @@
-"""The table of settings: key, environment variable, flag, type, default and meaning of each. The docs are generated from it."""
+"""The table of settings: key, environment variable, flag, type, default and meaning of each. The
+docs are generated from it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,16 @@ CLIENT_VARIABLES = {  # known, but not node settings
     "POLYNYA_TOKEN_FILE": "a file that holds it",
     "POLYNYA_CA_FILE": "a file of certificates that they trust, such as that of `--tls-self`",
 }
-_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
 _SECONDS_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
@@ -66,12 +76,14 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a duration in seconds: a bare number, or one with a unit, as in `500ms`, `1s`, `5min`."""
+    """Parse a duration in seconds: a bare number, or one with a unit, as in `500ms`, `1s`,
+    `5min`."""
     return _duration(text, bare=1.0)
 
 
 def parse_millis(text: str) -> int:
-    """Parse a duration in milliseconds: a bare number, or one with a unit, as in `500ms`, `1s`, `5min`."""
+    """Parse a duration in milliseconds: a bare number, or one with a unit, as in `500ms`, `1s`,
+    `5min`."""
     return round(_duration(text, bare=0.001) * 1000)
 
 
@@ -84,7 +96,8 @@ def _duration(text: str, *, bare: float) -> float:
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting. The variable and the flag follow from the key; `doc` explains a default of None."""
+    """One setting. The variable and the flag follow from the key; `doc` explains a default of
+    None."""
 
     key: str  # path in `Config` and in the TOML file
     parse: Callable[[str], Any]
@@ -139,14 +152,21 @@ SETTINGS = (
         "listen",
         parse_text,
         "127.0.0.1:4437",
-        "Address and port of HTTP and health. Port 0 selects a free port. The admin port is the next one (a free one for port 0).",
+        "Address and port of HTTP and health. Port 0 selects a free port. The admin port is the "
+        "next one (a free one for port 0).",
     ),
-    Setting("data", parse_text, "./polynya-data", "The folder of the journal, the snapshots and the embedded object store."),
+    Setting(
+        "data",
+        parse_text,
+        "./polynya-data",
+        "The folder of the journal, the snapshots and the embedded object store.",
+    ),
     Setting(
         "cores",
         parse_count,
         None,
-        "Processes that share the port. Default: half of the CPUs, at least 1, fixed when the data folder is created. At most one per group.",
+        "Processes that share the port. Default: half of the CPUs, at least 1, fixed when the "
+        "data folder is created. At most one per group.",
         low=1,
         high=GROUPS_MAX,
     ),
@@ -162,7 +182,8 @@ SETTINGS = (
         "scheduling",
         parse_text,
         "batch",
-        "The Linux scheduling policy of the cores: 'batch' avoids preemption, which saves a tenth of the CPU; 'normal' has lower latency where other "
+        "The Linux scheduling policy of the cores: 'batch' avoids preemption, which saves a tenth "
+        "of the CPU; 'normal' has lower latency where other "
         "programs keep all CPUs busy.",
         ("batch", "normal"),
     ),
@@ -178,61 +199,81 @@ SETTINGS = (
         "unsafe_no_auth",
         parse_switch,
         False,
-        "Allow a `listen` address beyond loopback without access control or without TLS; `/readyz?verbose` then shows a warning.",
+        "Allow a `listen` address beyond loopback without access control or without TLS; "
+        "`/readyz?verbose` then shows a warning.",
     ),
     Setting(
         "admin_listen",
         parse_text,
         "",
-        "Open the admin port at this address and port too, for holders of a token with `admin`. Default: loopback only, without tokens.",
+        "Open the admin port at this address and port too, for holders of a token with `admin`. "
+        "Default: loopback only, without tokens.",
     ),
     Setting(
         "text_listen",
         parse_text,
         "",
-        "Serve the text protocol of Walrus at this address and port (docs/walrus.md). `on`: the host of `listen`, and its port plus 4. "
+        "Serve the text protocol of Walrus at this address and port (docs/walrus.md). `on`: the "
+        "host of `listen`, and its port plus 4. "
         "Default: off. Beyond loopback it needs TLS, and callers need a token.",
     ),
     Setting(
         "allowed_hosts",
         parse_text,
         "",
-        "Host names that a node without access control accepts, separated by commas; `*` accepts any. Default: IP addresses, `localhost`, "
-        "`*.localhost`, the host of `listen` and the hosts of the cluster's nodes. Other requests get 421, which protects "
+        "Host names that a node without access control accepts, separated by commas; `*` accepts "
+        "any. Default: IP addresses, `localhost`, "
+        "`*.localhost`, the host of `listen` and the hosts of the cluster's nodes. Other requests "
+        "get 421, which protects "
         "against DNS rebinding.",
     ),
     Setting(
         "cors_origins",
         parse_text,
         "local",
-        "Origins of web pages that may read and write, separated by commas. `local` is every origin on this machine (loopback) or on a "
+        "Origins of web pages that may read and write, separated by commas. `local` is every "
+        "origin on this machine (loopback) or on a "
         "host of the cluster or of `allowed_hosts`; `*` is any, `none` is none.",
     ),
     Setting(
-        "tls.cert", parse_text, "", "A file with the certificate and its intermediate certificates (PEM). It is reloaded when it changes."
+        "tls.cert",
+        parse_text,
+        "",
+        "A file with the certificate and its intermediate certificates (PEM). It is reloaded when "
+        "it changes.",
     ),
     Setting("tls.key", parse_text, "", "A file with its private key (PEM), without a passphrase."),
     Setting(
         "tls.self",
         parse_switch,
         False,
-        "Serve TLS with a self-signed certificate in the data folder; its fingerprint is printed. For development.",
+        "Serve TLS with a self-signed certificate in the data folder; its fingerprint is printed. "
+        "For development.",
     ),
     Setting(
         "auth.required",
         parse_switch,
         None,
-        "Require a token for requests. Default: when `listen` reaches beyond loopback, unless `unsafe_no_auth`.",
+        "Require a token for requests. Default: when `listen` reaches beyond loopback, unless "
+        "`unsafe_no_auth`.",
     ),
     Setting("auth.jwt_issuer", parse_text, "", "Accept JWTs with this `iss` as tokens."),
     Setting("auth.jwt_audience", parse_text, "", "The required `aud` of the JWTs."),
-    Setting("auth.jwt_keys", parse_text, "", "The issuer's key set (JWKS): a file, or a URL that is fetched every five minutes."),
-    Setting("auth.jwt_claim", parse_text, "scope", "The claim of the JWTs that holds their scopes."),
+    Setting(
+        "auth.jwt_keys",
+        parse_text,
+        "",
+        "The issuer's key set (JWKS): a file, or a URL that is fetched every five minutes.",
+    ),
+    Setting(
+        "auth.jwt_claim", parse_text, "scope", "The claim of the JWTs that holds their scopes."
+    ),
     Setting(
         "auth.jwt_lifetime_max",
         parse_seconds,
         86_400.0,
-        "The maximum lifetime of a JWT, `exp - iat`; without `iat`, its remaining lifetime. Longer ones are rejected.",
+        "The maximum lifetime of a JWT, `exp - iat`; without `iat`, its remaining lifetime. "
+        "Longer ones are rejected.",
         low=1,
     ),
     Setting(
@@ -241,58 +282,78 @@ SETTINGS = (
         0,
         "Requests per second of a token without its own limit; 0 is unlimited.",
     ),
-    Setting("auth.bytes_per_second", parse_size, 0, "Bytes per second of request and response bodies together, likewise."),
-    Setting("auth.streams", parse_count, 0, "Streams that may exist under a token's prefixes when it creates one, likewise."),
+    Setting(
+        "auth.bytes_per_second",
+        parse_size,
+        0,
+        "Bytes per second of request and response bodies together, likewise.",
+    ),
+    Setting(
+        "auth.streams",
+        parse_count,
+        0,
+        "Streams that may exist under a token's prefixes when it creates one, likewise.",
+    ),
     Setting("auth.connections", parse_count, 0, "Open connections, likewise."),
     Setting(
         "cluster.id",
         parse_cluster_id,
         "",
-        "The id of the cluster: 32 hexadecimal digits, the same on every node, fixed when a data folder is created.",
+        "The id of the cluster: 32 hexadecimal digits, the same on every node, fixed when a data "
+        "folder is created.",
     ),
     Setting(
         "cluster.node",
         parse_count,
         0,
-        "The id of this node in `cluster.nodes`; fixed when the data folder is created. 0 is a standalone node.",
+        "The id of this node in `cluster.nodes`; fixed when the data folder is created. 0 is a "
+        "standalone node.",
         high=NODE_MAX,
     ),
     Setting(
         "cluster.nodes",
         parse_nodes,
         (),
-        "The initial nodes of the cluster, with this one: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the "
-        'other nodes), `http` (the URL for clients), an optional `zone`, and `role = "reader"` for a read replica; elsewhere '
-        "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` separated by commas. The same on every node. Later, a node uses the list "
+        "The initial nodes of the cluster, with this one: in TOML `[[cluster.nodes]]` with `id` "
+        "(a number), `peer` (HOST:PORT, for the "
+        'other nodes), `http` (the URL for clients), an optional `zone`, and `role = "reader"` '
+        "for a read replica; elsewhere "
+        "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` separated by commas. "
+        "The same on every node. Later, a node uses the list "
         "only to find the others: the cluster map holds the members.",
     ),
     Setting(
         "cluster.replicas",
         parse_count,
         3,
-        "The number of replicas of each group: 1, 3 or 5. Fixed when the cluster is created; `polynya cluster rebalance --replicas` "
+        "The number of replicas of each group: 1, 3 or 5. Fixed when the cluster is created; "
+        "`polynya cluster rebalance --replicas` "
         "changes it.",
     ),
     Setting(
         "cluster.history",
         parse_count,
         1,
-        "The minimum history of a node without data in a restored cluster: the number that `polynya restore` printed. It is needed where "
-        "the node reaches neither the other nodes nor the object store, from which it otherwise reads the history. "
+        "The minimum history of a node without data in a restored cluster: the number that "
+        "`polynya restore` printed. It is needed where "
+        "the node reaches neither the other nodes nor the object store, from which it otherwise "
+        "reads the history. "
         "A node with data keeps its own.",
     ),
     Setting(
         "cluster.join",
         parse_switch,
         False,
-        "Join this node to an existing cluster (`polynya cluster add` registers it and prints the settings). Applies only to an "
+        "Join this node to an existing cluster (`polynya cluster add` registers it and prints the "
+        "settings). Applies only to an "
         "empty data folder.",
     ),
     Setting(
         "cluster.replace_after",
         parse_seconds,
         0.0,
-        "Replace the replicas of a node that is down for this long, on nodes with room. 0 disables this: an operator "
+        "Replace the replicas of a node that is down for this long, on nodes with room. 0 "
+        "disables this: an operator "
         "decides with `polynya cluster remove`. The same on every node.",
         low=0,
     ),
@@ -300,44 +361,71 @@ SETTINGS = (
         "cluster.leader_follows_writers",
         parse_switch,
         True,
-        "Move the leadership of a group to the node through which nearly all its appends arrive. Otherwise, and when this is off, leaderships stay "
+        "Move the leadership of a group to the node through which nearly all its appends arrive. "
+        "Otherwise, and when this is off, leaderships stay "
         "evenly spread over the nodes.",
     ),
-    Setting("cluster.listen", parse_place, "", "The address of this node's peer port. Default: its `peer` in `cluster.nodes`."),
+    Setting(
+        "cluster.listen",
+        parse_place,
+        "",
+        "The address of this node's peer port. Default: its `peer` in `cluster.nodes`.",
+    ),
     Setting(
         "cluster.ca",
         parse_text,
         "",
-        "A file with the certificate of the cluster's authority (PEM); nodes authenticate each other with certificates signed by it.",
+        "A file with the certificate of the cluster's authority (PEM); nodes authenticate each "
+        "other with certificates signed by it.",
     ),
-    Setting("cluster.cert", parse_text, "", "A file with this node's certificate, for the name `node-ID.polynya.internal` (PEM)."),
-    Setting("cluster.key", parse_text, "", "A file with its private key (PEM), without a passphrase."),
+    Setting(
+        "cluster.cert",
+        parse_text,
+        "",
+        "A file with this node's certificate, for the name `node-ID.polynya.internal` (PEM).",
+    ),
+    Setting(
+        "cluster.key", parse_text, "", "A file with its private key (PEM), without a passphrase."
+    ),
     Setting(
         "cluster.unsafe_no_tls",
         parse_switch,
         False,
-        "Allow a peer port beyond loopback without certificates: any host that reaches it may then read and write everything.",
+        "Allow a peer port beyond loopback without certificates: any host that reaches it may "
+        "then read and write everything.",
     ),
     Setting(
         "kafka.listen",
         parse_text,
         None,
-        "Address and port for Kafka clients; `off` for none. Port 0 selects a free port. Default: 127.0.0.1:9092 (a free port where `listen` has "
-        "port 0) if `listen` is on loopback and needs no token; if that port is taken, the node warns and serves without Kafka.",
+        "Address and port for Kafka clients; `off` for none. Port 0 selects a free port. Default: "
+        "127.0.0.1:9092 (a free port where `listen` has "
+        "port 0) if `listen` is on loopback and needs no token; if that port is taken, the node "
+        "warns and serves without Kafka.",
     ),
     Setting(
         "kafka.advertised",
         parse_text,
         "",
-        "The HOST:PORT at which Kafka clients reach this node, where that differs from `kafka.listen`: behind NAT, in a container.",
+        "The HOST:PORT at which Kafka clients reach this node, where that differs from "
+        "`kafka.listen`: behind NAT, in a container.",
     ),
-    Setting("log.level", parse_text, "info", "The minimum severity of log lines.", ("debug", "info", "warning", "error")),
-    Setting("log.format", parse_text, "logfmt", "The format of log lines on stderr.", ("logfmt", "json")),
+    Setting(
+        "log.level",
+        parse_text,
+        "info",
+        "The minimum severity of log lines.",
+        ("debug", "info", "warning", "error"),
+    ),
+    Setting(
+        "log.format", parse_text, "logfmt", "The format of log lines on stderr.", ("logfmt", "json")
+    ),
     Setting(
         "lake.interval",
         parse_seconds,
         0.0,
-        "The interval at which the node updates all tables with `polynya lake run` as a child process; 0 disables it.",
+        "The interval at which the node updates all tables with `polynya lake run` as a child "
+        "process; 0 disables it.",
         low=0,
     ),
     Setting("lake.master", parse_text, "local[*]", "The Spark master of that process."),
@@ -345,35 +433,52 @@ SETTINGS = (
         "sql.enabled",
         parse_switch,
         True,
-        "Answer SQL queries on tables (`POST /v1/sql`, the console). Requires the packages of `polynya[lake]`.",
+        "Answer SQL queries on tables (`POST /v1/sql`, the console). Requires the packages of "
+        "`polynya[lake]`.",
     ),
     Setting("sql.timeout", parse_seconds, 30.0, "The timeout of one query.", low=0.1, high=600),
-    Setting("sql.memory", parse_size, 512 * MIB, "The memory limit of DuckDB for one query.", low=64 * MIB),
+    Setting(
+        "sql.memory",
+        parse_size,
+        512 * MIB,
+        "The memory limit of DuckDB for one query.",
+        low=64 * MIB,
+    ),
     Setting(
         "cold.backend",
         parse_text,
         "local",
-        "The object store for packs and tables: the embedded store on the local disk, S3, memory (for tests: lost on exit), or none.",
+        "The object store for packs and tables: the embedded store on the local disk, S3, memory "
+        "(for tests: lost on exit), or none.",
         ("local", "s3", "memory", "none"),
     ),
     Setting(
         "cold.root",
         parse_text,
         "",
-        "The root of all objects: a key prefix in the bucket, or for `local` a folder (default: `objects` in the data folder).",
+        "The root of all objects: a key prefix in the bucket, or for `local` a folder (default: "
+        "`objects` in the data folder).",
     ),
     Setting(
         "cold.shared",
         parse_switch,
         False,
-        "Let other users read a `cold.root` outside the data folder: it keeps its mode, and new files get the same rights. "
+        "Let other users read a `cold.root` outside the data folder: it keeps its mode, and new "
+        "files get the same rights. "
         "Otherwise only the node's user may read the objects.",
     ),
     Setting("cold.s3_bucket", parse_text, "", "The bucket; required for `s3`."),
-    Setting("cold.s3_region", parse_text, "", "Default: the standard AWS chain (`AWS_REGION`, profile), else `us-east-1`."),
+    Setting(
+        "cold.s3_region",
+        parse_text,
+        "",
+        "Default: the standard AWS chain (`AWS_REGION`, profile), else `us-east-1`.",
+    ),
     Setting("cold.s3_endpoint", parse_text, "", "The URL of an S3-compatible store; default: AWS."),
     Setting("cold.s3_access_key_id", parse_text, "", "Default: the standard AWS credential chain."),
-    Setting("cold.s3_secret_access_key", parse_text, "", "The secret of the access key id.", secret=True),
+    Setting(
+        "cold.s3_secret_access_key", parse_text, "", "The secret of the access key id.", secret=True
+    ),
     Setting("cold.s3_session_token", parse_text, "", "For temporary credentials.", secret=True),
     Setting(
         "cold.flush_interval_ms",
@@ -389,11 +494,28 @@ SETTINGS = (
         "The hot bytes of a core that trigger a flush. Default: `cold.flush_bytes`.",
         low=1,
     ),
-    Setting("cold.flush_max_bytes", parse_size, None, "The maximum payload of one pack. Default: `cold.flush_bytes`.", low=1),
     Setting(
-        "cold.flush_max_age_ms", parse_millis, FLUSH_MAX_AGE_MS, "The age at which hot bytes are flushed, whatever their number.", low=1
+        "cold.flush_max_bytes",
+        parse_size,
+        None,
+        "The maximum payload of one pack. Default: `cold.flush_bytes`.",
+        low=1,
     ),
-    Setting("cold.flush_max_concurrency", parse_count, FLUSH_MAX_CONCURRENCY, "Packs that one core uploads concurrently.", low=1, high=64),
+    Setting(
+        "cold.flush_max_age_ms",
+        parse_millis,
+        FLUSH_MAX_AGE_MS,
+        "The age at which hot bytes are flushed, whatever their number.",
+        low=1,
+    ),
+    Setting(
+        "cold.flush_max_concurrency",
+        parse_count,
+        FLUSH_MAX_CONCURRENCY,
+        "Packs that one core uploads concurrently.",
+        low=1,
+        high=64,
+    ),
     Setting(
         "cold.delete_grace_ms",
         parse_millis,
@@ -404,14 +526,17 @@ SETTINGS = (
         "cold.evict_after_ms",
         parse_millis,
         EVICT_AFTER_MS,
-        "Idle time after which the state of a stream moves from memory to the object store, until the next write. 0 disables it.",
+        "Idle time after which the state of a stream moves from memory to the object store, until "
+        "the next write. 0 disables it.",
     ),
     Setting(
         "cold.max_hot_bytes_per_group",
         parse_size,
         HOT_BYTES_PER_GROUP,
-        "Hot bytes of a group above which appends are rejected (503 with `Retry-After`) until a flush frees memory; 0 sets no "
-        "limit. A single append above the limit is always rejected (413 `APPEND_EXCEEDS_MEMORY_LIMIT`), so a limit below 32 MiB is the largest append.",
+        "Hot bytes of a group above which appends are rejected (503 with `Retry-After`) until a "
+        "flush frees memory; 0 sets no "
+        "limit. A single append above the limit is always rejected (413 "
+        "`APPEND_EXCEEDS_MEMORY_LIMIT`), so a limit below 32 MiB is the largest append.",
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

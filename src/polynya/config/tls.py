@@ -1,4 +1,5 @@
-"""TLS of the ports: certificate files that may change while the node runs, and a self-signed one for development."""
+"""TLS of the ports: certificate files that may change while the node runs, and a self-signed one
+for development."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """The certificate and key files. `fingerprint` is the SHA-256 of a self-signed certificate, else empty."""
+    """The certificate and key files. `fingerprint` is the SHA-256 of a self-signed certificate,
+    else empty."""
 
     cert: str
     key: str
@@ -37,7 +39,8 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 def prepare(config: Config) -> TlsFiles | None:
-    """Return the TLS files, generated if self-signed, or None without TLS. Raise `ConfigError` if they are unusable."""
+    """Return the TLS files, generated if self-signed, or None without TLS. Raise `ConfigError` if
+    they are unusable."""
     if config.tls.self:
         files = _own_files(config)
     elif config.tls.cert:
@@ -47,15 +50,21 @@ def prepare(config: Config) -> TlsFiles | None:
     try:
         _load(files)
     except (OSError, ssl.SSLError) as error:
-        reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else str(error)
+        reason = (
+            error.strerror
+            if isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+            else str(error)
+        )
         raise ConfigError(
-            f"tls: {files.cert} and {files.key} cannot be used: {reason}; they must be PEM, belong together, no passphrase"
+            f"tls: {files.cert} and {files.key} cannot be used: {reason}; they must be PEM, "
+            "belong together, no passphrase"
         ) from None
     return files
 
 
 class Tls:
-    """The TLS context of one core's ports. After `tick` finds a new certificate, new handshakes use it; open connections stay."""
+    """The TLS context of one core's ports. After `tick` finds a new certificate, new handshakes use
+    it; open connections stay."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -71,13 +80,17 @@ class Tls:
         return self.reload()
 
     def reload(self) -> bool:
-        """Load the files. Keep the old certificate on failure: half of a pair may be written, and `tick` retries when the other half
-        arrives."""
+        """Load the files. Keep the old certificate on failure: half of a pair may be written, and
+        `tick` retries when the other half arrives."""
         try:
-            _load(self._files)  # a trial: a failed load into the live context would leave it without a usable pair
+            # a trial: a failed load into the live context would leave it without a usable pair
+            _load(self._files)
             self.context.load_cert_chain(self._files.cert, self._files.key)
         except (OSError, ssl.SSLError) as error:
-            log.error("cannot use the new certificate; keeping the old one", extra={"file": self._files.cert, "error": str(error)})
+            log.error(
+                "cannot use the new certificate; keeping the old one",
+                extra={"file": self._files.cert, "error": str(error)},
+            )
             return False
         log.info("loaded a new certificate", extra={"file": self._files.cert})
         return True
@@ -98,7 +111,10 @@ def no_passphrase() -> str:
 
 def _stamp(files: TlsFiles) -> Stamp | None:
     try:
-        return tuple((found.st_mtime_ns, found.st_ino, found.st_size) for found in map(os.stat, (files.cert, files.key)))
+        return tuple(
+            (found.st_mtime_ns, found.st_ino, found.st_size)
+            for found in map(os.stat, (files.cert, files.key))
+        )
     except OSError:
         return None
 
@@ -140,7 +156,10 @@ def _still_good(cert: Path, key: Path, host: str) -> bool:
         alternative = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, ssl.SSLError, x509.ExtensionNotFound):
         return False
-    known = {*alternative.get_values_for_type(x509.DNSName), *map(str, alternative.get_values_for_type(x509.IPAddress))}
+    known = {
+        *alternative.get_values_for_type(x509.DNSName),
+        *map(str, alternative.get_values_for_type(x509.IPAddress)),
+    }
     left = made.not_valid_after_utc - dt.datetime.now(dt.UTC)
     return known >= set(_names(host)) and left > dt.timedelta(days=RENEW_DAYS)
 
@@ -157,7 +176,15 @@ def _make(cert: Path, key: Path, host: str) -> None:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "polynya, self-signed")])
     now = dt.datetime.now(dt.UTC)
     usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign", "encipher_only", "decipher_only"),
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "crl_sign",
+            "encipher_only",
+            "decipher_only",
+        ),
         False,
     )
     identifier = x509.SubjectKeyIdentifier.from_public_key(public)
@@ -166,14 +193,24 @@ def _make(cert: Path, key: Path, host: str) -> None:
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(digital_signature=True, key_cert_sign=True, **usage), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=True, key_cert_sign=True, **usage), critical=True
+        )
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([general_name(each) for each in _names(host)]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([general_name(each) for each in _names(host)]),
+            critical=False,
+        )
         .add_extension(identifier, critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
     )
     made = builder.sign(private, hashes.SHA256())
-    plain = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    plain = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     write_whole(key, plain)
     write_whole(cert, made.public_bytes(serialization.Encoding.PEM))
 
@@ -191,4 +228,9 @@ def _fingerprint(cert: Path) -> str:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
-    return x509.load_pem_x509_certificate(cert.read_bytes()).fingerprint(hashes.SHA256()).hex(":").upper()
+    return (
+        x509.load_pem_x509_certificate(cert.read_bytes())
+        .fingerprint(hashes.SHA256())
+        .hex(":")
+        .upper()
+    )

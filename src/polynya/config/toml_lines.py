@@ -1,6 +1,7 @@
 """Find the line of each key in a TOML file, which the standard parser does not report.
 
-It supports tables and dotted keys with plain values. A key in any other form has no line, which is no error.
+It supports tables and dotted keys with plain values. A key in any other form has no line, which is
+no error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _LONG = re.compile(r'"""|\'\'\'')
 
 
 def lines_of_keys(text: str) -> dict[str, int]:
-    """Return dotted key -> line number, from 1; for an array of tables, that of the first. `text` is valid TOML."""
+    """Return dotted key -> line number, from 1; for an array of tables, that of the first. `text`
+    is valid TOML."""
     found: dict[str, int] = {}
     table = ""
     open_quote = ""

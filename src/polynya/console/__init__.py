@@ -1,12 +1,15 @@
 """The web console: a page that uses the public HTTP API like any other client.
 
-This package serves files only: HTML, CSS and ES modules, read into memory at the start of a core, each with a strong ETag. The page reads
-all its data from the public API of its own origin, with the user's token if one was entered. The console has no more rights than curl.
+This package serves files only: HTML, CSS and ES modules, read into memory at the start of a core,
+each with a strong ETag. The page reads all its data from the public API of its own origin, with the
+user's token if one was entered. The console has no more rights than curl.
 
 Invariants:
 
-* It loads nothing from other origins and has no inline code. The policy (`assets.POLICY`) forbids both, and markup built from text. Data
+* It loads nothing from other origins and has no inline code. The policy (`assets.POLICY`) forbids
+  both, and markup built from text. Data
   from streams, tables and servers is shown as text nodes.
-* It only reads. No request changes a stream, except that a read extends a sliding TTL, as every read does.
+* It only reads. No request changes a stream, except that a read extends a sliding TTL, as every
+  read does.
 * It holds a bounded number of rows, records, samples and bytes, whatever the streams hold.
 """

@@ -1,4 +1,5 @@
-"""The console's files, by the path below `/console/`: content types, ETags and the Content-Security-Policy."""
+"""The console's files, by the path below `/console/`: content types, ETags and the
+Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -18,14 +19,18 @@ TYPES = {
     "svg": "image/svg+xml",
 }
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _ALWAYS = (
     ("Content-Security-Policy", POLICY),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cache-Control", "no-cache"),  # cached but revalidated: an upgraded server's page must not run on old modules
+    (
+        "Cache-Control",
+        "no-cache",
+    ),  # cached but revalidated: an upgraded server's page must not run on old modules
 )
 
 
@@ -47,18 +52,24 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 class Assets:
-    """All files of the console, in memory. Only names in this table are served, whatever the path."""
+    """All files of the console, in memory. Only names in this table are served, whatever the
+    path."""
 
     def __init__(self) -> None:
         folder = files("polynya.console") / "static"
-        self._assets = {file.name: _asset(file.name, file.read_bytes()) for file in folder.iterdir() if _ending(file.name) in TYPES}
+        self._assets = {
+            file.name: _asset(file.name, file.read_bytes())
+            for file in folder.iterdir()
+            if _ending(file.name) in TYPES
+        }
 
     @property
     def names(self) -> list[str]:
         return sorted(self._assets)
 
     def answer(self, method: str, path: str, headers: Mapping[str, str]) -> AssetResponse | None:
-        """Return the response for a file, or None if it does not exist. `path` follows `/console/`; `headers` are in lower case."""
+        """Return the response for a file, or None if it does not exist. `path` follows `/console/`;
+        `headers` are in lower case."""
         asset = self._assets.get(path or INDEX)
         if asset is None:
             return None
@@ -71,7 +82,8 @@ class Assets:
 
 
 def to_folder() -> AssetResponse:
-    """Redirect `/console` to `/console/`, to which the page's links are relative. The target is relative for proxies that add a path."""
+    """Redirect `/console` to `/console/`, to which the page's links are relative. The target is
+    relative for proxies that add a path."""
     return AssetResponse(308, "", (("Location", "console/"), ("Cache-Control", "no-cache")))
 
 

@@ -50,7 +50,9 @@ class Topic:
 
     def state(self) -> TopicState:
         """Return the topic as in a state frame."""
-        return TopicState(self.number, self.name, self.first, self.next, self.bytes_first, self.bytes_next)
+        return TopicState(
+            self.number, self.name, self.first, self.next, self.bytes_first, self.bytes_next
+        )
 
 
 class Catalog:
@@ -79,7 +81,9 @@ class Catalog:
     def state(self) -> State:
         """Return the state as in a state frame."""
         topics = list(self.topics.values())
-        cursors = [CursorState(t.number, name, at) for t in topics for name, at in t.cursors.items()]
+        cursors = [
+            CursorState(t.number, name, at) for t in topics for name, at in t.cursors.items()
+        ]
         return State(STATE_VERSION, self.next_topic, [topic.state() for topic in topics], cursors)
 
     def open_segment(self, number: int) -> SegmentIndex:
@@ -102,7 +106,9 @@ class Catalog:
         topic = self.numbered.get(number)
         if topic is None:
             self._refuse_kind(frame)
-            raise CorruptData(f"a frame names topic number {number}, which does not exist at {offset}")
+            raise CorruptData(
+                f"a frame names topic number {number}, which does not exist at {offset}"
+            )
         if frame.kind == Kind.RECORD:
             self.add(topic, offset, frame.index, 1, len(frame.payload))
         elif frame.kind == Kind.BATCH:
@@ -144,7 +150,10 @@ class Catalog:
     def add(self, topic: Topic, offset: int, number: int, count: int, size: int) -> None:
         """Add a frame with `count` records and `size` bytes of payload."""
         if number != topic.next:
-            raise CorruptData(f"record {number} of topic {topic.name!r} follows record {topic.next - 1} in the log")
+            raise CorruptData(
+                f"record {number} of topic {topic.name!r} follows record {topic.next - 1} in the "
+                "log"
+            )
         total = topic.bytes_next + size
         run = topic.run
         if run is None:

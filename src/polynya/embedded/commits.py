@@ -13,7 +13,9 @@ class _Group:
 
     def __init__(self, operation: Operation) -> None:
         self.operations = [operation]
-        self.waiting: list[threading.Lock] = []  # one lock of each other thread, released at the end
+        self.waiting: list[
+            threading.Lock
+        ] = []  # one lock of each other thread, released at the end
 
     def join(self, operation: Operation) -> threading.Lock:
         self.operations.append(operation)

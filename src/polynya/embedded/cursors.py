@@ -21,7 +21,9 @@ class CursorLog(Protocol):
 
     def commit(self, topic: str, cursor: str, position: int) -> None: ...
 
-    def read_batch(self, topic: str, start: int, *, max_records: int = 1000, max_bytes: int = MIB) -> list[Record]: ...
+    def read_batch(
+        self, topic: str, start: int, *, max_records: int = 1000, max_bytes: int = MIB
+    ) -> list[Record]: ...
 
 
 class Cursor:
@@ -45,7 +47,9 @@ class Cursor:
 
         Raises `UnknownTopic`, `CorruptData`.
         """
-        return self._log.read_batch(self.topic, self.position, max_records=max_records, max_bytes=max_bytes)
+        return self._log.read_batch(
+            self.topic, self.position, max_records=max_records, max_bytes=max_bytes
+        )
 
     def commit(self, record: Record | int) -> None:
         """Move behind a processed record, given as `Record` or by its number.

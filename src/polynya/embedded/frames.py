@@ -73,7 +73,8 @@ def parse_state(payload: bytes) -> State:
         raise CorruptData(f"a state frame of an embedded log cannot be decoded: {error}") from error
     if state.version != STATE_VERSION:
         raise CorruptData(
-            f"a state frame has version {state.version}; this release reads version {STATE_VERSION}: use the release that wrote it"
+            f"a state frame has version {state.version}; this release reads version "
+            f"{STATE_VERSION}: use the release that wrote it"
         )
     return state
 

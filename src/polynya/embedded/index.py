@@ -1,4 +1,5 @@
-"""The places of the records of one segment by topic, and their checkpoint file (docs/formats/embedded.md)."""
+"""The places of the records of one segment by topic, and their checkpoint file
+(docs/formats/embedded.md)."""
 
 from __future__ import annotations
 
@@ -122,10 +123,19 @@ class Places:
 
 def pack_index(index: SegmentIndex, nonce: int) -> list[bytes]:
     """Encode an index file."""
-    entries = [DirectoryEntry(topic, run.first, run.bytes_before, len(run.numbers)) for topic, run in index.runs.items()]
+    entries = [
+        DirectoryEntry(topic, run.first, run.bytes_before, len(run.numbers))
+        for topic, run in index.runs.items()
+    ]
     directory = _encode(entries)
-    arrays = b"".join(each.tobytes() for run in index.runs.values() for each in (run.numbers, run.offsets, run.ends))
-    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, len(directory), nonce, crc32c(directory), crc32c(arrays))
+    arrays = b"".join(
+        each.tobytes()
+        for run in index.runs.values()
+        for each in (run.numbers, run.offsets, run.ends)
+    )
+    head = _HEADER.pack(
+        _MAGIC, FORMAT_VERSION, len(directory), nonce, crc32c(directory), crc32c(arrays)
+    )
     return [head, directory, arrays]
 
 

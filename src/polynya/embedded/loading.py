@@ -1,4 +1,5 @@
-"""Loading the catalog of a log: the newest state, then the frames after it, then older directories."""
+"""Loading the catalog of a log: the newest state, then the frames after it, then older
+directories."""
 
 from __future__ import annotations
 
@@ -53,12 +54,14 @@ def load(folder: Path, reader: SegmentReader) -> Loaded:
 
 
 def _base(folder: Path, reader: SegmentReader, numbers: list[int]) -> int:
-    """Return the segment to start from: the newest with a state, or the only one, which is empty."""
+    """Return the segment to start from: the newest with a state, or the only one, which is
+    empty."""
     for number in reversed(numbers):
         frame = first_frame(reader, number)
         if frame is not None and frame.kind != Kind.STATE:
             raise ConfigError(
-                f"{segment_path(folder, number)} begins with a frame of kind {frame.kind}, not with the "
+                f"{segment_path(folder, number)} begins with a frame of kind {frame.kind}, not "
+                "with the "
                 "state of an embedded log: the directory holds another kind of journal"
             )
         if frame is not None or len(numbers) == 1:

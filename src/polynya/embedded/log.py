@@ -38,20 +38,24 @@ SEGMENT_BYTES_MIN = 4 * KIB  # a segment has room for some records beside the st
 
 
 class Every(msgspec.Struct, frozen=True):
-    """The schedule that syncs in the background every `milliseconds` while there is something to sync."""
+    """The schedule that syncs in the background every `milliseconds` while there is something to
+    sync."""
 
     milliseconds: int
 
     def __post_init__(self) -> None:
         if not 1 <= self.milliseconds <= 3_600_000:
-            raise LogError(f"a sync schedule is 1 to 3600000 milliseconds; this one is {self.milliseconds}")
+            raise LogError(
+                f"a sync schedule is 1 to 3600000 milliseconds; this one is {self.milliseconds}"
+            )
 
 
 Schedule = Literal["each", "never"] | Every
 
 
 class Log(ReadableLog):
-    """A write-ahead log in a directory. One `Log` of one process has it open; any thread may use it.
+    """A write-ahead log in a directory. One `Log` of one process has it open; any thread may use
+    it.
 
     A call that changes the log returns after it is written, and with the schedule `each` after it
     is synced. Calls of several threads at the same time share a write and a sync.
@@ -74,7 +78,9 @@ class Log(ReadableLog):
         if sync not in ("each", "never") and not isinstance(sync, Every):
             raise LogError(f"sync is 'each', 'never' or Every(milliseconds); not {sync!r}")
         if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
-            raise LogError(f"segment_bytes is {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}; not {segment_bytes}")
+            raise LogError(
+                f"segment_bytes is {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}; not {segment_bytes}"
+            )
         opened = open_writer(
             Path(path),
             files=OsFiles() if files is None else files,
@@ -92,13 +98,20 @@ class Log(ReadableLog):
         self._syncer: threading.Thread | None = None
         if isinstance(sync, Every):
             seconds = sync.milliseconds / 1000
-            self._syncer = threading.Thread(target=self._sync_every, args=(seconds,), name="polynya-log-sync", daemon=True)
+            self._syncer = threading.Thread(
+                target=self._sync_every, args=(seconds,), name="polynya-log-sync", daemon=True
+            )
             self._syncer.start()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def append(self, topic: str, record: bytes) -> int:
@@ -138,7 +151,10 @@ class Log(ReadableLog):
         """
         found = existing(self._current(), topic)
         if before > found.next:
-            raise RecordMissing(f"topic {topic!r} ends at {found.next}; it cannot be trimmed to {before}", found.next)
+            raise RecordMissing(
+                f"topic {topic!r} ends at {found.next}; it cannot be trimmed to {before}",
+                found.next,
+            )
         if before <= found.first:
             return
         self._submit(Trim(found, before, self._bytes_before(found, before)))
@@ -191,7 +207,8 @@ class Log(ReadableLog):
         if self._closed:
             raise LogClosed(f"the log in {self._folder} is closed")
         raise LogClosed(
-            f"the log in {self._folder} was opened by process {self._process}, before a fork; only that "
+            f"the log in {self._folder} was opened by process {self._process}, before a fork; "
+            "only that "
             "process writes. Open a LogReader here"
         )
 

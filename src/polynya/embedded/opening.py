@@ -23,7 +23,15 @@ BEGUN = b"begun\n"
 class OpenLog:
     """A log that is open for writing."""
 
-    def __init__(self, writer: LogWriter, reader: SegmentReader, files: Files, *, lock: int, cuts: tuple[TornTail, ...]) -> None:
+    def __init__(
+        self,
+        writer: LogWriter,
+        reader: SegmentReader,
+        files: Files,
+        *,
+        lock: int,
+        cuts: tuple[TornTail, ...],
+    ) -> None:
         self.writer = writer
         self.reader = reader
         self.cuts = cuts
@@ -48,7 +56,9 @@ def open_writer(folder: Path, *, files: Files, segment_bytes: int, durable: bool
     except BaseException as error:
         files.close(lock)
         if isinstance(error, OSError) and is_full(error):
-            raise LogFull(f"no space left to open the log in {folder}: {error.strerror}; make room") from error
+            raise LogFull(
+                f"no space left to open the log in {folder}: {error.strerror}; make room"
+            ) from error
         raise
 
 
@@ -87,9 +97,12 @@ def _lock(folder: Path, files: Files) -> int:
         return files.lock(folder / LOCK)
     except JournalLocked:
         pid = _owner(folder, files)
-        whose = "this process" if pid == os.getpid() else f"process {pid}" if pid else "another process"
+        whose = (
+            "this process" if pid == os.getpid() else f"process {pid}" if pid else "another process"
+        )
         raise LogLocked(
-            f"the log in {folder} is open for writing in {whose}. Close it there, or read it here with LogReader",
+            f"the log in {folder} is open for writing in {whose}. Close it there, or read it here "
+            "with LogReader",
             pid,
         ) from None
 
@@ -108,7 +121,8 @@ def _owner(folder: Path, files: Files) -> int:
 
 
 def _journal_id(folder: Path, files: Files) -> int:
-    """Return the id of the segments; a random one for a new log, or one whose first segment is torn."""
+    """Return the id of the segments; a random one for a new log, or one whose first segment is
+    torn."""
     names = sorted(name for name in files.names(folder) if name.endswith(SUFFIX))
     for name in names:
         fd = files.open(folder / name)

@@ -33,7 +33,9 @@ class Staging(Protocol):
     def topic(self, name: str) -> Topic:
         """Return the topic; stage its creation if it is missing."""
 
-    def put(self, kind: int, topic: Topic, index: int, payload: bytes, count: int, size: int) -> None:
+    def put(
+        self, kind: int, topic: Topic, index: int, payload: bytes, count: int, size: int
+    ) -> None:
         """Stage a frame with `count` records of `size` bytes together."""
 
 
@@ -157,11 +159,14 @@ class MoveCursor(Change):
         topic = self.existing(write)
         if not 0 <= self.position <= topic.next:
             raise RecordMissing(
-                f"cursor {self.cursor!r} cannot move to {self.position}: topic {self.name!r} ends at {topic.next}",
+                f"cursor {self.cursor!r} cannot move to {self.position}: topic {self.name!r} ends "
+                f"at {topic.next}",
                 topic.next,
             )
         if self.cursor not in topic.cursors and write.catalog.cursors >= LOG_CURSORS_MAX:
-            raise LimitExceeded(f"the log has {LOG_CURSORS_MAX} cursors, the most that are allowed; drop one")
+            raise LimitExceeded(
+                f"the log has {LOG_CURSORS_MAX} cursors, the most that are allowed; drop one"
+            )
         write.put(Kind.CURSOR, topic, self.position, self.cursor.encode(), 0, 0)
 
 
@@ -197,7 +202,9 @@ def unknown_cursor(topic: str, cursor: str) -> UnknownCursor:
 def new_topic(catalog: Catalog, name: str, number: int) -> Topic:
     """Return a topic that is not in the catalog yet. Raises `LimitExceeded`."""
     if len(catalog.topics) >= LOG_TOPICS_MAX:
-        raise LimitExceeded(f"the log has {LOG_TOPICS_MAX} topics, the most that are allowed; delete one")
+        raise LimitExceeded(
+            f"the log has {LOG_TOPICS_MAX} topics, the most that are allowed; delete one"
+        )
     return Topic(TopicState(number, name, 0, 0, 0, 0))
 
 
@@ -206,9 +213,14 @@ def check_name(name: str, of: str) -> str:
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
-        raise LogError(f"the name of a {of} is Unicode text; {name!r} has half a surrogate pair") from None
+        raise LogError(
+            f"the name of a {of} is Unicode text; {name!r} has half a surrogate pair"
+        ) from None
     if not 0 < length <= LOG_NAME_BYTES_MAX:
-        raise LimitExceeded(f"the name of a {of} has 1 to {LOG_NAME_BYTES_MAX} bytes in UTF-8; this one has {length}")
+        raise LimitExceeded(
+            f"the name of a {of} has 1 to {LOG_NAME_BYTES_MAX} bytes in UTF-8; this one has "
+            f"{length}"
+        )
     return name
 
 
@@ -216,10 +228,15 @@ def check_record(data: bytes) -> bytes:
     """Return the bytes of a record. Raises `LimitExceeded`, `TypeError`."""
     if type(data) is not bytes:
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"a record is bytes; this one is {type(data).__name__}: encode it first")
+            raise TypeError(
+                f"a record is bytes; this one is {type(data).__name__}: encode it first"
+            )
         data = bytes(data)
     if len(data) > LOG_RECORD_BYTES_MAX:
-        raise LimitExceeded(f"a record has at most {LOG_RECORD_BYTES_MAX // MIB} MiB; this one has {len(data)} bytes")
+        raise LimitExceeded(
+            f"a record has at most {LOG_RECORD_BYTES_MAX // MIB} MiB; this one has {len(data)} "
+            "bytes"
+        )
     return data
 
 
@@ -231,7 +248,8 @@ def check_batch(records: Sequence[bytes]) -> list[bytes]:
     size = sum(map(len, checked))
     if not 0 < len(checked) <= LOG_BATCH_RECORDS_MAX or size > LOG_RECORD_BYTES_MAX:
         raise LimitExceeded(
-            f"a batch has 1 to {LOG_BATCH_RECORDS_MAX} records and at most {LOG_RECORD_BYTES_MAX // MIB} "
+            f"a batch has 1 to {LOG_BATCH_RECORDS_MAX} records and at most "
+            f"{LOG_RECORD_BYTES_MAX // MIB} "
             f"MiB; this one has {len(checked)} records and {size} bytes"
         )
     return checked

@@ -16,7 +16,12 @@ from polynya.embedded.loading import Loaded, load
 from polynya.embedded.reading import ReadableLog
 from polynya.embedded.segments import SegmentReader
 from polynya.wal import OsFiles
-from polynya.wal.frames import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_header
+from polynya.wal.frames import (
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    parse_segment_header,
+)
 from polynya.wal.recovery import OFFSET_MASK, SUFFIX, Segment, segment_path
 
 _READ_BYTES = 1 << 20  # of new frames, at once
@@ -38,7 +43,8 @@ class LogReader(ReadableLog):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the log in a directory. Raises `LogError` if there is none; `CorruptData`, `OSError`."""
+        """Read the log in a directory. Raises `LogError` if there is none; `CorruptData`,
+        `OSError`."""
         folder = Path(path)
         self._files = ReadOnlyFiles()
         self._lock = threading.Lock()
@@ -51,7 +57,12 @@ class LogReader(ReadableLog):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -90,7 +101,8 @@ class LogReader(ReadableLog):
         raise AssertionError("the last attempt returns or raises")
 
     def _segments(self, folder: Path) -> dict[int, Segment]:
-        """Return the segments; each but the newest has its end. Raises `LogError`, `CorruptData`."""
+        """Return the segments; each but the newest has its end. Raises `LogError`,
+        `CorruptData`."""
         try:
             names = self._files.names(folder)
         except FileNotFoundError:
@@ -102,12 +114,16 @@ class LogReader(ReadableLog):
             if header is None and number == numbers[-1]:
                 break  # the writer is making it
             if header is None or (segments and number - 1 not in segments):
-                raise CorruptData(f"{segment_path(folder, number)} or the segment before it is not readable")
+                raise CorruptData(
+                    f"{segment_path(folder, number)} or the segment before it is not readable"
+                )
             segments[number] = Segment(number, header.nonce, header.seed(), header.previous_end, 0)
             if number - 1 in segments:
                 segments[number - 1].end = header.previous_end & OFFSET_MASK
         if not segments:
-            raise LogError(f"there is no log in {folder}; a Log that is opened for writing creates it")
+            raise LogError(
+                f"there is no log in {folder}; a Log that is opened for writing creates it"
+            )
         return segments
 
     def _header(self, folder: Path, number: int) -> SegmentHeader | None:
@@ -118,7 +134,9 @@ class LogReader(ReadableLog):
         finally:
             self._files.close(fd)
         if isinstance(header, int):
-            raise ConfigError(f"{path} has journal format {header}, which this release does not read")
+            raise ConfigError(
+                f"{path} has journal format {header}, which this release does not read"
+            )
         return header
 
     def _follow(self) -> bool:
@@ -159,7 +177,9 @@ class LogReader(ReadableLog):
         try:
             header = self._header(self._folder, number)
         except FileNotFoundError:
-            segment_path(self._folder, loaded.segment).stat()  # or else it was removed with newer ones
+            segment_path(
+                self._folder, loaded.segment
+            ).stat()  # or else it was removed with newer ones
             return False
         if header is None:
             return False
@@ -173,11 +193,14 @@ class LogReader(ReadableLog):
             if behind:
                 return True  # frames came between the two looks
             raise CorruptData(
-                f"{segment_path(self._folder, loaded.segment)} cannot be read at offset {loaded.end}, though "
+                f"{segment_path(self._folder, loaded.segment)} cannot be read at offset "
+                f"{loaded.end}, though "
                 f"its end is {about.end}: it is damaged"
             )
         about.end = end
-        self._reader.segments[number] = Segment(number, header.nonce, header.seed(), header.previous_end, 0)
+        self._reader.segments[number] = Segment(
+            number, header.nonce, header.seed(), header.previous_end, 0
+        )
         self._reader.seal(loaded.segment, self._catalog.open_segment(number))
         loaded.segment, loaded.end, loaded.last = number, SEGMENT_HEADER_BYTES, 0
         self._last_head = b""

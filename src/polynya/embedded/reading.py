@@ -16,7 +16,8 @@ from polynya.embedded.operations import existing, unknown_cursor
 from polynya.embedded.segments import READ_AHEAD_BYTES, SegmentReader
 from polynya.wal.frames import FRAME_HEADER_BYTES, Frame
 
-_WINDOW_BYTES = 256 * KIB  # one read of a batch of records; the window may hold other topics' frames
+# one read of a batch of records; the window may hold other topics' frames
+_WINDOW_BYTES = 256 * KIB
 _KEPT_BATCH_BYTES = 16 * KIB  # a larger batch frame is decoded once for several reads of it
 
 
@@ -46,7 +47,8 @@ class ReadableLog:
         return sorted(self._current().topics)
 
     def first(self, topic: str) -> int:
-        """Return the number of the oldest record, or `end` if there is none. Raises `UnknownTopic`."""
+        """Return the number of the oldest record, or `end` if there is none. Raises
+        `UnknownTopic`."""
         return existing(self._current(), topic).first
 
     def end(self, topic: str) -> int:
@@ -54,13 +56,15 @@ class ReadableLog:
         return existing(self._current(), topic).next
 
     def count(self, topic: str, *, cursor: str | None = None) -> int:
-        """Count the records of a topic, or those that a cursor has not passed. Raises `LogError`."""
+        """Count the records of a topic, or those that a cursor has not passed. Raises
+        `LogError`."""
         found = existing(self._current(), topic)
         begin = found.first if cursor is None else max(found.first, _position(found, cursor))
         return max(found.next - begin, 0)
 
     def size(self, topic: str) -> int:
-        """Return the bytes of all records of a topic, without what storage adds. Raises `LogError`."""
+        """Return the bytes of all records of a topic, without what storage adds. Raises
+        `LogError`."""
         found = existing(self._current(), topic)
         return max(found.bytes_next - found.bytes_first, 0)
 
@@ -74,7 +78,8 @@ class ReadableLog:
         return dict(existing(self._current(), topic).cursors)
 
     def read(self, topic: str, number: int) -> bytes:
-        """Return one record. Raises `RecordMissing`, `RecordTrimmed`, `UnknownTopic`, `CorruptData`."""
+        """Return one record. Raises `RecordMissing`, `RecordTrimmed`, `UnknownTopic`,
+        `CorruptData`."""
         return self.read_batch(topic, number, max_records=1, required=True)[0].data
 
     def read_batch(
@@ -93,7 +98,9 @@ class ReadableLog:
         with `required`; `UnknownTopic`, `CorruptData`, `OSError`.
         """
         if max_records < 1 or max_bytes < 1:
-            raise LogError(f"max_records and max_bytes are at least 1; not {max_records} and {max_bytes}")
+            raise LogError(
+                f"max_records and max_bytes are at least 1; not {max_records} and {max_bytes}"
+            )
         found = existing(self._current(), topic)
         end = found.next
         if start < found.first:
@@ -106,10 +113,13 @@ class ReadableLog:
             if start < found.first:  # trimmed meanwhile
                 raise _trimmed(found, start) from error
             raise CorruptData(
-                f"the segment of record {start} of topic {topic!r} is missing in {self._folder}; put it back from a backup"
+                f"the segment of record {start} of topic {topic!r} is missing in {self._folder}; "
+                "put it back from a backup"
             ) from error
 
-    def iterate(self, topic: str, start: int | None = None, *, max_bytes: int = MIB) -> Iterator[Record]:
+    def iterate(
+        self, topic: str, start: int | None = None, *, max_bytes: int = MIB
+    ) -> Iterator[Record]:
         """Yield the records from `start` (the oldest by default) up to the end, in small batches.
 
         Records that are appended meanwhile are included. Raises the errors of `read_batch`.
@@ -123,7 +133,9 @@ class ReadableLog:
         """Verify every frame of the log. Raises `CorruptData` at the first that is damaged."""
         self._current()
         for number in sorted(self._reader.segments):
-            if number != self._catalog.segment:  # the open one is verified when it is opened or written
+            if (
+                number != self._catalog.segment
+            ):  # the open one is verified when it is opened or written
                 self._reader.check(number)
 
     def _current(self) -> Catalog:
@@ -204,4 +216,7 @@ def _position(topic: Topic, cursor: str) -> int:
 
 
 def _trimmed(topic: Topic, number: int) -> RecordTrimmed:
-    return RecordTrimmed(f"record {number} of topic {topic.name!r} was trimmed; the oldest is {topic.first}", topic.first)
+    return RecordTrimmed(
+        f"record {number} of topic {topic.name!r} was trimmed; the oldest is {topic.first}",
+        topic.first,
+    )

@@ -155,7 +155,10 @@ class SegmentReader:
                 return entries
         index = self._scan(segment)
         self.keep(segment, index)
-        return [DirectoryEntry(t, r.first, r.bytes_before, len(r.numbers)) for t, r in index.runs.items()]
+        return [
+            DirectoryEntry(t, r.first, r.bytes_before, len(r.numbers))
+            for t, r in index.runs.items()
+        ]
 
     def seal(self, segment: int, index: SegmentIndex) -> None:
         """Write the index of a segment that is complete. A failure costs time at the next start."""
@@ -201,7 +204,11 @@ class SegmentReader:
         for name in self._files.names(self._folder):
             if name.endswith((SUFFIX, SUFFIX + ".tmp")):
                 number = name.partition(".")[0]
-                if not number.isdecimal() or int(number) not in self.segments or name.endswith(".tmp"):
+                if (
+                    not number.isdecimal()
+                    or int(number) not in self.segments
+                    or name.endswith(".tmp")
+                ):
                     self._files.unlink(self._folder / name)
 
     def check(self, segment: int) -> None:
@@ -220,7 +227,9 @@ class SegmentReader:
         index, sizes = SegmentIndex(), dict[int, int]()
         for offset, frame in walk:
             if frame.kind == Kind.STATE:
-                sizes = {topic.number: topic.bytes_next for topic in parse_state(frame.payload).topics}
+                sizes = {
+                    topic.number: topic.bytes_next for topic in parse_state(frame.payload).topics
+                }
             elif frame.kind in (Kind.RECORD, Kind.BATCH):
                 single = frame.kind == Kind.RECORD
                 size = len(frame.payload) if single else sum(batch_lengths(frame.payload))
@@ -229,7 +238,9 @@ class SegmentReader:
                 index.add(frame.term, frame.index, offset, before, before + size)
         if walk.end < about.end:
             path = segment_path(self._folder, segment)
-            why = f"{walk.stopped}, though everything up to offset {about.end} is known to be written"
+            why = (
+                f"{walk.stopped}, though everything up to offset {about.end} is known to be written"
+            )
             raise corrupt(path, walk.end, why)
         self.seal(segment, index)
         return index

@@ -27,7 +27,8 @@ from polynya.wal.frames import (
 from polynya.wal.recovery import Segment
 from polynya.wal.writer import SegmentWrite, SegmentWriter
 
-Staged = tuple[int, Topic, int, int, int, int, bytes]  # kind, topic, index, offset, count, size, payload
+# kind, topic, index, offset, count, size, payload
+Staged = tuple[int, Topic, int, int, int, int, bytes]
 
 
 class LogWriter:
@@ -143,7 +144,9 @@ class LogWriter:
             self._created[name] = topic
         return topic
 
-    def put(self, kind: int, topic: Topic, index: int, payload: bytes, count: int, size: int) -> None:
+    def put(
+        self, kind: int, topic: Topic, index: int, payload: bytes, count: int, size: int
+    ) -> None:
         """Stage a frame with `count` records of `size` bytes together."""
         end = self._offset + FRAME_HEADER_BYTES + len(payload)
         if end > self._limit:
@@ -182,7 +185,8 @@ class LogWriter:
                 self._reader.remove(number)
             except OSError as error:
                 raise LogError(
-                    f"the records are trimmed, but segment {number} in {self._folder} cannot be removed: "
+                    f"the records are trimmed, but segment {number} in {self._folder} cannot be "
+                    "removed: "
                     f"{error.strerror}; trim again, or open the log again"
                 ) from error
 
@@ -202,7 +206,9 @@ class LogWriter:
         if self._marked >= self._synced:
             return None
         open_, end = self._open, self.end
-        mark = pack_mark(seed=open_.seed, segment=open_.number, offset=open_.end, synced=self._synced)
+        mark = pack_mark(
+            seed=open_.seed, segment=open_.number, offset=open_.end, synced=self._synced
+        )
         part = SegmentWrite(open_.number, open_.nonce, 0, open_.end, open_.end + MARK_BYTES, [mark])
         return WriteBatch([part], end, end + MARK_BYTES, self._synced, durable=False)
 
@@ -225,7 +231,9 @@ class LogWriter:
         if marks:
             synced = self._synced
             number = open_.number
-            self._buffers.append(pack_mark(seed=open_.seed, segment=number, offset=open_.end, synced=synced))
+            self._buffers.append(
+                pack_mark(seed=open_.seed, segment=number, offset=open_.end, synced=synced)
+            )
         if self._fresh or self._target is not open_:
             state = pack_state(self.catalog.state())
             self._add_frame(Kind.STATE, 0, 0, state)
@@ -260,7 +268,10 @@ class LogWriter:
         try:
             self._writer.write(batch)
         except DiskFull as error:
-            raise LogFull(f"no space left for the log in {self._folder}: {error}. The write was undone; make room and retry") from error
+            raise LogFull(
+                f"no space left for the log in {self._folder}: {error}. The write was undone; "
+                "make room and retry"
+            ) from error
         self._written(target, end, named)
 
     def _written(self, target: Segment, end: int, named: int) -> None:
@@ -317,7 +328,10 @@ class LogWriter:
             raise self._error(self.failure)
 
     def _full(self, error: DiskFull) -> LogFull:
-        return LogFull(f"no space left for the log in {self._folder}: {error}. The write was undone; make room and retry")
+        return LogFull(
+            f"no space left for the log in {self._folder}: {error}. The write was undone; make "
+            "room and retry"
+        )
 
     def _error(self, error: BaseException) -> LogError:
         """Return the error for one operation."""
@@ -326,6 +340,7 @@ class LogWriter:
         if isinstance(error, LogFailed | LogClosed):
             return type(error)(*error.args)
         return LogFailed(
-            f"the log in {self._folder} failed: {error or type(error).__name__}. Nothing more is written; "
+            f"the log in {self._folder} failed: {error or type(error).__name__}. Nothing more is "
+            "written; "
             "close the log and open it again, which finds everything that was synced"
         )

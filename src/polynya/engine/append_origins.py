@@ -1,4 +1,5 @@
-"""Count the origin nodes of appends, so that leadership can move to the node that receives nearly all of a group's writes."""
+"""Count the origin nodes of appends, so that leadership can move to the node that receives nearly
+all of a group's writes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class AppendOrigins:
         by_node[node] = by_node.get(node, 0) + count
 
     def look(self) -> dict[int, tuple[int, int]]:
-        """Return, by stream group, the node that received nearly all appends of the last two intervals, and the total count.
+        """Return, by stream group, the node that received nearly all appends of the last two
+        intervals, and the total count.
 
         Groups with writers on several nodes are left out."""
         now, self._there = self._there, {}

@@ -1,4 +1,5 @@
-"""Apply the committed and durable entries of a replicated group to its state machine: the hot path of every member."""
+"""Apply the committed and durable entries of a replicated group to its state machine: the hot path
+of every member."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def apply_committed(
 
 
 def _taken(entry: Entry) -> tuple[Command, list[Proposal]]:
-    """Return an entry's command and its local proposals, and clear both on the entry: the log keeps only the payload."""
+    """Return an entry's command and its local proposals, and clear both on the entry: the log keeps
+    only the payload."""
     if type(entry) is Bundled:
         parts, entry.parts = entry.parts, []
         if parts:

@@ -10,7 +10,8 @@ from polynya.raft import NEVER
 
 
 class Deadlines:
-    """The next deadline of each group, in ms of the `now_ms` clock. Postponing a deadline is free until the old one expires."""
+    """The next deadline of each group, in ms of the `now_ms` clock. Postponing a deadline is free
+    until the old one expires."""
 
     __slots__ = ("_at", "_due", "_heap", "_loop", "_now_ms", "_timer", "_timer_ms")
 
@@ -36,7 +37,9 @@ class Deadlines:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_ms = heap[0][0]
-            self._timer = self._loop.call_later(max(0, self._timer_ms - self._now_ms()) / 1000, self._ring)
+            self._timer = self._loop.call_later(
+                max(0, self._timer_ms - self._now_ms()) / 1000, self._ring
+            )
 
     def close(self) -> None:
         if self._timer is not None:

@@ -1,4 +1,5 @@
-"""Stage what the turns of a replicated core write to the journal. Data staged during a write goes to disk with the next one."""
+"""Stage what the turns of a replicated core write to the journal. Data staged during a write goes
+to disk with the next one."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Turns(Protocol):
         ...
 
     def refused(self, rafts: Iterable[Raft]) -> None:
-        """Handle a full disk: the non-durable output of these groups was not written and must be staged again."""
+        """Handle a full disk: the non-durable output of these groups was not written and must be
+        staged again."""
         ...
 
     def room(self) -> None:
@@ -68,7 +70,9 @@ class PendingWrite(msgspec.Struct):
 class JournalWriter:
     """Stages and writes journal batches; at most one write is in flight."""
 
-    def __init__(self, journal: Journal, writer: WriteExecutor, turns: Turns, counters: CoreCounters) -> None:
+    def __init__(
+        self, journal: Journal, writer: WriteExecutor, turns: Turns, counters: CoreCounters
+    ) -> None:
         self.full = False
         self._journal, self._writer, self._turns, self._counters = journal, writer, turns, counters
         self._loop = asyncio.get_running_loop()
@@ -90,10 +94,14 @@ class JournalWriter:
         """Stage a group's effects for the next write, and record their ticket."""
         journal, number, entries = self._journal, effects.group, effects.entries
         if effects.reset is not None:
-            journal.stage(number, effects.reset.term, effects.reset.index, EntryKind.RESET, _NO_BYTES)
+            journal.stage(
+                number, effects.reset.term, effects.reset.index, EntryKind.RESET, _NO_BYTES
+            )
         if effects.hard_state is not None:
             state = effects.hard_state
-            if member.raft.members_learned:  # the recovered membership now replaces the configured one
+            if (
+                member.raft.members_learned
+            ):  # the recovered membership now replaces the configured one
                 self._belongs(member.raft)
             journal.stage(number, state.term, state.vote, EntryKind.HARD_STATE, _flag(state))
         if entries:
@@ -101,17 +109,26 @@ class JournalWriter:
                 journal.stage_all(entries, EntryKind.COMMAND)
             else:
                 for entry in entries:
-                    entry.place = journal.stage(number, entry.term, entry.index, entry.kind, entry.payload)
+                    entry.place = journal.stage(
+                        number, entry.term, entry.index, entry.kind, entry.payload
+                    )
             member.staged(entries)
         self._gathered.tickets.append((member.raft, effects.ticket))
 
     def copy(self, group: int, batches: list[HotBatch]) -> asyncio.Future[bool]:
-        """Write hot batches again; their places move when that is durable. The result is False, and nothing moves, if the disk was full."""
-        self._gathered.moves += [(batch, self._journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for batch in batches]
+        """Write hot batches again; their places move when that is durable. The result is False, and
+        nothing moves, if the disk was full."""
+        self._gathered.moves += [
+            (batch, self._journal.stage(group, 0, 0, KIND_COPY, copy_of(batch)))
+            for batch in batches
+        ]
         return self._waiter()
 
-    def renew(self, members: Iterable[Member], departed: Mapping[int, HardState]) -> asyncio.Future[bool]:
-        """Write the membership and hard state of all members again, and the hard state of dropped replicas."""
+    def renew(
+        self, members: Iterable[Member], departed: Mapping[int, HardState]
+    ) -> asyncio.Future[bool]:
+        """Write the membership and hard state of all members again, and the hard state of dropped
+        replicas."""
         for member in members:
             self._begin(member)
         for group, state in departed.items():
@@ -124,7 +141,13 @@ class JournalWriter:
 
     def configured(self, group: int, snapshot: Snapshot) -> asyncio.Future[bool]:
         """Write the configuration at a snapshot; call it before the snapshot is written."""
-        self._journal.stage(group, snapshot.term, snapshot.index, EntryKind.CONFIGURED, encode_configuration(snapshot.configuration))
+        self._journal.stage(
+            group,
+            snapshot.term,
+            snapshot.index,
+            EntryKind.CONFIGURED,
+            encode_configuration(snapshot.configuration),
+        )
         return self._waiter()
 
     def drop(self, group: int, state: HardState) -> asyncio.Future[bool]:
@@ -134,7 +157,13 @@ class JournalWriter:
 
     def _belongs(self, raft: Raft) -> None:
         snapshot = raft.snapshot
-        self._journal.stage(raft.group, snapshot.term, snapshot.index, EntryKind.CONFIGURED, encode_configuration(snapshot.configuration))
+        self._journal.stage(
+            raft.group,
+            snapshot.term,
+            snapshot.index,
+            EntryKind.CONFIGURED,
+            encode_configuration(snapshot.configuration),
+        )
 
     def _begin(self, member: Member) -> None:
         raft = member.raft
@@ -183,7 +212,9 @@ class JournalWriter:
                 self._refused(batch, write)
             else:
                 self._turns.fail(error)
-        except BaseException as fault:  # the state is half updated: later answers would diverge from the log
+        except (
+            BaseException
+        ) as fault:  # the state is half updated: later answers would diverge from the log
             self._turns.fail(fault)
 
     def _synced(self, batch: WriteBatch, write: PendingWrite) -> None:
@@ -215,7 +246,9 @@ class JournalWriter:
         self._loop.call_later(FULL_SECONDS, self._try_again)
         _wake(write, durable=False)
         _wake(gathered, durable=False)
-        self._turns.refused({id(raft): raft for raft, _ in (*write.tickets, *gathered.tickets)}.values())
+        self._turns.refused(
+            {id(raft): raft for raft, _ in (*write.tickets, *gathered.tickets)}.values()
+        )
 
     def _try_again(self) -> None:
         self.full = False

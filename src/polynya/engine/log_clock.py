@@ -1,4 +1,5 @@
-"""Log time, the timestamp of commands. It follows the boot clock, which counts suspension, is slewed to wall time, and never goes back."""
+"""Log time, the timestamp of commands. It follows the boot clock, which counts suspension, is
+slewed to wall time, and never goes back."""
 
 from __future__ import annotations
 
@@ -19,17 +20,25 @@ def wall_ms() -> float:
 
 
 class LogClock:
-    """Milliseconds since the epoch, monotonic across restarts. `floor_ms` is the largest timestamp in the log."""
+    """Milliseconds since the epoch, monotonic across restarts. `floor_ms` is the largest timestamp
+    in the log."""
 
     __slots__ = ("_boot", "_boot_ms", "_log_ms", "_wall")
 
-    def __init__(self, floor_ms: int = 0, *, boot: Callable[[], float] = boot_ms, wall: Callable[[], float] = wall_ms) -> None:
+    def __init__(
+        self,
+        floor_ms: int = 0,
+        *,
+        boot: Callable[[], float] = boot_ms,
+        wall: Callable[[], float] = wall_ms,
+    ) -> None:
         self._boot, self._wall = boot, wall
         self._boot_ms = boot()
         self._log_ms = max(float(floor_ms), wall())
 
     def reach(self, log_ms: int) -> None:
-        """Advance to a log time that another node has logged, even if the local wall clock is far behind."""
+        """Advance to a log time that another node has logged, even if the local wall clock is far
+        behind."""
         self._log_ms = max(self._log_ms, float(log_ms))
 
     def now_ms(self) -> int:
@@ -47,7 +56,8 @@ class LogClock:
 
 
 def once_per_pass(now_ms: Callable[[], int], loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
-    """Return a clock that is read at most once per event-loop pass; all appends of a pass share a timestamp."""
+    """Return a clock that is read at most once per event-loop pass; all appends of a pass share a
+    timestamp."""
     known = 0
 
     def forget() -> None:

@@ -14,13 +14,15 @@ from polynya.raft import Configuration, Settings
 from polynya.stream.placement import META_GROUP
 
 LOG_BYTES = 64 * MIB  # of a core: payload of applied entries kept in memory for followers that lag
-UNCOMMITTED_BYTES = 64 * MIB  # of a core, shared by its groups; higher than the engine's admission limit
+# of a core, shared by its groups; higher than the engine's admission limit
+UNCOMMITTED_BYTES = 64 * MIB
 
 
 class Membership(msgspec.Struct, frozen=True):
     """This node's number and the cluster's initial membership.
 
-    `voters`: the initial nodes; empty if this node joined later. `placed`: the initial nodes of a group, if not all."""
+    `voters`: the initial nodes; empty if this node joined later. `placed`: the initial nodes of a
+      group, if not all."""
 
     node: int
     voters: tuple[int, ...]
@@ -30,18 +32,24 @@ class Membership(msgspec.Struct, frozen=True):
         return self.placed.get(group, self.voters)
 
     def born_with(self, group: int) -> Configuration:
-        """Return the group's initial configuration. All nodes have the meta group, which locates the other groups."""
+        """Return the group's initial configuration. All nodes have the meta group, which locates
+        the other groups."""
         voters = tuple(sorted(self.placed_on(group)))
-        return Configuration(voters, readers=tuple(sorted(set(self.voters) - set(voters))) if group == META_GROUP else ())
+        return Configuration(
+            voters,
+            readers=tuple(sorted(set(self.voters) - set(voters))) if group == META_GROUP else (),
+        )
 
     def first_of(self, group: int) -> int:
-        """Return the preferred leader, which campaigns first and regains leadership when it returns. This spreads leaderships."""
+        """Return the preferred leader, which campaigns first and regains leadership when it
+        returns. This spreads leaderships."""
         nodes = self.placed_on(group)
         return nodes[group % len(nodes)] if nodes else 0
 
 
 class PeerLinks(Protocol):
-    """The links to the same core of the other nodes. A message that cannot be sent is dropped; Raft retries it."""
+    """The links to the same core of the other nodes. A message that cannot be sent is dropped; Raft
+    retries it."""
 
     def send(self, node: int, messages: list[bytes]) -> None:
         """Send a turn's messages except the large ones; called before the turn's own write."""
@@ -58,7 +66,8 @@ def boot_ms() -> int:
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
-    """Return the Raft settings. `is_first`: this node is the preferred leader; `groups`: the groups that share the memory."""
+    """Return the Raft settings. `is_first`: this node is the preferred leader; `groups`: the groups
+    that share the memory."""
     return Settings(
         priority=2 if is_first else 1,
         log_bytes_max=max(LOG_BYTES // max(groups, 1), 256 * 1024),
@@ -69,7 +78,8 @@ def settings_of(group: int, is_first: bool, groups: int) -> Settings:
 class ClusterSettings(msgspec.Struct, frozen=True):
     """The cluster settings of a core.
 
-    `groups`: the number of stream groups. `seed` returns random bits unique to this process run. `reached` is called with log times of
+    `groups`: the number of stream groups. `seed` returns random bits unique to this process run.
+      `reached` is called with log times of
     other nodes that are ahead of the local clock."""
 
     membership: Membership

@@ -1,4 +1,5 @@
-"""Collect the Raft messages of a core's groups during a turn, and send them to each node at once."""
+"""Collect the Raft messages of a core's groups during a turn, and send them to each node at
+once."""
 
 from __future__ import annotations
 

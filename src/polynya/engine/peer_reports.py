@@ -1,4 +1,5 @@
-"""Reports on the cores of other nodes, passed to the members of all groups that such a core shares with this one."""
+"""Reports on the cores of other nodes, passed to the members of all groups that such a core shares
+with this one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ class PeerReports:
     `shared` selects the groups that the other core has.
     """
 
-    def __init__(self, members: Mapping[int, Member], now_ms: Callable[[], int], kick: Callable[[], None]) -> None:
+    def __init__(
+        self, members: Mapping[int, Member], now_ms: Callable[[], int], kick: Callable[[], None]
+    ) -> None:
         self._members, self._now_ms, self._kick = members, now_ms, kick
 
     def unreachable(self, node: int, shared: Shared = _all_groups) -> None:

@@ -1,4 +1,5 @@
-"""Repair hot batches whose copy in memory is corrupt, from this core's journal or from another member of the group."""
+"""Repair hot batches whose copy in memory is corrupt, from this core's journal or from another
+member of the group."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from polynya.transport import Reply
 from polynya.wal import Journal
 from polynya.wire.pack import is_intact
 
-KIND_BATCH = 1014  # other kinds: health, access, shutdown barrier, cluster view and map, leadership, object store
+# other kinds: health, access, shutdown barrier, cluster view and map, leadership, object store
+KIND_BATCH = 1014
 ANSWER_SECONDS = 5.0  # timeout for one member
 log = logging.getLogger("polynya.repair")
 
@@ -33,7 +35,8 @@ class BatchWanted(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Repairer:
-    """The batch repairer of one core. A replacement must pass its checksum and have the size of the original."""
+    """The batch repairer of one core. A replacement must pass its checksum and have the size of the
+    original."""
 
     def __init__(self, journal: Journal, groups: Mapping[int, Group]) -> None:
         self.repaired = 0  # batches
@@ -42,7 +45,8 @@ class Repairer:
         self._places: Callable[[int], Iterable[int]] = lambda group: ()
 
     def join(self, transport: LeadershipTransport, places: Callable[[int], Iterable[int]]) -> None:
-        """Start to request batches from other members, and to serve theirs. `places` returns the other cores that have a group."""
+        """Start to request batches from other members, and to serve theirs. `places` returns the
+        other cores that have a group."""
         self._transport, self._places = transport, places
         transport.on(KIND_BATCH, self._answer)
 
@@ -50,13 +54,16 @@ class Repairer:
         """Return True if some of the batches were corrupt and all are intact now."""
         damaged = [batch for batch in batches if not is_intact(batch)]
         for batch in damaged:
-            found = await self._from_journal(uid, batch) or await self._from_others(group, uid, batch)
+            found = await self._from_journal(uid, batch) or await self._from_others(
+                group, uid, batch
+            )
             if found is None:
                 return False
             _take(batch, found)
             self.repaired += 1
             log.warning(
-                "a batch was corrupt in memory and has been repaired", extra={"group": group, "stream": uid, "record": batch.record}
+                "a batch was corrupt in memory and has been repaired",
+                extra={"group": group, "stream": uid, "record": batch.record},
             )
         return bool(damaged)
 
@@ -64,7 +71,10 @@ class Repairer:
         try:
             found = await asyncio.to_thread(batch_at, self._journal, batch.place, uid)
         except (CorruptData, OSError, msgspec.DecodeError) as fault:
-            log.warning("a batch cannot be read from the journal", extra={"stream": uid, "error": str(fault)})
+            log.warning(
+                "a batch cannot be read from the journal",
+                extra={"stream": uid, "error": str(fault)},
+            )
             return None
         return found if _fits(batch, found) else None
 
@@ -73,9 +83,14 @@ class Repairer:
         for place in self._places(group):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    found = msgspec.msgpack.decode(await self._ask(place, wanted), type=Batch | None)
+                    found = msgspec.msgpack.decode(
+                        await self._ask(place, wanted), type=Batch | None
+                    )
             except (PolynyaError, TimeoutError, msgspec.DecodeError) as fault:
-                log.warning("a batch cannot be fetched from another node", extra={"stream": uid, "error": str(fault)})
+                log.warning(
+                    "a batch cannot be fetched from another node",
+                    extra={"stream": uid, "error": str(fault)},
+                )
                 continue
             if found is not None and _fits(batch, found):
                 return found
@@ -84,7 +99,12 @@ class Repairer:
     async def _ask(self, place: int, wanted: bytes) -> bytes:
         assert self._transport is not None
         answer: asyncio.Future[bytes | BaseException] = asyncio.get_running_loop().create_future()
-        self._transport.call_nowait(place, KIND_BATCH, wanted, lambda found: None if answer.done() else answer.set_result(found))
+        self._transport.call_nowait(
+            place,
+            KIND_BATCH,
+            wanted,
+            lambda found: None if answer.done() else answer.set_result(found),
+        )
         found = await answer
         if isinstance(found, BaseException):
             raise found
@@ -96,12 +116,17 @@ class Repairer:
         group = self._groups.get(wanted.group)
         stream = None if group is None else group.machine.by_uid.get(wanted.uid)
         hot = (stream.hot if stream is not None else None) or ()
-        found = next((batch for batch in hot if batch.record == wanted.record and is_intact(batch)), None)
+        found = next(
+            (batch for batch in hot if batch.record == wanted.record and is_intact(batch)), None
+        )
         reply(msgspec.msgpack.encode(None if found is None else _batch_of(found)))
 
 
-def others_of(core: ReplicatedEngine, core_at: Callable[[int, int], int]) -> Callable[[int], list[int]]:
-    """Return a function that lists the cores on other nodes that have a group. `core_at` maps a node and a group to a core."""
+def others_of(
+    core: ReplicatedEngine, core_at: Callable[[int, int], int]
+) -> Callable[[int], list[int]]:
+    """Return a function that lists the cores on other nodes that have a group. `core_at` maps a
+    node and a group to a core."""
 
     def others(group: int) -> list[int]:
         member = core.members.get(group)
@@ -112,16 +137,24 @@ def others_of(core: ReplicatedEngine, core_at: Callable[[int, int], int]) -> Cal
 
 
 def _with(hot: HotBatch, found: Batch) -> HotBatch:
-    """Return the hot batch with the payload found. A batch that was copied forward in the journal has no lengths there."""
-    return msgspec.structs.replace(hot, payload=found.payload, crc=found.crc, lengths=found.lengths or hot.lengths)
+    """Return the hot batch with the payload found. A batch that was copied forward in the journal
+    has no lengths there."""
+    return msgspec.structs.replace(
+        hot, payload=found.payload, crc=found.crc, lengths=found.lengths or hot.lengths
+    )
 
 
 def _fits(hot: HotBatch, found: Batch) -> bool:
-    return found.records == hot.records and len(found.payload) == len(hot.payload) and is_intact(_with(hot, found))
+    return (
+        found.records == hot.records
+        and len(found.payload) == len(hot.payload)
+        and is_intact(_with(hot, found))
+    )
 
 
 def _take(hot: HotBatch, found: Batch) -> None:
-    """Replace the payload. It is never changed in place, so threads that hold the old one are safe."""
+    """Replace the payload. It is never changed in place, so threads that hold the old one are
+    safe."""
     whole = _with(hot, found)
     hot.payload, hot.lengths, hot.crc = whole.payload, whole.lengths, whole.crc
 

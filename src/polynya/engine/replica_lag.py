@@ -1,4 +1,5 @@
-"""Measure the lag of read replicas behind the groups led here: entries missing, and seconds since the oldest missing one was committed."""
+"""Measure the lag of read replicas behind the groups led here: entries missing, and seconds since
+the oldest missing one was committed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Lags = dict[int, tuple[int, float]]
 class _Mark(msgspec.Struct):
     """The lag of a read replica in one group; it has the entries up to `has`, as far as known.
 
-    `index` was committed at `since`. `missed`: a later check found it missing. `took`: the seconds of the previous mark, if missed."""
+    `index` was committed at `since`. `missed`: a later check found it missing. `took`: the seconds
+    of the previous mark, if missed."""
 
     index: int
     since: float
@@ -29,7 +31,12 @@ class _Mark(msgspec.Struct):
 class ReplicaLag:
     """The read replica lag of one core, with the resolution of the `look` interval."""
 
-    def __init__(self, core: ReplicatedEngine, readers: Callable[[], Collection[int]], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        core: ReplicatedEngine,
+        readers: Callable[[], Collection[int]],
+        now: Callable[[], float],
+    ) -> None:
         self._core, self._readers, self._now = core, readers, now
         self._marks: dict[tuple[int, int], _Mark] = {}
 
@@ -43,7 +50,9 @@ class ReplicaLag:
             if mark.has >= raft.commit:
                 mark = _Mark(raft.commit, now, mark.has)
             elif mark.has >= mark.index:
-                mark = _Mark(raft.commit, now, mark.has, took=now - mark.since if mark.missed else 0.0)
+                mark = _Mark(
+                    raft.commit, now, mark.has, took=now - mark.since if mark.missed else 0.0
+                )
             else:
                 mark.missed = mark.missed or now > mark.since
             marks[group, node] = mark
@@ -57,7 +66,10 @@ class ReplicaLag:
             raft = self._core.members[group].raft
             if raft.commit > mark.has:
                 entries, seconds = found[node]
-                found[node] = (max(entries, raft.commit - mark.has), max(seconds, now - mark.since, mark.took))
+                found[node] = (
+                    max(entries, raft.commit - mark.has),
+                    max(seconds, now - mark.since, mark.took),
+                )
         return found
 
     def samples(self) -> Samples:

@@ -1,4 +1,5 @@
-"""Report whether a local replica may serve reads: it is a member and has caught up past its creation point."""
+"""Report whether a local replica may serve reads: it is a member and has caught up past its
+creation point."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ class ReplicaReadiness:
 
     def __init__(self, node: int) -> None:
         self._node = node
-        self._anew: set[int] = set()  # groups whose replica may lack entries from before its creation
+        # groups whose replica may lack entries from before its creation
+        self._anew: set[int] = set()
 
     def begins(self, number: int, restored: RestoredMember) -> None:
         """Register a replica with its restored state."""
@@ -24,11 +26,19 @@ class ReplicaReadiness:
         if raft.amnesiac:
             return False
         known = raft.configuration
-        return self._node in known.voters or (self._node in known.readers and self._is_whole(member))
+        return self._node in known.voters or (
+            self._node in known.readers and self._is_whole(member)
+        )
 
     def _is_whole(self, member: Member) -> bool:
-        """Return True once caught up. The leader's commit index counts only after an entry of its own term is applied here."""
+        """Return True once caught up. The leader's commit index counts only after an entry of its
+        own term is applied here."""
         raft, group = member.raft, member.group
-        if group.number in self._anew and not raft.learning and group.applied_index >= raft.heard_commit and group.term == raft.term:
+        if (
+            group.number in self._anew
+            and not raft.learning
+            and group.applied_index >= raft.heard_commit
+            and group.term == raft.term
+        ):
             self._anew.discard(group.number)
         return group.number not in self._anew

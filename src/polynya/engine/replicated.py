@@ -1,8 +1,9 @@
 """The turn loop of a core whose groups have replicas on other nodes (docs/decisions/0010).
 
-A turn steps all groups through Raft. It batches their output into one message per peer and one write with one fsync. Peer messages are
-processed at once. Proposals wait for the write in flight and leave with the next one. Under load a group thus has few, large entries
-(bundles). An entry is applied once it is committed *and* durable here.
+A turn steps all groups through Raft. It batches their output into one message per peer and one
+write with one fsync. Peer messages are processed at once. Proposals wait for the write in flight
+and leave with the next one. Under load a group thus has few, large entries (bundles). An entry is
+applied once it is committed *and* durable here.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ _BUNDLE_LEVEL = level_of(Bundle)
 
 
 class ReplicatedEngine:
-    """The turn loop of a core with peers, with the interface of `polynya.engine.standalone.StandaloneEngine`.
+    """The turn loop of a core with peers, with the interface of
+    `polynya.engine.standalone.StandaloneEngine`.
 
-    All methods are called on the loop. Invariants: at most one write is in flight. An entry is applied only when it is committed and
-    durable here. A proposal is answered once."""
+    All methods are called on the loop. Invariants: at most one write is in flight. An entry is
+    applied only when it is committed and durable here. A proposal is answered once."""
 
     def __init__(
         self,
@@ -77,7 +79,9 @@ class ReplicatedEngine:
         self.journal = journal = storage.journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
-        self.watched: Collection[int] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
+        self.watched: Collection[
+            int
+        ] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
         self.on_turn: Callable[[], None] = lambda: None
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
         self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
@@ -85,7 +89,8 @@ class ReplicatedEngine:
         self.on_made: list[Callable[[int], None]] = []
         self.on_dropped: list[Callable[[int], None]] = []
         self.led: dict[int, Machine] = {}  # groups that accept proposals here
-        self.floor_ms = 0  # lower bound of log time: local reads judge expiry by it, and touches count from it
+        # lower bound of log time: local reads judge expiry by it, and touches count from it
+        self.floor_ms = 0
         self.inflight_bytes = 0  # commands proposed here and not answered
         self.node = cluster.membership.node
         self._cluster = cluster
@@ -95,12 +100,18 @@ class ReplicatedEngine:
         self._ready: list[Raft] = []
         self._queued: list[Member] = []
         self._outbox = Outbox(cluster.links)
-        self.departed = storage.departed  # hard states of dropped replicas, which bind later replicas of the same group
+        # hard states of dropped replicas, which bind later replicas of the same group
+        self.departed = storage.departed
         self.first_of = cluster.membership.first_of  # the preferred leader of a group
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._ends = TurnEnds()
-        self._writes = JournalWriter(journal, WriterThread(journal, self.counters.pace) if writer is None else writer, self, self.counters)
+        self._writes = JournalWriter(
+            journal,
+            WriterThread(journal, self.counters.pace) if writer is None else writer,
+            self,
+            self.counters,
+        )
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
         self.peers = PeerReports(self.members, self._now_ms, self._kick_soon)
@@ -112,7 +123,7 @@ class ReplicatedEngine:
         self._commit_timeouts = CommitTimeouts(self)
         self._kick_soon()
 
-    # --- replicas that come and go ---------------------------------------------------------------------------------------------
+    # --- replicas that come and go ----------------------------------------------------------------
 
     def has(self, group: int) -> bool:
         """Return True if this core has a replica of the group."""
@@ -128,7 +139,8 @@ class ReplicatedEngine:
         self._kick_soon()
 
     def remove(self, group: int) -> asyncio.Future[bool]:
-        """Stop the replica. The result is True once its log is void on disk, False if the disk was full."""
+        """Stop the replica. The result is True once its log is void on disk, False if the disk was
+        full."""
         member = self.members.pop(group, None)
         if member is not None:
             raft = member.raft
@@ -137,7 +149,13 @@ class ReplicatedEngine:
             member.leading = False
             queued, proposals = member.emptied()
             self._answer_all(queued, NotLeader(0))
-            self._answer_all(proposals, OutcomeUnknown("this node is no longer the group's leader; the append may or may not be applied"))
+            self._answer_all(
+                proposals,
+                OutcomeUnknown(
+                    "this node is no longer the group's leader; the append may or may not be "
+                    "applied"
+                ),
+            )
             for futures in raft.reads.tokens():
                 _settle(futures, Unavailable("the group has moved to other nodes; retry"))
             del self.shard.groups[group]
@@ -148,26 +166,32 @@ class ReplicatedEngine:
         return waiter
 
     async def configured(self, group: int, snapshot: Snapshot) -> bool:
-        """Persist the configuration at a snapshot before the snapshot is written. Return False if the disk is full."""
+        """Persist the configuration at a snapshot before the snapshot is written. Return False if
+        the disk is full."""
         waiter = self._writes.configured(group, snapshot)
         self._kick_soon()
         return await waiter
 
     def settings_of(self, number: int) -> Settings:
         """Return Raft settings; they depend on the preferred leader and on the number of groups."""
-        return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
+        return self._cluster.settings(
+            number, self.first_of(number) == self.node, len(self.shard.groups)
+        )
 
     def _join(self, number: int, restored: RestoredMember) -> None:
         identity = Identity(number, self.node, self._cluster.seed())
-        raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
+        raft = Raft(
+            identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready
+        )
         self._readiness.begins(number, restored)
         self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
 
-    # --- proposals -------------------------------------------------------------------------------------------------------------
+    # --- proposals --------------------------------------------------------------------------------
 
     def propose(self, group: int, command: Command, done: Done) -> None:
-        """Propose a command. `done` is called once, on the loop, perhaps before this returns. It gets the reply, NotLeader or
-        Unavailable (never applied), or OutcomeUnknown. An encoding error is raised, and then nothing is proposed."""
+        """Propose a command. `done` is called once, on the loop, perhaps before this returns. It
+        gets the reply, NotLeader or Unavailable (never applied), or OutcomeUnknown. An encoding
+        error is raised, and then nothing is proposed."""
         member = self.members.get(group)
         if member is None:
             done(NotLeader(0))
@@ -194,7 +218,11 @@ class ReplicatedEngine:
 
     def inflight_bytes_of(self, group: int) -> int:
         member = self.members.get(group)
-        return 0 if member is None else sum(len(entry.payload) for entry in (*member.queue, *member.proposals))
+        return (
+            0
+            if member is None
+            else sum(len(entry.payload) for entry in (*member.queue, *member.proposals))
+        )
 
     def _refusal(self, member: Member, command: Command) -> Reply | BaseException | None:
         if self._dead is not None:
@@ -206,13 +234,24 @@ class ReplicatedEngine:
             return Unavailable("the log is behind: too many bytes are in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
-        if type(command) is not Append and level_for(command) > member.group.machine.level:  # older nodes cannot decode it
-            return Unavailable("this command needs a newer feature level; some nodes run an older release. Finish the upgrade")
-        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # planned in an older term
+        if (
+            type(command) is not Append and level_for(command) > member.group.machine.level
+        ):  # older nodes cannot decode it
+            return Unavailable(
+                "this command needs a newer feature level; some nodes run an older release. "
+                "Finish the upgrade"
+            )
+        if (
+            isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term
+        ):  # planned in an older term
             return Unavailable("this job was planned in an older term; it will be planned again")
-        return self._commit_timeouts.refusal(member.group.number) if self._commit_timeouts.stuck else None
+        return (
+            self._commit_timeouts.refusal(member.group.number)
+            if self._commit_timeouts.stuck
+            else None
+        )
 
-    # --- reads -----------------------------------------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     def readable(self, group: int) -> bool:
         """Return True if the local state can serve a linearizable read now."""
@@ -224,12 +263,15 @@ class ReplicatedEngine:
         return group in self.members and self._readiness.of(self.members[group])
 
     async def linearize(self, group: int) -> None:
-        """Wait until the local state includes all writes acknowledged anywhere before this call. Raises Unavailable when no leader
-        responds, or when the local replica is missing or still catching up."""
+        """Wait until the local state includes all writes acknowledged anywhere before this call.
+        Raises Unavailable when no leader responds, or when the local replica is missing or still
+        catching up."""
         if self._dead is not None:
             raise journal_failed()
         if not self.fit(group):
-            raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
+            raise Unavailable(
+                "this node has no replica of the group to read from; retry, or ask another node"
+            )
         member, now_ms = self.members[group], self._now_ms()
         if member.raft.readable(now_ms):
             return
@@ -240,7 +282,8 @@ class ReplicatedEngine:
             if refusal is not None:
                 raise Unavailable("too many reads are waiting for this group; retry")
             if member.raft.role is not Role.LEADER:
-                member.reading = waiting  # one read index request per turn; a leader's lease may expire before the next read
+                # one read index request per turn; a leader's lease may expire before the next read
+                member.reading = waiting
             self._kick_soon()
         else:
             member.reading.append(future)
@@ -248,13 +291,15 @@ class ReplicatedEngine:
             async with asyncio.timeout(READ_SECONDS):
                 await future
         except TimeoutError:
-            raise Unavailable("this node has not caught up with acknowledged writes; retry, or ask another node") from None
+            raise Unavailable(
+                "this node has not caught up with acknowledged writes; retry, or ask another node"
+            ) from None
 
-    # --- what peers say --------------------------------------------------------------------------------------------------------
+    # --- what peers say ---------------------------------------------------------------------------
 
     def received(self, messages: Sequence[bytes], sender: int = 0) -> None:
-        """Process messages from a peer; those for unknown groups are dropped. Raises InvalidMessage at the end; an invalid message has
-        no effect."""
+        """Process messages from a peer; those for unknown groups are dropped. Raises InvalidMessage
+        at the end; an invalid message has no effect."""
         if self._dead is not None:
             return
         now_ms, senseless = self._now_ms(), None
@@ -262,7 +307,9 @@ class ReplicatedEngine:
             try:
                 message = decode_message(data)
                 if sender and message.sender != sender:
-                    raise InvalidMessage(f"a message of node {message.sender} came from node {sender}")
+                    raise InvalidMessage(
+                        f"a message of node {message.sender} came from node {sender}"
+                    )
                 member = self.members.get(message.group)
                 if member is None or not self._validator.accept(message, now_ms):
                     continue
@@ -291,13 +338,14 @@ class ReplicatedEngine:
             self._die(fault)
         self._kick_soon()
 
-    # --- leadership ------------------------------------------------------------------------------------------------------------
+    # --- leadership -------------------------------------------------------------------------------
 
     def is_leader(self, group: int) -> bool:
         return group in self.led
 
     def leader_of(self, group: int) -> int:
-        """Return the leader's node: 0 when it is unknown, or when this node was elected and is not ready yet."""
+        """Return the leader's node: 0 when it is unknown, or when this node was elected and is not
+        ready yet."""
         member = self.members.get(group)
         leader = 0 if member is None else member.raft.leader
         return 0 if leader == self.node and group not in self.led else leader
@@ -317,37 +365,53 @@ class ReplicatedEngine:
     def statuses(self) -> dict[int, Status]:
         return {number: member.raft.status() for number, member in self.members.items()}
 
-    # --- the journal -----------------------------------------------------------------------------------------------------------
+    # --- the journal ------------------------------------------------------------------------------
 
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> bool:
-        """Write the batches again at the journal's end and move their places there. Return False, and move nothing, if the disk is full."""
+        """Write the batches again at the journal's end and move their places there. Return False,
+        and move nothing, if the disk is full."""
         waiter = self._writes.copy(group, batches)
         self._kick_soon()
         return await waiter
 
     async def renew_states(self) -> None:
-        """Write terms and votes again, so that the segments that hold them can be released. Raises Unavailable when the disk is full."""
+        """Write terms and votes again, so that the segments that hold them can be released. Raises
+        Unavailable when the disk is full."""
         waiter = self._writes.renew(self.members.values(), self.departed)
         self._kick_soon()
         if not await waiter:
             raise Unavailable("the disk has no room for terms and votes; retrying later")
 
     async def wait_applied(self) -> None:
-        """Wait until all earlier local proposals are applied or lost. Raises Unavailable when the journal fails."""
-        pending = [part for member in self.members.values() for entry in (*member.proposals, *member.queue) for part in parts_of(entry)]
+        """Wait until all earlier local proposals are applied or lost. Raises Unavailable when the
+        journal fails."""
+        pending = [
+            part
+            for member in self.members.values()
+            for entry in (*member.proposals, *member.queue)
+            for part in parts_of(entry)
+        ]
         while any(part.token is not None for part in pending):
             await self._ends.wait(self._dead)
 
     async def drain(self) -> None:
         """Wait for requests in flight, for at most DRAIN_SECONDS, before a clean stop."""
         deadline = self._loop.time() + DRAIN_SECONDS
-        while self._dead is None and (self._writes.busy or self.inflight_bytes) and self._loop.time() < deadline:
+        while (
+            self._dead is None
+            and (self._writes.busy or self.inflight_bytes)
+            and self._loop.time() < deadline
+        ):
             await asyncio.sleep(0.005)
         for member in self.members.values():
-            self.give_up(member, OutcomeUnknown("this node is stopping; the append may or may not be applied"))
+            self.give_up(
+                member,
+                OutcomeUnknown("this node is stopping; the append may or may not be applied"),
+            )
 
     def give_up(self, member: Member, outcome: OutcomeUnknown) -> None:
-        """Answer all proposals that are in the log with this outcome. Their entries are still applied if they commit."""
+        """Answer all proposals that are in the log with this outcome. Their entries are still
+        applied if they commit."""
         lost = list(member.proposals)
         member.proposals.clear()
         self._answer_all(lost, outcome)
@@ -360,11 +424,16 @@ class ReplicatedEngine:
         self._deadlines.close()
         self._writes.close()
 
-    def snapshotted(self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int) -> None:
-        """Compact the log after a snapshot at `index` is on disk. Entries from the place `keep_from` on stay for followers that lag."""
+    def snapshotted(
+        self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int
+    ) -> None:
+        """Compact the log after a snapshot at `index` is on disk. Entries from the place
+        `keep_from` on stay for followers that lag."""
         member = self.members[number]
         snapshot = member.raft.snapshot_of(index, *size_and_identity)
-        member.raft.snapshotted(snapshot, min(member.first_from(keep_from), index + 1), self._now_ms())
+        member.raft.snapshotted(
+            snapshot, min(member.first_from(keep_from), index + 1), self._now_ms()
+        )
         member.release(member.raft.log.first)
         self._kick_soon()
 
@@ -372,11 +441,16 @@ class ReplicatedEngine:
         """Compact the log again while the last snapshot is still current."""
         raft = self.members[number].raft
         if raft.snapshot.index:
-            self.snapshotted(number, raft.snapshot.index, (raft.snapshot.size, raft.snapshot.identity), keep_from=keep_from)
+            self.snapshotted(
+                number,
+                raft.snapshot.index,
+                (raft.snapshot.size, raft.snapshot.identity),
+                keep_from=keep_from,
+            )
 
     def floor_of(self, number: int, *, unapplied: bool = False) -> int:
-        """Return the lowest journal place that the group's log uses or will use. With `unapplied`, only unapplied entries count; they
-        may be old if no quorum has them yet."""
+        """Return the lowest journal place that the group's log uses or will use. With `unapplied`,
+        only unapplied entries count; they may be old if no quorum has them yet."""
         member, settled = self.members[number], self.journal.settled
         place = member.place_of(member.group.applied_index + 1 if unapplied else member.first)
         return settled if place is None else min(place, settled)
@@ -398,7 +472,7 @@ class ReplicatedEngine:
         if self._dead is None:
             self._die(error)
 
-    # --- what the writes tell --------------------------------------------------------------------------------------------------
+    # --- what the writes tell ---------------------------------------------------------------------
 
     def gather(self) -> None:
         """Stage the proposals that arrived during the write."""
@@ -413,13 +487,15 @@ class ReplicatedEngine:
             self._turn()
 
     def refused(self, rafts: Iterable[Raft]) -> None:
-        """Handle a full disk: Raft stages its unwritten state again when there is room. Until then proposals are rejected, and
-        leaderships move to nodes that have room."""
+        """Handle a full disk: Raft stages its unwritten state again when there is room. Until then
+        proposals are rejected, and leaderships move to nodes that have room."""
         if self._dead is None:
             now_ms = self._now_ms()
             for raft in rafts:
                 gone = raft.unwritten(now_ms)
-                if gone and raft.group in self.members:  # a group of one: no other replica has the entries
+                if (
+                    gone and raft.group in self.members
+                ):  # a group of one: no other replica has the entries
                     self._answer_all(self.members[raft.group].cut(gone), Reply(Code.DISK_FULL))
             self.leadership.hand_over_all()
             self._turn()
@@ -427,7 +503,7 @@ class ReplicatedEngine:
     def room(self) -> None:
         self._kick_soon()
 
-    # --- turns -----------------------------------------------------------------------------------------------------------------
+    # --- turns ------------------------------------------------------------------------------------
 
     def _kick_soon(self) -> None:
         if not self._kicked and self._dead is None:
@@ -439,7 +515,9 @@ class ReplicatedEngine:
         if self._dead is None:
             try:
                 self._turn()
-            except BaseException as fault:  # the turn is incomplete: sent messages may refer to unwritten state
+            except (
+                BaseException
+            ) as fault:  # the turn is incomplete: sent messages may refer to unwritten state
                 self._die(fault)
 
     def _due(self, groups: list[int]) -> None:
@@ -486,7 +564,10 @@ class ReplicatedEngine:
             if refusal is None:
                 member.proposals.extend(entries)  # type: ignore[arg-type]
             elif refusal is ProposalRefused.OVERLOADED:
-                self._answer_all(entries, Unavailable("the group is behind: too many bytes are uncommitted; retry"))
+                self._answer_all(
+                    entries,
+                    Unavailable("the group is behind: too many bytes are uncommitted; retry"),
+                )
             else:
                 leader = member.raft.leader
                 self._answer_all(entries, NotLeader(0 if leader == self.node else leader))
@@ -506,16 +587,21 @@ class ReplicatedEngine:
         for futures in effects.reads:
             _settle(futures, None)
         for futures in effects.reads_failed:
-            _settle(futures, Unavailable("no leader is reachable; retry, or read with consistency=local"))
+            _settle(
+                futures,
+                Unavailable("no leader is reachable; retry, or read with consistency=local"),
+            )
         if effects.install or effects.chunks_wanted or effects.chunks_arrived or effects.load:
             self.on_snapshot_effects(member, effects)
         self._deadlines.put(effects.group, member.raft.deadline_ms)
 
-    # --- applying --------------------------------------------------------------------------------------------------------------
+    # --- applying ---------------------------------------------------------------------------------
 
     def _apply(self, member: Member) -> None:
         """Apply the entries that are committed and durable here."""
-        self.counters.entries += apply_committed(member, self.on_applied, self._answer, self.watched)
+        self.counters.entries += apply_committed(
+            member, self.on_applied, self._answer, self.watched
+        )
         member.raft.applied_to(member.group.applied_index)
         self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
         self._applied = True
@@ -533,7 +619,13 @@ class ReplicatedEngine:
                 self._answer_all(queued, NotLeader(self.leader_of(number)))
         lost = member.lost()
         if lost:
-            self._answer_all(lost, OutcomeUnknown("this node is no longer the group's leader; the append may or may not be applied"))
+            self._answer_all(
+                lost,
+                OutcomeUnknown(
+                    "this node is no longer the group's leader; the append may or may not be "
+                    "applied"
+                ),
+            )
         for look in self.on_leadership:
             look(number)
 
@@ -554,7 +646,7 @@ class ReplicatedEngine:
         """Report the error without raising it: one client or peer must not fail the others."""
         self._loop.call_exception_handler({"message": message, "exception": fault})
 
-    # --- failures --------------------------------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def _die(self, error: BaseException) -> None:
         self._dead = error
@@ -563,7 +655,12 @@ class ReplicatedEngine:
             member.leading = False
             queued, proposals = member.emptied()
             self._answer_all(queued, journal_failed())
-            self._answer_all(proposals, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
+            self._answer_all(
+                proposals,
+                OutcomeUnknown(
+                    "the journal could not be synced; the append may or may not be durable"
+                ),
+            )
         self.led.clear()
         self._ends.tell()
         self._fatal(error)

@@ -1,7 +1,9 @@
-"""The turn loop of one core: batch proposals, write and fsync them in a thread, then apply and answer them.
+"""The turn loop of one core: batch proposals, write and fsync them in a thread, then apply and
+answer them.
 
-Batching needs no timer: the next turn collects input while a write is in flight. An fsync error is fatal: the on-disk state is unknown
-until a restart reads it again. A full disk is not fatal: the turn is undone and rejected.
+Batching needs no timer: the next turn collects input while a write is in flight. An fsync error is
+fatal: the on-disk state is unknown until a restart reads it again. A full disk is not fatal: the
+turn is undone and rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.turn_ends import TurnEnds, journal_failed
 from polynya.replica import AppendRun, PendingEntry, Shard
 from polynya.replica.log import encode_command, encode_proposal
-from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, PRODUCE_BUNDLE_BYTES, Append, Batch, Command, Produce
+from polynya.stream.commands import (
+    BUNDLE_BYTES,
+    BUNDLE_COMMANDS_MAX,
+    PRODUCE_BUNDLE_BYTES,
+    Append,
+    Batch,
+    Command,
+    Produce,
+)
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.system.disk_pace import DiskPace
@@ -47,21 +57,27 @@ class CoreCounters:
 class StandaloneEngine:
     """The turn loop of a core without peers, which owns the shard and the journal.
 
-    All methods are called on the loop; one thread writes the journal. Invariant: at most one turn is being written, and nothing is staged
-    behind it."""
+    All methods are called on the loop; one thread writes the journal. Invariant: at most one turn
+    is being written, and nothing is staged behind it."""
 
-    def __init__(self, shard: Shard, journal: Journal, *, fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, shard: Shard, journal: Journal, *, fatal: Callable[[BaseException], None]
+    ) -> None:
         self.shard = shard
         self.journal = journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
-        self.watched: Collection[int] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
+        self.watched: Collection[
+            int
+        ] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
         self.on_turn: Callable[[], None] = lambda: None
         self.applied_place = journal.position  # every earlier entry is applied
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._proposals: list[PendingEntry] = []
-        self._runs: dict[int, AppendRun] = {}  # by group, the last run of appends, which the next append may join
+        self._runs: dict[
+            int, AppendRun
+        ] = {}  # by group, the last run of appends, which the next append may join
         self._writing: list[PendingEntry] = []  # entries of the turn that is being written
         self._copies: list[tuple[int, HotBatch]] = []
         self.inflight_bytes = 0  # commands proposed and not yet applied
@@ -72,19 +88,26 @@ class StandaloneEngine:
         self._dead: BaseException | None = None
         self._turns_begun = self._turns_ended = 0
         self._ends = TurnEnds()
-        self._queue: queue.SimpleQueue[tuple[WriteBatch, list[PendingEntry], Moves] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[WriteBatch, list[PendingEntry], Moves] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
         self._thread.start()
 
     def inflight_bytes_of(self, group: int) -> int:
         """Return the bytes of one group in flight. It scans every proposal, so call it rarely."""
         entries = (*self._proposals, *self._writing)
-        return sum(entry.size if type(entry) is AppendRun else len(entry.payload) for entry in entries if entry.group == group)
+        return sum(
+            entry.size if type(entry) is AppendRun else len(entry.payload)
+            for entry in entries
+            if entry.group == group
+        )
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose a command. `done` is called once, on the loop, perhaps before this returns.
 
-        It gets the reply, or Unavailable (never applied), or OutcomeUnknown. An encoding error is raised, and then nothing is proposed."""
+        It gets the reply, or Unavailable (never applied), or OutcomeUnknown. An encoding error is
+        raised, and then nothing is proposed."""
         if self._dead is not None:
             done(journal_failed())
             return
@@ -112,7 +135,14 @@ class StandaloneEngine:
         """Add a separate entry, which later appends may join."""
         if isinstance(command, Append | Produce):
             entry: PendingEntry = AppendRun(
-                group, command, payload, None, commands=[command], payloads=[payload], tokens=[done], size=len(payload)
+                group,
+                command,
+                payload,
+                None,
+                commands=[command],
+                payloads=[payload],
+                tokens=[done],
+                size=len(payload),
             )
             self._runs[group] = cast("AppendRun", entry)
         else:
@@ -127,7 +157,8 @@ class StandaloneEngine:
         return await future
 
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> None:
-        """Write the batches again at the journal's end and move their places there, so that old segments can be released.
+        """Write the batches again at the journal's end and move their places there, so that old
+        segments can be released.
 
         When the disk is full they stay where they are."""
         self._copies += [(group, batch) for batch in batches]
@@ -136,7 +167,8 @@ class StandaloneEngine:
         await self.wait_applied()
 
     async def wait_applied(self) -> None:
-        """Wait until all earlier proposals are applied or rejected. Raises Unavailable when the journal fails."""
+        """Wait until all earlier proposals are applied or rejected. Raises Unavailable when the
+        journal fails."""
         goal = self._turns_begun + bool(self._proposals or self._copies)
         while self._turns_ended < goal:
             await self._ends.wait(self._dead)
@@ -151,7 +183,7 @@ class StandaloneEngine:
         self._queue.put(None)
         self._thread.join()
 
-    # --- turns -----------------------------------------------------------------------------------------------------------------
+    # --- turns ------------------------------------------------------------------------------------
 
     def _kick_soon(self) -> None:
         self._kicked = True
@@ -162,7 +194,9 @@ class StandaloneEngine:
         if not self._busy and self._dead is None and (self._proposals or self._copies):
             try:
                 self._start_turn()
-            except BaseException as fault:  # the turn is half staged: its indexes and places are assigned
+            except (
+                BaseException
+            ) as fault:  # the turn is half staged: its indexes and places are assigned
                 self._die(fault, [])
 
     def _start_turn(self) -> None:
@@ -177,7 +211,10 @@ class StandaloneEngine:
                 entry.join()
         self.shard.number(entries)
         self.journal.stage_all(entries, FrameKind.COMMAND)
-        moves = [(batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for group, batch in copies]
+        moves = [
+            (batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch)))
+            for group, batch in copies
+        ]
         written = self.journal.take()
         assert written is not None, "a turn has something to write"
         self._queue.put((written, entries, moves))
@@ -195,7 +232,13 @@ class StandaloneEngine:
             except RuntimeError:  # the loop is closed
                 return
 
-    def _written(self, batch: WriteBatch, entries: list[PendingEntry], moves: Moves, error: BaseException | None) -> None:
+    def _written(
+        self,
+        batch: WriteBatch,
+        entries: list[PendingEntry],
+        moves: Moves,
+        error: BaseException | None,
+    ) -> None:
         if self._dead is not None:
             return
         try:
@@ -266,7 +309,9 @@ class StandaloneEngine:
 
     def _report(self, fault: Exception) -> None:
         """Report the error without raising it: one client's callback must not fail the others."""
-        self._loop.call_exception_handler({"message": "an answer could not be given", "exception": fault})
+        self._loop.call_exception_handler(
+            {"message": "an answer could not be given", "exception": fault}
+        )
 
     def _end_turn(self, batch: WriteBatch) -> None:
         self._turns_ended += batch.durable
@@ -292,7 +337,7 @@ class StandaloneEngine:
             self._busy = True
             self._queue.put((mark, [], []))
 
-    # --- failures --------------------------------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def _refused(self, batch: WriteBatch, entries: list[PendingEntry]) -> None:
         """Undo the turn: the disk is full and the write was rolled back."""
@@ -310,7 +355,10 @@ class StandaloneEngine:
         self._writing, self._writing_bytes, self.inflight_bytes = [], 0, 0
         waiting, self._proposals = self._proposals, []
         self._runs.clear()
-        self._answer_all(entries, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
+        self._answer_all(
+            entries,
+            OutcomeUnknown("the journal could not be synced; the append may or may not be durable"),
+        )
         self._answer_all(waiting, journal_failed())
         self._ends.tell()
         self._fatal(error)
@@ -318,4 +366,6 @@ class StandaloneEngine:
 
 def copy_of(hot: HotBatch) -> bytes:
     """Return the encoding that `read_payload` expects at the batch's new place."""
-    return encode_command(Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc)))
+    return encode_command(
+        Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc))
+    )

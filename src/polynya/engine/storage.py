@@ -1,4 +1,5 @@
-"""Open the journal and the snapshots of a core at start, and restore the state machines of its groups from them."""
+"""Open the journal and the snapshots of a core at start, and restore the state machines of its
+groups from them."""
 
 from __future__ import annotations
 
@@ -17,13 +18,28 @@ from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.snapshots.transfer import PayloadReader
 from polynya.engine.standalone import KIND_COPY
-from polynya.raft import Configuration, Entry, HardState, Recovery, RestoredMember, decode_configuration
+from polynya.raft import (
+    Configuration,
+    Entry,
+    HardState,
+    Recovery,
+    RestoredMember,
+    decode_configuration,
+)
 from polynya.raft import EntryKind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
-from polynya.wal import Files, FrameKind, Journal, JournalEntry, OsFiles, SnapshotStore, has_segments
+from polynya.wal import (
+    Files,
+    FrameKind,
+    Journal,
+    JournalEntry,
+    OsFiles,
+    SnapshotStore,
+    has_segments,
+)
 from polynya.wal.snapshots import SUFFIX, SnapshotLink
 
 _ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
@@ -33,8 +49,10 @@ log = logging.getLogger("polynya.storage")
 class Storage(msgspec.Struct):
     """The opened state of one core.
 
-    `log_ms`: the largest timestamp found, from which log time continues. `restored`: the replicated groups, whose logs are applied up to
-    their snapshots; empty on a standalone node. `departed`: the hard states of dropped replicas. `chains`: the snapshots on disk."""
+    `log_ms`: the largest timestamp found, from which log time continues. `restored`: the replicated
+      groups, whose logs are applied up to
+    their snapshots; empty on a standalone node. `departed`: the hard states of dropped replicas.
+    `chains`: the snapshots on disk."""
 
     journal: Journal
     snapshots: SnapshotStore
@@ -56,15 +74,26 @@ def open_storage(  # noqa: PLR0913
     segment_bytes: int = JOURNAL_SEGMENT_BYTES,
     membership: Membership | None = None,
 ) -> Storage:
-    """Recover the groups `g % cores == core` (including group 0, the meta group), or those of them that have a replica here.
+    """Recover the groups `g % cores == core` (including group 0, the meta group), or those of them
+    that have a replica here.
 
     Raises CorruptData with the position of the damage."""
     refuse_lost_journal(folder, files)
-    journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
+    journal = Journal.open(
+        folder / "journal",
+        journal_id=journal_id_of(cluster_id, core),
+        segment_bytes=segment_bytes,
+        files=files,
+    )
     for cut in journal.cuts:
         log.warning(
             "truncated the torn tail of a journal segment",
-            extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason},
+            extra={
+                "path": str(cut.path),
+                "offset": cut.offset,
+                "bytes": cut.length,
+                "reason": cut.reason,
+            },
         )
     snapshots = SnapshotStore(folder / "snapshots", files=files)
     storage = Storage(journal, snapshots, Shard(), 0)
@@ -85,7 +114,8 @@ def open_storage(  # noqa: PLR0913
 
 
 def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
-    """Check that a core with snapshots still has its journal, which alone holds the latest entries and votes. Raises CorruptData."""
+    """Check that a core with snapshots still has its journal, which alone holds the latest entries
+    and votes. Raises CorruptData."""
     files = OsFiles() if files is None else files
     journal, snapshots = folder / "journal", folder / "snapshots"
     if has_segments(journal, files):
@@ -96,7 +126,8 @@ def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
         return
     if any(name.endswith(SUFFIX) for name in names):
         raise CorruptData(
-            f"the journal in {journal} is missing, but the snapshots in {snapshots} need it. Nothing was changed. Restore the journal "
+            f"the journal in {journal} is missing, but the snapshots in {snapshots} need it. "
+            "Nothing was changed. Restore the journal "
             "files from a copy taken at the same time as the snapshots"
         )
 
@@ -108,8 +139,12 @@ def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLin
     journal = storage.journal
 
     machine = Machine.restore(merge(storage.snapshots.chain(number)), PayloadReader(journal))
-    storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
-    storage.chains[number] = SnapshotChain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
+    storage.shard.groups[number] = Group(
+        number, machine, term=links[-1].term, index=links[-1].index
+    )
+    storage.chains[number] = SnapshotChain(
+        tuple(links), machine.needed_places(), hot_bytes_of(machine)
+    )
     storage.log_ms = max(storage.log_ms, machine.log_ms)
 
 
@@ -129,7 +164,8 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
 def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
     """Return the error for an unknown entry kind; its checksum is valid."""
     return ConfigError(
-        f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release: start this node with the "
+        f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind "
+        f"{entry.kind}, unknown to this release: start this node with the "
         "release that wrote it, or a newer one; nothing was changed"
     )
 
@@ -140,9 +176,13 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
     for frame in journal.entries():
         recovery = recoveries.get(frame.group)
         if recovery is None:
-            raise CorruptData(f"the journal holds group {frame.group}, which this core does not own")
+            raise CorruptData(
+                f"the journal holds group {frame.group}, which this core does not own"
+            )
         if frame.kind in _ENTRIES:
-            recovery.entry(Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place))
+            recovery.entry(
+                Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place)
+            )
         elif frame.kind == RaftKind.HARD_STATE:
             recovery.hard_state(hard_state_of(frame.term, frame.index, frame.payload))
         elif frame.kind == RaftKind.RESET:
@@ -157,7 +197,8 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
 
 
 def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Membership) -> None:
-    """Restore the replica of a group, if this node has one. The leader later tells which entries after the snapshot are committed."""
+    """Restore the replica of a group, if this node has one. The leader later tells which entries
+    after the snapshot are committed."""
     number, born = recovery.group, membership.born_with(recovery.group)
     if recovery.departed is not None:
         storage.departed[number] = recovery.departed

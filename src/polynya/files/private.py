@@ -13,12 +13,14 @@ Refused = list[tuple[str, str]]  # path, reason
 
 
 def keep_private() -> None:
-    """Set the umask of this process and its children, so that only its user may read their files."""
+    """Set the umask of this process and its children, so that only its user may read their
+    files."""
     os.umask(UMASK)
 
 
 def tighten(paths: Iterable[Path], *, deep: bool = True) -> Refused:
-    """Remove group and other permissions from files and directories, with `deep` recursively. Returns the failures.
+    """Remove group and other permissions from files and directories, with `deep` recursively.
+    Returns the failures.
 
     Links in a directory are not followed. A file that disappears meanwhile is not a failure."""
     refused: Refused = []

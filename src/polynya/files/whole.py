@@ -12,11 +12,17 @@ from pathlib import Path
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600, prepare: Callable[[int], None] = lambda descriptor: None) -> None:
+def write_whole(
+    path: Path,
+    data: bytes,
+    *,
+    mode: int = 0o600,
+    prepare: Callable[[int], None] = lambda descriptor: None,
+) -> None:
     """Replace or create a file durably: temporary file, fsync, rename, fsync of the directory.
 
-    `mode` is subject to the umask. `prepare` gets the new file's descriptor before the rename. Raises OSError; the file is then
-    unchanged, unless only the directory's fsync failed."""
+    `mode` is subject to the umask. `prepare` gets the new file's descriptor before the rename.
+    Raises OSError; the file is then unchanged, unless only the directory's fsync failed."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -34,7 +40,8 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o600, prepare: Callable
 
 
 def make_folder(path: Path, *, mode: int = 0o777) -> None:
-    """Make a directory and its missing parents durably; an existing one stays as it is. `mode` applies to the last. Raises OSError."""
+    """Make a directory and its missing parents durably; an existing one stays as it is. `mode`
+    applies to the last. Raises OSError."""
     path = path.absolute()
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode=mode, parents=True, exist_ok=True)

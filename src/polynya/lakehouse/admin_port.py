@@ -8,7 +8,8 @@ NEAR_SECONDS = 2.0  # response timeout on the loopback
 
 
 def near_admin(port: int, start: str) -> str:
-    """Return the admin URL on this machine's loopback, or "" if the node with start id `start` is not the one there.
+    """Return the admin URL on this machine's loopback, or "" if the node with start id `start` is
+    not the one there.
 
     The request carries no token, because only the right node may see it.
     """
@@ -22,4 +23,7 @@ def near_admin(port: int, start: str) -> str:
 
 def far_refusal(server: str) -> str:
     """Return the message for requests from another machine."""
-    return f"the admin port of {server} listens only on its own machine: run the command there, or set admin_listen"
+    return (
+        f"the admin port of {server} listens only on its own machine: run the command there, or "
+        "set admin_listen"
+    )

@@ -1,4 +1,5 @@
-"""Map pyarrow's arrays of JSON fields to the table's columns: choose the type to parse a field as, and split its values."""
+"""Map pyarrow's arrays of JSON fields to the table's columns: choose the type to parse a field as,
+and split its values."""
 
 from __future__ import annotations
 
@@ -49,25 +50,43 @@ def arrow_type(column: Column) -> pa.DataType:
     return _SCALARS[column.type]
 
 
-def parse_fields(columns: Sequence[Column], shape: dict[str, str], path: str = "") -> list[pa.Field]:
-    """Return the schema for pyarrow's JSON reader: one type per field, chosen by the hints of `shape`."""
-    return [pa.field(field, _parse_type(there, shape, f"{path}{field}")) for field, there in by_field(columns).items()]
+def parse_fields(
+    columns: Sequence[Column], shape: dict[str, str], path: str = ""
+) -> list[pa.Field]:
+    """Return the schema for pyarrow's JSON reader: one type per field, chosen by the hints of
+    `shape`."""
+    return [
+        pa.field(field, _parse_type(there, shape, f"{path}{field}"))
+        for field, there in by_field(columns).items()
+    ]
 
 
 def assemble(
-    columns: Sequence[Column], found: dict[str, pa.Array], count: int, shape: dict[str, str], redo: Mask, path: str = ""
+    columns: Sequence[Column],
+    found: dict[str, pa.Array],
+    count: int,
+    shape: dict[str, str],
+    redo: Mask,
+    path: str = "",
 ) -> list[pa.Array]:
-    """Build the columns' arrays from the parsed fields. Set `redo` where a value fits no column or is uncertain."""
+    """Build the columns' arrays from the parsed fields. Set `redo` where a value fits no column or
+    is uncertain."""
     made: dict[str, pa.Array] = {}
     for field, there in by_field(columns).items():
         array = found.get(field)
         if array is not None:
             made |= _field(there, array, shape, redo, f"{path}{field}")
-    return [made[column.name] if column.name in made else pa.nulls(count, arrow_type(column)) for column in columns]
+    return [
+        made[column.name] if column.name in made else pa.nulls(count, arrow_type(column))
+        for column in columns
+    ]
 
 
-def unknown_rows(columns: Sequence[Column], found: dict[str, pa.Array], mask: Mask, *, most: int, depth: int = 1) -> None:
-    """Set `mask` where a field without a column has a value that may have a type, for up to `most` rows per field."""
+def unknown_rows(
+    columns: Sequence[Column], found: dict[str, pa.Array], mask: Mask, *, most: int, depth: int = 1
+) -> None:
+    """Set `mask` where a field without a column has a value that may have a type, for up to `most`
+    rows per field."""
     fields = by_field(columns)
     for field, array in found.items():
         there = fields.get(field)
@@ -83,7 +102,11 @@ def _parse_type(there: dict[str, Column], shape: dict[str, str], path: str) -> p
     if group == "number":
         if LONG not in there:
             return pa.float64()  # a decimal's rows are decoded one by one
-        return pa.int64() if DOUBLE not in there or shape.get(f"{path} number") == LONG else pa.float64()
+        return (
+            pa.int64()
+            if DOUBLE not in there or shape.get(f"{path} number") == LONG
+            else pa.float64()
+        )
     if group == STRING:
         return pa.string()
     if group == BOOLEAN:
@@ -100,15 +123,19 @@ def _group(there: dict[str, Column], shape: dict[str, str], path: str) -> str:
     return hint if hint in groups else groups[0]
 
 
-def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], redo: Mask, path: str) -> dict[str, pa.Array]:
+def _field(
+    there: dict[str, Column], array: pa.Array, shape: dict[str, str], redo: Mask, path: str
+) -> dict[str, pa.Array]:
     """Return one parsed field's arrays by column name."""
     kind = array.type
     if pa.types.is_floating(kind):
-        redo |= _numpy(pc.invert(pc.fill_null(pc.is_finite(array), True)))  # the reader accepts NaN, which is not JSON
+        # the reader accepts NaN, which is not JSON
+        redo |= _numpy(pc.invert(pc.fill_null(pc.is_finite(array), True)))
     if pa.types.is_float64(kind) and LONG in there:
         return _split_numbers(there, array, redo)
     if pa.types.is_floating(kind):
-        redo |= _numpy(pc.fill_null(pc.greater_equal(pc.abs(array), float(EXACT_MAX)), False))  # perhaps rounded
+        # perhaps rounded
+        redo |= _numpy(pc.fill_null(pc.greater_equal(pc.abs(array), float(EXACT_MAX)), False))
         if DECIMAL in there:
             redo |= _numpy(pc.fill_null(pc.equal(pc.floor(array), array), False))
         if DOUBLE in there:
@@ -127,7 +154,8 @@ def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], red
 
 
 def _split_numbers(there: dict[str, Column], array: pa.Array, redo: Mask) -> dict[str, pa.Array]:
-    """Move whole numbers to the long column. Mark numbers too large to be exact as a double for redo."""
+    """Move whole numbers to the long column. Mark numbers too large to be exact as a double for
+    redo."""
     sizes = pc.abs(array)
     large = pc.fill_null(pc.greater_equal(sizes, float(EXACT_MAX)), False)
     redo |= _numpy(large)
@@ -146,13 +174,19 @@ def _split_strings(there: dict[str, Column], array: pa.Array, redo: Mask) -> dic
     made = {there[TIME].name: times}
     if STRING in there:
         nothing = pa.scalar(None, array.type)
-        made[there[STRING].name] = pa.nulls(len(array), array.type) if others is None else pc.if_else(others, array, nothing)
+        made[there[STRING].name] = (
+            pa.nulls(len(array), array.type)
+            if others is None
+            else pc.if_else(others, array, nothing)
+        )
     elif others is not None:
         redo |= _numpy(others)
     return made
 
 
-def _struct(column: Column, array: pa.Array, shape: dict[str, str], redo: Mask, path: str) -> pa.Array:
+def _struct(
+    column: Column, array: pa.Array, shape: dict[str, str], redo: Mask, path: str
+) -> pa.Array:
     found = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
     children = assemble(column.children, found, len(array), shape, redo, f"{path}\0")
     return pa.StructArray.from_arrays(children, fields=list(arrow_type(column)), mask=_nulls(array))
@@ -164,10 +198,14 @@ def _list(column: Column, array: pa.Array, redo: Mask) -> pa.Array:
     values = _field({element.type: element}, array.values, {}, again, "")[element.name]
     if again.any():
         redo |= _parents(array, again)
-    return pa.ListArray.from_arrays(array.offsets, values, type=arrow_type(column), mask=_nulls(array))
+    return pa.ListArray.from_arrays(
+        array.offsets, values, type=arrow_type(column), mask=_nulls(array)
+    )
 
 
-def _unknown_within(there: dict[str, Column], array: pa.Array, mask: Mask, most: int, depth: int) -> None:
+def _unknown_within(
+    there: dict[str, Column], array: pa.Array, mask: Mask, most: int, depth: int
+) -> None:
     if pa.types.is_struct(array.type) and STRUCT in there:
         found = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         unknown_rows(there[STRUCT].children, found, mask, most=most, depth=depth + 1)
@@ -188,7 +226,8 @@ def _has_type(kind: pa.DataType, depth: int) -> bool:
 
 
 def _typed_rows(array: pa.Array, depth: int) -> Mask:
-    """Mark values other than null, {} and []. A non-empty list is marked without a look at its elements; the slow path checks them."""
+    """Mark values other than null, {} and []. A non-empty list is marked without a look at its
+    elements; the slow path checks them."""
     if not _has_type(array.type, depth):
         return np.zeros(len(array), np.bool_)
     if pa.types.is_struct(array.type):

@@ -1,4 +1,5 @@
-"""The object store for drivers and tasks: blocking calls, streamed uploads, and the URIs in table metadata."""
+"""The object store for drivers and tasks: blocking calls, streamed uploads, and the URIs in table
+metadata."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from polynya.objectstore.settings import s3_config
 
 _UPLOAD_BUFFER_BYTES = 8 << 20
 _FOLDERS: set[str] = set()  # folders whose names up to the root this process has synced
-CREDENTIALS = {"s3_access_key_id": "ACCESS_KEY_ID", "s3_secret_access_key": "SECRET_ACCESS_KEY", "s3_session_token": "SESSION_TOKEN"}
+CREDENTIALS = {
+    "s3_access_key_id": "ACCESS_KEY_ID",
+    "s3_secret_access_key": "SECRET_ACCESS_KEY",
+    "s3_session_token": "SESSION_TOKEN",
+}
 
 
 class Upload(Protocol):
@@ -30,12 +35,14 @@ class Upload(Protocol):
 
 
 class Blobs(Protocol):
-    """Objects by key; several threads may read. Raises NotFound, AlreadyExists, StoreUnavailable of `polynya.objectstore`."""
+    """Objects by key; several threads may read. Raises NotFound, AlreadyExists, StoreUnavailable of
+    `polynya.objectstore`."""
 
     def get(self, key: str) -> bytes: ...
     def get_range(self, key: str, start: int, length: int) -> bytes: ...
     def put(self, key: str, data: bytes) -> None:
-        """Create an object. The same bytes from an own earlier attempt count as success; other bytes raise AlreadyExists."""
+        """Create an object. The same bytes from an own earlier attempt count as success; other
+        bytes raise AlreadyExists."""
         ...
 
     def open_upload(self, key: str) -> Upload: ...
@@ -55,22 +62,33 @@ class Blobs(Protocol):
 
 
 def open_blobs(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> Blobs:
-    """Open the store of a plan with the runner's own credentials. Raises ConfigError if it cannot be reached from here."""
+    """Open the store of a plan with the runner's own credentials. Raises ConfigError if it cannot
+    be reached from here."""
     if settings.backend == "local":
         if not os.path.isdir(settings.root):
             raise ConfigError(
-                f"the server keeps its objects in the folder {settings.root}, which is not on this machine: "
+                f"the server keeps its objects in the folder {settings.root}, which is not on "
+                "this machine: "
                 "run this on the server's machine, or give the server an S3 store"
             )
         return LocalBlobs(settings.root, shared=settings.shared)
     if settings.backend == "s3":
         return S3Blobs(settings, environment)
-    raise ConfigError(f"tables need an object store of the kind 'local' or 's3'; the server's is '{settings.backend}'")
+    raise ConfigError(
+        "tables need an object store of the kind 'local' or 's3'; the server's is "
+        f"'{settings.backend}'"
+    )
 
 
-def with_credentials(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> StoreSettings:
-    """Return the server's S3 settings with the runner's own credentials: `POLYNYA_COLD_S3_…`, else the standard AWS chain."""
-    own = {name: environment.get(f"POLYNYA_COLD_S3_{key}") or getattr(settings, name) for name, key in CREDENTIALS.items()}
+def with_credentials(
+    settings: StoreSettings, environment: Mapping[str, str] = os.environ
+) -> StoreSettings:
+    """Return the server's S3 settings with the runner's own credentials: `POLYNYA_COLD_S3_…`, else
+    the standard AWS chain."""
+    own = {
+        name: environment.get(f"POLYNYA_COLD_S3_{key}") or getattr(settings, name)
+        for name, key in CREDENTIALS.items()
+    }
     return msgspec.structs.replace(settings, root=settings.root.strip("/"), **own)
 
 
@@ -120,7 +138,11 @@ class LocalBlobs:
     def list_keys(self, folder: str) -> list[str]:
         found = []
         for path, _, names in os.walk(os.path.join(self.root, folder)):
-            found += [os.path.relpath(os.path.join(path, name), self.root) for name in names if not name.startswith(".")]
+            found += [
+                os.path.relpath(os.path.join(path, name), self.root)
+                for name in names
+                if not name.startswith(".")
+            ]
         return sorted(found)
 
     def sync_folder(self, folder: str) -> None:
@@ -129,7 +151,11 @@ class LocalBlobs:
         for level in accumulate(folder.split("/"), os.path.join, initial=self.root):
             self._files.share(level)
         with os.scandir(path) as entries:
-            new = [entry.path for entry in entries if entry.is_file() and entry.path not in self._synced]
+            new = [
+                entry.path
+                for entry in entries
+                if entry.is_file() and entry.path not in self._synced
+            ]
         for name in new:
             descriptor = os.open(name, os.O_RDONLY)
             try:
@@ -183,12 +209,14 @@ class LocalBlobs:
 
 
 class _LocalUpload:
-    """A file that gets its name only when it is complete, because a backup copies every file that it sees."""
+    """A file that gets its name only when it is complete, because a backup copies every file that
+    it sees."""
 
     def __init__(self, path: str, temporary: str, files: Files) -> None:
         self._path, self._temporary = path, temporary
         self._files = files
-        self._file = os.fdopen(files.create(temporary), "wb", 1 << 20)  # closed by `close` or `abort`
+        # closed by `close` or `abort`
+        self._file = os.fdopen(files.create(temporary), "wb", 1 << 20)
 
     def write(self, data: Any) -> int:
         return self._file.write(data)
@@ -208,22 +236,35 @@ class _LocalUpload:
 
 
 class S3Blobs:
-    """A bucket through obstore, opened in the process that uses it, because obstore does not survive a fork."""
+    """A bucket through obstore, opened in the process that uses it, because obstore does not
+    survive a fork."""
 
-    def __init__(self, settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, settings: StoreSettings, environment: Mapping[str, str] = os.environ
+    ) -> None:
         from obstore.store import S3Store
 
         self._settings = with_credentials(settings, environment)
         self._config = s3_config(self._settings, environment)
         plain: Any = {"allow_http": True} if settings.s3_endpoint.startswith("http://") else {}
-        self._store = S3Store(settings.s3_bucket, prefix=self._settings.root or None, config=cast(Any, self._config), client_options=plain)
-        self._base = "/".join(filter(None, [f"s3://{settings.s3_bucket}", self._settings.root])) + "/"
+        self._store = S3Store(
+            settings.s3_bucket,
+            prefix=self._settings.root or None,
+            config=cast(Any, self._config),
+            client_options=plain,
+        )
+        self._base = (
+            "/".join(filter(None, [f"s3://{settings.s3_bucket}", self._settings.root])) + "/"
+        )
 
     def get(self, key: str) -> bytes:
         return self._call(lambda obstore: bytes(obstore.get(self._store, key).bytes()), key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        data = self._call(lambda obstore: bytes(obstore.get_range(self._store, key, start=start, length=length)), key)
+        data = self._call(
+            lambda obstore: bytes(obstore.get_range(self._store, key, start=start, length=length)),
+            key,
+        )
         if len(data) != length:
             raise ValueError(f"{key} ends after {len(data)} of the {length} bytes from {start}")
         return data
@@ -232,17 +273,30 @@ class S3Blobs:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            self._call(lambda obstore: obstore.put(self._store, key, data, mode="create", use_multipart=False), key)
+            self._call(
+                lambda obstore: obstore.put(
+                    self._store, key, data, mode="create", use_multipart=False
+                ),
+                key,
+            )
         except (AlreadyExistsError, PreconditionError):
             if self.get(key) != data:
                 raise AlreadyExists(key) from None
 
     def open_upload(self, key: str) -> Upload:
-        return self._call(lambda obstore: _S3Upload(obstore.open_writer(self._store, key, buffer_size=_UPLOAD_BUFFER_BYTES)), key)
+        return self._call(
+            lambda obstore: _S3Upload(
+                obstore.open_writer(self._store, key, buffer_size=_UPLOAD_BUFFER_BYTES)
+            ),
+            key,
+        )
 
     def list_keys(self, folder: str) -> list[str]:
         return self._call(
-            lambda obstore: sorted(meta["path"] for page in obstore.list(self._store, prefix=folder) for meta in page), folder
+            lambda obstore: sorted(
+                meta["path"] for page in obstore.list(self._store, prefix=folder) for meta in page
+            ),
+            folder,
         )
 
     def sync_folder(self, folder: str) -> None:
@@ -287,7 +341,8 @@ class _S3Upload:
         self._writer.close()
 
     def abort(self) -> None:
-        """Do nothing: an unfinished multipart upload is no object, and a lifecycle rule of the bucket removes it."""
+        """Do nothing: an unfinished multipart upload is no object, and a lifecycle rule of the
+        bucket removes it."""
 
 
 def _below(uri: str, base: str) -> str:

@@ -31,11 +31,23 @@ PARTS = ("main", "dlq")
 Progress = Callable[[str, str], None]
 """A callback with the name of the finished step (`STEPS`) and a sentence about it."""
 
-STEPS = ("planned", "schema", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "delta-dlq")
+STEPS = (
+    "planned",
+    "schema",
+    "plan-object",
+    "ran",
+    "result-object",
+    "staged-main",
+    "staged-dlq",
+    "pointer",
+    "delta-main",
+    "delta-dlq",
+)
 
 
 class RangesFailed(PolynyaError):
-    """Ranges of the plan cannot be read. Report them, which abandons the job, and request a new plan."""
+    """Ranges of the plan cannot be read. Report them, which abandons the job, and request a new
+    plan."""
 
     def __init__(self, ranges: list[FailedRange]) -> None:
         super().__init__("; ".join(map(told_failure, ranges)))
@@ -46,7 +58,10 @@ def told_failure(failed: FailedRange) -> str:
     """Return a failed range in words: stream, records, object, offset and reason."""
     last = failed.record + failed.records - 1
     records = f"record {last}" if failed.records == 1 else f"records {failed.record} to {last}"
-    return f"{records} of stream '{failed.stream}' (object {failed.pack}, offset {failed.offset}): {failed.reason}"
+    return (
+        f"{records} of stream '{failed.stream}' (object {failed.pack}, offset {failed.offset}): "
+        f"{failed.reason}"
+    )
 
 
 class Runner(Protocol):
@@ -92,7 +107,9 @@ class Result(msgspec.Struct, frozen=True):
     parts: dict[str, FormatCommit]
     version: int = 1
     seconds: float = 0.0  # from the plan to the written files
-    uncovered: list[str] = []  # fields without a column, as far as samples showed; at most UNCOVERED_MAX
+    uncovered: list[
+        str
+    ] = []  # fields without a column, as far as samples showed; at most UNCOVERED_MAX
 
 
 class JobOutcome(msgspec.Struct, frozen=True):
@@ -106,23 +123,39 @@ class JobOutcome(msgspec.Struct, frozen=True):
     ours: bool  # False: another driver's attempt was committed
 
 
-def run_job(plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress) -> JobOutcome:
-    """Run a plan to its end. Every step is idempotent. Raises the errors of the store, the runner and the coordinator."""
+def run_job(
+    plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress
+) -> JobOutcome:
+    """Run a plan to its end. Every step is idempotent. Raises the errors of the store, the runner
+    and the coordinator."""
     check_plan(plan)
-    progress("planned", f"job {plan.job} of '{plan.table.name}': {len(plan.ranges)} ranges, {_size(plan)}")
+    progress(
+        "planned",
+        f"job {plan.job} of '{plan.table.name}': {len(plan.ranges)} ranges, {_size(plan)}",
+    )
     repair(blobs, plan.table)
     key = find_result(blobs, plan)
     if not key:
         key = _produce(plan, runner, blobs, progress)
     result = load_result(blobs, key)
     request = _staged(plan, result, key, blobs, progress)
-    with finish_first(f"job {plan.job} of '{plan.table.name}' may be in Iceberg and not yet in Delta; the next run completes it"):
+    with finish_first(
+        f"job {plan.job} of '{plan.table.name}' may be in Iceberg and not yet in Delta; the next "
+        "run completes it"
+    ):
         table = coordinator.commit(plan.table.name, request)
         ours = table.result == key
         another = f"another driver committed first: '{plan.table.name}' is at job {table.job}"
         progress("pointer", f"job {plan.job} is in Iceberg" if ours else another)
         repair(blobs, table, progress)
-    return JobOutcome(table, plan.job, result.rows, result.dead_rows, sum(part.length for part in plan.ranges), ours)
+    return JobOutcome(
+        table,
+        plan.job,
+        result.rows,
+        result.dead_rows,
+        sum(part.length for part in plan.ranges),
+        ours,
+    )
 
 
 def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> None:
@@ -135,7 +168,14 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
             part = result.parts[name]
             location = f"{result.location}/{name}"
             schema = pa.ipc.read_schema(pa.BufferReader(part.arrow_schema))
-            delta.append(blobs, location, delta.app_id(result.uid, name), result.job, schema=schema, files=part.files)
+            delta.append(
+                blobs,
+                location,
+                delta.app_id(result.uid, name),
+                result.job,
+                schema=schema,
+                files=part.files,
+            )
         if progress:
             progress(f"delta-{name}", f"job {last.job} is in Delta ({name})")
 
@@ -143,7 +183,9 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
 def find_result(blobs: Blobs, plan: JobPlan) -> str:
     """Return the key of a result that any driver stored for exactly these ranges, or ""."""
     for key in blobs.list_keys(_folder(plan)):
-        if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(plan):
+        if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(
+            plan
+        ):
             return key
     return ""
 
@@ -157,18 +199,23 @@ def load_result(blobs: Blobs, key: str) -> Result:
 
 def fingerprint(plan: JobPlan) -> str:
     """Return a hash of the plan's ranges and base, equal for all attempts at one job."""
-    matter = msgspec.json.encode([plan.table.uid, plan.job, plan.table.iceberg, plan.table.iceberg_dlq, plan.ranges])
+    matter = msgspec.json.encode(
+        [plan.table.uid, plan.job, plan.table.iceberg, plan.table.iceberg_dlq, plan.ranges]
+    )
     return hashlib.blake2b(matter, digest_size=16).hexdigest()
 
 
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
-    """Run the tasks, again with a wider schema if they ask for it. Return the key of the result object."""
+    """Run the tasks, again with a wider schema if they ask for it. Return the key of the result
+    object."""
     begin = time.monotonic()
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
     fixed = fix_schema(blobs, plan, previous.columns if previous else [])
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
-        job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
+        job = make_job(
+            blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last
+        )
         if fixed.decided:
             progress("columns", _decisions(fixed))
         progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
@@ -183,7 +230,9 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         if not wishes:
             break
         fixed = widened(fixed, wishes)
-        progress("schema", f"{len(wishes)} more fields were found: running again with columns for them")
+        progress(
+            "schema", f"{len(wishes)} more fields were found: running again with columns for them"
+        )
     progress("ran", f"{sum(result.records for result in results):,} records")
     known = {*fixed.uncovered, *(previous.uncovered if previous else ())} - set(paths(job.columns))
     made = msgspec.structs.replace(
@@ -198,19 +247,35 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
 
 
 def _decisions(fixed: Fixed) -> str:
-    """Return the new columns in words: their types, and how many of the sampled values have them."""
+    """Return the new columns in words: their types, and how many of the sampled values have
+    them."""
     told, more = fixed.decided[:DECIDED_TOLD], len(fixed.decided) - DECIDED_TOLD
-    return f"new, with their share of the sampled values: {', '.join(told)}" + (f", and {more:,} more" if more > 0 else "")
+    return f"new, with their share of the sampled values: {', '.join(told)}" + (
+        f", and {more:,} more" if more > 0 else ""
+    )
 
 
-def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result | None) -> Result:
+def _result(
+    plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result | None
+) -> Result:
     for task, done in zip(job.tasks, results, strict=True):
         written = done.file.rows if done.file else 0
         if done.task != task.id or written != done.records or written > claimed_records(task):
-            raise CorruptData(f"task {task.id} of job {plan.job} wrote {written} of {claimed_records(task)} records")
+            raise CorruptData(
+                f"task {task.id} of job {plan.job} wrote {written} of {claimed_records(task)} "
+                "records"
+            )
     parts = {
-        "main": _part([done.file for done in results if done.file], job.arrow_schema, previous, plan, "main"),
-        "dlq": _part([done.dead for done in results if done.dead], job.arrow_schema_dlq, previous, plan, "dlq"),
+        "main": _part(
+            [done.file for done in results if done.file], job.arrow_schema, previous, plan, "main"
+        ),
+        "dlq": _part(
+            [done.dead for done in results if done.dead],
+            job.arrow_schema_dlq,
+            previous,
+            plan,
+            "dlq",
+        ),
     }
     return Result(
         job=plan.job,
@@ -226,7 +291,9 @@ def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Re
     )
 
 
-def _part(files: list[File], schema: bytes, previous: Result | None, plan: JobPlan, name: str) -> FormatCommit:
+def _part(
+    files: list[File], schema: bytes, previous: Result | None, plan: JobPlan, name: str
+) -> FormatCommit:
     if previous is None:
         return FormatCommit(files, schema, 0, "")
     before = previous.parts[name]
@@ -235,7 +302,9 @@ def _part(files: list[File], schema: bytes, previous: Result | None, plan: JobPl
     return FormatCommit(files, schema, before.previous_job, before.previous_result)
 
 
-def _staged(plan: JobPlan, result: Result, key: str, blobs: Blobs, progress: Progress) -> CommitRequest:
+def _staged(
+    plan: JobPlan, result: Result, key: str, blobs: Blobs, progress: Progress
+) -> CommitRequest:
     """Write the metadata of both tables. Return the request that makes it visible."""
     catalog = StagingCatalog(blobs)
     base = {"main": plan.table.iceberg, "dlq": plan.table.iceberg_dlq}

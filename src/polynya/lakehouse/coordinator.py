@@ -20,7 +20,8 @@ _PLAN_SECONDS = 120.0  # the server flushes first
 _CALL_SECONDS = 30.0
 _COMMIT_TRIES = 6
 _PLAN_TRIES = 6
-_RETRY_SECONDS = 0.5  # before the first retry; doubles from then on, because a server may be restarting
+# before the first retry; doubles from then on, because a server may be restarting
+_RETRY_SECONDS = 0.5
 FAILED_MAX = 1000  # ranges in one report; the next job reports the others
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -37,11 +38,13 @@ class Coordinator(Protocol):
         ...
 
     def plan(self, name: str) -> JobPlan | None:
-        """Return the open job's plan or a new one, or None if nothing is to do. Raises NoSuchTable, Unavailable."""
+        """Return the open job's plan or a new one, or None if nothing is to do. Raises NoSuchTable,
+        Unavailable."""
         ...
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
-        """Return the table after the commit, which may be another driver's (see `result`). Raises NoSuchTable, OutcomeUnknown."""
+        """Return the table after the commit, which may be another driver's (see `result`). Raises
+        NoSuchTable, OutcomeUnknown."""
         ...
 
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
@@ -89,7 +92,8 @@ class _State(msgspec.Struct):
 class HttpCoordinator:
     """The client of the server's admin port (plans and commits) and base port (the list of tables).
 
-    Without `admin_url`, the base port is asked for it, and again after each failure: a restarted server may have another one.
+    Without `admin_url`, the base port is asked for it, and again after each failure: a restarted
+    server may have another one.
     """
 
     def __init__(self, admin_url: str, base_url: str, client: httpx.Client | None = None) -> None:
@@ -97,17 +101,28 @@ class HttpCoordinator:
         self._admin_is_given = bool(self._admin)
         self._base = base_url.rstrip("/")
         # A proxy from the environment cannot reach this machine's loopback.
-        self._client = client or httpx.Client(timeout=_CALL_SECONDS, trust_env=httpx.URL(self._base).host not in _LOOPBACK)
+        self._client = client or httpx.Client(
+            timeout=_CALL_SECONDS, trust_env=httpx.URL(self._base).host not in _LOOPBACK
+        )
 
     def tables(self) -> list[TableRef]:
-        return _decoded(self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables").tables
+        return _decoded(
+            self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables"
+        ).tables
 
     def plan(self, name: str) -> JobPlan | None:
-        """Fetch a plan. Retry on 409, when another planner took over the job: its plan is then returned."""
+        """Fetch a plan. Retry on 409, when another planner took over the job: its plan is then
+        returned."""
         for number in range(_PLAN_TRIES):
             if number:
                 time.sleep(_RETRY_SECONDS)
-            answer = self._call("POST", self._url(name, "plan"), {"cores": os.cpu_count() or 1}, _PLAN_SECONDS, allowed=(200, 204, 409))
+            answer = self._call(
+                "POST",
+                self._url(name, "plan"),
+                {"cores": os.cpu_count() or 1},
+                _PLAN_SECONDS,
+                allowed=(200, 204, 409),
+            )
             if answer.status_code != 409:
                 return None if answer.status_code == 204 else _decoded(answer, JobPlan, "plan")
         raise PolynyaError(f"{answer.url} answered 409: {_told(answer)}")
@@ -118,11 +133,14 @@ class HttpCoordinator:
             if number:
                 time.sleep(_RETRY_SECONDS * 2 ** (number - 1))
             try:
-                return self._state(self._call("POST", self._url(name, "commit"), request, allowed=(200, 409)))
+                return self._state(
+                    self._call("POST", self._url(name, "commit"), request, allowed=(200, 409))
+                )
             except Unavailable as failed:
                 fault = failed
         raise OutcomeUnknown(
-            f"the commit of job {request.job} of '{name}' may or may not have been applied: {fault}. Run it again"
+            f"the commit of job {request.job} of '{name}' may or may not have been applied: "
+            f"{fault}. Run it again"
         ) from fault
 
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
@@ -143,9 +161,12 @@ class HttpCoordinator:
 
     def _url(self, name: str, verb: str) -> str:
         if not self._admin:
-            told = _decoded(self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node")
+            told = _decoded(
+                self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node"
+            )
             scheme = "https" if told.admin_tls else "http"
-            admin = httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)  # the same host
+            # the same host
+            admin = httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)
             if told.admin_near and admin.host not in _LOOPBACK:
                 admin = httpx.URL(near_admin(told.ports.admin, told.start))
             if not admin.host:
@@ -157,17 +178,29 @@ class HttpCoordinator:
         return _decoded(answer, _State, "state of a table").table
 
     def _call(
-        self, method: str, url: str, body: object = None, seconds: float = _CALL_SECONDS, *, allowed: tuple[int, ...] = (200, 204)
+        self,
+        method: str,
+        url: str,
+        body: object = None,
+        seconds: float = _CALL_SECONDS,
+        *,
+        allowed: tuple[int, ...] = (200, 204),
     ) -> httpx.Response:
         content = None if body is None else msgspec.json.encode(body)
         try:
             answer = self._client.request(
-                method, url, content=content, timeout=seconds, headers={"content-type": "application/json"} if content else {}
+                method,
+                url,
+                content=content,
+                timeout=seconds,
+                headers={"content-type": "application/json"} if content else {},
             )
         except httpx.TransportError as fault:
             if not self._admin_is_given:
                 self._admin = ""
-            raise Unavailable(f"no response from {url}: {fault}. Is the server running there?") from fault
+            raise Unavailable(
+                f"no response from {url}: {fault}. Is the server running there?"
+            ) from fault
         if answer.status_code in allowed:
             return answer
         told = _told(answer)
@@ -182,7 +215,10 @@ def _decoded(answer: httpx.Response, shape: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(answer.content, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise PolynyaError(f"{answer.url} returned an invalid {what}: {fault}. Are driver and server of the same release?") from None
+        raise PolynyaError(
+            f"{answer.url} returned an invalid {what}: {fault}. Are driver and server of the same "
+            "release?"
+        ) from None
 
 
 def _told(answer: httpx.Response) -> str:

@@ -1,4 +1,5 @@
-"""Decode a block of JSON records to typed columns: with pyarrow where possible, with `rows` elsewhere."""
+"""Decode a block of JSON records to typed columns: with pyarrow where possible, with `rows`
+elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from polynya.lakehouse.assemble import NULLS, arrow_type, assemble, parse_fields
 from polynya.lakehouse.schema import Column, FieldProfile, observe, wish
 
 _ROW = re.compile(r"in row (\d+)")
-_SLOW_SHARE = 100  # a block with a larger share of misfits is decoded record by record from there on
+# a block with a larger share of misfits is decoded record by record from there on
+_SLOW_SHARE = 100
 _SLOW_LEAST = 8  # failed parses that any block may have
 _SAMPLE_ROWS = 64  # rows checked for each unknown field of a block
 _SPACES = b" \t\r\n"
@@ -30,7 +32,8 @@ Positions = npt.NDArray[np.int64]
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """The target schema of a block. `discover` collects wishes for fields without a column; `full` skips such fields."""
+    """The target schema of a block. `discover` collects wishes for fields without a column; `full`
+    skips such fields."""
 
     columns: list[Column]
     shape: dict[str, str] = {}
@@ -39,7 +42,8 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class Decoded(msgspec.Struct):
-    """A decoded block: `arrays` in column order, `problems` by row, and `wishes` for columns that a wider schema would have."""
+    """A decoded block: `arrays` in column order, `problems` by row, and `wishes` for columns that a
+    wider schema would have."""
 
     arrays: list[pa.Array]
     problems: dict[int, list[rows.Problem]]
@@ -47,18 +51,23 @@ class Decoded(msgspec.Struct):
 
 
 def decode(data: Bytes, ends: Positions, schema: Schema) -> Decoded:
-    """Decode records laid out as a JSON batch: record i is data[ends[i-1]:ends[i]] and ends with a comma. Modifies `data`."""
+    """Decode records laid out as a JSON batch: record i is data[ends[i-1]:ends[i]] and ends with a
+    comma. Modifies `data`."""
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     fast = _plain(data, starts, ends)
     everywhere = bool(fast.all())
     lengths = ends - starts
-    text, text_ends = (data, ends) if everywhere else (data[np.repeat(fast, lengths)], np.cumsum(lengths[fast]))
+    text, text_ends = (
+        (data, ends) if everywhere else (data[np.repeat(fast, lengths)], np.cumsum(lengths[fast]))
+    )
     text = text.copy() if everywhere and not text.flags.writeable else text
     text[text_ends - 1] = 10
     block = _Block(text, text_ends, schema)
     block.parse_all()
     text[text_ends - 1] = 44
-    parsed = np.flatnonzero(fast)[np.concatenate(block.taken)] if block.taken else np.zeros(0, np.int64)
+    parsed = (
+        np.flatnonzero(fast)[np.concatenate(block.taken)] if block.taken else np.zeros(0, np.int64)
+    )
     arrays, redo, unknown = block.columns(len(parsed))
     return _Join(data, starts, ends, schema).join(parsed, arrays, redo, unknown)
 
@@ -66,15 +75,17 @@ def decode(data: Bytes, ends: Positions, schema: Schema) -> Decoded:
 def _plain(data: Bytes, starts: Positions, ends: Positions) -> npt.NDArray[np.bool_]:
     """Mark records that begin with { and end with }.
 
-    A JSON reader turns such records, one per line, into one row each, an error, or more rows than records. After the last brace of an
-    unfinished record come a newline and a brace, which no string, object or array allows. So the row count proves the alignment, and no
-    record must be wrapped.
+    A JSON reader turns such records, one per line, into one row each, an error, or more rows than
+    records. After the last brace of an unfinished record come a newline and a brace, which no
+    string, object or array allows. So the row count proves the alignment, and no record must be
+    wrapped.
     """
     return (ends - starts > 2) & (data[starts] == 123) & (data[np.maximum(ends - 2, 0)] == 125)
 
 
 class _Block:
-    """The parser of a text of plain records, one per line. Records that fail are isolated by bisection and left to the slow path."""
+    """The parser of a text of plain records, one per line. Records that fail are isolated by
+    bisection and left to the slow path."""
 
     def __init__(self, text: Bytes, ends: Positions, schema: Schema) -> None:
         self._buffer = pa.py_buffer(text)
@@ -107,19 +118,28 @@ class _Block:
             elif bad >= 0:
                 work += [(bad + 1, end), (begin, bad)]
 
-    def columns(self, count: int) -> tuple[list[pa.Array], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return the arrays of all parsed records, a mask of records to redo, and a mask of records with unknown fields."""
+    def columns(
+        self, count: int
+    ) -> tuple[list[pa.Array], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return the arrays of all parsed records, a mask of records to redo, and a mask of records
+        with unknown fields."""
         redo = np.zeros(count, np.bool_)
         unknown = np.concatenate(self._unknown) if self._unknown else np.zeros(0, np.bool_)
         if not self._tables:
-            return [pa.nulls(0, arrow_type(column)) for column in self._schema.columns], redo, unknown
+            return (
+                [pa.nulls(0, arrow_type(column)) for column in self._schema.columns],
+                redo,
+                unknown,
+            )
         table = pa.concat_tables(self._tables).combine_chunks()
         found = {name: _one(table[name]) for name in table.column_names}
         return assemble(self._schema.columns, found, count, self._schema.shape, redo), redo, unknown
 
     def _is_utf8(self) -> bool:
         offsets = np.array([0, len(self._text)], np.int64)
-        whole = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(offsets), self._buffer])
+        whole = pa.Array.from_buffers(
+            pa.large_string(), 1, [None, pa.py_buffer(offsets), self._buffer]
+        )
         try:
             whole.validate(full=True)
         except pa.ArrowInvalid:
@@ -127,7 +147,8 @@ class _Block:
         return True
 
     def _parse(self, begin: int, end: int) -> int | None:
-        """Parse a range. Return None on success, else the number of the bad record, or -1 if it is unknown."""
+        """Parse a range. Return None on success, else the number of the bad record, or -1 if it is
+        unknown."""
         first = int(self._ends[begin - 1]) if begin else 0
         size = int(self._ends[end - 1]) - first
         try:
@@ -145,7 +166,9 @@ class _Block:
         return pajson.read_json(
             pa.BufferReader(self._buffer.slice(first, size)),
             read_options=pajson.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 12)),
-            parse_options=pajson.ParseOptions(explicit_schema=self._parse_schema, unexpected_field_behavior=unexpected),
+            parse_options=pajson.ParseOptions(
+                explicit_schema=self._parse_schema, unexpected_field_behavior=unexpected
+            ),
         )
 
     def _take(self, begin: int, end: int, table: pa.Table) -> None:
@@ -157,7 +180,9 @@ class _Block:
                 found = {name: _one(table[name]) for name in table.column_names}
                 most = _SAMPLE_ROWS if self._schema.discover else len(mask)
                 unknown_rows(self._schema.columns, found, mask, most=most)
-            except pa.ArrowInvalid:  # the reader infers a wrong type for an array that begins with nulls: [null, 1]
+            except (
+                pa.ArrowInvalid
+            ):  # the reader infers a wrong type for an array that begins with nulls: [null, 1]
                 first = int(self._ends[begin - 1]) if begin else 0
                 table = self._read(first, int(self._ends[end - 1]) - first, "ignore")
                 mask[:] = True
@@ -181,8 +206,14 @@ def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         inner = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         children = [_narrow(inner[field.name], field.type) for field in kind]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask) if children else pa.nulls(len(array), kind)
-    return pa.ListArray.from_arrays(array.offsets, _narrow(array.values, kind.value_type), type=kind, mask=mask)
+        return (
+            pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+            if children
+            else pa.nulls(len(array), kind)
+        )
+    return pa.ListArray.from_arrays(
+        array.offsets, _narrow(array.values, kind.value_type), type=kind, mask=mask
+    )
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -200,7 +231,13 @@ class _Join:
         self._seen = FieldProfile()
         self._problems: dict[int, list[rows.Problem]] = {}
 
-    def join(self, parsed: Positions, arrays: list[pa.Array], redo: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]) -> Decoded:
+    def join(
+        self,
+        parsed: Positions,
+        arrays: list[pa.Array],
+        redo: npt.NDArray[np.bool_],
+        unknown: npt.NDArray[np.bool_],
+    ) -> Decoded:
         if unknown.any():
             if self._schema.discover:
                 for row in parsed[np.flatnonzero(unknown)]:
@@ -211,7 +248,11 @@ class _Join:
         slow[parsed[~redo]] = False
         if slow.any():
             arrays = self._mixed(arrays, parsed, np.flatnonzero(slow))
-        wishes = wish(self._schema.columns, self._seen, max(1, len(self._ends) // _SLOW_SHARE)) if self._seen.fields else []
+        wishes = (
+            wish(self._schema.columns, self._seen, max(1, len(self._ends) // _SLOW_SHARE))
+            if self._seen.fields
+            else []
+        )
         return Decoded(arrays, self._problems, wishes)
 
     def _mixed(self, arrays: list[pa.Array], parsed: Positions, slow: Positions) -> list[pa.Array]:
@@ -232,7 +273,9 @@ class _Join:
     def _place(self, row: int) -> dict[str, Any]:
         value, problem = self._value(row)
         if problem is None and not isinstance(value, dict):
-            problem = rows.Problem(rows.NOT_OBJECT, "", "the record is not a JSON object, so it has no typed columns")
+            problem = rows.Problem(
+                rows.NOT_OBJECT, "", "the record is not a JSON object, so it has no typed columns"
+            )
         if problem is not None:
             self._problems[row] = [problem]
             return NULLS
@@ -255,7 +298,11 @@ def may_be_object(data: Bytes, ends: Positions) -> npt.NDArray[np.bool_]:
 
 def without_strangers(decoded: Decoded) -> Decoded:
     """Return a decoded block without the problems of records that are no JSON objects at all."""
-    kept = {row: found for row, found in decoded.problems.items() if found[0].field or found[0].reason not in _NO_OBJECT}
+    kept = {
+        row: found
+        for row, found in decoded.problems.items()
+        if found[0].field or found[0].reason not in _NO_OBJECT
+    }
     return Decoded(decoded.arrays, kept, decoded.wishes)
 
 

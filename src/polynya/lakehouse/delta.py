@@ -1,4 +1,5 @@
-"""The Delta log over the same files, written by deltalake. It follows the Iceberg pointer, and any driver can catch it up at any time."""
+"""The Delta log over the same files, written by deltalake. It follows the Iceberg pointer, and any
+driver can catch it up at any time."""
 
 from __future__ import annotations
 
@@ -37,9 +38,14 @@ def committed_job(blobs: Blobs, location: str, app: str) -> int:
         return 0
 
 
-def append(blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema, files: Sequence[File]) -> None:
-    """Add a job's files to the log, unless this or a later job is there. Jobs come in order. Raises Unavailable."""
-    wanted = DeltaSchema.from_arrow(pa.schema([field.remove_metadata() for field in _plain(schema)]))
+def append(
+    blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema, files: Sequence[File]
+) -> None:
+    """Add a job's files to the log, unless this or a later job is there. Jobs come in order. Raises
+    Unavailable."""
+    wanted = DeltaSchema.from_arrow(
+        pa.schema([field.remove_metadata() for field in _plain(schema)])
+    )
     fault: Exception | None = None
     for _ in range(_TRIES):
         try:
@@ -53,28 +59,41 @@ def append(blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema
             fault = raced
         except (DeltaError, OSError) as failed:
             fault = failed
-    raise Unavailable(f"the Delta log of {location} could not be written: {fault}. The next run repairs it") from fault
+    raise Unavailable(
+        f"the Delta log of {location} could not be written: {fault}. The next run repairs it"
+    ) from fault
 
 
-def _commit(table: DeltaTable, app: str, job: int, wanted: DeltaSchema, location: str, files: Sequence[File]) -> None:
-    """Commit one job. The log does not enforce application versions, but of two commits on one base with the same application one fails."""
+def _commit(
+    table: DeltaTable, app: str, job: int, wanted: DeltaSchema, location: str, files: Sequence[File]
+) -> None:
+    """Commit one job. The log does not enforce application versions, but of two commits on one base
+    with the same application one fails."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     adds: list[AddAction | RemoveAction] = [
-        AddAction(file.key.removeprefix(f"{location}/"), file.size, {}, now_ms, True, statistics(file)) for file in files
+        AddAction(
+            file.key.removeprefix(f"{location}/"), file.size, {}, now_ms, True, statistics(file)
+        )
+        for file in files
     ]
     table.create_write_transaction(
         adds,
         mode="append",
         schema=wanted,
         commit_properties=CommitProperties(
-            custom_metadata={"polynya.job": str(job)}, max_commit_retries=0, app_transactions=[Transaction(app, job)]
+            custom_metadata={"polynya.job": str(job)},
+            max_commit_retries=0,
+            app_transactions=[Transaction(app, job)],
         ),
-        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+        post_commithook_properties=PostCommitHookProperties(
+            create_checkpoint=True, cleanup_expired_logs=False
+        ),
     )
 
 
 def statistics(file: File) -> str:
-    """Return Delta's statistics of a file from its Parquet footer: counts, bounds and nulls of flat columns."""
+    """Return Delta's statistics of a file from its Parquet footer: counts, bounds and nulls of flat
+    columns."""
     footer = pq.read_metadata(pa.BufferReader(file.footer))
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
@@ -83,17 +102,27 @@ def statistics(file: File) -> str:
         path = footer.schema.column(number).path
         if "." in path:
             continue
-        found = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
+        found = [
+            footer.row_group(group).column(number).statistics
+            for group in range(footer.num_row_groups)
+        ]
         if not found or any(one is None or not one.has_null_count for one in found):
             continue
         nulls[path] = sum(one.null_count for one in found)
         bounds = [(one.min, one.max) for one in found if one.has_min_max]
-        empty = sum(1 for at, one in enumerate(found) if one.null_count == footer.row_group(at).num_rows)
+        empty = sum(
+            1 for at, one in enumerate(found) if one.null_count == footer.row_group(at).num_rows
+        )
         if bounds and len(bounds) + empty == len(found):
-            low, high = _bound(min(low for low, _ in bounds), up=False), _bound(max(high for _, high in bounds), up=True)
+            low, high = (
+                _bound(min(low for low, _ in bounds), up=False),
+                _bound(max(high for _, high in bounds), up=True),
+            )
             if low is not None and high is not None:
                 least[path], most[path] = low, high
-    return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls})
+    return json.dumps(
+        {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    )
 
 
 def _bound(value: Any, *, up: bool) -> Any:
@@ -123,14 +152,23 @@ def _open(blobs: Blobs, location: str) -> DeltaTable:
 
 
 def _address(blobs: Blobs, location: str) -> str:
-    return blobs.uri(location).removeprefix("file://") if isinstance(blobs, LocalBlobs) else blobs.uri(location)
+    return (
+        blobs.uri(location).removeprefix("file://")
+        if isinstance(blobs, LocalBlobs)
+        else blobs.uri(location)
+    )
 
 
 def _opened(blobs: Blobs, location: str, wanted: DeltaSchema) -> DeltaTable:
     try:
         return _open(blobs, location)
     except TableNotFoundError:
-        return DeltaTable.create(_address(blobs, location), schema=wanted, mode="ignore", storage_options=blobs.storage_options() or None)
+        return DeltaTable.create(
+            _address(blobs, location),
+            schema=wanted,
+            mode="ignore",
+            storage_options=blobs.storage_options() or None,
+        )
 
 
 def _widened(blobs: Blobs, location: str, table: DeltaTable, wanted: DeltaSchema) -> DeltaTable:
@@ -138,7 +176,10 @@ def _widened(blobs: Blobs, location: str, table: DeltaTable, wanted: DeltaSchema
     if table.schema().to_json() == wanted.to_json():
         return table
     table.alter.add_columns(
-        list(wanted.fields), post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+        list(wanted.fields),
+        post_commithook_properties=PostCommitHookProperties(
+            create_checkpoint=False, cleanup_expired_logs=False
+        ),
     )
     return _open(blobs, location)
 

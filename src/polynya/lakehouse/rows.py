@@ -1,4 +1,5 @@
-"""Decode one record at a time, exactly. The reference for the fast decoder, which leaves its difficult records to it."""
+"""Decode one record at a time, exactly. The reference for the fast decoder, which leaves its
+difficult records to it."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _DIGITS_MAX = 4000  # Python refuses to parse longer integers
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False):
-    """The reason for a row in NAME__dlq. `field` is a path like `a.b`, or "" for the whole record."""
+    """The reason for a row in NAME__dlq. `field` is a path like `a.b`, or "" for the whole
+    record."""
 
     reason: str
     field: str
@@ -64,7 +66,9 @@ def parse(record: bytes) -> tuple[Any, Problem | None]:
     try:
         text = record.decode()
     except UnicodeDecodeError as fault:
-        return None, Problem(BAD_TEXT, "", f"the record is not UTF-8: {fault.reason} at byte {fault.start}")
+        return None, Problem(
+            BAD_TEXT, "", f"the record is not UTF-8: {fault.reason} at byte {fault.start}"
+        )
     try:
         return _loads(text), None
     except (ValueError, RecursionError) as fault:
@@ -72,9 +76,16 @@ def parse(record: bytes) -> tuple[Any, Problem | None]:
 
 
 def place(
-    columns: Sequence[Column], value: dict[str, Any], problems: list[Problem], *, unknown_is_problem: bool, path: str = "", depth: int = 1
+    columns: Sequence[Column],
+    value: dict[str, Any],
+    problems: list[Problem],
+    *,
+    unknown_is_problem: bool,
+    path: str = "",
+    depth: int = 1,
 ) -> dict[str, Any]:
-    """Return values by column name. A value that fits no column is omitted and added to `problems`."""
+    """Return values by column name. A value that fits no column is omitted and added to
+    `problems`."""
     fields = by_field(columns)
     doubled = value.fields if isinstance(value, Doubled) else frozenset()
     row: dict[str, Any] = {}
@@ -87,7 +98,9 @@ def place(
             if unknown_is_problem and is_typed(inner, depth) and is_text(field):
                 problems.append(Problem(UNKNOWN, here, "the field has no column in this job"))
         elif field in doubled:
-            problems.append(Problem(DUPLICATE, here, "the field occurs more than once in its object"))
+            problems.append(
+                Problem(DUPLICATE, here, "the field occurs more than once in its object")
+            )
         else:
             placed = _place(there, inner, problems, unknown_is_problem, (here, depth))
             if placed is not None:
@@ -96,7 +109,8 @@ def place(
 
 
 def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Parse ISO-8601 strings with a zone to timestamps, null for other strings. Also return a mask of these, or None if there are none."""
+    """Parse ISO-8601 strings with a zone to timestamps, null for other strings. Also return a mask
+    of these, or None if there are none."""
     try:
         return strings.cast(TIMESTAMP), None
     except pa.ArrowInvalid:
@@ -106,13 +120,16 @@ def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     try:
         times = kept.cast(TIMESTAMP)
     except pa.ArrowInvalid:
-        times = pa.array([None if text is None else to_time(text) for text in kept.to_pylist()], pa.int64()).cast(TIMESTAMP)
+        times = pa.array(
+            [None if text is None else to_time(text) for text in kept.to_pylist()], pa.int64()
+        ).cast(TIMESTAMP)
     return times, pc.and_(times.is_null(), strings.is_valid())
 
 
 @lru_cache(4096)
 def to_time(text: str) -> int | None:
-    """Return the microseconds since 1970 of an ISO-8601 string with a zone, else None. The same rule as `to_times`."""
+    """Return the microseconds since 1970 of an ISO-8601 string with a zone, else None. The same
+    rule as `to_times`."""
     if not (len(text) >= 10 and text[:4].isdecimal() and text[4] == "-" and is_text(text)):
         return None
     try:
@@ -149,14 +166,25 @@ def _integer(digits: str) -> int | float:
 
 
 def _place(
-    there: dict[str, Column], value: Any, problems: list[Problem], unknown_is_problem: bool, where: tuple[str, int]
+    there: dict[str, Column],
+    value: Any,
+    problems: list[Problem],
+    unknown_is_problem: bool,
+    where: tuple[str, int],
 ) -> tuple[Column, Any] | None:
     """Return the column and its value, or None. Adds a problem unless the value carries no type."""
     path, depth = where
     if isinstance(value, dict):
         if STRUCT in there:
             column = there[STRUCT]
-            return column, place(column.children, value, problems, unknown_is_problem=unknown_is_problem, path=f"{path}.", depth=depth + 1)
+            return column, place(
+                column.children,
+                value,
+                problems,
+                unknown_is_problem=unknown_is_problem,
+                path=f"{path}.",
+                depth=depth + 1,
+            )
     elif isinstance(value, list):
         if LIST in there:
             return _place_list(there[LIST], value, problems, unknown_is_problem, where)
@@ -168,12 +196,22 @@ def _place(
             problems.append(Problem(BAD_TEXT, path, "the string has half of a surrogate pair"))
             return None
     if is_typed(value, depth):
-        problems.append(Problem(MISFIT, path, f"{_spoken(value)} fits none of the field's columns: {', '.join(there)}"))
+        problems.append(
+            Problem(
+                MISFIT,
+                path,
+                f"{_spoken(value)} fits none of the field's columns: {', '.join(there)}",
+            )
+        )
     return None
 
 
 def _place_list(
-    column: Column, value: list[Any], problems: list[Problem], unknown_is_problem: bool, where: tuple[str, int]
+    column: Column,
+    value: list[Any],
+    problems: list[Problem],
+    unknown_is_problem: bool,
+    where: tuple[str, int],
 ) -> tuple[Column, Any] | None:
     path, depth = where
     element = {column.children[0].type: column.children[0]}
@@ -185,7 +223,13 @@ def _place_list(
         found = _place(element, inner, problems, unknown_is_problem, (f"{path}[]", depth + 1))
         if found is None:
             if not is_typed(inner, depth + 1):
-                problems.append(Problem(MISFIT, path, f"{_spoken(inner)} does not fit the element type of the field's list"))
+                problems.append(
+                    Problem(
+                        MISFIT,
+                        path,
+                        f"{_spoken(inner)} does not fit the element type of the field's list",
+                    )
+                )
             return None
         placed.append(found[1])
     return column, placed

@@ -1,4 +1,5 @@
-"""Derive typed columns from JSON: observed values become wishes, and wishes become columns. Pure and deterministic."""
+"""Derive typed columns from JSON: observed values become wishes, and wishes become columns. Pure
+and deterministic."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from typing import Any
 
 import msgspec
 
-LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = "long", "double", "string", "timestamptz", "boolean", "struct", "list"
+LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = (
+    "long",
+    "double",
+    "string",
+    "timestamptz",
+    "boolean",
+    "struct",
+    "list",
+)
 DECIMAL = "decimal"  # integers beyond 64 bits, up to DECIMAL_DIGITS digits
 WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
 WIDE = "wide"  # only in profiles: a 64-bit integer that a double cannot hold
@@ -23,16 +32,30 @@ GROUPS = {
     STRUCT: STRUCT,
     LIST: LIST,
 }
-_WIDTH = {group: width for width, group in enumerate((STRING, STRUCT, LIST, "number", BOOLEAN))}  # the widest first
+# the widest first
+_WIDTH = {group: width for width, group in enumerate((STRING, STRUCT, LIST, "number", BOOLEAN))}
 DECLARABLE = (LONG, DOUBLE, DECIMAL, STRING, TIME, BOOLEAN)
-OUR_COLUMNS = ("stream", "incarnation", "offset", "byte_offset", "batch", "timestamp", "append_time", "key", "headers", "value")
+OUR_COLUMNS = (
+    "stream",
+    "incarnation",
+    "offset",
+    "byte_offset",
+    "batch",
+    "timestamp",
+    "append_time",
+    "key",
+    "headers",
+    "value",
+)
 LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
 DEPTH_MAX = 8
 NAME_CHARACTERS_MAX = 128
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 EXACT_MAX = 2**53  # below it a double is exact
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII)
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII
+)
 _ILLEGAL = re.compile(r"\W")
 
 
@@ -51,7 +74,8 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class FieldProfile(msgspec.Struct):
-    """The observed values of a field: counts by type in order of first occurrence, `fields` of objects, `element` of arrays."""
+    """The observed values of a field: counts by type in order of first occurrence, `fields` of
+    objects, `element` of arrays."""
 
     types: dict[str, int] = {}
     fields: dict[str, FieldProfile] = {}
@@ -85,7 +109,8 @@ def observe(seen: FieldProfile, value: Any, depth: int = 0) -> None:
 
 
 def is_text(text: str) -> bool:
-    """Report whether a parsed JSON string can be encoded as UTF-8: escapes can form half of a surrogate pair."""
+    """Report whether a parsed JSON string can be encoded as UTF-8: escapes can form half of a
+    surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -94,7 +119,8 @@ def is_text(text: str) -> bool:
 
 
 def is_typed(value: Any, depth: int) -> bool:
-    """Report whether `observe` would find a type in a field's value at this depth (1: a field of the record)."""
+    """Report whether `observe` would find a type in a field's value at this depth (1: a field of
+    the record)."""
     if isinstance(value, dict):
         return depth < DEPTH_MAX and any(is_typed(inner, depth + 1) for inner in value.values())
     if isinstance(value, list):
@@ -103,7 +129,8 @@ def is_typed(value: Any, depth: int) -> bool:
 
 
 def scalar_type(value: Any) -> str:
-    """Return the type of a parsed JSON scalar other than null; `WHOLE`, `WIDE` and `HUGE` are told apart."""
+    """Return the type of a parsed JSON scalar other than null; `WHOLE`, `WIDE` and `HUGE` are told
+    apart."""
     if isinstance(value, bool):
         return BOOLEAN
     if isinstance(value, int):
@@ -130,7 +157,8 @@ def wish(columns: Sequence[Column], seen: FieldProfile, least: int = 1) -> list[
 
 
 def adopt(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
-    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves. Existing columns keep their places."""
+    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves. Existing
+    columns keep their places."""
     return _adopt(columns, wishes, OUR_COLUMNS, [LEAVES_MAX - leaves(columns)])
 
 
@@ -152,7 +180,9 @@ def paths(wishes: Sequence[Column], path: str = "") -> list[str]:
     """Return the paths of the leaves of wishes: `a.b`, and `a[]` for the elements of a list."""
     found: list[str] = []
     for wished in wishes:
-        here = f"{path}.{wished.field}" if path and wished.field else f"{path}{wished.field or '[]'}"
+        here = (
+            f"{path}.{wished.field}" if path and wished.field else f"{path}{wished.field or '[]'}"
+        )
         found += paths(wished.children, here) if wished.children else [here]
     return found
 
@@ -183,7 +213,8 @@ def declared(columns: Sequence[tuple[str, str]]) -> list[Column]:
 
 
 def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProfile) -> list[str]:
-    """Return what was decided for new columns, in words: name, type, and how many sampled values have the type."""
+    """Return what was decided for new columns, in words: name, type, and how many sampled values
+    have the type."""
     known = {(column.field, column.type) for column in before}
     told = []
     for column in columns:
@@ -192,7 +223,11 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
         inner = seen.fields.get(column.field, FieldProfile())
         kinds = [column.type]
         if column.type == DOUBLE:
-            kinds += [WHOLE] if any(other.field == column.field and other.type == LONG for other in columns) else [WHOLE, LONG]
+            kinds += (
+                [WHOLE]
+                if any(other.field == column.field and other.type == LONG for other in columns)
+                else [WHOLE, LONG]
+            )
         elif column.type == LONG:
             kinds += [WIDE]
         count = sum(inner.types.get(kind, 0) for kind in kinds)
@@ -206,7 +241,8 @@ def leaves(columns: Sequence[Column]) -> int:
 
 
 def shape(columns: Sequence[Column], seen: FieldProfile) -> dict[str, str]:
-    """Return the type that this stream's sample holds most, for fields with columns of several groups or of long and double.
+    """Return the type that this stream's sample holds most, for fields with columns of several
+    groups or of long and double.
 
     A hint for speed.
     """
@@ -214,7 +250,8 @@ def shape(columns: Sequence[Column], seen: FieldProfile) -> dict[str, str]:
 
 
 def renames(columns: Sequence[Column], path: str = "") -> dict[str, str]:
-    """Return column paths by field path and type for columns not named as their field: {"a.offset long": "a.offset_2"}."""
+    """Return column paths by field path and type for columns not named as their field: {"a.offset
+    long": "a.offset_2"}."""
     found: dict[str, str] = {}
     for column in columns:
         if column.name != column.field and column.field:
@@ -231,7 +268,9 @@ def by_field(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
     return found
 
 
-def _wish_field(name: str, there: dict[str, Column], seen: FieldProfile, least: int) -> list[Column]:
+def _wish_field(
+    name: str, there: dict[str, Column], seen: FieldProfile, least: int
+) -> list[Column]:
     enough = max(least, -(-seen.total // 100)) if there else -(-seen.total // 100)
     wishes = []
     for kind in _wanted_types(there, seen, enough):
@@ -246,15 +285,21 @@ def _wish_field(name: str, there: dict[str, Column], seen: FieldProfile, least: 
 
 
 def _wish_element(there: Column | None, seen: FieldProfile, least: int) -> list[Column]:
-    """Return the wish for a list's element. A list's element type is fixed; only a struct element can grow."""
+    """Return the wish for a list's element. A list's element type is fixed; only a struct element
+    can grow."""
     if there is None:
         return _wish_field("", {}, seen, least)[:1]
     element = there.children[0]
-    return [wished for wished in _wish_field("", {element.type: element}, seen, least) if wished.type == element.type]
+    return [
+        wished
+        for wished in _wish_field("", {element.type: element}, seen, least)
+        if wished.type == element.type
+    ]
 
 
 def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> Iterator[str]:
-    """Yield the types to add or to extend: the group with the most values first, which gets the name. Ties go to the wider."""
+    """Yield the types to add or to extend: the group with the most values first, which gets the
+    name. Ties go to the wider."""
     count = seen.types
     groups: dict[str, int] = {}
     for kind, number in count.items():
@@ -268,12 +313,18 @@ def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> 
             if kind not in there and count[kind] >= enough:
                 yield kind
         else:
-            yield from _wanted_number(there, count, enough) if group == "number" else _wanted_string(there, count, enough)
+            yield from (
+                _wanted_number(there, count, enough)
+                if group == "number"
+                else _wanted_string(there, count, enough)
+            )
 
 
 def _wanted_number(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
     """Yield the numeric types to add, the one with the most values first."""
-    longs, wholes, doubles, wides, decimals = (count.get(kind, 0) for kind in (LONG, WHOLE, DOUBLE, WIDE, DECIMAL))
+    longs, wholes, doubles, wides, decimals = (
+        count.get(kind, 0) for kind in (LONG, WHOLE, DOUBLE, WIDE, DECIMAL)
+    )
     wanted: dict[str, int] = {}
     if DECIMAL in there and LONG not in there:  # it holds every integer
         wanted |= {DOUBLE: doubles} if doubles >= enough and DOUBLE not in there else {}
@@ -306,7 +357,9 @@ def _wanted_string(there: dict[str, Column], count: dict[str, int], enough: int)
         yield STRING if strings * 100 >= times + strings else TIME
 
 
-def _adopt(columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequence[str], room: list[int]) -> list[Column]:
+def _adopt(
+    columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequence[str], room: list[int]
+) -> list[Column]:
     result = list(columns)
     place = {(column.field, column.type): at for at, column in enumerate(result)}
     taken = {name.casefold() for name in reserved} | {column.name.casefold() for column in result}
@@ -328,7 +381,11 @@ def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> C
     """Return the wish with its names, or None if there is no room."""
     children: list[Column] = []
     if wished.children:
-        children = [_element(wished.children[0], room)] if wished.type == LIST else _adopt([], wished.children, (), room)
+        children = (
+            [_element(wished.children[0], room)]
+            if wished.type == LIST
+            else _adopt([], wished.children, (), room)
+        )
         children = [child for child in children if child is not None]
         if not children:
             return None
@@ -346,7 +403,9 @@ def _element(wished: Column, room: list[int]) -> Any:
 
 def _grown(column: Column, wished: Column, room: list[int]) -> Column:
     if column.type == STRUCT:
-        return msgspec.structs.replace(column, children=_adopt(column.children, wished.children, (), room))
+        return msgspec.structs.replace(
+            column, children=_adopt(column.children, wished.children, (), room)
+        )
     element, more = column.children[0], wished.children[0]
     if element.type != more.type or not more.children:
         return column
@@ -379,7 +438,11 @@ def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator
         most = max(groups, key=lambda group: groups[group])
         if len({GROUPS[kind] for kind in there}) > 1:
             yield here, most
-        if LONG in there and DOUBLE in there and not (WHOLE in inner.types or DOUBLE in inner.types):
+        if (
+            LONG in there
+            and DOUBLE in there
+            and not (WHOLE in inner.types or DOUBLE in inner.types)
+        ):
             yield f"{here} number", LONG
         if STRUCT in there:
             yield from _shape(there[STRUCT].children, inner, f"{here}\0")

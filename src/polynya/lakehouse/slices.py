@@ -23,7 +23,9 @@ from polynya.stream.commands import Encoding
 from polynya.wire.kafka.values import values_type
 from polynya.wire.pack import Slice, parse_slice
 
-HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+HEADERS = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
 BASE_TYPES: dict[str, pa.DataType] = {
     "stream": pa.string(),
     "incarnation": pa.int64(),
@@ -90,11 +92,15 @@ def told_range(part: Range) -> str:
     """Return a range in words: its stream, records and place."""
     begin = part.record + part.skip
     last = begin + claimed(part) - 1
-    return f"records {begin} to {last} of stream '{part.stream}', in {part.pack} at offset {part.offset},"
+    return (
+        f"records {begin} to {last} of stream '{part.stream}', in {part.pack} at offset "
+        f"{part.offset},"
+    )
 
 
 def read_rows(part: Range, stored: bytes | Exception) -> Iterator[Rows]:
-    """Yield the claimed rows of a slice's stored bytes. Raises Unreadable, also for a failed fetch."""
+    """Yield the claimed rows of a slice's stored bytes. Raises Unreadable, also for a failed
+    fetch."""
     try:
         if isinstance(stored, NotFound):
             raise Unreadable(part, "the object no longer exists")
@@ -109,10 +115,14 @@ def read_rows(part: Range, stored: bytes | Exception) -> Iterator[Rows]:
 
 def _rows(part: Range, stored: bytes) -> Iterator[Rows]:
     found = parse_slice(stored, part.crc)
-    # The plan has the stream's encoding. Batches of Kafka lie beside those of HTTP, in slices of their own.
+    # The plan has the stream's encoding. Batches of Kafka lie beside those of HTTP, in slices of
+    # their own.
     fits = found.encoding == part.encoding or Encoding.KAFKA in (found.encoding, part.encoding)
     if found.records != part.records or len(found.payload) != part.length or not fits:
-        raise CorruptData(f"the slice of '{part.stream}' at record {part.record} in {part.pack} does not match the plan")
+        raise CorruptData(
+            f"the slice of '{part.stream}' at record {part.record} in {part.pack} does not match "
+            "the plan"
+        )
     begin = part.skip
     end = part.records if part.take < 0 else part.skip + part.take
     if not found.undivided:
@@ -127,7 +137,11 @@ def _kind_of(part: Range) -> Kind:
     """Return what the values of a stream's records are."""
     if part.encoding != Encoding.KAFKA:
         return Kind(part.encoding)
-    return Kind.JSON if values_type(part.content_type).startswith("application/json") else Kind.MAYBE_JSON
+    return (
+        Kind.JSON
+        if values_type(part.content_type).startswith("application/json")
+        else Kind.MAYBE_JSON
+    )
 
 
 def _undivided(part: Range, kind: Kind, columns: Columns) -> Rows:
@@ -175,7 +189,9 @@ def _divided(part: Range, found: Slice, begin: int, end: int) -> Rows:
     return _without(rows, np.repeat(control != 0, per_batch)[begin:end]) if control.any() else rows
 
 
-def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int], failed: list[Unreadable]) -> Iterator[Block]:
+def read_blocks(
+    blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int], failed: list[Unreadable]
+) -> Iterator[Block]:
     """Yield the rows of a task's ranges in order, in blocks of about `BLOCK_BYTES`.
 
     Ranges that cannot be read are left out and added to `failed`.
@@ -211,8 +227,12 @@ def base_columns(block: Block, data: npt.NDArray[np.uint8], ends: Positions) -> 
     counts = [len(rows.ends) for rows in parts]
     numbers = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     return {
-        "stream": pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array([rows.part.stream for rows in parts])).cast(pa.string()),
-        "incarnation": pa.array(np.repeat(np.array([rows.part.uid for rows in parts], np.int64), counts)),
+        "stream": pa.DictionaryArray.from_arrays(
+            pa.array(numbers), pa.array([rows.part.stream for rows in parts])
+        ).cast(pa.string()),
+        "incarnation": pa.array(
+            np.repeat(np.array([rows.part.uid for rows in parts], np.int64), counts)
+        ),
         "offset": pa.array(np.concatenate([rows.offsets for rows in parts])),
         "byte_offset": pa.array(np.concatenate([rows.byte_offsets for rows in parts])),
         "batch": pa.array(np.concatenate([rows.batches for rows in parts])),
@@ -229,11 +249,19 @@ def absent(block: Block) -> npt.NDArray[np.bool_]:
     return np.concatenate([rows.absent for rows in block.parts])
 
 
-def _values(data: npt.NDArray[np.uint8], ends: Positions, missing: npt.NDArray[np.bool_], *, separated: bool) -> pa.Array:
+def _values(
+    data: npt.NDArray[np.uint8], ends: Positions, missing: npt.NDArray[np.bool_], *, separated: bool
+) -> pa.Array:
     offsets = np.concatenate((np.zeros(1, np.int64), ends)).astype(np.int32)
-    whole = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    whole = pa.Array.from_buffers(
+        pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
     whole = pc.binary_slice(whole, 0, -1) if separated else whole
-    return pc.if_else(pa.array(missing), pa.scalar(None, pa.binary()), whole) if missing.any() else whole
+    return (
+        pc.if_else(pa.array(missing), pa.scalar(None, pa.binary()), whole)
+        if missing.any()
+        else whole
+    )
 
 
 def _times(milliseconds: Positions) -> pa.Array:
@@ -267,7 +295,8 @@ def fetched(blobs: Blobs, part: Range) -> bytes | Exception:
 
 
 def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes | Exception]]:
-    """Yield each range with its stored bytes, or with the reason for none. One request fetches neighbours in a pack, and the next requests run ahead."""
+    """Yield each range with its stored bytes, or with the reason for none. One request fetches
+    neighbours in a pack, and the next requests run ahead."""
     ahead: deque[Future[list[tuple[Range, bytes | Exception]]]] = deque()
     with ThreadPoolExecutor(_REQUESTS_AHEAD) as readers:
         for run in _runs(ranges):
@@ -287,7 +316,10 @@ def _fetch_run(blobs: Blobs, run: Sequence[Range]) -> list[tuple[Range, bytes | 
     if len(run) == 1:
         return [(first, data)]
     view = memoryview(data)
-    return [(part, bytes(view[part.offset - first.offset : part.offset - first.offset + part.stored])) for part in run]
+    return [
+        (part, bytes(view[part.offset - first.offset : part.offset - first.offset + part.stored]))
+        for part in run
+    ]
 
 
 def _runs(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
@@ -295,7 +327,10 @@ def _runs(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
     begin = 0
     for at in range(1, len(ranges) + 1):
         joins = at < len(ranges) and _adjacent(ranges[at - 1], ranges[at])
-        if not joins or ranges[at].offset + ranges[at].stored - ranges[begin].offset > _REQUEST_BYTES:
+        if (
+            not joins
+            or ranges[at].offset + ranges[at].stored - ranges[begin].offset > _REQUEST_BYTES
+        ):
             yield ranges[begin:at]
             begin = at
 

@@ -1,4 +1,5 @@
-"""The pipeline on Spark, and the only file that imports pyspark. One `mapInArrow` over plan rows; records never become JVM rows."""
+"""The pipeline on Spark, and the only file that imports pyspark. One `mapInArrow` over plan rows;
+records never become JVM rows."""
 
 from __future__ import annotations
 
@@ -28,18 +29,25 @@ _TASK_TRIES = 3
 
 
 class SparkRunner:
-    """A long-lived Spark session. `master` is Spark's setting; by default all cores of this machine."""
+    """A long-lived Spark session. `master` is Spark's setting; by default all cores of this
+    machine."""
 
-    def __init__(self, master: str = "", *, jars: str = "", settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, master: str = "", *, jars: str = "", settings: dict[str, str] | None = None
+    ) -> None:
         self.cores = cores_here()
-        self.session = _session(master or f"local[{self.cores},{_TASK_TRIES}]", jars, settings or {})
+        self.session = _session(
+            master or f"local[{self.cores},{_TASK_TRIES}]", jars, settings or {}
+        )
         if master:
             self.cores = max(1, self.session.sparkContext.defaultParallelism)
 
     def run(self, job: Job, key: str) -> list[TaskResult]:
         """Run the tasks of the plan object at `key`, each as a Spark task with one plan row."""
         rows = self.session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
-        found = rows.mapInArrow(_worker(store_settings(job.plan.store), key), "result binary").collect()
+        found = rows.mapInArrow(
+            _worker(store_settings(job.plan.store), key), "result binary"
+        ).collect()
         results = [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in found]
         return sorted(results, key=lambda result: result.task)
 
@@ -47,7 +55,9 @@ class SparkRunner:
         self.session.stop()
 
 
-def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _worker(
+    store: StoreSettings, key: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that a Spark task runs: plan rows in, result rows out."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -58,7 +68,9 @@ def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch
             for number in batch.column(0).to_pylist():
                 job = job or msgspec.json.decode(blobs.get(key), type=Job)
                 result = msgspec.json.encode(run_task(job, job.tasks[number], blobs))
-                yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], names=["result"])
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([result], pa.binary())], names=["result"]
+                )
 
     return work
 
@@ -77,13 +89,17 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
     try:
         from pyspark.sql import SparkSession
     except ImportError as fault:
-        raise ConfigError("the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'") from fault
+        raise ConfigError(
+            "the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'"
+        ) from fault
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.master(master).appName("polynya-lake")
     # On Java 24 and newer, netty disables direct memory by default, but Spark's Arrow needs it.
     options = f"-Dlog4j2.configurationFile={quiet_logging()} -Dio.netty.noUnsafe=false {_JVM}"
     own = {"spark.driver.extraJavaOptions": options} | ({"spark.jars": jars} if jars else {})
-    for name, value in (_SETTINGS | (_LOOPBACK if master.startswith("local") else {}) | own | settings).items():
+    for name, value in (
+        _SETTINGS | (_LOOPBACK if master.startswith("local") else {}) | own | settings
+    ).items():
         builder = builder.config(name, value)
     handler = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
@@ -93,9 +109,8 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
     return session
 
 
-_JVM = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the JVM only schedules: a third less start-up time, a quarter less CPU per job (measured)
-)
+# the JVM only schedules: a third less start-up time, a quarter less CPU per job (measured)
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _SETTINGS = {
     "spark.ui.enabled": "false",

@@ -30,7 +30,10 @@ _EMPTY = {
     "value": "blob",
     "value_text": "varchar",
 }
-_EMPTY_DLQ = {name: _EMPTY[name] for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")} | {
+_EMPTY_DLQ = {
+    name: _EMPTY[name]
+    for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")
+} | {
     **dict.fromkeys(("reason", "field", "message"), "varchar"),
     "value": "blob",
     "value_text": "varchar",
@@ -39,7 +42,8 @@ _MISSING = re.compile(r"Table with name (\S+) does not exist")
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """A complete result. `types` are DuckDB's names of the column types; `rows` hold Python values."""
+    """A complete result. `types` are DuckDB's names of the column types; `rows` hold Python
+    values."""
 
     columns: list[str]
     types: list[str]
@@ -47,42 +51,58 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 class QueryCursor(msgspec.Struct, frozen=True):
-    """A streaming result. `blocks` are lists of at most `BLOCK_ROWS` rows; iterating may raise BadQuery."""
+    """A streaming result. `blocks` are lists of at most `BLOCK_ROWS` rows; iterating may raise
+    BadQuery."""
 
     columns: list[str]
     types: list[str]
     blocks: Iterator[list[tuple[Any, ...]]]
 
 
-def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> QueryResult:
+def query(
+    tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ
+) -> QueryResult:
     """Return the whole result at once; otherwise as `ask`."""
     with ask(tables, statement, environment) as found:
-        return QueryResult(found.columns, found.types, [row for block in found.blocks for row in block])
+        return QueryResult(
+            found.columns, found.types, [row for block in found.blocks for row in block]
+        )
 
 
 @contextmanager
 def ask(
-    tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ, bounds: Bounds | None = None
+    tables: Sequence[TableRef],
+    statement: str,
+    environment: Mapping[str, str] = os.environ,
+    bounds: Bounds | None = None,
 ) -> Iterator[QueryCursor]:
-    """Run one SELECT over tables (as the coordinator lists them) by their names. Rows stream in bounded memory.
+    """Run one SELECT over tables (as the coordinator lists them) by their names. Rows stream in
+    bounded memory.
 
-    Each table is also available as `NAME__dlq`, and each has the column `value_text` beside `value`. `bounds` marks an untrusted query,
-    which may read these tables and nothing else. Raises BadQuery, ConfigError (a DuckDB extension is missing, or the tables are on
-    another machine).
+    Each table is also available as `NAME__dlq`, and each has the column `value_text` beside
+    `value`. `bounds` marks an untrusted query, which may read these tables and nothing else. Raises
+    BadQuery, ConfigError (a DuckDB extension is missing, or the tables are on another machine).
     """
     import duckdb
 
-    connection = duckdb.connect(config={"allow_unsigned_extensions": "false", "autoinstall_known_extensions": "false"})
+    connection = duckdb.connect(
+        config={"allow_unsigned_extensions": "false", "autoinstall_known_extensions": "false"}
+    )
     try:
         with _explained(tables, statement):
             _check(connection, statement)
             if bounds is not None:
-                check_names(connection, statement, [name for table in tables for name in (table.name, table.name + DLQ_SUFFIX)])
+                check_names(
+                    connection,
+                    statement,
+                    [name for table in tables for name in (table.name, table.name + DLQ_SUFFIX)],
+                )
             connection.execute("set TimeZone='UTC'")
             named = _mentioned(tables, statement)
             mentioned = [table for table in named if table.iceberg]
             for store in {table.store for table in mentioned if table.store}:
-                open_blobs(store_settings(store), environment)  # raises ConfigError for a folder of another machine
+                # raises ConfigError for a folder of another machine
+                open_blobs(store_settings(store), environment)
                 _load(connection, with_credentials(store_settings(store), environment), environment)
             for table in mentioned:
                 _view(connection, table.name, table.iceberg)
@@ -101,7 +121,9 @@ def ask(
         connection.close()
 
 
-def _blocks(connection: Any, tables: Sequence[TableRef], statement: str) -> Iterator[list[tuple[Any, ...]]]:
+def _blocks(
+    connection: Any, tables: Sequence[TableRef], statement: str
+) -> Iterator[list[tuple[Any, ...]]]:
     while True:
         with _explained(tables, statement):
             rows = connection.fetchmany(BLOCK_ROWS)
@@ -115,13 +137,16 @@ def _check(connection: Any, statement: str) -> None:
 
     statements = connection.extract_statements(statement)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise BadQuery("a query is one SELECT statement; tables are read only and get their rows from streams")
+        raise BadQuery(
+            "a query is one SELECT statement; tables are read only and get their rows from streams"
+        )
 
 
 def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
     """Return the tables whose names are words of the statement; an extra match costs only a view.
 
-    DuckDB's names are case-insensitive. Of two tables that differ only in case, the one with the exact spelling is meant.
+    DuckDB's names are case-insensitive. Of two tables that differ only in case, the one with the
+    exact spelling is meant.
     """
     words = {word.removesuffix(DLQ_SUFFIX) for word in re.findall(r"\w+", statement)}
     folded = {word.casefold().removesuffix(DLQ_SUFFIX) for word in words}
@@ -129,7 +154,10 @@ def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
     for table in sorted(tables, key=lambda table: table.name not in words):
         other = found.setdefault(table.name.casefold(), table)
         if other is not table and table.name in words:
-            raise BadQuery(f"the tables '{other.name}' and '{table.name}' differ only in case: one query cannot use both")
+            raise BadQuery(
+                f"the tables '{other.name}' and '{table.name}' differ only in case: one query "
+                "cannot use both"
+            )
     return [table for name, table in found.items() if name in folded]
 
 
@@ -137,7 +165,9 @@ def _folder(table: TableRef) -> str:
     """Return the folder of all files of a table, as DuckDB spells it."""
     before, location, _ = table.iceberg.partition(f"/{table.location}/")
     if not location:
-        raise BadQuery(f"the table '{table.name}' has its metadata outside its folder: {table.iceberg}")
+        raise BadQuery(
+            f"the table '{table.name}' has its metadata outside its folder: {table.iceberg}"
+        )
     return (before + location).removeprefix("file://")
 
 
@@ -153,11 +183,18 @@ def _load(connection: Any, store: StoreSettings, environment: Mapping[str, str])
 def _extension(name: str) -> str:
     spec = importlib.util.find_spec(f"duckdb_extension_{name}")
     places = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
-    found = [path for place in places for path in Path(place).glob(f"extensions/*/{name}.duckdb_extension")]
+    found = [
+        path
+        for place in places
+        for path in Path(place).glob(f"extensions/*/{name}.duckdb_extension")
+    ]
     if not found:
         import duckdb
 
-        raise ConfigError(f"the DuckDB extension '{name}' is missing: pip install 'duckdb-extension-{name}=={duckdb.__version__}'")
+        raise ConfigError(
+            f"the DuckDB extension '{name}' is missing: pip install "
+            f"'duckdb-extension-{name}=={duckdb.__version__}'"
+        )
     return str(found[0])
 
 
@@ -176,7 +213,10 @@ def _secret(store: StoreSettings, config: dict[str, str], environment: Mapping[s
 
 
 def _view(connection: Any, name: str, pointer: str) -> None:
-    connection.execute(f'create view "{name}" as select *, try(decode("value")) as value_text from iceberg_scan(\'{_quoted(pointer)}\')')  # noqa: S608
+    connection.execute(
+        f'create view "{name}" as select *, try(decode("value")) as value_text from '
+        f"iceberg_scan('{_quoted(pointer)}')"
+    )  # noqa: S608
 
 
 def _empty_view(connection: Any, name: str, columns: Mapping[str, str]) -> None:
@@ -198,9 +238,15 @@ def _explained(tables: Sequence[TableRef], statement: str) -> Iterator[None]:
         if missing is None:
             empty = [table.name for table in _mentioned(tables, statement) if not table.iceberg]
             if empty and isinstance(fault, duckdb.BinderException):
-                told += f"\nA table has no typed columns before its first rows: run polynya table sync {' '.join(empty)}"
+                told += (
+                    "\nA table has no typed columns before its first rows: run polynya table "
+                    f"sync {' '.join(empty)}"
+                )
             raise BadQuery(told) from None
-        names = ", ".join(table.name for table in tables) or "none yet: polynya table create NAME --prefix PREFIX"
+        names = (
+            ", ".join(table.name for table in tables)
+            or "none yet: polynya table create NAME --prefix PREFIX"
+        )
         raise BadQuery(f"{told.splitlines()[0]} The tables are: {names}") from None
 
 

@@ -1,7 +1,7 @@
 """Handle SIGTERM and SIGINT in a driver.
 
-Every step of a job is idempotent, so a driver may stop anywhere. But a job whose commit was requested gets a short time to reach both
-formats. Otherwise Delta would lag a job behind Iceberg.
+Every step of a job is idempotent, so a driver may stop anywhere. But a job whose commit was
+requested gets a short time to reach both formats. Otherwise Delta would lag a job behind Iceberg.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ FINISH_SECONDS = 10.0  # less than the time after which a supervisor kills
 
 
 class Stopped(BaseException):
-    """A signal arrived. The message names the unfinished work if it arrived between a pair of commits."""
+    """A signal arrived. The message names the unfinished work if it arrived between a pair of
+    commits."""
 
 
 class _Stopping:
@@ -27,7 +28,8 @@ class _Stopping:
         self.asked = False  # a signal arrived while work was unfinished
 
     def on_signal(self, number: int, frame: Any) -> None:
-        """Stop now, or on the first signal within a pair of commits wait up to FINISH_SECONDS. A second signal stops at once."""
+        """Stop now, or on the first signal within a pair of commits wait up to FINISH_SECONDS. A
+        second signal stops at once."""
         if not self.unfinished or self.asked:
             raise Stopped(self.unfinished)
         self.asked = True
@@ -54,7 +56,8 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def finish_first(unfinished: str) -> Iterator[None]:
-    """Let the body finish, for a bounded time, before a signal raises Stopped. `unfinished` is the message if time runs out."""
+    """Let the body finish, for a bounded time, before a signal raises Stopped. `unfinished` is the
+    message if time runs out."""
     left = _stopping.unfinished = unfinished
     try:
         yield

@@ -1,4 +1,5 @@
-"""Run one task: read ranges, write one Parquet file and one of dead letters. Runs in a Spark worker or any other process."""
+"""Run one task: read ranges, write one Parquet file and one of dead letters. Runs in a Spark worker
+or any other process."""
 
 from __future__ import annotations
 
@@ -20,11 +21,23 @@ from polynya.lakehouse.kafka.undivided import BLOCK_BYTES
 from polynya.lakehouse.plan import Job, Task, claimed
 from polynya.lakehouse.rows import Problem
 from polynya.lakehouse.schema import OUR_COLUMNS, Column, adopt
-from polynya.lakehouse.slices import BASE_TYPES, Block, Kind, Unreadable, absent, base_columns, joined, read_blocks
+from polynya.lakehouse.slices import (
+    BASE_TYPES,
+    Block,
+    Kind,
+    Unreadable,
+    absent,
+    base_columns,
+    joined,
+    read_blocks,
+)
 from polynya.wire.tables import FailedRange
 
 DLQ_TYPES: dict[str, pa.DataType] = {
-    **{name: BASE_TYPES[name] for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")},
+    **{
+        name: BASE_TYPES[name]
+        for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")
+    },
     "reason": pa.string(),
     "field": pa.string(),
     "message": pa.string(),
@@ -46,7 +59,8 @@ class File(msgspec.Struct, frozen=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """The result of a task. With `wishes` nothing was written, and the job must be rerun with these columns."""
+    """The result of a task. With `wishes` nothing was written, and the job must be rerun with these
+    columns."""
 
     task: int
     records: int
@@ -123,7 +137,8 @@ def _spread(decoded: Decoded, chosen: Any) -> Decoded:
 
 
 def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable]:
-    """Return the ranges of a block that fail alone. Raises `fault` if none does, or if it is no fault of records."""
+    """Return the ranges of a block that fail alone. Raises `fault` if none does, or if it is no
+    fault of records."""
     if isinstance(fault, PolynyaError | OSError):
         raise fault
     found = []
@@ -139,13 +154,23 @@ def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable
 
 def _failures(failed: list[Unreadable]) -> list[FailedRange]:
     """Return the ranges that failed, each once: a range may fail in several of its runs."""
-    first = {(fault.part.uid, fault.part.record + fault.part.skip): fault for fault in reversed(failed)}
+    first = {
+        (fault.part.uid, fault.part.record + fault.part.skip): fault for fault in reversed(failed)
+    }
     return [_failed(fault) for fault in reversed(first.values())]
 
 
 def _failed(fault: Unreadable) -> FailedRange:
     part = fault.part
-    return FailedRange(part.stream, part.uid, part.record + part.skip, claimed(part), part.pack, part.offset, fault.reason)
+    return FailedRange(
+        part.stream,
+        part.uid,
+        part.record + part.skip,
+        claimed(part),
+        part.pack,
+        part.offset,
+        fault.reason,
+    )
 
 
 def claimed_records(task: Task) -> int:
@@ -159,7 +184,9 @@ class _Output:
     def __init__(self, job: Job, task: Task, blobs: Blobs) -> None:
         self._blobs = blobs
         self._location = job.plan.table.location
-        self._name = f"{job.plan.job:012d}-{job.plan.attempt}-{task.id:05d}-{secrets.token_hex(8)}.parquet"
+        self._name = (
+            f"{job.plan.job:012d}-{job.plan.attempt}-{task.id:05d}-{secrets.token_hex(8)}.parquet"
+        )
         self._schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
         self._schema_dlq = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema_dlq))
         self._main: _Writer | None = None
@@ -177,12 +204,17 @@ class _Output:
         if self._gathered_bytes >= BLOCK_BYTES // 2:
             self._flush()
         if decoded.problems:
-            self._dead = self._dead or _Writer(self._blobs, f"{self._location}/dlq/data/{self._name}", self._schema_dlq)
+            self._dead = self._dead or _Writer(
+                self._blobs, f"{self._location}/dlq/data/{self._name}", self._schema_dlq
+            )
             self._dead.write(_dead_letters(base, decoded.problems, self._schema_dlq))
 
     def close(self) -> tuple[File | None, File | None]:
         self._flush()
-        return self._main.close() if self._main else None, self._dead.close() if self._dead else None
+        return (
+            self._main.close() if self._main else None,
+            self._dead.close() if self._dead else None,
+        )
 
     def abort(self) -> None:
         for writer in (self._main, self._dead):
@@ -194,14 +226,18 @@ class _Output:
             return
         table = pa.concat_tables(self._gathered).combine_chunks()
         self._gathered, self._gathered_bytes = [], 0
-        self._main = self._main or _Writer(self._blobs, f"{self._location}/main/data/{self._name}", self._schema, table)
+        self._main = self._main or _Writer(
+            self._blobs, f"{self._location}/main/data/{self._name}", self._schema, table
+        )
         self._main.write(table)
 
 
 class _Writer:
     """A Parquet file being uploaded to the store."""
 
-    def __init__(self, blobs: Blobs, key: str, schema: pa.Schema, sample: pa.Table | None = None) -> None:
+    def __init__(
+        self, blobs: Blobs, key: str, schema: pa.Schema, sample: pa.Table | None = None
+    ) -> None:
         self._key = key
         self._upload = blobs.open_upload(key)
         self._sink = _Sink(self._upload)
@@ -216,7 +252,8 @@ class _Writer:
             write_statistics=[
                 path
                 for path in _leaf_paths(schema)
-                if path.split(".")[0] not in UNMEASURED and not pa.types.is_decimal(schema.field(path.split(".")[0]).type)
+                if path.split(".")[0] not in UNMEASURED
+                and not pa.types.is_decimal(schema.field(path.split(".")[0]).type)
             ],
             store_schema=False,
             metadata_collector=self._metadata,
@@ -272,7 +309,9 @@ def _undecoded(columns: list[Column], count: int) -> Decoded:
     return Decoded([pa.nulls(count, arrow_type(column)) for column in columns], {}, [])
 
 
-def _dead_letters(base: dict[str, pa.Array], problems: dict[int, list[Problem]], schema: pa.Schema) -> pa.Table:
+def _dead_letters(
+    base: dict[str, pa.Array], problems: dict[int, list[Problem]], schema: pa.Schema
+) -> pa.Table:
     numbers = np.array(sorted(problems), np.int64)
     found = [problems[int(row)] for row in numbers]
     indices = pa.array(numbers)
@@ -284,19 +323,25 @@ def _dead_letters(base: dict[str, pa.Array], problems: dict[int, list[Problem]],
 
 
 def _message(problems: list[Problem]) -> str:
-    told = [f"{problem.field}: {problem.message}" if problem.field else problem.message for problem in problems[:_MESSAGE_FIELDS_MAX]]
+    told = [
+        f"{problem.field}: {problem.message}" if problem.field else problem.message
+        for problem in problems[:_MESSAGE_FIELDS_MAX]
+    ]
     more = len(problems) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more else "")
 
 
 def _dictionary_columns(schema: pa.Schema, sample: pa.Table | None) -> list[str]:
-    """Return the columns whose values repeat. Parquet would spend time on other dictionaries and then drop them."""
+    """Return the columns whose values repeat. Parquet would spend time on other dictionaries and
+    then drop them."""
     chosen = ["stream", "incarnation", "append_time", "timestamp", "batch", "reason", "field"]
     if sample is not None:
         head = sample.slice(0, _SAMPLE_ROWS)
         for name in schema.names[len(OUR_COLUMNS) :]:
             kind = schema.field(name).type
-            if not pa.types.is_nested(kind) and pc.count_distinct(head[name]).as_py() * _DISTINCT_SHARE <= len(head):
+            if not pa.types.is_nested(kind) and pc.count_distinct(
+                head[name]
+            ).as_py() * _DISTINCT_SHARE <= len(head):
                 chosen.append(name)
     return [name for name in chosen if name in schema.names]
 

@@ -8,7 +8,15 @@ from collections.abc import Callable, Collection, Sequence
 
 from polynya.base.errors import ConfigError, PolynyaError, Unavailable
 from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.commit import JobOutcome, Progress, RangesFailed, Runner, repair, run_job, told_failure
+from polynya.lakehouse.commit import (
+    JobOutcome,
+    Progress,
+    RangesFailed,
+    Runner,
+    repair,
+    run_job,
+    told_failure,
+)
 from polynya.lakehouse.coordinator import Coordinator, NoSuchTable
 from polynya.lakehouse.plan import Job, store_settings
 from polynya.lakehouse.stopping import Stopped, stop_on_signals
@@ -16,7 +24,8 @@ from polynya.lakehouse.task import TaskResult
 from polynya.wire.tables import FailedRange
 
 JOBS_MAX = 1000  # per table and call, because streams may grow faster than they are compacted
-LAST_JOB_BYTES = 32 << 20  # for servers that omit `more`: a smaller job was not cut by the plan limit, so it was the last
+# for servers that omit `more`: a smaller job was not cut by the plan limit, so it was the last
+LAST_JOB_BYTES = 32 << 20
 RETRY_SECONDS = 1.0  # before ranges that failed are read again; doubles
 BACKOFF_SECONDS_MAX = 60.0
 _TRIES_AT_MOST = 3  # doublings of the pause
@@ -26,10 +35,13 @@ RunnerFactory = Callable[[], Runner]
 
 
 class TablesFailed(PolynyaError):
-    """Some tables could not be brought up to date; `outcomes` are the jobs that were committed all the same."""
+    """Some tables could not be brought up to date; `outcomes` are the jobs that were committed all
+    the same."""
 
     def __init__(self, outcomes: list[JobOutcome], faults: dict[str, Exception]) -> None:
-        super().__init__("; ".join(f"table '{name}': {_spoken(fault)}" for name, fault in faults.items()))
+        super().__init__(
+            "; ".join(f"table '{name}': {_spoken(fault)}" for name, fault in faults.items())
+        )
         self.outcomes = outcomes
         self.faults = faults
 
@@ -40,11 +52,14 @@ class SetAside(PolynyaError):
     def __init__(self, name: str, ranges: Collection[FailedRange]) -> None:
         told = "; ".join(map(told_failure, list(ranges)[:_RANGES_TOLD]))
         more = f"; and {len(ranges) - _RANGES_TOLD} more" if len(ranges) > _RANGES_TOLD else ""
-        super().__init__(f"cannot be read and was set aside: {told}{more}. See 'polynya table failures {name}'")
+        super().__init__(
+            f"cannot be read and was set aside: {told}{more}. See 'polynya table failures {name}'"
+        )
 
 
 class LazyRunner:
-    """Start a runner only when the first job needs one, because a Spark session takes seconds to start."""
+    """Start a runner only when the first job needs one, because a Spark session takes seconds to
+    start."""
 
     def __init__(self, factory: RunnerFactory) -> None:
         self._factory = factory
@@ -78,10 +93,11 @@ def compact(
     repaired: dict[str, str] | None = None,
     skip: Collection[str] = (),
 ) -> list[JobOutcome]:
-    """Bring tables (default: all but `skip`) up to the acknowledged data. A fault of one table delays no other.
+    """Bring tables (default: all but `skip`) up to the acknowledged data. A fault of one table
+    delays no other.
 
-    Raises NoSuchTable, what stops every table, and at the end TablesFailed. `repaired` keeps, across calls, the last result up to
-    which each table's Delta logs were found complete.
+    Raises NoSuchTable, what stops every table, and at the end TablesFailed. `repaired` keeps,
+    across calls, the last result up to which each table's Delta logs were found complete.
     """
     own = runner or LazyRunner(factory)
     memory = {} if repaired is None else repaired
@@ -89,7 +105,10 @@ def compact(
         known = {table.name: table for table in coordinator.tables()}
         for name in tables:
             if name not in known:
-                raise NoSuchTable(f"there is no table '{name}'. The tables are: {', '.join(sorted(known)) or 'none'}")
+                raise NoSuchTable(
+                    f"there is no table '{name}'. The tables are: "
+                    f"{', '.join(sorted(known)) or 'none'}"
+                )
         outcomes: list[JobOutcome] = []
         faults: dict[str, Exception] = {}
         for name in tables or sorted(known):
@@ -99,7 +118,11 @@ def compact(
             try:
                 _compact_table(coordinator, name, own, progress, outcomes)
                 store = known[name].store
-                if len(outcomes) == before and store is not None and memory.get(known[name].uid) != known[name].result:
+                if (
+                    len(outcomes) == before
+                    and store is not None
+                    and memory.get(known[name].uid) != known[name].result
+                ):
                     repair(open_blobs(store_settings(store)), known[name])
                     memory[known[name].uid] = known[name].result
             except Exception as fault:
@@ -123,24 +146,37 @@ def run_worker(
     interval_seconds: float,
     stop: threading.Event | None = None,
 ) -> None:
-    """Keep tables up to date until `stop` is set or SIGTERM or SIGINT arrives. Errors are reported and retried with backoff."""
+    """Keep tables up to date until `stop` is set or SIGTERM or SIGINT arrives. Errors are reported
+    and retried with backoff."""
     stop = stop or threading.Event()
     runner = LazyRunner(factory)
     repaired: dict[str, str] = {}
-    resting: dict[str, tuple[int, float]] = {}  # tables that failed: how often in a row, and until when they rest
+    resting: dict[
+        str, tuple[int, float]
+    ] = {}  # tables that failed: how often in a row, and until when they rest
     faults = 0
     try:
         with stop_on_signals():
             while not stop.is_set():
                 skip = [name for name, (_, until) in resting.items() if time.monotonic() < until]
                 try:
-                    compact(coordinator, tables, factory, progress, runner=runner, repaired=repaired, skip=skip)
+                    compact(
+                        coordinator,
+                        tables,
+                        factory,
+                        progress,
+                        runner=runner,
+                        repaired=repaired,
+                        skip=skip,
+                    )
                     faults, resting = 0, {name: resting[name] for name in skip}
                 except TablesFailed as failed:
                     faults, resting = 0, _rested(resting, skip, failed, interval_seconds)
                 except (PolynyaError, OSError) as fault:
                     faults += 1
-                    progress("failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s")
+                    progress(
+                        "failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s"
+                    )
                 stop.wait(_wait(interval_seconds, faults))
     except Stopped as stopped:
         progress("stopped", str(stopped) or "stop requested; the next run repeats unfinished work")
@@ -148,8 +184,15 @@ def run_worker(
         runner.close()
 
 
-def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, progress: Progress, outcomes: list[JobOutcome]) -> None:
-    """Run jobs until the table is up to date. Raises SetAside at the end if it is but for some ranges."""
+def _compact_table(
+    coordinator: Coordinator,
+    name: str,
+    runner: LazyRunner,
+    progress: Progress,
+    outcomes: list[JobOutcome],
+) -> None:
+    """Run jobs until the table is up to date. Raises SetAside at the end if it is but for some
+    ranges."""
     failed: dict[tuple[int, int], FailedRange] = {}
     tries = 0
     for _ in range(JOBS_MAX):
@@ -193,7 +236,10 @@ def _check_others_can_go_on(coordinator: Coordinator, runner: LazyRunner, fault:
 
 
 def _rested(
-    resting: dict[str, tuple[int, float]], skipped: Collection[str], failed: TablesFailed, interval_seconds: float
+    resting: dict[str, tuple[int, float]],
+    skipped: Collection[str],
+    failed: TablesFailed,
+    interval_seconds: float,
 ) -> dict[str, tuple[int, float]]:
     """Return when each failed table is tried again: later after each failure in a row."""
     made = {name: resting[name] for name in skipped}
@@ -210,4 +256,8 @@ def _spoken(fault: Exception) -> str:
 
 def _wait(interval_seconds: float, faults: int) -> float:
     """Return the pause, doubled with each consecutive error."""
-    return interval_seconds if not faults else min(BACKOFF_SECONDS_MAX, max(1.0, interval_seconds) * 2.0**faults)
+    return (
+        interval_seconds
+        if not faults
+        else min(BACKOFF_SECONDS_MAX, max(1.0, interval_seconds) * 2.0**faults)
+    )

@@ -76,29 +76,45 @@ class Assembly:
             cores=cores,
             groups=start.groups,
             history=start.birth.history,
-            hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no separate limit
+            hot_bytes_max=start.config.cold.max_hot_bytes_per_group
+            or HOT_BYTES_PER_CORE,  # 0: no separate limit
         )
         self._transport = transport_of(start)
-        self._shutdown_barrier = ShutdownBarrier(self._transport) if self._transport is not None else None
+        self._shutdown_barrier = (
+            ShutdownBarrier(self._transport) if self._transport is not None else None
+        )
         clock = LogClock(storage.log_ms)
         now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
         self._engine = CoreRuntime(
-            storage, shape, now_ms=now_ms, transport=self._transport, fatal=fail_stop, cluster=cluster_of(start, self._transport, clock)
+            storage,
+            shape,
+            now_ms=now_ms,
+            transport=self._transport,
+            fatal=fail_stop,
+            cluster=cluster_of(start, self._transport, clock),
         )
         self._maps: ClusterMapCache | None = None
         if start.config.cluster.is_on:
-            self._maps = ClusterMapCache(start.birth, start.config.cluster, self._transport, core=start.core)
+            self._maps = ClusterMapCache(
+                start.birth, start.config.cluster, self._transport, core=start.core
+            )
             self._engine.after_turn.append(self._look_at_map)
             self._look_at_map()
         self._member: ClusterMember | None = None
         if self._engine.replicated is not None and self._transport is not None:
             self._member = ClusterMember(start, self._transport, self._engine)
-        trusted = start.config.is_local and not start.config.needs_token  # else clients could have webhooks call this machine's services
+        # else clients could have webhooks call this machine's services
+        trusted = start.config.is_local and not start.config.needs_token
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
         self._health.add("reached", self._unreached)
-        self._view = ClusterView(start, self._transport, self._member.replicas if self._member is not None else list, self._maps)
+        self._view = ClusterView(
+            start,
+            self._transport,
+            self._member.replicas if self._member is not None else list,
+            self._maps,
+        )
         self._operations: ClusterActs = NoCluster(self._view)
         self._reconciler: PlacementReconciler | None = None
         self._levels: FeatureLevels | None = None
@@ -106,7 +122,9 @@ class Assembly:
         self._controller: Controller | None = None
         self._stale_copy_guard: StaleCopyGuard | None = None
         if self._member is not None and self._maps is not None and self._transport is not None:
-            self._stale_copy_guard = StaleCopyGuard(start, self._transport, storage.journal, end=fail_stop)
+            self._stale_copy_guard = StaleCopyGuard(
+                start, self._transport, storage.journal, end=fail_stop
+            )
             self._take_part(self._member, self._maps)
         self._keeper = Keeper(start, self._transport)
         if self._member is not None:
@@ -131,19 +149,27 @@ class Assembly:
             self._health.warn("object store", lambda: access.trouble() or flusher.trouble())
             self._view.store = lambda: access.trouble() or ""
             store_leads = None if self._member is None else self._member.store_leads(access)
-        disk = DataDisk(Path(self._start.config.data), self._engine.core.counters.pace, others_lead=self._member is not None)
+        disk = DataDisk(
+            Path(self._start.config.data),
+            self._engine.core.counters.pace,
+            others_lead=self._member is not None,
+        )
         self._health.warn("disk", disk.check)
         self._health.warn("streams", self._engine.local.faulted.trouble)
         self._health.registry.add(disk.samples)
         self._view.disk = disk.trouble
         checks = StoreChecks(self.service, self._tier)
         backups = Backups(self._start, self._engine, self._tier)
-        if self._transport is not None:  # other cores send requests from here on: everything they need must exist
+        if (
+            self._transport is not None
+        ):  # other cores send requests from here on: everything they need must exist
             await self._transport.start()
         if self._member is not None:
             self._member.forwarding.start()
         if self._tier is not None:
-            for task in self._tier.tasks() + ([] if store_leads is None else [store_leads.run(), store_leads.answer()]):
+            for task in self._tier.tasks() + (
+                [] if store_leads is None else [store_leads.run(), store_leads.answer()]
+            ):
                 self._spawn(task)
             self._spawn(self._tier.once_claimed(self._state_copy_worker(self._tier).run))
         await self._keeper.start()
@@ -178,7 +204,9 @@ class Assembly:
         await self._listeners.open()
         if self._start.kafka_port:
             self._kafka = kafka_front(self._start, self.service, self._maps)
-            self._health.registry.add(metric_sources.counted(self._kafka.counters, metric_sources.KAFKA))
+            self._health.registry.add(
+                metric_sources.counted(self._kafka.counters, metric_sources.KAFKA)
+            )
             await open_kafka(self._kafka, self._start)
         self._spawn(watcher.run())
         await self._subscriptions.start(_ended)
@@ -186,14 +214,16 @@ class Assembly:
     async def meet(self) -> None:
         """Wait until this core and all others are connected, or MEET_SECONDS have passed.
 
-        All cores are connected to the last core of a node before it reports ready. So the node's first requests find every core."""
+        All cores are connected to the last core of a node before it reports ready. So the node's
+        first requests find every core."""
         if self._transport is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MEET_SECONDS):
                     await self._transport.wait_met()
 
     async def stop(self) -> None:
-        """Answer requests in flight, then close the files. Acknowledged data does not depend on it."""
+        """Answer requests in flight, then close the files. Acknowledged data does not depend on
+        it."""
         if self._member is not None:
             await self._member.hand_over()
         if self._kafka is not None:
@@ -222,14 +252,21 @@ class Assembly:
     def _state_copy_worker(self, tier: Tier) -> StateCopyWorker:
         birth, grace_ms = self._start.birth, self._start.config.cold.delete_grace_ms
         whole = CompleteMark(birth.cluster_id, birth.history, birth.groups)
-        copier = StateCopyWorker(self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000)
+        copier = StateCopyWorker(
+            self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000
+        )
         self._health.registry.add(metric_sources.counted(copier.counters, metric_sources.COPIER))
         return copier
 
     def _unreached(self) -> str | None:
-        """Return a message if a core has not connected. Running cores report their own health; here they only need to connect."""
+        """Return a message if a core has not connected. Running cores report their own health; here
+        they only need to connect."""
         strangers = self._transport.missing_cores() if self._transport is not None else []
-        return f"core {', '.join(map(str, strangers))} has not connected to this core" if strangers else None
+        return (
+            f"core {', '.join(map(str, strangers))} has not connected to this core"
+            if strangers
+            else None
+        )
 
     def reload(self) -> None:
         """Reload what may change at run time: certificates, tokens, an issuer's keys."""
@@ -242,10 +279,16 @@ class Assembly:
         registry.add(metric_sources.of_core(self._engine.core))
         registry.add(metric_sources.of_groups(self._engine.local))
         registry.add(lambda: {"polynya_batches_repaired_total": self._engine.repairer.repaired})
-        registry.add(metric_sources.counted(self._subscriptions.counters, metric_sources.SUBSCRIPTIONS))
+        registry.add(
+            metric_sources.counted(self._subscriptions.counters, metric_sources.SUBSCRIPTIONS)
+        )
         registry.add(metric_sources.counted(self._engine.local.trims, metric_sources.TRIMS))
-        registry.add(metric_sources.counted(self._engine.local.rehydration.counters, metric_sources.RECALLS))
-        registry.add(metric_sources.counted(self._engine.retainer.counters, metric_sources.RETENTION))
+        registry.add(
+            metric_sources.counted(self._engine.local.rehydration.counters, metric_sources.RECALLS)
+        )
+        registry.add(
+            metric_sources.counted(self._engine.retainer.counters, metric_sources.RETENTION)
+        )
         registry.add(self._keeper.samples)
         if self._member is not None:
             registry.add(self._member.samples)
@@ -256,11 +299,17 @@ class Assembly:
                 self._health.add(name, check)
         registry.add(metric_sources.counted(self._engine.snapshotter, metric_sources.SNAPSHOTS))
         if self._tier is not None:
-            registry.add(metric_sources.counted(self._tier.flusher.counters, metric_sources.FLUSHER))
+            registry.add(
+                metric_sources.counted(self._tier.flusher.counters, metric_sources.FLUSHER)
+            )
             registry.add(metric_sources.counted(self._tier.merger.counters, metric_sources.MERGER))
-            registry.add(metric_sources.counted(self._tier.evictor.counters, metric_sources.EVICTOR))
+            registry.add(
+                metric_sources.counted(self._tier.evictor.counters, metric_sources.EVICTOR)
+            )
             registry.add(metric_sources.counted(self._tier.states.counters, metric_sources.STATES))
-            registry.add(metric_sources.counted(self._tier.collector.counters, metric_sources.COLLECTOR))
+            registry.add(
+                metric_sources.counted(self._tier.collector.counters, metric_sources.COLLECTOR)
+            )
             registry.add(metric_sources.counted(self._tier.reader.counters, metric_sources.CACHE))
             reader = self._tier.reader
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
@@ -269,13 +318,18 @@ class Assembly:
             registry.add(self._tier.access.samples)
 
     def _take_part(self, member: ClusterMember, maps: ClusterMapCache) -> None:
-        """Join the cluster: follow the map and serve cluster operations. The controller on core 0 acts where the meta group is led."""
+        """Join the cluster: follow the map and serve cluster operations. The controller on core 0
+        acts where the meta group is led."""
         start, replicated = self._start, self._engine.replicated
         assert replicated is not None and self._engine.replica_lifecycle is not None
         reconfiguration = Reconfiguration(self.service, replicated)
         groups = range(start.core, start.groups + 1, start.cores)
         self._reconciler = reconciler = PlacementReconciler(
-            replicated, self._engine.replica_lifecycle, reconfiguration, member.forwarding.group_locations, groups
+            replicated,
+            self._engine.replica_lifecycle,
+            reconfiguration,
+            member.forwarding.group_locations,
+            groups,
         )
         reconciler.adopt(maps.now)
         self._health.nodes = lambda: member.urls
@@ -290,9 +344,18 @@ class Assembly:
         member.meet(maps.now)
         maps.on_map += [member.meet, reconciler.adopt]
         member.on_removed = Removal(start, maps).told
-        self._operations = ClusterOperations(self._view, maps, reconfiguration, self.service, start.birth.cluster_id)
+        self._operations = ClusterOperations(
+            self._view, maps, reconfiguration, self.service, start.birth.cluster_id
+        )
         if start.core == 0:
-            self._controller = Controller(start, maps, self._view, reconfiguration, self.service, lambda: META_GROUP in replicated.led)
+            self._controller = Controller(
+                start,
+                maps,
+                self._view,
+                reconfiguration,
+                self.service,
+                lambda: META_GROUP in replicated.led,
+            )
             replicated.on_leadership.append(self._controller.led)
 
     def _placed_samples(self) -> Samples:
@@ -300,14 +363,21 @@ class Assembly:
         return {
             "polynya_map_epoch": self._maps.now.epoch,
             "polynya_groups_moving": len(moving(self._maps.now)),
-            "polynya_placement_steps_total": 0 if self._controller is None else self._controller.steps,
+            "polynya_placement_steps_total": 0
+            if self._controller is None
+            else self._controller.steps,
             "polynya_replicas_lost": len(self._reconciler.missing),
         }
 
     def _lost_here(self) -> str | None:
         lost = sorted(self._reconciler.missing) if self._reconciler is not None else []
         node = self._start.birth.node
-        return f"{len(lost)} groups need replicas that this node has lost: run polynya cluster replace-disk {node}" if lost else None
+        return (
+            f"{len(lost)} groups need replicas that this node has lost: run polynya cluster "
+            f"replace-disk {node}"
+            if lost
+            else None
+        )
 
     def _look_at_map(self) -> None:
         """Read the cluster map from the meta group, on core 0."""
@@ -323,7 +393,8 @@ class Assembly:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow_map(self, maps: ClusterMapCache) -> None:
-        """Update the map where a turn does not: after a snapshot install, or after core 0 sent it before this core listened."""
+        """Update the map where a turn does not: after a snapshot install, or after core 0 sent it
+        before this core listened."""
         while True:
             self._look_at_map()
             await maps.ask()
@@ -338,7 +409,8 @@ class Assembly:
             await maps.ask_another()
 
     async def _settle(self) -> None:
-        """Complete operations across groups. It may wait for other nodes, so time-critical work has other tasks."""
+        """Complete operations across groups. It may wait for other nodes, so time-critical work has
+        other tasks."""
         while True:
             await asyncio.sleep(SETTLE_SECONDS)
             await self._engine.outbox_sender.sweep()
@@ -352,13 +424,15 @@ class Assembly:
                 self._member.look_at_memory()
 
     async def _look_at_journal(self) -> None:
-        """Check that the journal files exist: a deleted open file accepts writes without an error."""
+        """Check that the journal files exist: a deleted open file accepts writes without an
+        error."""
         while True:
             await asyncio.sleep(LOOK_AT_JOURNAL_SECONDS)
             await asyncio.to_thread(self._engine.core.journal.look)
 
     async def _look_at_snapshots(self) -> None:
-        """Check that the snapshot files exist. The check is rare: only a start needs them, and there may be thousands."""
+        """Check that the snapshot files exist. The check is rare: only a start needs them, and
+        there may be thousands."""
         while True:
             await asyncio.sleep(LOOK_AT_SNAPSHOTS_SECONDS)
             await self._engine.snapshotter.look()
@@ -400,7 +474,8 @@ class Assembly:
 
 
 def lost_callback(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle an exception in a loop callback. After MemoryError the state is unknown, so stop, except for a connection: that is closed."""
+    """Handle an exception in a loop callback. After MemoryError the state is unknown, so stop,
+    except for a connection: that is closed."""
     fault = context.get("exception")
     if isinstance(fault, MemoryError) and "transport" not in context:
         fail_stop(fault)
@@ -421,6 +496,14 @@ def _ended(task: asyncio.Task[None]) -> None:
 
 def fail_stop(error: BaseException) -> None:
     """Exit the process at once. The exit code tells the supervisor whether a restart can help."""
-    log.critical("this core stops after a fatal error", exc_info=error, extra={"error": str(error) or repr(error)})
-    ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
+    log.critical(
+        "this core stops after a fatal error",
+        exc_info=error,
+        extra={"error": str(error) or repr(error)},
+    )
+    ends = (
+        (OSError | JournalFailed, EXIT_STORAGE),
+        (CorruptData, EXIT_CORRUPT),
+        (ConfigError, EXIT_ROOT),
+    )
     os._exit(next((code for kinds, code in ends if isinstance(error, kinds)), EXIT_FAULT))

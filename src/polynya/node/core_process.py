@@ -1,4 +1,5 @@
-"""The process of one core: assemble it, serve until a stop signal, and shut down in order. The composition root of the product."""
+"""The process of one core: assemble it, serve until a stop signal, and shut down in order. The
+composition root of the product."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ log = logging.getLogger("polynya.core")
 
 
 def main() -> int:
-    """Run `python -m polynya.node.core_process`, started by the supervisor. The exit code tells it whether a restart can help."""
+    """Run `python -m polynya.node.core_process`, started by the supervisor. The exit code tells it
+    whether a restart can help."""
     keep_private()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     keep_heap_small()
@@ -66,7 +68,8 @@ def main() -> int:
 
 
 def _opened(start: CoreStart) -> Storage | None:
-    """Open the storage; log a disk error and return None. Raises ConfigError when the disk is full, and CorruptData."""
+    """Open the storage; log a disk error and return None. Raises ConfigError when the disk is full,
+    and CorruptData."""
     try:
         return _open(start)
     except OSError as error:
@@ -78,21 +81,40 @@ def _open(start: CoreStart) -> Storage:
     folder = Path(start.config.data) / f"core-{start.core}"
     refuse_stale_copy(folder)
     shape = {"core": start.core, "cores": start.cores, "groups": start.groups}
-    return open_quickly(folder, **shape, cluster_id=start.birth.cluster_id, membership=membership_of(start))
+    return open_quickly(
+        folder, **shape, cluster_id=start.birth.cluster_id, membership=membership_of(start)
+    )
 
 
 def open_quickly(
-    folder: Path, *, core: int, cores: int, groups: int, cluster_id: str = "", membership: Membership | None = None
+    folder: Path,
+    *,
+    core: int,
+    cores: int,
+    groups: int,
+    cluster_id: str = "",
+    membership: Membership | None = None,
 ) -> Storage:
-    """Call `open_storage` with the garbage collector off, and exclude its objects from later collections."""
+    """Call `open_storage` with the garbage collector off, and exclude its objects from later
+    collections."""
     gc.disable()  # recovery makes many objects and no cycles
     try:
-        return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id, membership=membership)
+        return open_storage(
+            folder,
+            core=core,
+            cores=cores,
+            groups=groups,
+            cluster_id=cluster_id,
+            membership=membership,
+        )
     except OSError as error:
         if not is_full(error):
             raise
         needed = JOURNAL_SEGMENT_BYTES // MIB
-        raise ConfigError(f"data: {folder} has no room for the journal, which grows by {needed} MiB at a time; free space") from None
+        raise ConfigError(
+            f"data: {folder} has no room for the journal, which grows by {needed} MiB at a time; "
+            "free space"
+        ) from None
     finally:
         gc.enable()
         gc.collect()
@@ -130,7 +152,8 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
 
 
 async def _unless(told: asyncio.Task[bool], work: Coroutine[Any, Any, None]) -> bool:
-    """Run the work, and cancel it on a stop signal. Return True if it finished. Raises what the work raises."""
+    """Run the work, and cancel it on a stop signal. Return True if it finished. Raises what the
+    work raises."""
     task = asyncio.get_running_loop().create_task(work)
     await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
     if task.done():

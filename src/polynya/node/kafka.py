@@ -17,9 +17,12 @@ STOP_SECONDS = 3.0
 
 
 class NodeBrokers:
-    """The nodes that serve Kafka. A node without a neighbour's address answers for it: it forwards."""
+    """The nodes that serve Kafka. A node without a neighbour's address answers for it: it
+    forwards."""
 
-    def __init__(self, start: CoreStart, service: NodeService, maps: ClusterMapCache | None) -> None:
+    def __init__(
+        self, start: CoreStart, service: NodeService, maps: ClusterMapCache | None
+    ) -> None:
         host, port = split_listen(start.kafka_advertised)
         self.cluster_id = start.birth.cluster_id
         self.own = start.birth.node
@@ -55,7 +58,9 @@ class NodeBrokers:
 
 def kafka_front(start: CoreStart, service: NodeService, maps: ClusterMapCache | None) -> KafkaFront:
     """Return the front of this core, which does not listen yet."""
-    return KafkaFront(service, NodeBrokers(start, service, maps), new_id=lambda: secrets.token_bytes(16))
+    return KafkaFront(
+        service, NodeBrokers(start, service, maps), new_id=lambda: secrets.token_bytes(16)
+    )
 
 
 async def open_kafka(front: KafkaFront, start: CoreStart) -> None:

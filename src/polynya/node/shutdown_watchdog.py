@@ -1,7 +1,8 @@
 """End a core process within a time limit, and log what delayed the shutdown.
 
-The supervisor kills a hung core but cannot tell the cause. So the core acts a few seconds earlier. It logs where each task and thread
-waits, and exits like a power failure, which loses no acknowledged data.
+The supervisor kills a hung core but cannot tell the cause. So the core acts a few seconds earlier.
+It logs where each task and thread waits, and exits like a power failure, which loses no
+acknowledged data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 from polynya.config.core_start import EXIT_STUCK
 
-END_SECONDS = 15.0  # from the first signal; the timeouts of a stop add up to 12 s when no other node answers
+# from the first signal; the timeouts of a stop add up to 12 s when no other node answers
+END_SECONDS = 15.0
 TASKS_MAX = 50  # in the log
 PLACES_MAX = 8  # of one task or thread: the innermost
 log = logging.getLogger("polynya.core")
@@ -32,7 +34,8 @@ class ShutdownWatchdog:
         self._began = 0.0
 
     def begin(self) -> None:
-        """Start the time limit of `END_SECONDS`. A separate thread checks it, since the loop may hang."""
+        """Start the time limit of `END_SECONDS`. A separate thread checks it, since the loop may
+        hang."""
         if not self._began:
             self._began = time.monotonic()
             threading.Thread(target=self._watch, name="ending", daemon=True).start()
@@ -40,11 +43,20 @@ class ShutdownWatchdog:
     def _watch(self) -> None:
         time.sleep(END_SECONDS)
         try:
-            tasks = [f"{task.get_name()}: {waits_at(task)}" for task in asyncio.all_tasks(self._loop) if not task.done()]
-            threads = [
-                f"{thread.name}: {stands_at(thread)}" for thread in threading.enumerate() if thread is not threading.current_thread()
+            tasks = [
+                f"{task.get_name()}: {waits_at(task)}"
+                for task in asyncio.all_tasks(self._loop)
+                if not task.done()
             ]
-            log.critical("this core does not stop in time: exiting", extra={"tasks": sorted(tasks)[:TASKS_MAX], "threads": threads})
+            threads = [
+                f"{thread.name}: {stands_at(thread)}"
+                for thread in threading.enumerate()
+                if thread is not threading.current_thread()
+            ]
+            log.critical(
+                "this core does not stop in time: exiting",
+                extra={"tasks": sorted(tasks)[:TASKS_MAX], "threads": threads},
+            )
         finally:
             os._exit(EXIT_STUCK)
 
@@ -54,10 +66,18 @@ def waits_at(task: asyncio.Task[Any]) -> str:
     places: list[str] = []
     inner: Any = task.get_coro()
     while inner is not None:
-        frame = getattr(inner, "cr_frame", None) or getattr(inner, "gi_frame", None) or getattr(inner, "ag_frame", None)
+        frame = (
+            getattr(inner, "cr_frame", None)
+            or getattr(inner, "gi_frame", None)
+            or getattr(inner, "ag_frame", None)
+        )
         if frame is not None:
             places.append(_place(frame.f_code, frame.f_lineno))
-        inner = getattr(inner, "cr_await", None) or getattr(inner, "gi_yieldfrom", None) or getattr(inner, "ag_await", None)
+        inner = (
+            getattr(inner, "cr_await", None)
+            or getattr(inner, "gi_yieldfrom", None)
+            or getattr(inner, "ag_await", None)
+        )
     return " > ".join(places[-PLACES_MAX:])
 
 

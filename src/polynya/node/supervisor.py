@@ -1,7 +1,9 @@
-"""The supervisor: locks the data folder, reserves the ports, runs one process per core, and stops them all when it stops.
+"""The supervisor: locks the data folder, reserves the ports, runs one process per core, and stops
+them all when it stops.
 
-It holds no data and serves no requests. If it is killed, the kernel ends the cores. A dead core is restarted with increasing delay, unless
-its exit code says that a restart cannot help (`polynya.config.core_start`). It never makes decisions about data.
+It holds no data and serves no requests. If it is killed, the kernel ends the cores. A dead core is
+restarted with increasing delay, unless its exit code says that a restart cannot help
+(`polynya.config.core_start`). It never makes decisions about data.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ from polynya.admin.audit import AuditFile, act
 from polynya.admin.lake_worker import check_lake, lake_command, lake_environment
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.cluster.certificates import peer_tls_of
-from polynya.cluster.discovery import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, differs, is_other, learn, settled
+from polynya.cluster.discovery import (
+    ASK_SECONDS,
+    ASK_SECONDS_MAX,
+    begun_anew,
+    differs,
+    is_other,
+    learn,
+    settled,
+)
 from polynya.config.core_start import (
     EXIT_CLEAN,
     EXIT_CONFIG,
@@ -39,7 +49,14 @@ from polynya.config.core_start import (
 )
 from polynya.config.file_modes import begin_tightening
 from polynya.config.model import Config, is_loopback, resolve, split_listen
-from polynya.config.node_identity import FILE, NodeIdentity, bear, birth_of, removed_text, write_json
+from polynya.config.node_identity import (
+    FILE,
+    NodeIdentity,
+    bear,
+    birth_of,
+    removed_text,
+    write_json,
+)
 from polynya.config.tls import prepare as prepare_tls
 from polynya.files import is_full
 from polynya.observability import logs
@@ -50,8 +67,10 @@ from polynya.system.open_files import Shares, raise_limit, shares
 from polynya.system.ports import spelled, take_port
 
 ENTRY = "polynya.node.core_process"
-STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
-KILL_SECONDS = 5.0  # a killed process exits in this time or hangs in the kernel on a dead disk, and is then abandoned
+# a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
+STOP_SECONDS = 20.0
+# a killed process exits in this time or hangs in the kernel on a dead disk, and is then abandoned
+KILL_SECONDS = 5.0
 QUICK_SECONDS = 10.0  # a core that dies sooner counts as a quick death
 QUICK_DEATHS_MAX = 10  # consecutive quick deaths that stop the node …
 FIRST_DEATHS_MAX = 3  # … and before the node first served
@@ -64,7 +83,8 @@ log = logging.getLogger("polynya.supervisor")
 
 
 def serve(config: Config, *, entry: str = ENTRY) -> int:
-    """Run a node until it is told to stop, and return the exit code. `entry` is the module that a core process runs.
+    """Run a node until it is told to stop, and return the exit code. `entry` is the module that a
+    core process runs.
 
     It prints the addresses on stdout once all cores serve. Configuration errors go to stderr."""
     logs.setup(config.log.level, config.log.format)
@@ -83,7 +103,11 @@ def serve(config: Config, *, entry: str = ENTRY) -> int:
         return EXIT_CORRUPT
     except OSError as error:  # of the folder: errors of ports and other files were reported above
         full = is_full(error)
-        what = "has no room; free space" if full else f"cannot be written or read ({error}): {FATAL[EXIT_STORAGE]}"
+        what = (
+            "has no room; free space"
+            if full
+            else f"cannot be written or read ({error}): {FATAL[EXIT_STORAGE]}"
+        )
         logs.say_end(f"data: {config.data} {what}")
         return EXIT_CONFIG if full else EXIT_STORAGE
 
@@ -149,7 +173,8 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
 def _say_files(clients: Shares) -> None:
     if clients.base < CLIENTS_FEW:
         log.warning(
-            "a core accepts few client connections: raise the limit of open files (polynya doctor)", extra={"at_most": clients.base}
+            "a core accepts few client connections: raise the limit of open files (polynya doctor)",
+            extra={"at_most": clients.base},
         )
 
 
@@ -165,7 +190,8 @@ def _birth(config: Config) -> NodeIdentity:
 
 
 def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
-    """Check a provisional identity; replace it if the cluster has moved to another history meanwhile."""
+    """Check a provisional identity; replace it if the cluster has moved to another history
+    meanwhile."""
     learned = asyncio.run(learn(config))
     if not is_other(config, birth, learned):
         return birth
@@ -174,7 +200,10 @@ def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
         birth = settled(birth)
         write_json(folder / FILE, birth)
         return birth
-    log.info("starting over: the cluster has another history", extra={"history": learned.history, "groups": learned.groups})
+    log.info(
+        "starting over: the cluster has another history",
+        extra={"history": learned.history, "groups": learned.groups},
+    )
     return bear(folder / FILE, config, learned)
 
 
@@ -186,7 +215,9 @@ def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
     peer_tls_of(cluster)  # reports unusable certificates before anything starts
     host, port = cluster.listen_place
     host = resolve(host)[0]
-    held.enter_context(take_port(host, port, name="the peer port", change="cluster.nodes or cluster.listen"))
+    held.enter_context(
+        take_port(host, port, name="the peer port", change="cluster.nodes or cluster.listen")
+    )
     return host, port
 
 
@@ -199,11 +230,15 @@ def _take_kafka(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
     host, port = split_listen(default if listen is None else listen)
     host = resolve(host)[0]
     try:
-        taken = held.enter_context(take_port(host, port, name="kafka.listen", change="--kafka-listen"))
+        taken = held.enter_context(
+            take_port(host, port, name="kafka.listen", change="--kafka-listen")
+        )
     except ConfigError as error:
         if listen is not None:
             raise
-        log.warning("serving without Kafka: its default port is not free", extra={"error": str(error)})
+        log.warning(
+            "serving without Kafka: its default port is not free", extra={"error": str(error)}
+        )
         return "", 0
     return host, taken.getsockname()[1]
 
@@ -213,7 +248,9 @@ def _advertised(config: Config, host: str, port: int) -> str:
     if not port:
         return ""
     if host in ("0.0.0.0", "::"):  # noqa: S104 (compared)
-        own = config.cluster.own.http if config.cluster.is_on and config.cluster.lists_itself else ""
+        own = (
+            config.cluster.own.http if config.cluster.is_on and config.cluster.lists_itself else ""
+        )
         host = urlsplit(own).hostname or socket.gethostname()
     return config.kafka.advertised or spelled(host, port)
 
@@ -230,7 +267,9 @@ def _take_text(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
     if place is None:
         return "", 0
     host = resolve(place[0])[0]
-    taken = held.enter_context(take_port(host, place[1], name="text_listen", change="--text-listen"))
+    taken = held.enter_context(
+        take_port(host, place[1], name="text_listen", change="--text-listen")
+    )
     return host, taken.getsockname()[1]
 
 
@@ -249,7 +288,8 @@ class _Node:
         self._stopping = asyncio.Event()
         self._processes: dict[str, Process] = {}
         self._exit_code = EXIT_CLEAN
-        self.begins_anew = False  # the data folder does not match the cluster: start over after the end
+        # the data folder does not match the cluster: start over after the end
+        self.begins_anew = False
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -257,7 +297,9 @@ class _Node:
             loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         async with asyncio.TaskGroup() as tasks:
-            keepers = [tasks.create_task(self._keep_core(core)) for core in range(self._start.cores)]
+            keepers = [
+                tasks.create_task(self._keep_core(core)) for core in range(self._start.cores)
+            ]
             if self._start.config.lake.interval > 0:
                 keepers.append(tasks.create_task(self._keep_lake()))
             if self._start.birth.provisional:
@@ -284,12 +326,15 @@ class _Node:
         for core in self._ready:
             _send(self._processes[f"core {core}"], signal.SIGHUP)
         try:
-            AuditFile(self._start.config.data).write(act("config.reload", "certificates, tokens, keys", "SIGHUP"))
+            AuditFile(self._start.config.data).write(
+                act("config.reload", "certificates, tokens, keys", "SIGHUP")
+            )
         except OSError as error:
             log.error("the audit log cannot be written", extra={"error": str(error)})
 
     async def _hear_all(self) -> None:
-        """Wait until all other nodes confirm this node's history, or one reports another history."""
+        """Wait until all other nodes confirm this node's history, or one reports another
+        history."""
         config, birth = self._start.config, self._start.birth
         config = msgspec.structs.replace(config, groups=self._groups_wanted)
         unheard = {node.id for node in config.cluster.others}
@@ -304,13 +349,16 @@ class _Node:
             pause = min(2 * pause, ASK_SECONDS_MAX)
 
     def _settle(self) -> bool:
-        """Record that all nodes have confirmed. Return False while the disk is full; other disk errors stop the node."""
+        """Record that all nodes have confirmed. Return False while the disk is full; other disk
+        errors stop the node."""
         try:
             write_json(Path(self._start.config.data) / FILE, settled(self._start.birth))
         except OSError as error:
             if is_full(error):
                 return False
-            self._fail(EXIT_STORAGE, f"{FILE} cannot be written ({error.strerror}): {FATAL[EXIT_STORAGE]}")
+            self._fail(
+                EXIT_STORAGE, f"{FILE} cannot be written ({error.strerror}): {FATAL[EXIT_STORAGE]}"
+            )
         return True
 
     def _fail(self, code: int, reason: str) -> None:
@@ -320,20 +368,25 @@ class _Node:
             self._stopping.set()
 
     async def _take_down(self, keepers: list[asyncio.Task[None]]) -> None:
-        """Stop all processes when the node stops, and kill those that do not exit. A process in creation gets its signal in `_wait`."""
+        """Stop all processes when the node stops, and kill those that do not exit. A process in
+        creation gets its signal in `_wait`."""
         await self._stopping.wait()
         for process in self._processes.values():
             _send(process, signal.SIGTERM)
         _, late = await asyncio.wait(keepers, timeout=STOP_SECONDS)
         if not late:
             return
-        log.warning("processes did not stop in time: killed", extra={"processes": ", ".join(self._processes)})
+        log.warning(
+            "processes did not stop in time: killed",
+            extra={"processes": ", ".join(self._processes)},
+        )
         self._exit_code = self._exit_code or 1
         self._kill()
         _, late = await asyncio.wait(late, timeout=KILL_SECONDS)
         if late:
             log.error(
-                "killed processes have not exited: the folder stays locked until the kernel releases it",
+                "killed processes have not exited: the folder stays locked until the kernel "
+                "releases it",
                 extra={"processes": ", ".join(self._processes)},
             )
         for keeper in late:
@@ -363,24 +416,42 @@ class _Node:
             quick = quick + 1 if lived < QUICK_SECONDS else 1
             if code == EXIT_REMOVED:
                 self._fail(EXIT_CONFIG, removed_text(self._start.config))
-            elif code in FATAL and not (code == EXIT_CONFIG and self._served.is_set()):  # settings that worked once are not the cause
-                reason = OTHERS_HAVE_IT if code == EXIT_CORRUPT and self._start.birth.node else FATAL[code]
+            elif code in FATAL and not (
+                code == EXIT_CONFIG and self._served.is_set()
+            ):  # settings that worked once are not the cause
+                reason = (
+                    OTHERS_HAVE_IT
+                    if code == EXIT_CORRUPT and self._start.birth.node
+                    else FATAL[code]
+                )
                 self._fail(code, f"core {core} stopped: {reason}")
             elif quick >= (QUICK_DEATHS_MAX if self._served.is_set() else FIRST_DEATHS_MAX):
-                self._fail(1, f"core {core} died {quick} times in a row ({how_it_ended(code)}); see the lines above for the reason")
+                self._fail(
+                    1,
+                    f"core {core} died {quick} times in a row ({how_it_ended(code)}); see the "
+                    "lines above for the reason",
+                )
             else:
                 pause = min(BACKOFF_SECONDS * 2 ** (quick - 1), BACKOFF_SECONDS_MAX)
-                log.error("a core died: restarting it", extra={"died": core, "how": how_it_ended(code), "lived_s": round(lived, 1)})
+                log.error(
+                    "a core died: restarting it",
+                    extra={"died": core, "how": how_it_ended(code), "lived_s": round(lived, 1)},
+                )
                 await self._pause(pause)
 
     def _ended(self, core: int, code: int) -> None:
         """Include an unclean end during a stop in the node's exit code."""
-        if code > EXIT_CLEAN and code != EXIT_REMOVED:  # a removed core ends before the node stops and reports it itself
-            log.error("a core did not end cleanly", extra={"ended": core, "how": how_it_ended(code)})
+        if (
+            code > EXIT_CLEAN and code != EXIT_REMOVED
+        ):  # a removed core ends before the node stops and reports it itself
+            log.error(
+                "a core did not end cleanly", extra={"ended": core, "how": how_it_ended(code)}
+            )
             self._exit_code = self._exit_code or 1
 
     async def _run_core(self, core: int) -> int:
-        """Start the process of a core, wait for its end, and return the exit code, negative for a signal."""
+        """Start the process of a core, wait for its end, and return the exit code, negative for a
+        signal."""
         report, report_fd = os.pipe()
         try:
             start = msgspec.structs.replace(self._start, core=core, report_fd=report_fd)
@@ -405,7 +476,8 @@ class _Node:
             self._ready.discard(core)
 
     async def _wait(self, name: str, process: Process) -> int:
-        """Wait for the end of a new process and return its exit code. If the node is already stopping, send the signal here."""
+        """Wait for the end of a new process and return its exit code. If the node is already
+        stopping, send the signal here."""
         self._processes[name] = process
         try:
             if self._stopping.is_set():
@@ -425,12 +497,16 @@ class _Node:
             print(banner(self._start, self._notice), end="", flush=True)
 
     async def _keep_lake(self) -> None:
-        """Keep the lake worker running, which keeps the tables fresh. Its death never stops the node."""
-        served, stopping = (asyncio.ensure_future(event.wait()) for event in (self._served, self._stopping))
+        """Keep the lake worker running, which keeps the tables fresh. Its death never stops the
+        node."""
+        served, stopping = (
+            asyncio.ensure_future(event.wait()) for event in (self._served, self._stopping)
+        )
         await asyncio.wait((served, stopping), return_when=asyncio.FIRST_COMPLETED)
         served.cancel()
         stopping.cancel()
-        url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"  # needs no token and no trusted certificate
+        # needs no token and no trusted certificate
+        url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"
         while not self._stopping.is_set():
             process = await asyncio.create_subprocess_exec(
                 *lake_command(self._start.config, url, os.getpid()),
@@ -446,24 +522,36 @@ class _Node:
 
 
 def banner(start: CoreStart, notice: str = "") -> str:
-    """Return the start banner, with commands to paste. Scripts read the two lines that end in a URL: their text must not change."""
+    """Return the start banner, with commands to paste. Scripts read the two lines that end in a
+    URL: their text must not change."""
     scheme = "https" if start.tls else "http"
     url = f"{scheme}://{spelled(start.host, start.port)}"
     stream = f"{url}/v1/stream/hello"
     json_type = "-H 'Content-Type: application/json'"
-    lines = [f"polynya {described()}", f"listening on {url}", f"admin on http://{spelled(start.admin_host, start.admin_port)}"]
+    lines = [
+        f"polynya {described()}",
+        f"listening on {url}",
+        f"admin on http://{spelled(start.admin_host, start.admin_port)}",
+    ]
     if start.far_admin_port:
-        lines.append(f"admin, with a token, on {scheme}://{spelled(start.far_admin_host, start.far_admin_port)}")
+        lines.append(
+            "admin, with a token, on "
+            f"{scheme}://{spelled(start.far_admin_host, start.far_admin_port)}"
+        )
     if start.text_port:
         lines.append(f"text protocol on {spelled(start.text_host, start.text_port)}")
     if start.peer_port:
         others = ", ".join(f"{node.id} at {node.peer}" for node in start.config.cluster.others)
         lines.append(
-            f"node {start.birth.node} of a cluster, peers on {spelled(start.peer_host, start.peer_port)}; others: {others or 'none'}"
+            f"node {start.birth.node} of a cluster, peers on "
+            f"{spelled(start.peer_host, start.peer_port)}; others: {others or 'none'}"
         )
     if start.kafka_port:
         lines.append(f"Kafka on {start.kafka_advertised}")
-    lines.append(f"data in {start.config.data} ({_counted(start.birth)}, objects: {start.config.cold.backend})")
+    lines.append(
+        f"data in {start.config.data} ({_counted(start.birth)}, objects: "
+        f"{start.config.cold.backend})"
+    )
     options = ""
     if start.tls is not None and start.tls.fingerprint:
         lines += [f"certificate of its own: {start.tls.cert}", f"SHA-256 {start.tls.fingerprint}"]
@@ -505,7 +593,10 @@ def _send(process: Process, number: signal.Signals) -> None:
 def how_it_ended(code: int) -> str:
     """Describe a process's exit code, negative for a signal."""
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL, perhaps by the kernel's OOM killer: see dmesg, and the memory limit of the container"
+        return (
+            "killed by SIGKILL, perhaps by the kernel's OOM killer: see dmesg, and the memory "
+            "limit of the container"
+        )
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -10,7 +10,8 @@ import msgspec
 from polynya.base.errors import PolynyaError
 
 KEY_BYTES_MAX = 1024  # the limit of S3
-OBJECT_BYTES_MAX = 1 << 30  # one put; above it S3 requires multipart uploads, and few servers honour their conditions
+# one put; above it S3 requires multipart uploads, and few servers honour their conditions
+OBJECT_BYTES_MAX = 1 << 30
 _CONTROL = frozenset(map(chr, range(32))) | {"\x7f", "\\"}
 
 
@@ -23,7 +24,8 @@ class NotFound(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """Put if absent failed because the key exists, perhaps from an own earlier attempt (see `put_again`)."""
+    """Put if absent failed because the key exists, perhaps from an own earlier attempt (see
+    `put_again`)."""
 
 
 class Conflict(StoreError):
@@ -31,19 +33,27 @@ class Conflict(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store is unavailable now. A write may have happened: repeat it with the same key and bytes.
+    """The store is unavailable now. A write may have happened: repeat it with the same key and
+    bytes.
 
-    `reason` is the cause without addresses and names, safe to show to clients. `full` means that there is no space, so waiting does not
-    help.
+    `reason` is the cause without addresses and names, safe to show to clients. `full` means that
+    there is no space, so waiting does not help.
     """
 
-    def __init__(self, message: str, reason: str = "it cannot be reached; the log says more", *, full: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        reason: str = "it cannot be reached; the log says more",
+        *,
+        full: bool = False,
+    ) -> None:
         super().__init__(message)
         self.reason, self.full = reason, full
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
-    """Metadata of an object. `etag` is "" in a local listing, because computing it would read the object."""
+    """Metadata of an object. `etag` is "" in a local listing, because computing it would read the
+    object."""
 
     key: str
     size: int
@@ -52,10 +62,12 @@ class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class ObjectStore(Protocol):
-    """An object store. Keys are `/`-separated paths as `check_key` allows; a key is never also a folder of other keys."""
+    """An object store. Keys are `/`-separated paths as `check_key` allows; a key is never also a
+    folder of other keys."""
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
-        """Create the object from the concatenated parts and return its etag. Raises AlreadyExists, StoreUnavailable."""
+        """Create the object from the concatenated parts and return its etag. Raises AlreadyExists,
+        StoreUnavailable."""
         ...
 
     async def get(self, key: str) -> bytes:
@@ -63,7 +75,8 @@ class ObjectStore(Protocol):
         ...
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `start`. Raises NotFound, StoreUnavailable, ValueError (outside the object)."""
+        """Return exactly `length` bytes from `start`. Raises NotFound, StoreUnavailable, ValueError
+        (outside the object)."""
         ...
 
     async def head(self, key: str) -> ObjectInfo:
@@ -71,18 +84,22 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Yield the objects below the folder `prefix` ("" or ending in "/"), after the key `after` from an earlier listing.
+        """Yield the objects below the folder `prefix` ("" or ending in "/"), after the key `after`
+        from an earlier listing.
 
-        The order is fixed for each store: ascending keys, except that SeaweedFS puts `a/b` before `a-b`. Raises StoreUnavailable.
+        The order is fixed for each store: ascending keys, except that SeaweedFS puts `a/b` before
+        `a-b`. Raises StoreUnavailable.
         """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing keys are accepted. Raises StoreUnavailable (some may be deleted)."""
+        """Delete objects; missing keys are accepted. Raises StoreUnavailable (some may be
+        deleted)."""
         ...
 
     async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
-        """Replace the object whose etag is `expected` (None: create it). Return the new etag. Raises Conflict, StoreUnavailable."""
+        """Replace the object whose etag is `expected` (None: create it). Return the new etag.
+        Raises Conflict, StoreUnavailable."""
         ...
 
     async def close(self) -> None:
@@ -91,11 +108,14 @@ class ObjectStore(Protocol):
 
 
 def check_key(key: str) -> str:
-    """Return the key, or raise ValueError. Segments must not be empty or begin with a dot, which the local store reserves."""
+    """Return the key, or raise ValueError. Segments must not be empty or begin with a dot, which
+    the local store reserves."""
     if not key or len(key.encode()) > KEY_BYTES_MAX or not _CONTROL.isdisjoint(key):
         raise ValueError(f"not an object key: {key!r}")
     if any(not segment or segment.startswith(".") for segment in key.split("/")):
-        raise ValueError(f"an object key has no empty segments and none that begin with a dot: {key!r}")
+        raise ValueError(
+            f"an object key has no empty segments and none that begin with a dot: {key!r}"
+        )
     return key
 
 
@@ -117,7 +137,8 @@ def as_parts(parts: bytes | Sequence[bytes]) -> Sequence[bytes]:
 
 
 async def put_again(store: ObjectStore, key: str, parts: bytes | Sequence[bytes]) -> None:
-    """Put an object under a key that only this caller can have chosen. The same bytes from an earlier attempt count as success.
+    """Put an object under a key that only this caller can have chosen. The same bytes from an
+    earlier attempt count as success.
 
     Raises AlreadyExists if other bytes exist, StoreUnavailable.
     """
@@ -126,7 +147,11 @@ async def put_again(store: ObjectStore, key: str, parts: bytes | Sequence[bytes]
     except AlreadyExists:
         try:
             there = await store.get(key)
-        except NotFound:  # S3 may answer 409 to two racing creates and keep neither (arrow-rs #6801)
-            raise StoreUnavailable(f"{key}: the store refused the put as existing, but has no such object; retry") from None
+        except (
+            NotFound
+        ):  # S3 may answer 409 to two racing creates and keep neither (arrow-rs #6801)
+            raise StoreUnavailable(
+                f"{key}: the store refused the put as existing, but has no such object; retry"
+            ) from None
         if there != b"".join(as_parts(parts)):
             raise

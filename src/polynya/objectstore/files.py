@@ -1,4 +1,5 @@
-"""The file operations of the local store, one system call each, so that tests can fail any of them."""
+"""The file operations of the local store, one system call each, so that tests can fail any of
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ SHARED_MODE = 0o755  # mode of a new shared root
 class Files:
     """The disk operations of the local store. Raises OSError.
 
-    Files and folders are private to their user. Under a `shared` root they copy the root's group and other permissions.
+    Files and folders are private to their user. Under a `shared` root they copy the root's group
+    and other permissions.
     """
 
     _shared = ""
@@ -30,7 +32,8 @@ class Files:
         return descriptor
 
     def share(self, file: int | str) -> None:
-        """Give a file or folder (descriptor or path) the permissions of a shared root. Skip files of other users."""
+        """Give a file or folder (descriptor or path) the permissions of a shared root. Skip files
+        of other users."""
         if not self._shared:
             return
         found = os.stat(file)
@@ -80,7 +83,8 @@ class Files:
             os.close(descriptor)
 
     def read(self, path: str, start: int, length: int) -> bytes:
-        """Return at most `length` bytes from `start`, or all from `start` if `length` is negative."""
+        """Return at most `length` bytes from `start`, or all from `start` if `length` is
+        negative."""
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             wanted = size - start if length < 0 else min(length, size - start)

@@ -1,10 +1,12 @@
-"""The embedded store: a folder of files. A file gets its name only after it was written whole and fsynced.
+"""The embedded store: a folder of files. A file gets its name only after it was written whole and
+fsynced.
 
-put: temporary file -> write -> fsync -> link to its name (exclusive) -> fsync of the folder -> unlink of the temporary name.
+put: temporary file -> write -> fsync -> link to its name (exclusive) -> fsync of the folder ->
+  unlink of the temporary name.
 compare_and_swap: the same under the root's lock file, with a rename.
 
-The etag is a hash of the content, as on S3. An etag from time and inode would lose updates: inodes are reused and coarse times coincide.
-So `head` reads the object, and a listing carries no etags.
+The etag is a hash of the content, as on S3. An etag from time and inode would lose updates: inodes
+are reused and coarse times coincide. So `head` reads the object, and a listing carries no etags.
 """
 
 from __future__ import annotations
@@ -46,12 +48,21 @@ _THREADS = 4
 class LocalStore:
     """An `ObjectStore` under the folder `root`, which processes of one machine may share."""
 
-    def __init__(self, root: str, files: Files | None = None, *, late: bool = False, to_read: bool = False, shared: bool = False) -> None:
+    def __init__(
+        self,
+        root: str,
+        files: Files | None = None,
+        *,
+        late: bool = False,
+        to_read: bool = False,
+        shared: bool = False,
+    ) -> None:
         """Open the store.
 
-        With `late`, a folder that cannot be used yet is no error, and each call tries it again. Otherwise raises StoreUnavailable. With
-        `to_read`, nothing is created or removed in the folder, which may be read-only. With `shared`, other users may read as the
-        folder's mode allows.
+        With `late`, a folder that cannot be used yet is no error, and each call tries it again.
+        Otherwise raises StoreUnavailable. With `to_read`, nothing is created or removed in the
+        folder, which may be read-only. With `shared`, other users may read as the folder's mode
+        allows.
         """
         self.root = os.path.abspath(root)
         self._files = files or Files(self.root if shared else "")
@@ -91,10 +102,14 @@ class LocalStore:
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._opened, work, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._pool, self._opened, work, *arguments
+            )
         except OSError as fault:
             self._synced.clear()  # another process may have removed a folder
-            raise StoreUnavailable(f"the object folder {self.root}: {fault}", _reason(fault), full=is_full(fault)) from fault
+            raise StoreUnavailable(
+                f"the object folder {self.root}: {fault}", _reason(fault), full=is_full(fault)
+            ) from fault
 
     # The methods below run in the pool.
 
@@ -111,7 +126,8 @@ class LocalStore:
         try:
             self._files.link(temporary, path)
         except FileExistsError:
-            # It may be an own earlier attempt whose folder was never synced. A key reported as existing must be durable.
+            # It may be an own earlier attempt whose folder was never synced. A key reported as
+            # existing must be durable.
             self._files.sync_folder(folder)
             raise AlreadyExists(key) from None
         finally:
@@ -168,7 +184,9 @@ class LocalStore:
 
     def _delete(self, keys: Sequence[str]) -> None:
         folders = set()
-        with self._files.locked(os.path.join(self.root, _LOCK)):  # a swap must not restore what it had compared
+        with self._files.locked(
+            os.path.join(self.root, _LOCK)
+        ):  # a swap must not restore what it had compared
             for key in keys:
                 path = self._path(key)
                 try:
@@ -183,7 +201,11 @@ class LocalStore:
         """Yield objects in key order: a folder sorts as its name with the slash."""
         try:
             with os.scandir(os.path.join(self.root, prefix)) as entries:
-                found = sorted(entry.name + "/" * entry.is_dir() for entry in entries if not entry.name.startswith("."))
+                found = sorted(
+                    entry.name + "/" * entry.is_dir()
+                    for entry in entries
+                    if not entry.name.startswith(".")
+                )
         except (FileNotFoundError, NotADirectoryError):
             return
         for name in found:
@@ -209,7 +231,9 @@ class LocalStore:
                         if time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
                             self._drop(entry.path)
         except OSError as fault:
-            raise StoreUnavailable(f"the object folder {self.root} cannot be used: {fault}", _reason(fault)) from fault
+            raise StoreUnavailable(
+                f"the object folder {self.root} cannot be used: {fault}", _reason(fault)
+            ) from fault
         self._is_open = True
 
     def _path(self, key: str) -> str:
@@ -222,7 +246,8 @@ class LocalStore:
             return None
 
     def _make_folders(self, folder: str) -> None:
-        """Create and sync every level below the root's parent. An existing folder is synced too, because its creator may have died."""
+        """Create and sync every level below the root's parent. An existing folder is synced too,
+        because its creator may have died."""
         if folder in self._synced:
             return
         parent = os.path.dirname(folder)

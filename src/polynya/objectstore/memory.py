@@ -6,11 +6,20 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 
-from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectInfo, as_parts, check_key, check_prefix
+from polynya.objectstore.api import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    ObjectInfo,
+    as_parts,
+    check_key,
+    check_prefix,
+)
 
 
 class MemoryStore:
-    """An in-memory `ObjectStore`. `objects` maps key to (bytes, version, modified ms); the version is the etag."""
+    """An in-memory `ObjectStore`. `objects` maps key to (bytes, version, modified ms); the version
+    is the etag."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, int, int]] = {}

@@ -1,4 +1,5 @@
-"""The startup self-test of the store's conditional writes, which exclusivity relies on. Several S3-compatible servers ignore them."""
+"""The startup self-test of the store's conditional writes, which exclusivity relies on. Several
+S3-compatible servers ignore them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ import secrets
 from contextlib import suppress
 
 from polynya.base.errors import ConfigError
-from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectStore, StoreUnavailable, put_again
+from polynya.objectstore.api import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    ObjectStore,
+    StoreUnavailable,
+    put_again,
+)
 
 PARTING_SECONDS = 2.0  # time limit for the cleanup when the test is cancelled
 _FOLDER = "self-test"
@@ -33,7 +41,8 @@ async def prove_conditional_writes(store: ObjectStore) -> None:
 async def time_of(store: ObjectStore, name: str) -> int:
     """Return the time of the store's own clock in ms since 1970, from a temporary object.
 
-    `name` belongs to one caller; a leftover of its earlier call is deleted first. Raises StoreUnavailable.
+    `name` belongs to one caller; a leftover of its earlier call is deleted first. Raises
+    StoreUnavailable.
     """
     key = f"{_FOLDER}/{name}"
     try:
@@ -45,12 +54,15 @@ async def time_of(store: ObjectStore, name: str) -> int:
         await remove_in_passing(store, key)
         raise
     except (NotFound, AlreadyExists):
-        raise StoreUnavailable(f"{key}: the object just stored is missing or has other content") from None
+        raise StoreUnavailable(
+            f"{key}: the object just stored is missing or has other content"
+        ) from None
     return modified_ms
 
 
 async def remove_in_passing(store: ObjectStore, key: str) -> None:
-    """Delete a key during cancellation. The process is stopping, so the attempt is bounded in time."""
+    """Delete a key during cancellation. The process is stopping, so the attempt is bounded in
+    time."""
     with suppress(StoreUnavailable, TimeoutError):
         async with asyncio.timeout(PARTING_SECONDS):
             await store.delete([key])
@@ -73,7 +85,9 @@ async def _prove_create(store: ObjectStore, key: str) -> None:
     except AlreadyExists:
         if await store.get(key) == b"first":
             return
-    raise _broken("overwrites an object although told to create it only if absent (If-None-Match: *)", key)
+    raise _broken(
+        "overwrites an object although told to create it only if absent (If-None-Match: *)", key
+    )
 
 
 async def _prove_swap(store: ObjectStore, key: str) -> None:
@@ -81,7 +95,9 @@ async def _prove_swap(store: ObjectStore, key: str) -> None:
     try:
         second = await store.compare_and_swap(key, b"second", first)
     except Conflict:
-        raise _broken("refuses a compare-and-swap that names the current ETag (If-Match)", key) from None
+        raise _broken(
+            "refuses a compare-and-swap that names the current ETag (If-Match)", key
+        ) from None
     for stale in (first, None):
         try:
             await store.compare_and_swap(key, b"stale", stale)
@@ -95,6 +111,8 @@ async def _prove_swap(store: ObjectStore, key: str) -> None:
 
 def _broken(what: str, key: str) -> ConfigError:
     return ConfigError(
-        f"the object store {what} (tested on {key!r}). Two nodes could overwrite each other's data on it, so it cannot be used: "
-        "choose a store with conditional writes (AWS S3, SeaweedFS, recent MinIO, Ceph) or the backend 'local'."
+        f"the object store {what} (tested on {key!r}). Two nodes could overwrite each other's "
+        "data on it, so it cannot be used: "
+        "choose a store with conditional writes (AWS S3, SeaweedFS, recent MinIO, Ceph) or the "
+        "backend 'local'."
     )

@@ -1,7 +1,8 @@
-"""S3 and compatible stores through obstore. Conditional writes are never retried inside: a retry would see its own success as a conflict.
+"""S3 and compatible stores through obstore. Conditional writes are never retried inside: a retry
+would see its own success as a conflict.
 
-obstore must not be used in a process that forks afterwards, because the forked child's first call hangs. So the server
-imports it only here, and opens a store only where it is used.
+obstore must not be used in a process that forks afterwards, because the forked child's first call
+hangs. So the server imports it only here, and opens a store only where it is used.
 """
 
 from __future__ import annotations
@@ -43,7 +44,13 @@ class S3Store:
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
         pieces = [part for part in as_parts(parts) if part]
-        put = obstore.put_async(self._writes, check_key(key), iter(pieces) if pieces else b"", mode="create", use_multipart=False)
+        put = obstore.put_async(
+            self._writes,
+            check_key(key),
+            iter(pieces) if pieces else b"",
+            mode="create",
+            use_multipart=False,
+        )
         try:
             return _etag(await self._call(put))
         except (AlreadyExistsError, PreconditionError):
@@ -60,7 +67,11 @@ class S3Store:
         if not length:
             return b""
         try:
-            data = bytes(await self._call(obstore.get_range_async(self._reads, key, start=start, length=length)))
+            data = bytes(
+                await self._call(
+                    obstore.get_range_async(self._reads, key, start=start, length=length)
+                )
+            )
         except StoreUnavailable as fault:
             if (await self.head(key)).size < start + length:
                 raise ValueError(f"{key} is shorter than {start + length} bytes") from None
@@ -74,12 +85,15 @@ class S3Store:
             return _info(await self._call(obstore.head_async(self._reads, check_key(key))))
         except StoreUnavailable as fault:
             if fault.__cause__ is not None and says_nothing(fault.__cause__):
-                await self._call(obstore.get_range_async(self._reads, key, start=0, length=1))  # unlike HEAD, this refusal has a reason
+                # unlike HEAD, this refusal has a reason
+                await self._call(obstore.get_range_async(self._reads, key, start=0, length=1))
             raise
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
-        stream = obstore.list(self._reads, prefix=prefix or None, offset=after or None, chunk_size=1000)
+        stream = obstore.list(
+            self._reads, prefix=prefix or None, offset=after or None, chunk_size=1000
+        )
         while page := await self._call(_next_page(stream)):
             for meta in page:
                 yield _info(meta)
@@ -95,8 +109,18 @@ class S3Store:
     async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
-            return _etag(await self._call(obstore.put_async(self._writes, check_key(key), data, mode=mode, use_multipart=False)))
-        except (AlreadyExistsError, PreconditionError, NotFound):  # S3: 412; 409 for racing swaps; 404 if the object is gone
+            return _etag(
+                await self._call(
+                    obstore.put_async(
+                        self._writes, check_key(key), data, mode=mode, use_multipart=False
+                    )
+                )
+            )
+        except (
+            AlreadyExistsError,
+            PreconditionError,
+            NotFound,
+        ):  # S3: 412; 409 for racing swaps; 404 if the object is gone
             raise Conflict(key) from None
 
     async def close(self) -> None:
@@ -115,18 +139,29 @@ class S3Store:
         except (AlreadyExistsError, PreconditionError):
             raise
         except TimeoutError:
-            raise StoreUnavailable(f"{self.place}: no response within {_CALL_SECONDS:.0f} s", "it does not respond") from None
+            raise StoreUnavailable(
+                f"{self.place}: no response within {_CALL_SECONDS:.0f} s", "it does not respond"
+            ) from None
         except (BaseError, OSError) as fault:
             raise StoreUnavailable(f"{self.place}: {told(fault)}", reason(fault)) from fault
 
 
 def _bucket(name: str, config: dict[str, str], prefix: str, retries: int) -> Bucket:
-    options: Any = {"timeout": timedelta(seconds=_REQUEST_SECONDS), "connect_timeout": timedelta(seconds=5)}
+    options: Any = {
+        "timeout": timedelta(seconds=_REQUEST_SECONDS),
+        "connect_timeout": timedelta(seconds=5),
+    }
     if config.get("endpoint", "").startswith("http://"):
         options["allow_http"] = True
     retry: Any = {"max_retries": retries, "retry_timeout": timedelta(seconds=_REQUEST_SECONDS)}
     settings: Any = {**config, "conditional_put": "etag"}
-    return Bucket(name, prefix=prefix.strip("/") or None, config=settings, client_options=options, retry_config=retry)
+    return Bucket(
+        name,
+        prefix=prefix.strip("/") or None,
+        config=settings,
+        client_options=options,
+        retry_config=retry,
+    )
 
 
 async def _all_bytes(bucket: Bucket, key: str) -> Any:
@@ -140,9 +175,15 @@ async def _next_page(stream: Any) -> Any:
 
 
 def _info(meta: Any) -> ObjectInfo:
-    return ObjectInfo(meta["path"], meta["size"], meta["e_tag"] or "", int(meta["last_modified"].timestamp() * 1000))
+    return ObjectInfo(
+        meta["path"],
+        meta["size"],
+        meta["e_tag"] or "",
+        int(meta["last_modified"].timestamp() * 1000),
+    )
 
 
 def _etag(result: Any) -> str:
-    """Return the ETag, or "". Compare-and-swap needs one; the startup self-test detects stores without it."""
+    """Return the ETag, or "". Compare-and-swap needs one; the startup self-test detects stores
+    without it."""
     return result["e_tag"] or ""

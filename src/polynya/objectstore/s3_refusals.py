@@ -1,4 +1,5 @@
-"""Turn an S3 service's refusal into one line for operators: the code, its message, and the remedy."""
+"""Turn an S3 service's refusal into one line for operators: the code, its message, and the
+remedy."""
 
 from __future__ import annotations
 
@@ -7,36 +8,63 @@ from datetime import UTC, datetime
 from html import unescape
 
 WORDS_MAX = 300  # characters of a message; a service may send anything
-_ANSWER = re.compile(r"Error performing ([A-Z]+) (\S+) in .*?status code: (\d{3}[^:\n]*)", re.DOTALL)
-_CLOCK = "the clocks of this machine and of the object store differ: synchronize this machine by NTP (chrony, systemd-timesyncd)"
-_METADATA = "169.254.169.254"  # the metadata service of a cloud VM; used when no credentials are set
-_NO_CREDENTIALS = (
-    "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID and its secret), and the machine has no role"
+_ANSWER = re.compile(
+    r"Error performing ([A-Z]+) (\S+) in .*?status code: (\d{3}[^:\n]*)", re.DOTALL
 )
-_KEY = "check that the secret access key belongs to the access key id, and that no proxy changes requests"
+_CLOCK = (
+    "the clocks of this machine and of the object store differ: synchronize this machine by NTP "
+    "(chrony, systemd-timesyncd)"
+)
+_METADATA = (
+    "169.254.169.254"  # the metadata service of a cloud VM; used when no credentials are set
+)
+_NO_CREDENTIALS = (
+    "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID and its "
+    "secret), and the machine has no role"
+)
+_KEY = (
+    "check that the secret access key belongs to the access key id, and that no proxy changes "
+    "requests"
+)
 _ADVICE = {
     "RequestTimeTooSkewed": _CLOCK,
     "RequestExpired": _CLOCK,
     "RequestInTheFuture": _CLOCK,
     "SignatureDoesNotMatch": _KEY,
     "InvalidAccessKeyId": "the object store does not know the access key id",
-    "AccessDenied": "these credentials must be allowed to get, put, list and delete objects of this bucket, under this root",
-    "ExpiredToken": "the session token has expired, or the clock of this machine is wrong: renew the token or set the clock",
+    "AccessDenied": (
+        "these credentials must be allowed to get, put, list and delete objects of this bucket, "
+        "under this root"
+    ),
+    "ExpiredToken": (
+        "the session token has expired, or the clock of this machine is wrong: renew the token or "
+        "set the clock"
+    ),
 }
 
 
 def told(fault: BaseException) -> str:
-    """Return the description of an obstore error: its own text if no service answered, or if the answer cannot be parsed."""
+    """Return the description of an obstore error: its own text if no service answered, or if the
+    answer cannot be parsed."""
     text = str(fault).strip()
     answer = _ANSWER.search(text)
     if _METADATA in text:
-        return f"{_NO_CREDENTIALS}: {text if answer is None else ' '.join(answer.group(1, 2, 3)).strip()}".split("\n", 1)[0]
+        return (
+            f"{_NO_CREDENTIALS}: "
+            f"{text if answer is None else ' '.join(answer.group(1, 2, 3)).strip()}"
+        ).split("\n", 1)[0]
     if answer is None:
         return text.split("\n", 1)[0]
     method, url, status = answer.groups()
     body = text.partition("\n\nDebug source:")[0]
     code, message = _part(body, "Code"), _part(body, "Message")
-    parts = [f"{method} {url}: {status.strip()}", code, message.rstrip("."), _clocks(body), _ADVICE.get(code, "")]
+    parts = [
+        f"{method} {url}: {status.strip()}",
+        code,
+        message.rstrip("."),
+        _clocks(body),
+        _ADVICE.get(code, ""),
+    ]
     return ": ".join(part for part in parts if part)
 
 
@@ -56,7 +84,9 @@ def reason(fault: BaseException) -> str:
 def says_nothing(fault: BaseException) -> bool:
     """Report whether the refusal has no reason: a response to HEAD has no body."""
     answer = _ANSWER.search(str(fault))
-    return answer is not None and answer[1] == "HEAD" and answer[3].startswith(("400", "401", "403"))
+    return (
+        answer is not None and answer[1] == "HEAD" and answer[3].startswith(("400", "401", "403"))
+    )
 
 
 def _part(body: str, name: str) -> str:
@@ -67,4 +97,9 @@ def _part(body: str, name: str) -> str:
 def _clocks(body: str) -> str:
     """Compare both clocks, if the service sends its time."""
     there = _part(body, "ServerTime")
-    return f"the time is {there} at the store and {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} on this machine" if there else ""
+    return (
+        f"the time is {there} at the store and {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} on this "
+        "machine"
+        if there
+        else ""
+    )

@@ -14,8 +14,8 @@ T = TypeVar("T")
 class Record:
     """The record of one kind of calls.
 
-    `failures` counts consecutive failures, and `since` is when the first of them began. `reason` is that of the last failure.
-    `on_recovery` is called when a call succeeds after failures.
+    `failures` counts consecutive failures, and `since` is when the first of them began. `reason` is
+    that of the last failure. `on_recovery` is called when a call succeeds after failures.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -34,7 +34,8 @@ class Record:
     def full(self) -> bool:
         """True if the store has no space.
 
-        The last call failed for that reason, or one did in the last FULL_SECONDS while small writes still succeeded.
+        The last call failed for that reason, or one did in the last FULL_SECONDS while small writes
+        still succeeded.
         """
         return (self.failures > 0 and self._full) or self._now() - self._full_at < FULL_SECONDS
 
@@ -43,7 +44,8 @@ class Record:
         return 0.0 if self._under_way else self._now() - self.ended_at
 
     def failing(self) -> float:
-        """Return the seconds since the first failure after the last success; 0 if the last call succeeded."""
+        """Return the seconds since the first failure after the last success; 0 if the last call
+        succeeded."""
         return self._now() - self.since if self.failures else 0.0
 
     async def of(self, work: Awaitable[T]) -> T:

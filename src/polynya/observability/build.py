@@ -14,7 +14,8 @@ _PACKAGE = Path(polynya.__file__).parent
 
 @functools.cache
 def commit() -> str:
-    """Return the commit recorded at build time. In a checkout return git's answer, with `-dirty` if modified; else ""."""
+    """Return the commit recorded at build time. In a checkout return git's answer, with `-dirty` if
+    modified; else ""."""
     try:
         return (_PACKAGE / "commit.txt").read_text().strip()
     except OSError:
@@ -27,11 +28,25 @@ def described() -> str:
 
 
 def checked_out(root: Path) -> str:
-    """Return the commit of the checkout at `root`, with `-dirty` if modified, or "" if `root` is no checkout."""
-    if not (root / ".git").exists():  # git would else report a repository that contains this installation
+    """Return the commit of the checkout at `root`, with `-dirty` if modified, or "" if `root` is no
+    checkout."""
+    if not (
+        root / ".git"
+    ).exists():  # git would else report a repository that contains this installation
         return ""
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+        "--exclude=*",
+    ]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -1,7 +1,8 @@
-"""Structured log lines on stderr: logfmt or JSON, with the fields of `extra`, and a limit on repeats.
+"""Structured log lines on stderr: logfmt or JSON, with the fields of `extra`, and a limit on
+repeats.
 
-Every package logs through the standard `logging` under the name `polynya.PACKAGE`; fields go into `extra`: `log.warning("flush failed",
-extra={"group": 3, "request_id": id, "error": text})`.
+Every package logs through the standard `logging` under the name `polynya.PACKAGE`; fields go into
+`extra`: `log.warning("flush failed", extra={"group": 3, "request_id": id, "error": text})`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 REPEATS_MAX = 5  # lines of one place in the code …
-REPEATS_SECONDS = 10.0  # … per window; suppressed lines are counted, and the next line reports the count
+# … per window; suppressed lines are counted, and the next line reports the count
+REPEATS_SECONDS = 10.0
 PLACES_MAX = 1024  # places remembered
 END = "polynya.end"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+*%@,;<>[]{}()!?&#~|$^")
+_PLAIN = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+*%@,;<>[]{}()!?&#~|$^"
+)
 
 
 def setup(level: str, shape: str, *, core: int | None = None, stream: TextIO | None = None) -> None:
-    """Send the logs of this process to `stream` (default: stderr). `core` is None in the supervisor."""
+    """Send the logs of this process to `stream` (default: stderr). `core` is None in the
+    supervisor."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Formatter(shape, core=core))
     handler.addFilter(Repeats())
@@ -33,7 +38,8 @@ def setup(level: str, shape: str, *, core: int | None = None, stream: TextIO | N
 
 
 def say_end(reason: str) -> None:
-    """Log the reason for this process's end: a plain last line for people, or an object in JSON logs."""
+    """Log the reason for this process's end: a plain last line for people, or an object in JSON
+    logs."""
     logging.getLogger(END).critical("%s", reason)
 
 
@@ -43,7 +49,8 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class Formatter(logging.Formatter):
-    """One line per record: ts, level, logger, core, message, then the fields in the order given, then the traceback as one field."""
+    """One line per record: ts, level, logger, core, message, then the fields in the order given,
+    then the traceback as one field."""
 
     def __init__(self, shape: str, *, core: int | None = None) -> None:
         super().__init__()
@@ -68,13 +75,15 @@ class Formatter(logging.Formatter):
 
 
 class Repeats(logging.Filter):
-    """A filter that passes at most `REPEATS_MAX` lines of one place per window. The next line carries `suppressed`, the number held
-    back."""
+    """A filter that passes at most `REPEATS_MAX` lines of one place per window. The next line
+    carries `suppressed`, the number held back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._places: dict[tuple[str, int, int], list[float]] = {}  # place -> start of the window, lines passed, lines held back
+        self._places: dict[
+            tuple[str, int, int], list[float]
+        ] = {}  # place -> start of the window, lines passed, lines held back
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = self._clock()
@@ -104,7 +113,16 @@ def _logfmt(row: dict[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    text = "true" if value is True else "false" if value is False else "" if value is None else str(value)
+    text = (
+        "true"
+        if value is True
+        else "false"
+        if value is False
+        else ""
+        if value is None
+        else str(value)
+    )
     if text and _PLAIN.issuperset(text):
         return text
-    return json.dumps(text)  # escapes control characters too: log text must not control the reader's terminal
+    # escapes control characters too: log text must not control the reader's terminal
+    return json.dumps(text)

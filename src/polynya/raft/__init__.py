@@ -1,9 +1,12 @@
-"""Raft consensus for one group. Pure code: no I/O, clock, randomness or asyncio; time and a random seed are inputs.
+"""Raft consensus for one group. Pure code: no I/O, clock, randomness or asyncio; time and a random
+seed are inputs.
 
-A `Raft` is one replica of one group. Its inputs return at once: messages, time, proposals, durable writes, applied entries, reads and
-membership changes. At the end of a turn, `take` returns the effects: what to write, send, apply and answer. The caller gathers the effects
-of all groups of a core into one write with one fsync, and one frame for each peer. Messages that require a durable write are held back
-here, so every message that `take` returns may leave at once. No peer can see an answer too early.
+A `Raft` is one replica of one group. Its inputs return at once: messages, time, proposals, durable
+writes, applied entries, reads and membership changes. At the end of a turn, `take` returns the
+effects: what to write, send, apply and answer. The caller gathers the effects of all groups of a
+core into one write with one fsync, and one frame for each peer. Messages that require a durable
+write are held back here, so every message that `take` returns may leave at once. No peer can see an
+answer too early.
 
 Features:
 
@@ -13,14 +16,33 @@ Features:
 * leadership transfer, and quiescence of idle groups.
 docs/formats/raft.md describes the messages, the journal records and the invariants.
 
-This package does not interpret commands. It keeps only the bytes that it still has to send or apply. It does not detect failed nodes
-(`peer_lost` reports them), and it does not choose leaders or members.
+This package does not interpret commands. It keeps only the bytes that it still has to send or
+apply. It does not detect failed nodes (`peer_lost` reports them), and it does not choose leaders or
+members.
 """
 
 from polynya.raft.codec import decode_message, encode_block, encode_message, group_of_message
 from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration
-from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, EntryLoad, PeerStatus, ProposalRefused, Role, Status
-from polynya.raft.messages import Append, Entry, EntryKind, HardState, Heartbeat, Message, Snapshot, SnapshotChunk
+from polynya.raft.effects import (
+    ChunkArrived,
+    ChunkWanted,
+    Effects,
+    EntryLoad,
+    PeerStatus,
+    ProposalRefused,
+    Role,
+    Status,
+)
+from polynya.raft.messages import (
+    Append,
+    Entry,
+    EntryKind,
+    HardState,
+    Heartbeat,
+    Message,
+    Snapshot,
+    SnapshotChunk,
+)
 from polynya.raft.progress import Mode
 from polynya.raft.raft import Identity, Raft
 from polynya.raft.recovery import Recovery, RestoredMember

@@ -37,9 +37,8 @@ class _AppendFrame(Message, frozen=True, tag=1):
     block: msgspec.Raw
 
 
-_KINDS = frozenset(
-    (EntryKind.COMMAND, EntryKind.NOOP, EntryKind.CONFIGURATION)
-)  # other kinds are journal frames; in a log they would make it invalid
+# other kinds are journal frames; in a log they would make it invalid
+_KINDS = frozenset((EntryKind.COMMAND, EntryKind.NOOP, EntryKind.CONFIGURATION))
 _Frame = (
     _AppendFrame
     | AppendAnswer
@@ -57,7 +56,9 @@ _Frame = (
 )
 _encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[_Frame] = msgspec.msgpack.Decoder(_Frame)
-_decode_block: Callable[[bytes], list[int | bytes]] = msgspec.msgpack.Decoder(list[int | bytes]).decode
+_decode_block: Callable[[bytes], list[int | bytes]] = msgspec.msgpack.Decoder(
+    list[int | bytes]
+).decode
 
 
 def encode_block(entries: list[Entry]) -> bytes:
@@ -65,7 +66,9 @@ def encode_block(entries: list[Entry]) -> bytes:
     if len(entries) == 1:  # the common case: the appends of a turn, batched into one entry
         entry = entries[0]
         return _encode((entry.term, entry.kind, entry.payload))
-    return _encode(list(chain.from_iterable((entry.term, entry.kind, entry.payload) for entry in entries)))
+    return _encode(
+        list(chain.from_iterable((entry.term, entry.kind, entry.payload) for entry in entries))
+    )
 
 
 def encode_message(message: Message, block: bytes | None = None) -> bytes:
@@ -93,13 +96,16 @@ def group_of_message(data: bytes) -> int:
 
 
 def decode_message(data: bytes) -> Message:
-    """Decode a message. Raises InvalidMessage if `data` is malformed or no member could have sent it."""
+    """Decode a message. Raises InvalidMessage if `data` is malformed or no member could have sent
+    it."""
     try:
         frame = _decoder.decode(data)
         if type(frame) is _AppendFrame:
             return _append(frame)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidMessage(f"a Raft message from another node cannot be decoded: {error}") from None
+        raise InvalidMessage(
+            f"a Raft message from another node cannot be decoded: {error}"
+        ) from None
     if type(frame) is SnapshotChunk:
         _check_chunk(frame)
     return frame
@@ -109,21 +115,47 @@ def _append(frame: _AppendFrame) -> Append:
     if frame.prev_term > frame.term:
         raise InvalidMessage("an append follows an entry of a later term than its own")
     entries = _entries(_decode_block(frame.block), frame)
-    return Append(frame.to, frame.sender, frame.group, frame.term, frame.prev_index, frame.prev_term, frame.commit, entries)
+    return Append(
+        frame.to,
+        frame.sender,
+        frame.group,
+        frame.term,
+        frame.prev_index,
+        frame.prev_term,
+        frame.commit,
+        entries,
+    )
 
 
 def _entries(block: list[int | bytes], frame: _AppendFrame) -> list[Entry]:
     if len(block) == 3:
         term, kind, payload = block
-        if type(term) is int and kind == EntryKind.COMMAND and type(payload) is bytes and frame.prev_term <= term <= frame.term:
+        if (
+            type(term) is int
+            and kind == EntryKind.COMMAND
+            and type(payload) is bytes
+            and frame.prev_term <= term <= frame.term
+        ):
             return [Entry(payload, kind, term, frame.prev_index + 1, frame.group)]
     terms, kinds, payloads = block[::3], block[1::3], block[2::3]
-    sound = len(terms) == len(payloads) and _all(terms, int) and _KINDS.issuperset(kinds) and _all(payloads, bytes)
-    if not sound or list(terms) != sorted(terms) or (terms and not frame.prev_term <= terms[0] <= terms[-1] <= frame.term):  # type: ignore[operator]
+    sound = (
+        len(terms) == len(payloads)
+        and _all(terms, int)
+        and _KINDS.issuperset(kinds)
+        and _all(payloads, bytes)
+    )
+    if (
+        not sound
+        or list(terms) != sorted(terms)
+        or (terms and not frame.prev_term <= terms[0] <= terms[-1] <= frame.term)  # type: ignore[operator]
+    ):
         raise InvalidMessage("the entry block of an append is malformed")
     indexes = range(frame.prev_index + 1, frame.prev_index + 1 + len(terms))
     group = frame.group
-    entries = [Entry(payload, kind, term, index, group) for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)]  # type: ignore[arg-type]
+    entries = [
+        Entry(payload, kind, term, index, group)  # type: ignore[arg-type]
+        for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)
+    ]
     if EntryKind.CONFIGURATION in kinds and not all(
         decode_configuration(e.payload).voters for e in entries if e.kind == EntryKind.CONFIGURATION
     ):

@@ -1,5 +1,6 @@
-"""Recovery of a member whose disk holds nothing of its group. A previous incarnation may have voted and acknowledged entries, so the member
-stays `amnesiac` (without a vote) until that is safe. docs/formats/raft.md, Disk loss, has the protocol."""
+"""Recovery of a member whose disk holds nothing of its group. A previous incarnation may have voted
+and acknowledged entries, so the member stays `amnesiac` (without a vote) until that is safe.
+docs/formats/raft.md, Disk loss, has the protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ import msgspec
 from polynya.raft import election, leading, membership, quiescence
 from polynya.raft.configuration import Configuration
 from polynya.raft.effects import Role
-from polynya.raft.messages import Append, Heartbeat, Message, RecoverVote, RecoverVoteAnswer, SnapshotChunk
+from polynya.raft.messages import (
+    Append,
+    Heartbeat,
+    Message,
+    RecoverVote,
+    RecoverVoteAnswer,
+    SnapshotChunk,
+)
 from polynya.raft.settings import NEVER
 
 if TYPE_CHECKING:
@@ -21,7 +29,9 @@ ELECTION_HOLDOFF = 2  # election times
 
 def start(raft: Raft) -> None:
     """Initialize the state; a amnesiac member queries all others before it does anything else."""
-    raft.known_voters = {index: _voices(configuration) for index, configuration in membership.possible_from(raft)}
+    raft.known_voters = {
+        index: _voices(configuration) for index, configuration in membership.possible_from(raft)
+    }
     raft.known_since = min(raft.known_voters)
     others = set(_members(raft)) - {raft.node}
     raft.amnesiac = raft.amnesiac and not membership.is_alone(raft)
@@ -35,27 +45,46 @@ def start(raft: Raft) -> None:
 
 
 def is_blank(raft: Raft) -> bool:
-    """Return whether this member has promised nothing and holds nothing, as far as it knows. A member that found its group to be new stays
-    blank until it votes. Otherwise two such members could wait for each other without electing a leader."""
+    """Return whether this member has promised nothing and holds nothing, as far as it knows. A
+    member that found its group to be new stays blank until it votes. Otherwise two such members
+    could wait for each other without electing a leader."""
     return raft.term == 0 and raft.log.last == 0 and not raft.learning
 
 
 def deadline_ms(raft: Raft) -> int:
-    return raft.query_ms if raft.awaiting_term or raft.undiscovered else raft.election_holdoff_until_ms or NEVER
+    return (
+        raft.query_ms
+        if raft.awaiting_term or raft.undiscovered
+        else raft.election_holdoff_until_ms or NEVER
+    )
 
 
 def tick(raft: Raft) -> None:
-    """Query the members that have not answered. After the election holdoff, enter a new term, which ends every older leadership."""
+    """Query the members that have not answered. After the election holdoff, enter a new term, which
+    ends every older leadership."""
     if raft.election_holdoff_until_ms and raft.now_ms >= raft.election_holdoff_until_ms:
         raft.election_holdoff_until_ms = 0
         election.become_follower(raft, raft.reported_term + 1, 0)
-    asked = raft.awaiting_term | (raft.unknown_leaders - raft.queried) if raft.awaiting_term else raft.undiscovered
+    asked = (
+        raft.awaiting_term | (raft.unknown_leaders - raft.queried)
+        if raft.awaiting_term
+        else raft.undiscovered
+    )
     if asked and raft.now_ms >= raft.query_ms:
         raft.query_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(asked):
-            raft.send(RecoverVote(node, raft.node, raft.group, raft.term, is_blank(raft), raft.group_is_new))
-        for node in sorted(raft.informed - asked if raft.awaiting_term else ()):  # they may know newer members by now
-            raft.send(RecoverVote(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # `found` avoids a second transfer
+            raft.send(
+                RecoverVote(
+                    node, raft.node, raft.group, raft.term, is_blank(raft), raft.group_is_new
+                )
+            )
+        for node in sorted(
+            raft.informed - asked if raft.awaiting_term else ()
+        ):  # they may know newer members by now
+            # `found` avoids a second transfer
+            raft.send(
+                RecoverVote(node, raft.node, raft.group, raft.term, is_blank(raft), found=True)
+            )
 
 
 def concerns(message: Message) -> bool:
@@ -66,7 +95,11 @@ def concerns(message: Message) -> bool:
 def on_message(raft: Raft, message: Message) -> None:
     if isinstance(message, RecoverVote):
         known = _members(raft), raft.amnesiac, tuple(membership.possible_from(raft))
-        raft.send(RecoverVoteAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), *known))
+        raft.send(
+            RecoverVoteAnswer(
+                message.sender, raft.node, raft.group, raft.term, is_blank(raft), *known
+            )
+        )
         if message.found:
             raft.undiscovered.discard(message.sender)
         else:
@@ -76,7 +109,8 @@ def on_message(raft: Raft, message: Message) -> None:
             _heard(raft, message.sender, 0, blank=True)
     elif isinstance(message, RecoverVoteAnswer):
         if not message.blank:
-            raft.undiscovered.clear()  # a member with data proves that all members knew the group to be new
+            # a member with data proves that all members knew the group to be new
+            raft.undiscovered.clear()
         elif not message.amnesiac:
             raft.undiscovered.discard(message.sender)
         if raft.awaiting_term:
@@ -95,20 +129,29 @@ def _members(raft: Raft) -> tuple[int, ...]:
 
 
 def _learn_members(raft: Raft, answer: RecoverVoteAnswer) -> None:
-    """Update the set of members whose answer is required. Members may have joined since, and their answers count. Members that belong only
-    to configurations older than a committed one cannot be elected and may never return, so they are not awaited. A majority of each
-    configuration agreed to the next one. Therefore the answers of all its members reveal the next one, if it exists."""
+    """Update the set of members whose answer is required. Members may have joined since, and their
+    answers count. Members that belong only to configurations older than a committed one cannot be
+    elected and may never return, so they are not awaited. A majority of each configuration agreed
+    to the next one. Therefore the answers of all its members reveal the next one, if it exists."""
     knows = not answer.blank and not answer.amnesiac
     if knows:
         raft.informed.add(answer.sender)
-    if knows and answer.configurations and answer.configurations[0][1].voters and not raft.members_learned:
+    if (
+        knows
+        and answer.configurations
+        and answer.configurations[0][1].voters
+        and not raft.members_learned
+    ):
         _begin_as(raft, *answer.configurations[0])  # a blank member may not know any members yet
-    told = answer.configurations or ((raft.known_since, Configuration(answer.members)),)  # an older release does not send the indexes
+    # an older release does not send the indexes
+    told = answer.configurations or ((raft.known_since, Configuration(answer.members)),)
     raft.known_since = since = max(raft.known_since, told[0][0])
     for index, configuration in told:
         if index or knows or not raft.members_learned:
             raft.known_voters.setdefault(index, set()).update(_voices(configuration))
-    raft.known_voters = {index: members for index, members in raft.known_voters.items() if index >= since}
+    raft.known_voters = {
+        index: members for index, members in raft.known_voters.items() if index >= since
+    }
     answered, before = raft.queried - raft.awaiting_term, raft.awaiting_term
     raft.queried = set().union(*raft.known_voters.values()) - {raft.node}
     raft.awaiting_term = raft.queried - answered
@@ -117,8 +160,8 @@ def _learn_members(raft: Raft, answer: RecoverVoteAnswer) -> None:
 
 
 def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
-    """Replace the first configuration, known here only from the settings, with that of a member that has data. The settings may name newer
-    nodes."""
+    """Replace the first configuration, known here only from the settings, with that of a member
+    that has data. The settings may name newer nodes."""
     raft.members_learned = True
     raft.known_voters.pop(0, None)
     if index == raft.snapshot.index == raft.configurations[0][0] == 0:
@@ -127,8 +170,9 @@ def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
 
 
 def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
-    """Record an answer. One of the other members knows what the previous incarnation voted for, so that term is not above their largest. In
-    a higher term this member has no vote to repeat, and its earlier acknowledgements no longer count."""
+    """Record an answer. One of the other members knows what the previous incarnation voted for, so
+    that term is not above their largest. In a higher term this member has no vote to repeat, and
+    its earlier acknowledgements no longer count."""
     if blank and not raft.all_blank:
         return
     raft.awaiting_term.discard(sender)
@@ -143,45 +187,59 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
 
 
 def _is_new(raft: Raft) -> None:
-    """Mark the group as new. No member campaigns before all have found this. Once a leader exists, only a member that lost its disk
-    lacks a vote, and one lost disk does not lose the quorum."""
+    """Mark the group as new. No member campaigns before all have found this. Once a leader exists,
+    only a member that lost its disk lacks a vote, and one lost disk does not lose the quorum."""
     raft.group_is_new, raft.undiscovered = True, set(raft.queried)
     raft.query_ms = raft.now_ms
     raft.end_amnesia()
 
 
 def keeps_out(raft: Raft, message: Message) -> bool:
-    """Return whether a amnesiac member ignores this message. It waits for a leader in a term above all that the others reported."""
+    """Return whether a amnesiac member ignores this message. It waits for a leader in a term above
+    all that the others reported."""
     if raft.awaiting_term:
-        if isinstance(message, Append | Heartbeat | SnapshotChunk) and message.sender not in raft.queried | raft.unknown_leaders:
-            raft.unknown_leaders.add(message.sender)  # it may lead members of the group that are all unknown here
+        if (
+            isinstance(message, Append | Heartbeat | SnapshotChunk)
+            and message.sender not in raft.queried | raft.unknown_leaders
+        ):
+            # it may lead members of the group that are all unknown here
+            raft.unknown_leaders.add(message.sender)
             raft.query_ms = raft.now_ms
         return True
     if raft.election_holdoff_until_ms:
-        if message.term <= raft.reported_term or not isinstance(message, Append | Heartbeat | SnapshotChunk):
+        if message.term <= raft.reported_term or not isinstance(
+            message, Append | Heartbeat | SnapshotChunk
+        ):
             return True
         raft.election_holdoff_until_ms = 0
     return False
 
 
 def _make_way(raft: Raft, sender: int) -> None:
-    """Transfer leadership if a voter lost its disk: it needs a term in which it has promised nothing."""
+    """Transfer leadership if a voter lost its disk: it needs a term in which it has promised
+    nothing."""
     if raft.role is not Role.LEADER or not raft.configuration.votes(sender):
         return
-    fit = [node for node, peer in raft.peers.items() if node != sender and not peer.lost and node in raft.configuration.voters]
+    fit = [
+        node
+        for node, peer in raft.peers.items()
+        if node != sender and not peer.lost and node in raft.configuration.voters
+    ]
     if fit:
         leading.transfer(raft, max(fit, key=lambda node: raft.peers[node].match))
 
 
 def try_learn(raft: Raft) -> None:
-    """Become a full member once everything is durable that leaders reported as committed since this replica was created. This covers the
-    acknowledgements of an earlier replica on this node: a leader re-adds a member only after its removal is committed."""
+    """Become a full member once everything is durable that leaders reported as committed since this
+    replica was created. This covers the acknowledgements of an earlier replica on this node: a
+    leader re-adds a member only after its removal is committed."""
     if raft.heard_commit and raft.heard_commit <= min(raft.verified, raft.durable):
         raft.end_amnesia()
 
 
 def try_end_amnesia(raft: Raft) -> None:
-    """Become a full member once the log holds an entry of a leader that was elected without the lost data."""
+    """Become a full member once the log holds an entry of a leader that was elected without the
+    lost data."""
     if (
         not raft.awaiting_term
         and not raft.election_holdoff_until_ms

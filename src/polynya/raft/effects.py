@@ -22,7 +22,8 @@ class ProposalRefused(IntEnum):
     """The reason why a proposal was refused. A refused proposal has no effect."""
 
     NOT_LEADER = 1
-    HANDING_OVER = 2  # a leadership transfer is in progress: another leader follows, or this one resumes
+    # a leadership transfer is in progress: another leader follows, or this one resumes
+    HANDING_OVER = 2
     OVERLOADED = 3  # a limit is exceeded
     NOT_READY = 4  # no entry of the leader's own term is committed yet
     CHANGE_IN_FLIGHT = 5
@@ -50,8 +51,8 @@ class ChunkArrived(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryLoad(msgspec.Struct, frozen=True, gc=False):
-    """Read entries `begin` to `end` (half-open) from the journal and pass them to `loaded`. Return as many as `bytes_max` holds, but at
-    least one."""
+    """Read entries `begin` to `end` (half-open) from the journal and pass them to `loaded`. Return
+    as many as `bytes_max` holds, but at least one."""
 
     begin: int
     end: int
@@ -61,12 +62,15 @@ class EntryLoad(msgspec.Struct, frozen=True, gc=False):
 class Effects(msgspec.Struct):
     """Pending effects of one group. Carry them out in this order:
 
-    1. Write `reset`, `hard_state` and `entries` in this turn (entries may replace earlier ones). Call `persisted(ticket)` when the write is
+    1. Write `reset`, `hard_state` and `entries` in this turn (entries may replace earlier ones).
+      Call `persisted(ticket)` when the write is
        durable. Writes of a group become durable in the order of their tickets.
     2. Send `messages`. They may leave before that write.
-    3. Apply `committed`, then call `applied_to(index)`. The local write may still be in flight, because a majority already has the entries.
+    3. Apply `committed`, then call `applied_to(index)`. The local write may still be in flight,
+      because a majority already has the entries.
     4. Answer `reads` from the applied state; refuse `reads_failed`.
-    5. `changed` reports a new role, term or leader. Proposals of an older term then have an unknown outcome.
+    5. `changed` reports a new role, term or leader. Proposals of an older term then have an unknown
+      outcome.
     6. The other fields concern snapshots and old entries, and are not urgent.
     """
 
@@ -80,7 +84,10 @@ class Effects(msgspec.Struct):
     reads: list[Any] = []  # tokens
     reads_failed: list[Any] = []
     changed: bool = False
-    install: Snapshot | None = None  # all chunks have arrived: install it durably, then call `installed` or `install_failed`
+    install: Snapshot | None = (
+        # all chunks have arrived: install it durably, then call `installed` or `install_failed`
+        None
+    )
     chunks_wanted: list[ChunkWanted] = []
     chunks_arrived: list[ChunkArrived] = []
     load: EntryLoad | None = None
@@ -108,4 +115,5 @@ class Status(msgspec.Struct, frozen=True):
     peers: dict[int, PeerStatus]
     configuration: Configuration  # the one in effect
     settled: bool  # it is committed, and not joint
-    forgotten: tuple[int, ...] | None = None  # without a vote after a disk loss: the members that must answer first
+    # without a vote after a disk loss: the members that must answer first
+    forgotten: tuple[int, ...] | None = None

@@ -1,4 +1,5 @@
-"""Elections: timeouts, pre-votes, votes, and the promise that leases rely on (thesis 3.4, 6.4, 9.6)."""
+"""Elections: timeouts, pre-votes, votes, and the promise that leases rely on (thesis 3.4, 6.4,
+9.6)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from polynya.raft import leading, membership, quiescence
 from polynya.raft.effects import Role
-from polynya.raft.messages import Append, Heartbeat, HeartbeatAnswer, Message, SnapshotChunk, TimeoutNow, Vote, VoteAnswer
+from polynya.raft.messages import (
+    Append,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    SnapshotChunk,
+    TimeoutNow,
+    Vote,
+    VoteAnswer,
+)
 from polynya.raft.settings import NEVER, PRIORITY_TOP
 
 if TYPE_CHECKING:
@@ -22,7 +32,9 @@ def takes_term(raft: Raft, message: Message) -> bool:
         return False
     if isinstance(message, _OF_LEADERS):
         become_follower(raft, message.term, message.sender)
-    elif type(message) is not Vote and not (type(message) is VoteAnswer and message.pre and message.granted):
+    elif type(message) is not Vote and not (
+        type(message) is VoteAnswer and message.pre and message.granted
+    ):
         become_follower(raft, message.term, 0)
     return True
 
@@ -52,34 +64,49 @@ def restart_timer(raft: Raft) -> None:
 
 
 def leader_lost(raft: Raft, heard_ms: int) -> None:
-    """Schedule an election for a quiescent or doubting follower whose leader has been silent since `heard_ms`. If a pre-vote was withheld
-    shortly before, grant it, so that no other member competes with that candidate."""
+    """Schedule an election for a quiescent or doubting follower whose leader has been silent since
+    `heard_ms`. If a pre-vote was withheld shortly before, grant it, so that no other member
+    competes with that candidate."""
     raft.quiescent = False
     raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
     settings, withheld = raft.settings, raft.withheld
     raft.withheld = None
-    if withheld is not None and raft.now_ms - withheld[0] < settings.election_ms and not promised(raft, withheld[1].sender):
+    if (
+        withheld is not None
+        and raft.now_ms - withheld[0] < settings.election_ms
+        and not promised(raft, withheld[1].sender)
+    ):
         restart_timer(raft)
         on_vote(raft, withheld[1])
         return
     steps = PRIORITY_TOP - max(settings.priority, 1)
     raft.timer_ms = raft.heard_ms
-    raft.timeout_ms = max(settings.election_ms, raft.now_ms - raft.heard_ms) + steps * settings.spread_ms + raft.random(settings.spread_ms)
+    raft.timeout_ms = (
+        max(settings.election_ms, raft.now_ms - raft.heard_ms)
+        + steps * settings.spread_ms
+        + raft.random(settings.spread_ms)
+    )
 
 
 def may_campaign(raft: Raft) -> bool:
-    """Return whether this member may campaign. A voter that a change removes may campaign until the removal is known to be committed,
-    because only it may hold certain entries (4.2.2)."""
+    """Return whether this member may campaign. A voter that a change removes may campaign until the
+    removal is known to be committed, because only it may hold certain entries (4.2.2)."""
     known = raft.configurations
     if raft.amnesiac or raft.learning or raft.undiscovered:
         return False
     if len(known) == 1:  # the common case, checked at every turn
         return raft.installing is None and known[0][1].votes(raft.node)
-    return raft.installing is None and any(possible.votes(raft.node) for possible in membership.possible(raft))
+    return raft.installing is None and any(
+        possible.votes(raft.node) for possible in membership.possible(raft)
+    )
 
 
 def deadline_ms(raft: Raft) -> int:
-    if raft.quiescent or not may_campaign(raft) or (raft.settings.priority == 0 and not raft.configuration.alone(raft.node)):
+    if (
+        raft.quiescent
+        or not may_campaign(raft)
+        or (raft.settings.priority == 0 and not raft.configuration.alone(raft.node))
+    ):
         return NEVER
     return raft.timer_ms + raft.timeout_ms
 
@@ -101,10 +128,13 @@ def hurry(raft: Raft) -> None:
 
 
 def promised(raft: Raft, candidate: int) -> bool:
-    """Return whether a leader relies on our promise to elect no other leader. A leader that requests votes itself has given up leadership."""
+    """Return whether a leader relies on our promise to elect no other leader. A leader that
+    requests votes itself has given up leadership."""
     if raft.role is Role.LEADER:
         return True
-    return candidate != raft.leader and (raft.quiescent or raft.now_ms - raft.heard_ms < raft.settings.election_ms)
+    return candidate != raft.leader and (
+        raft.quiescent or raft.now_ms - raft.heard_ms < raft.settings.election_ms
+    )
 
 
 def on_vote(raft: Raft, message: Vote) -> None:
@@ -119,7 +149,16 @@ def on_vote(raft: Raft, message: Vote) -> None:
     fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)
     if message.pre:
         granted = fresh and message.term > raft.term
-        raft.send(VoteAnswer(message.sender, raft.node, raft.group, message.term if granted else raft.term, pre=True, granted=granted))
+        raft.send(
+            VoteAnswer(
+                message.sender,
+                raft.node,
+                raft.group,
+                message.term if granted else raft.term,
+                pre=True,
+                granted=granted,
+            )
+        )
         return
     if message.term > raft.term:
         become_follower(raft, message.term, 0)
@@ -128,19 +167,24 @@ def on_vote(raft: Raft, message: Vote) -> None:
         raft.role = Role.FOLLOWER  # a vote ends our own candidacy
         raft.set_hard_state(raft.term, message.sender)
         restart_timer(raft)
-    raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=False, granted=granted))
+    raft.send(
+        VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=False, granted=granted)
+    )
 
 
 def covers_lost_disk(raft: Raft, asked: Vote) -> bool:
-    """Return whether a amnesiac member that has all answers may vote for this candidate. The candidate may be the only other member: a
-    majority of two is both, so it holds every committed entry. Otherwise its log must have an entry of a term above all reported ones
+    """Return whether a amnesiac member that has all answers may vote for this candidate. The
+    candidate may be the only other member: a majority of two is both, so it holds every committed
+    entry. Otherwise its log must have an entry of a term above all reported ones
     (docs/decisions/0019). The leader of that term was elected without the lost votes."""
     return raft.queried == {asked.sender} or asked.last_term > raft.reported_term
 
 
 def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
     if message.pre:
-        awaited = raft.role is Role.PRECANDIDATE and (not message.granted or message.term == raft.term + 1)
+        awaited = raft.role is Role.PRECANDIDATE and (
+            not message.granted or message.term == raft.term + 1
+        )
     else:
         awaited = raft.role is Role.CANDIDATE
     if awaited:
@@ -150,8 +194,9 @@ def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
 
 
 def _ask_again_soon(raft: Raft) -> None:
-    """Retry soon after a refused vote. The refusing member most likely campaigned at the same moment, and neither wins. Both retry earlier
-    than after a leader's silence, at random times. The retry is a pre-vote, which does no harm if a leader was elected or our log is stale.
+    """Retry soon after a refused vote. The refusing member most likely campaigned at the same
+    moment, and neither wins. Both retry earlier than after a leader's silence, at random times. The
+    retry is a pre-vote, which does no harm if a leader was elected or our log is stale.
     """
     spread_ms = raft.settings.spread_ms
     raft.timer_ms = raft.now_ms
@@ -177,7 +222,8 @@ def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
 
 
 def _campaign(raft: Raft, *, forced: bool) -> None:
-    """Start an election. Our own vote counts, and the requests leave, once the new term is durable."""
+    """Start an election. Our own vote counts, and the requests leave, once the new term is
+    durable."""
     raft.set_hard_state(raft.term + 1, raft.node)
     raft.role, raft.leader = Role.CANDIDATE, 0
     raft.verified = raft.acked = 0
@@ -190,12 +236,19 @@ def _campaign(raft: Raft, *, forced: bool) -> None:
 def _ask(raft: Raft, *, pre: bool, forced: bool) -> None:
     log, configuration = raft.log, raft.configuration
     for peer in sorted({*configuration.voters, *configuration.outgoing} - {raft.node}):
-        raft.send(Vote(peer, raft.node, raft.group, raft.term + pre, log.last, log.last_term, pre, forced))
+        raft.send(
+            Vote(peer, raft.node, raft.group, raft.term + pre, log.last, log.last_term, pre, forced)
+        )
 
 
 def _answer_old(raft: Raft, message: Message) -> None:
-    """Notify the leader of an older term of the new term, even if this member may not campaign (etcd/raft, `stepFollower` with check-quorum)."""
+    """Notify the leader of an older term of the new term, even if this member may not campaign
+    (etcd/raft, `stepFollower` with check-quorum)."""
     if isinstance(message, _OF_LEADERS):
         raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term))
     elif type(message) is Vote:
-        raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=message.pre, granted=False))
+        raft.send(
+            VoteAnswer(
+                message.sender, raft.node, raft.group, raft.term, pre=message.pre, granted=False
+            )
+        )

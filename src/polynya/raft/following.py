@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 def heard(raft: Raft, leader: int) -> None:
     """Record a message from the leader of this term."""
     if raft.role is Role.LEADER:
-        raise InvalidMessage(f"node {leader} claims to be leader of group {raft.group} in term {raft.term}, but this node is")
+        raise InvalidMessage(
+            f"node {leader} claims to be leader of group {raft.group} in term {raft.term}, but "
+            "this node is"
+        )
     if raft.role is not Role.FOLLOWER or raft.leader != leader:
         election.become_follower(raft, raft.term, leader)
     raft.heard_ms = raft.timer_ms = raft.now_ms
     raft.withheld = None
-    raft.verified = max(raft.verified, raft.commit)  # every later leader's log holds the committed entries (leader completeness)
+    # every later leader's log holds the committed entries (leader completeness)
+    raft.verified = max(raft.verified, raft.commit)
 
 
 def arriving(raft: Raft, peer: int) -> None:
-    """Extend the election timeout while bytes from the leader arrive. A promise longer than the leader assumes is safe."""
+    """Extend the election timeout while bytes from the leader arrive. A promise longer than the
+    leader assumes is safe."""
     if raft.role is Role.FOLLOWER and raft.leader == peer:
         raft.heard_ms = raft.timer_ms = raft.now_ms
 
@@ -55,13 +60,26 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     learn_commit(raft, message.commit)
     raft.quiescent = message.quiesce and quiescence.may_quiesce(raft)
     if message.context:
-        raft.ack_due = raft.ack_due or raft.learning  # answer it: an acknowledgement may be lost, the last one of a window included
+        # answer it: an acknowledgement may be lost, the last one of a window included
+        raft.ack_due = raft.ack_due or raft.learning
         held, match = raft.verified, 0 if raft.learning else min(raft.verified, raft.durable)
-        raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term, message.context, held, match, raft.quiescent))
+        raft.send(
+            HeartbeatAnswer(
+                message.sender,
+                raft.node,
+                raft.group,
+                raft.term,
+                message.context,
+                held,
+                match,
+                raft.quiescent,
+            )
+        )
 
 
 def learn_commit(raft: Raft, commit: int) -> None:
-    """Advance the commit index. Only entries that match this leader's log can be known to be committed."""
+    """Advance the commit index. Only entries that match this leader's log can be known to be
+    committed."""
     if raft.installing is None:
         raft.commit = max(raft.commit, min(commit, raft.verified))
 
@@ -85,7 +103,10 @@ def flush(raft: Raft) -> None:
 def _extend(raft: Raft, entries: list[Entry]) -> None:
     log = raft.log
     if entries[0].index <= log.last:
-        new = next((place for place, entry in enumerate(entries) if log.term(entry.index) != entry.term), len(entries))
+        new = next(
+            (place for place, entry in enumerate(entries) if log.term(entry.index) != entry.term),
+            len(entries),
+        )
         entries = entries[new:]
         if entries and entries[0].index <= log.last:
             raft.cut(entries[0].index)
@@ -98,4 +119,8 @@ def _reject(raft: Raft, message: Append) -> None:
     log = raft.log
     hint = log.last_not_after(message.prev_index, message.prev_term)
     term = log.term(hint) or 0
-    raft.send(AppendAnswer(message.sender, raft.node, raft.group, raft.term, 0, message.prev_index, hint, term))
+    raft.send(
+        AppendAnswer(
+            message.sender, raft.node, raft.group, raft.term, 0, message.prev_index, hint, term
+        )
+    )

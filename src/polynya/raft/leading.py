@@ -1,4 +1,5 @@
-"""The leader: append, replicate, count, send heartbeats, transfer leadership (thesis 3.5, 3.6, 3.10, 6.4, 10.2)."""
+"""The leader: append, replicate, count, send heartbeats, transfer leadership (thesis 3.5, 3.6,
+3.10, 6.4, 10.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from typing import TYPE_CHECKING
 from polynya.base.errors import InvalidMessage
 from polynya.raft import election, membership, quiescence, reading, snapshots
 from polynya.raft.effects import EntryLoad, ProposalRefused, Role
-from polynya.raft.messages import Append, AppendAnswer, Entry, EntryKind, Heartbeat, HeartbeatAnswer, TimeoutNow
+from polynya.raft.messages import (
+    Append,
+    AppendAnswer,
+    Entry,
+    EntryKind,
+    Heartbeat,
+    HeartbeatAnswer,
+    TimeoutNow,
+)
 from polynya.raft.progress import Mode, Progress
 from polynya.raft.settings import NEVER
 
@@ -42,7 +51,7 @@ def retire(raft: Raft) -> None:
     reading.retire(raft)
 
 
-# --- inputs ------------------------------------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------
 
 
 def propose(raft: Raft, entries: list[Entry]) -> ProposalRefused | None:
@@ -122,7 +131,7 @@ def assert_itself(raft: Raft, candidate: int) -> None:
         raft.next_beat_ms = min(raft.next_beat_ms, raft.now_ms)
 
 
-# --- answers -----------------------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
@@ -135,7 +144,9 @@ def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
         _rejected(raft, peer, message)
     else:
         _matched(raft, peer, message.match)
-        if peer.mode is Mode.PROBE and message.match >= peer.next - 1:  # an acknowledgement from before a disk loss does not answer a probe
+        if (
+            peer.mode is Mode.PROBE and message.match >= peer.next - 1
+        ):  # an acknowledgement from before a disk loss does not answer a probe
             peer.replicate()
 
 
@@ -144,7 +155,9 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     if peer is None or raft.role is not Role.LEADER:
         return
     if message.context > raft.context:
-        raise InvalidMessage(f"node {message.sender} answered a heartbeat of group {raft.group} that was never sent")
+        raise InvalidMessage(
+            f"node {message.sender} answered a heartbeat of group {raft.group} that was never sent"
+        )
     _check(raft, message)
     peer.heard_ms = raft.now_ms
     peer.context = max(peer.context, message.context)
@@ -160,7 +173,8 @@ def _check(raft: Raft, message: AppendAnswer | HeartbeatAnswer) -> None:
     """Raise InvalidMessage if a member acknowledges entries beyond the leader's log."""
     if message.match > raft.log.last:
         raise InvalidMessage(
-            f"node {message.sender} acknowledged entry {message.match} of group {raft.group}, but the leader's last entry is {raft.log.last}"
+            f"node {message.sender} acknowledged entry {message.match} of group {raft.group}, but "
+            f"the leader's last entry is {raft.log.last}"
         )
 
 
@@ -171,14 +185,17 @@ def _matched(raft: Raft, peer: Progress, match: int) -> None:
         assert peer.snapshot is not None
         if peer.match + 1 >= raft.log.first:
             peer.replicate()
-        elif peer.match >= peer.snapshot.index:  # the entries that it needs next were compacted during the transfer
+        elif (
+            peer.match >= peer.snapshot.index
+        ):  # the entries that it needs next were compacted during the transfer
             peer.send_snapshot(raft.snapshot, raft.now_ms)
     if raft.transferee:
         hand_over(raft)
 
 
 def _held(peer: Progress, message: HeartbeatAnswer) -> None:
-    """Detect lost appends: a member that holds less than was sent before the answered heartbeat did not receive the rest."""
+    """Detect lost appends: a member that holds less than was sent before the answered heartbeat did
+    not receive the rest."""
     held = message.held
     if message.context >= peer.beat_context:
         peer.quiescent = message.quiescent
@@ -194,11 +211,16 @@ def _held(peer: Progress, message: HeartbeatAnswer) -> None:
 
 
 def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
-    stale = message.rejected != peer.next - 1 if peer.mode is Mode.PROBE else message.rejected <= peer.match
+    stale = (
+        message.rejected != peer.next - 1
+        if peer.mode is Mode.PROBE
+        else message.rejected <= peer.match
+    )
     if peer.mode is Mode.SNAPSHOT or stale:
         return
     if message.rejected == peer.match:
-        peer.match = 0  # it lost its disk; its earlier acknowledgement was in flight, or it is a voter
+        # it lost its disk; its earlier acknowledgement was in flight, or it is a voter
+        peer.match = 0
     log = raft.log
     index = min(message.hint_index, message.rejected - 1)
     if index >= log.first:
@@ -207,21 +229,28 @@ def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
 
 
 def hand_over(raft: Raft) -> None:
-    """Transfer leadership once the target has all entries and all are applied here, so that proposers get answers. After half an election
-    time, stop waiting for the apply, because the disk may be full. This term has no lease from here on."""
+    """Transfer leadership once the target has all entries and all are applied here, so that
+    proposers get answers. After half an election time, stop waiting for the apply, because the disk
+    may be full. This term has no lease from here on."""
     peer = raft.peers.get(raft.transferee)
-    answered = raft.applied == raft.log.last or raft.now_ms - raft.transfer_ms >= raft.settings.election_ms // 2
+    answered = (
+        raft.applied == raft.log.last
+        or raft.now_ms - raft.transfer_ms >= raft.settings.election_ms // 2
+    )
     if peer is not None and peer.match == raft.log.last and answered:
         raft.transfer_sent = True
         raft.send(TimeoutNow(raft.transferee, raft.node, raft.group, raft.term))
 
 
-# --- time --------------------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def beat(raft: Raft) -> None:
     settings, now_ms = raft.settings, raft.now_ms
-    if now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms:
+    if (
+        now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node))
+        >= settings.election_ms
+    ):
         _give_up(raft)
         return
     raft.next_beat_ms = (now_ms // settings.heartbeat_ms + 1) * settings.heartbeat_ms
@@ -236,14 +265,16 @@ def beat(raft: Raft) -> None:
 
 
 def _tell_commit(raft: Raft, node: int, peer: Progress) -> None:
-    """Send the commit index in an empty append to a member that still learns. It may have lost the last append, or the value in a restart."""
+    """Send the commit index in an empty append to a member that still learns. It may have lost the
+    last append, or the value in a restart."""
     if peer.mode is Mode.REPLICATE and not peer.inflight and peer.next == raft.log.last + 1:
         _send(raft, node, peer, [], 0)
 
 
 def _give_up(raft: Raft) -> None:
-    """Step down without a majority, so that this node does not contradict a new leader. Members that still receive our heartbeats would
-    wait for a silent leader. The lease is over, so tell the most advanced voter to campaign."""
+    """Step down without a majority, so that this node does not contradict a new leader. Members
+    that still receive our heartbeats would wait for a silent leader. The lease is over, so tell the
+    most advanced voter to campaign."""
     voters = [node for node in raft.configuration.voters if node in raft.peers]
     if voters:
         best = max(voters, key=lambda node: raft.peers[node].match)
@@ -264,7 +295,9 @@ def open_round(raft: Raft, *, regular: bool) -> None:
         peer.commit_sent = max(peer.commit_sent, commit)
         peer.quiescent = peer.quiescent and quiesce
         late = raft.now_ms - peer.beat_ms >= raft.settings.election_ms
-        if regular and (late or peer.context >= peer.beat_context):  # else the previous one is in flight to a distant member
+        if regular and (
+            late or peer.context >= peer.beat_context
+        ):  # else the previous one is in flight to a distant member
             peer.beat_context, peer.beat_next, peer.beat_ms = raft.context, peer.next, raft.now_ms
         if regular and not (peer.learned or raft.configuration.votes(node)):
             _tell_commit(raft, node, peer)
@@ -274,7 +307,7 @@ def _heard_ms(raft: Raft, node: int) -> int:
     return raft.now_ms if node == raft.node else raft.peers[node].heard_ms
 
 
-# --- the end of a turn -------------------------------------------------------------------------------------------------------------
+# --- the end of a turn ----------------------------------------------------------------------------
 
 
 def flush(raft: Raft) -> None:
@@ -291,13 +324,17 @@ def flush(raft: Raft) -> None:
 
 def _count(raft: Raft) -> None:
     """Commit the entries that a majority holds durably, if they are of this term (thesis 3.6.2)."""
-    reached = raft.configuration.agreed(lambda node: raft.durable if node == raft.node else raft.peers[node].match)
+    reached = raft.configuration.agreed(
+        lambda node: raft.durable if node == raft.node else raft.peers[node].match
+    )
     if reached <= raft.commit or raft.log.term(reached) != raft.term:
         return
     raft.commit = reached
     raft.last_active_ms = raft.now_ms
     configuration = raft.configuration
-    if raft.configurations[-1][0] <= reached and (configuration.joint or not configuration.votes(raft.node)):
+    if raft.configurations[-1][0] <= reached and (
+        configuration.joint or not configuration.votes(raft.node)
+    ):
         membership.committed(raft)
 
 
@@ -305,7 +342,9 @@ def _may_send(raft: Raft, peer: Progress) -> bool:
     if peer.mode is Mode.PROBE:
         return not peer.probing
     settings = raft.settings
-    return peer.mode is Mode.REPLICATE and peer.has_room(settings.inflight_messages_max, settings.inflight_bytes_max)
+    return peer.mode is Mode.REPLICATE and peer.has_room(
+        settings.inflight_messages_max, settings.inflight_bytes_max
+    )
 
 
 def _replicate(raft: Raft, node: int, peer: Progress, slices: _Slices) -> None:
@@ -318,7 +357,11 @@ def _replicate(raft: Raft, node: int, peer: Progress, slices: _Slices) -> None:
         if peer.next < log.cached:
             _load(raft, peer.next)
             break
-        end = log.cut(peer.next, raft.settings.message_bytes_max) if peer.next <= log.last else peer.next
+        end = (
+            log.cut(peer.next, raft.settings.message_bytes_max)
+            if peer.next <= log.last
+            else peer.next
+        )
         entries = slices.get((peer.next, end))
         if entries is None:
             entries = slices[peer.next, end] = log.entries(peer.next, end)
@@ -334,7 +377,9 @@ def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int
     prev_index = peer.next - 1
     prev_term = raft.log.term(prev_index)
     assert prev_term is not None, "what is sent follows something known"
-    raft.send(Append(node, raft.node, raft.group, raft.term, prev_index, prev_term, raft.commit, entries))
+    raft.send(
+        Append(node, raft.node, raft.group, raft.term, prev_index, prev_term, raft.commit, entries)
+    )
     peer.quiescent = False
     last = prev_index + len(entries)
     if peer.mode is Mode.PROBE:

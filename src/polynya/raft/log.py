@@ -1,4 +1,5 @@
-"""The in-memory log of one group: the terms of all entries since the snapshot, and the newest entries themselves."""
+"""The in-memory log of one group: the terms of all entries since the snapshot, and the newest
+entries themselves."""
 
 from __future__ import annotations
 
@@ -11,12 +12,22 @@ ENTRY_BYTES = 64  # memory overhead of an entry, without its payload
 
 
 class Log:
-    """The entries `first` to `last`. Entries from `cached` on are in memory; older ones are only in the journal.
+    """The entries `first` to `last`. Entries from `cached` on are in memory; older ones are only in
+    the journal.
 
     Invariants: first <= cached <= last + 1; terms never decrease; `term(first - 1)` is known.
     """
 
-    __slots__ = ("_ends", "_entries", "_evicted_end", "_starts", "_terms", "cached", "first", "last")
+    __slots__ = (
+        "_ends",
+        "_entries",
+        "_evicted_end",
+        "_starts",
+        "_terms",
+        "cached",
+        "first",
+        "last",
+    )
 
     def __init__(self, index: int, term: int) -> None:
         """Create an empty log after the entry (term, index)."""
@@ -78,7 +89,8 @@ class Log:
         return self._entries[begin - self.cached : end - self.cached]
 
     def cut(self, begin: int, bytes_max: int) -> int:
-        """Return the end of the entries from `begin` that fit into `bytes_max`. An oversized entry is returned alone."""
+        """Return the end of the entries from `begin` that fit into `bytes_max`. An oversized entry
+        is returned alone."""
         limit = self._end_before(begin) + bytes_max
         if self._ends[-1] <= limit:
             return self.last + 1
@@ -89,14 +101,16 @@ class Log:
         return self._end_before(end) - self._end_before(begin)
 
     def evict(self, upto: int, bytes_max: int) -> None:
-        """Evict the payload of the oldest entries up to `upto`, down to 3/4 of `bytes_max`. The margin makes list moves rare."""
+        """Evict the payload of the oldest entries up to `upto`, down to 3/4 of `bytes_max`. The
+        margin makes list moves rare."""
         if self.bytes <= bytes_max:
             return
         goal = bisect_right(self._ends, self._ends[-1] - bytes_max * 3 // 4)
         self._drop(min(self.cached + goal, upto + 1))
 
     def compact(self, first: int) -> None:
-        """Drop entries before `first`, both cached and in the journal. The term of the entry before `first` stays known."""
+        """Drop entries before `first`, both cached and in the journal. The term of the entry before
+        `first` stays known."""
         assert first <= self.last + 1
         if first <= self.first:
             return
@@ -107,8 +121,9 @@ class Log:
         self.first = first
 
     def last_not_after(self, index: int, term: int) -> int:
-        """Return the last index up to `index` whose term is at most `term`, or `first - 1`. One step of the search for the point of
-        divergence skips a whole term (etcd/raft, findConflictByTerm)."""
+        """Return the last index up to `index` whose term is at most `term`, or `first - 1`. One
+        step of the search for the point of divergence skips a whole term (etcd/raft,
+        findConflictByTerm)."""
         index = min(index, self.last)
         run = bisect_right(self._terms, term)
         if run < len(self._terms):

@@ -1,11 +1,17 @@
-"""Membership changes by joint consensus; the leader leaves the joint configuration automatically (thesis 4.3)."""
+"""Membership changes by joint consensus; the leader leaves the joint configuration automatically
+(thesis 4.3)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from polynya.raft import election, leading
-from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration, normal
+from polynya.raft.configuration import (
+    Configuration,
+    decode_configuration,
+    encode_configuration,
+    normal,
+)
 from polynya.raft.effects import ProposalRefused, Role
 from polynya.raft.messages import Entry, EntryKind, TimeoutNow
 from polynya.raft.progress import Progress
@@ -22,24 +28,34 @@ def note(raft: Raft, entries: list[Entry]) -> None:
 
 
 def configuration_at(raft: Raft, index: int) -> Configuration:
-    """Return the configuration in effect at an index. A blank replica that received all entries does not know the first one. It derives
-    that one from the first change, which includes the previous voters."""
-    found = next(configuration for begin, configuration in reversed(raft.configurations) if begin <= index)
+    """Return the configuration in effect at an index. A blank replica that received all entries
+    does not know the first one. It derives that one from the first change, which includes the
+    previous voters."""
+    found = next(
+        configuration for begin, configuration in reversed(raft.configurations) if begin <= index
+    )
     if found.voters:
         return found
-    first = next((configuration for _, configuration in raft.configurations if configuration.voters), found)
+    first = next(
+        (configuration for _, configuration in raft.configurations if configuration.voters), found
+    )
     return Configuration(first.outgoing or first.voters)
 
 
 def possible(raft: Raft) -> list[Configuration]:
-    """Return the configurations that may be in effect on other members: the last committed one and all after it."""
+    """Return the configurations that may be in effect on other members: the last committed one and
+    all after it."""
     return [configuration for _, configuration in possible_from(raft)]
 
 
 def possible_from(raft: Raft) -> list[tuple[int, Configuration]]:
     """Return the configurations of `possible` with the index where each begins."""
     known = raft.configurations
-    return [each for place, each in enumerate(known, 1) if place == len(known) or known[place][0] > raft.commit]
+    return [
+        each
+        for place, each in enumerate(known, 1)
+        if place == len(known) or known[place][0] > raft.commit
+    ]
 
 
 def is_alone(raft: Raft) -> bool:
@@ -63,15 +79,24 @@ def change(raft: Raft, target: Configuration) -> ProposalRefused | None:
     if refusal is None:
         old = raft.configuration
         joint = target.voters != old.voters
-        _propose(raft, Configuration(target.voters, old.voters if joint else (), target.learners, target.readers))
+        _propose(
+            raft,
+            Configuration(
+                target.voters, old.voters if joint else (), target.learners, target.readers
+            ),
+        )
     return refusal
 
 
 def committed(raft: Raft) -> None:
-    """Proceed after the configuration in effect is committed: leave the joint one, or step down if no longer a voter."""
+    """Proceed after the configuration in effect is committed: leave the joint one, or step down if
+    no longer a voter."""
     configuration = raft.configuration
     if configuration.joint:
-        _propose(raft, Configuration(configuration.voters, (), configuration.learners, configuration.readers))
+        _propose(
+            raft,
+            Configuration(configuration.voters, (), configuration.learners, configuration.readers),
+        )
     elif not configuration.votes(raft.node):
         best = max(configuration.voters, key=lambda node: raft.peers[node].match)
         raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))
@@ -82,7 +107,10 @@ def keep_peers(raft: Raft) -> None:
     """Track the progress of the members of the configuration in effect."""
     members = set(raft.configuration.members) - {raft.node}
     raft.departed |= dict.fromkeys(raft.peers.keys() - members, raft.now_ms)
-    raft.peers = {node: raft.peers.get(node) or Progress(raft.log.last + 1, raft.now_ms) for node in sorted(members)}
+    raft.peers = {
+        node: raft.peers.get(node) or Progress(raft.log.last + 1, raft.now_ms)
+        for node in sorted(members)
+    }
 
 
 def _refusal(raft: Raft, target: Configuration) -> ProposalRefused | None:
@@ -94,7 +122,11 @@ def _refusal(raft: Raft, target: Configuration) -> ProposalRefused | None:
         return ProposalRefused.NOT_READY
     if raft.configuration.joint or raft.configurations[-1][0] > raft.commit:
         return ProposalRefused.CHANGE_IN_FLIGHT
-    back = [raft.departed[node] for node in {*target.members} - {*raft.configuration.members} if node in raft.departed]
+    back = [
+        raft.departed[node]
+        for node in {*target.members} - {*raft.configuration.members}
+        if node in raft.departed
+    ]
     if back and raft.now_ms - max(back) < raft.settings.rejoin_ms:
         return ProposalRefused.JUST_LEFT
     new = set(target.voters) - set(raft.configuration.voters)
@@ -102,10 +134,15 @@ def _refusal(raft: Raft, target: Configuration) -> ProposalRefused | None:
 
 
 def _caught_up(raft: Raft, node: int) -> bool:
-    """Return whether a learner may become a voter. A blank replica that still learns never votes, so counting on it could prevent
-    elections."""
+    """Return whether a learner may become a voter. A blank replica that still learns never votes,
+    so counting on it could prevent elections."""
     peer = raft.peers.get(node)
-    return peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and peer.match > 0 and peer.learned
+    return (
+        peer is not None
+        and peer.match + raft.settings.caught_up_entries >= raft.log.last
+        and peer.match > 0
+        and peer.learned
+    )
 
 
 def _propose(raft: Raft, configuration: Configuration) -> None:

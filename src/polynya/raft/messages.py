@@ -8,7 +8,8 @@ import msgspec
 
 from polynya.raft.configuration import Configuration
 
-# Messages from other nodes are validated when decoded. Indexes and terms grow by one, so no valid number exceeds this.
+# Messages from other nodes are validated when decoded. Indexes and terms grow by one, so no valid
+# number exceeds this.
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Node = Annotated[int, msgspec.Meta(ge=1, le=2**32)]
@@ -28,8 +29,8 @@ class EntryKind:
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One log entry. A proposer may pass a subclass with its own fields and gets the same object back once it is committed. `propose` sets
-    term, index and group; the journal sets `place`."""
+    """One log entry. A proposer may pass a subclass with its own fields and gets the same object
+    back once it is committed. `propose` sets term, index and group; the journal sets `place`."""
 
     payload: bytes
     kind: int = EntryKind.COMMAND
@@ -42,7 +43,8 @@ class Entry(msgspec.Struct, gc=False):
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The durable promises of a member: the newest term seen, and its vote in that term (0: none).
 
-    `amnesiac`: it lost its disk and may have made other promises. `learning`: it is a new replica in a group that may count on what a
+    `amnesiac`: it lost its disk and may have made other promises. `learning`: it is a new replica
+      in a group that may count on what a
     predecessor held. `group_is_new`: it found that its group is new, and has seen no term since.
     """
 
@@ -54,7 +56,8 @@ class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state up to an index, stored by the caller. `identity` differs if the bytes differ, for example a checksum."""
+    """The state up to an index, stored by the caller. `identity` differs if the bytes differ, for
+    example a checksum."""
 
     index: Number
     term: Number
@@ -136,16 +139,17 @@ class SnapshotAnswer(Message, frozen=True, tag=11):
 
 
 class RecoverVote(Message, frozen=True, tag=12):
-    """A query by a member without data. `blank`: it is new or lost its disk, and has done nothing since. `found`: it knows that the group
-    is new, and asks which members know that too."""
+    """A query by a member without data. `blank`: it is new or lost its disk, and has done nothing
+    since. `found`: it knows that the group is new, and asks which members know that too."""
 
     blank: bool = False
     found: bool = False
 
 
 class RecoverVoteAnswer(Message, frozen=True, tag=13):
-    """The answer to `RecoverVote`. `members`: the voters and future voters, as far as the sender knows. `amnesiac`: the sender itself still
-    awaits answers. `configurations`: the last one known to be committed and all after it, each with the index where it begins."""
+    """The answer to `RecoverVote`. `members`: the voters and future voters, as far as the sender
+    knows. `amnesiac`: the sender itself still awaits answers. `configurations`: the last one known
+    to be committed and all after it, each with the index where it begins."""
 
     blank: bool = False
     members: tuple[Node, ...] = ()

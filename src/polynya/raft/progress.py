@@ -15,7 +15,8 @@ class Mode(IntEnum):
 
 
 class Progress:
-    """The progress of one member. Invariants: match < next; `inflight` is ordered by last index, all in match + 1 … next - 1."""
+    """The progress of one member. Invariants: match < next; `inflight` is ordered by last index,
+    all in match + 1 … next - 1."""
 
     __slots__ = (
         "beat_context",
@@ -58,7 +59,8 @@ class Progress:
         self.heard_ms = now_ms
         self.quiescent = self.lost = False
         self.learned = False  # a new replica reported that it may vote
-        self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat in flight, and the next index when it was sent
+        # the regular heartbeat in flight, and the next index when it was sent
+        self.beat_context = self.beat_next = self.beat_ms = 0
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
         self.chunk_heard_ms = 0  # time of the last chunk answer …
@@ -104,7 +106,8 @@ class Progress:
         self.chunk_ms = self.chunk_heard_ms = now_ms
 
     def hear_of_chunk(self, now_ms: int) -> None:
-        """Record an answer to a chunk, duplicates included, and adapt the retry timeout to the interval between answers."""
+        """Record an answer to a chunk, duplicates included, and adapt the retry timeout to the
+        interval between answers."""
         self.chunk_timeout_ms = 2 * (now_ms - self.chunk_heard_ms)
         self.chunk_ms = self.chunk_heard_ms = now_ms
 

@@ -1,4 +1,5 @@
-"""Quiescence: idle groups cost nothing. This module decides when they sleep and what wakes them (docs/formats/raft.md, Sleep)."""
+"""Quiescence: idle groups cost nothing. This module decides when they sleep and what wakes them
+(docs/formats/raft.md, Sleep)."""
 
 from __future__ import annotations
 
@@ -28,16 +29,28 @@ def may_quiesce(raft: Raft) -> bool:
 def is_quiet(raft: Raft) -> bool:
     """Return whether a leader is idle, so that its members may sleep."""
     after_ms, last = raft.settings.sleep_after_ms, raft.log.last
-    if not after_ms or raft.now_ms - raft.last_active_ms < after_ms or raft.transferee or raft.configuration.joint:
+    if (
+        not after_ms
+        or raft.now_ms - raft.last_active_ms < after_ms
+        or raft.transferee
+        or raft.configuration.joint
+    ):
         return False
     if not raft.applied == raft.commit == raft.durable == last or not raft.hard_durable:
         return False
-    return all(peer.lost or (peer.mode is Mode.REPLICATE and peer.match == peer.commit_sent == last) for peer in raft.peers.values())
+    return all(
+        peer.lost or (peer.mode is Mode.REPLICATE and peer.match == peer.commit_sent == last)
+        for peer in raft.peers.values()
+    )
 
 
 def try_sleep(raft: Raft) -> None:
     """Put the leader to sleep once all reachable members have agreed."""
-    if is_quiet(raft) and not raft.reads.waiting and all(peer.lost or peer.quiescent for peer in raft.peers.values()):
+    if (
+        is_quiet(raft)
+        and not raft.reads.waiting
+        and all(peer.lost or peer.quiescent for peer in raft.peers.values())
+    ):
         raft.quiescent = True
 
 
@@ -51,17 +64,23 @@ def wake_leader(raft: Raft) -> None:
 
 
 def doubt(raft: Raft, asked: Vote) -> None:
-    """Handle a pre-vote at a quiescent follower. The candidate may have noticed the loss of the leader first, or may be alone in missing it.
-    Wake up and notify the leader, which then sends heartbeats at once if it is alive. The pre-vote is withheld until then."""
+    """Handle a pre-vote at a quiescent follower. The candidate may have noticed the loss of the
+    leader first, or may be alone in missing it. Wake up and notify the leader, which then sends
+    heartbeats at once if it is alive. The pre-vote is withheld until then."""
     raft.withheld = (raft.now_ms, asked)
     raft.quiescent = False
     election.restart_timer(raft)
     held = raft.verified
-    raft.send(HeartbeatAnswer(raft.leader, raft.node, raft.group, raft.term, 0, held, min(held, raft.durable)))
+    raft.send(
+        HeartbeatAnswer(
+            raft.leader, raft.node, raft.group, raft.term, 0, held, min(held, raft.durable)
+        )
+    )
 
 
 def on_recover_vote(raft: Raft, sender: int) -> None:
-    """Drop the leader if it recovers from a disk loss. A heartbeat of its previous incarnation may have arrived late."""
+    """Drop the leader if it recovers from a disk loss. A heartbeat of its previous incarnation may
+    have arrived late."""
     if raft.role is Role.FOLLOWER and raft.leader == sender:
         raft.leader = 0
         raft.quiescent = False

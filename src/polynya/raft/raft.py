@@ -9,9 +9,27 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import InvalidMessage
-from polynya.raft import disk_loss, election, following, leading, membership, quiescence, reading, snapshots
+from polynya.raft import (
+    disk_loss,
+    election,
+    following,
+    leading,
+    membership,
+    quiescence,
+    reading,
+    snapshots,
+)
 from polynya.raft.configuration import Configuration
-from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, EntryLoad, PeerStatus, ProposalRefused, Role, Status
+from polynya.raft.effects import (
+    ChunkArrived,
+    ChunkWanted,
+    Effects,
+    EntryLoad,
+    PeerStatus,
+    ProposalRefused,
+    Role,
+    Status,
+)
 from polynya.raft.log import Log
 from polynya.raft.messages import (
     TERM_STEP_MAX,
@@ -39,7 +57,8 @@ _MASK = 2**64 - 1
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The identity of a member. `seed` holds 64 random bits, unique to this incarnation; timeouts and read contexts derive from it."""
+    """The identity of a member. `seed` holds 64 random bits, unique to this incarnation; timeouts
+    and read contexts derive from it."""
 
     group: int
     node: int
@@ -56,11 +75,12 @@ class InFlightWrite(msgspec.Struct, gc=False):
 
 
 class Raft:
-    """One member of one group. All inputs return at once; `take` returns their effects. After an input, `ready` lists this member once as
-    one that may have effects. After `take`, `deadline_ms` is the time when `tick` is due. Times are in ms, of a monotonic clock that
-    includes suspension.
+    """One member of one group. All inputs return at once; `take` returns their effects. After an
+    input, `ready` lists this member once as one that may have effects. After `take`, `deadline_ms`
+    is the time when `tick` is due. Times are in ms, of a monotonic clock that includes suspension.
 
-    Invariants: applied <= handed <= commit <= log.last; durable and verified <= log.last; no message leaves before the hard state that it
+    Invariants: applied <= handed <= commit <= log.last; durable and verified <= log.last; no
+      message leaves before the hard state that it
     depends on is durable.
     """
 
@@ -80,7 +100,8 @@ class Raft:
         "context",  # the last heartbeat that required an answer
         "departed",  # leader: removed members and when they were removed
         "durable",
-        "election_holdoff_until_ms",  # amnesiac, all answers received: wait this long for a newer leader
+        # amnesiac, all answers received: wait this long for a newer leader
+        "election_holdoff_until_ms",
         "group",
         "group_is_new",  # the group was found to be new, and no term has begun
         "handed",  # committed entries up to here were handed out
@@ -141,7 +162,15 @@ class Raft:
         "writes",
     )
 
-    def __init__(self, identity: Identity, restored: RestoredMember, settings: Settings, *, now_ms: int, ready: list[Raft]) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        restored: RestoredMember,
+        settings: Settings,
+        *,
+        now_ms: int,
+        ready: list[Raft],
+    ) -> None:
         self.group, self.node = identity.group, identity.node
         self.random_state = identity.seed & _MASK
         self.settings = settings
@@ -166,7 +195,9 @@ class Raft:
             self.log.append(entries)
         self.applied = self.handed = self.commit = snapshot.index
         self.durable = self.log.last
-        self.configurations: list[tuple[int, Configuration]] = [(snapshot.index, snapshot.configuration)]
+        self.configurations: list[tuple[int, Configuration]] = [
+            (snapshot.index, snapshot.configuration)
+        ]
         membership.note(self, [entry for entry in entries if entry.index > snapshot.index])
         self.reset: Snapshot | None = snapshot if restored.reset else None
 
@@ -214,10 +245,11 @@ class Raft:
         if membership.is_alone(self):
             self.timeout_ms = 0  # no other member could be the leader, or hold a promise of ours
 
-    # --- inputs ----------------------------------------------------------------------------------------------------------------
+    # --- inputs -----------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Run the timers that are due. May be called at any time; required only at `deadline_ms`."""
+        """Run the timers that are due. May be called at any time; required only at
+        `deadline_ms`."""
         self._at(now_ms)
         if now_ms >= self.deadline_ms:
             if self.role is Role.LEADER:
@@ -228,14 +260,18 @@ class Raft:
                 disk_loss.tick(self)
 
     def step(self, message: Message, now_ms: int) -> None:
-        """Handle a message. Raises InvalidMessage, without effect, if it is for another member or group, or if no member could have sent
-        it."""
+        """Handle a message. Raises InvalidMessage, without effect, if it is for another member or
+        group, or if no member could have sent it."""
         if message.to != self.node or message.group != self.group:
             raise InvalidMessage(
-                f"a message for member {message.to} of group {message.group} reached member {self.node} of group {self.group}"
+                f"a message for member {message.to} of group {message.group} reached member "
+                f"{self.node} of group {self.group}"
             )
         if message.term > self.term + TERM_STEP_MAX:
-            raise InvalidMessage(f"group {self.group} is in term {self.term}, but the term {message.term} of a message is impossible")
+            raise InvalidMessage(
+                f"group {self.group} is in term {self.term}, but the term {message.term} of a "
+                "message is impossible"
+            )
         self._at(now_ms)
         if disk_loss.concerns(message):
             disk_loss.on_message(self, message)
@@ -250,7 +286,8 @@ class Raft:
         _HANDLERS[type(message)](self, message)
 
     def propose(self, entries: list[Entry], now_ms: int) -> ProposalRefused | None:
-        """Append entries to the log and set their terms and indexes. They are returned as committed, or removed by another leader."""
+        """Append entries to the log and set their terms and indexes. They are returned as
+        committed, or removed by another leader."""
         self._at(now_ms)
         return leading.propose(self, entries)
 
@@ -267,22 +304,30 @@ class Raft:
             self._release()
 
     def unwritten(self, now_ms: int) -> int:
-        """Handle a full disk: no pending write was written, so all are handed out again. A group of one drops its entries instead, unless
-        they were handed out as committed. Return the first dropped index, or 0."""
+        """Handle a full disk: no pending write was written, so all are handed out again. A group of
+        one drops its entries instead, unless they were handed out as committed. Return the first
+        dropped index, or 0."""
         self._at(now_ms)
         resets = (self.reset, *(write.reset for write in reversed(self.writes)))
-        self.reset = next((reset for reset in resets if reset is not None), None)  # the newest installation supersedes the others
+        # the newest installation supersedes the others
+        self.reset = next((reset for reset in resets if reset is not None), None)
         self.writes.clear()
         self.hard_due = not self.hard_durable
         self.unstaged = min(self.unstaged, max(self.durable + 1, self.log.first))
         first = max(self.durable, self.commit) + 1
-        if self.role is not Role.LEADER or not membership.is_alone(self) or first > self.log.last or self.own_term_index >= first:
+        if (
+            self.role is not Role.LEADER
+            or not membership.is_alone(self)
+            or first > self.log.last
+            or self.own_term_index >= first
+        ):
             return 0
         self.cut(first)
         return first
 
     def applied_to(self, index: int) -> None:
-        """Record that committed entries are applied up to `index`. This completes the reads that waited for it."""
+        """Record that committed entries are applied up to `index`. This completes the reads that
+        waited for it."""
         assert self.applied <= index <= self.handed, "what is applied was given out as committed"
         self.applied = index
         if self.reads.applying:
@@ -294,13 +339,14 @@ class Raft:
         self.log.evict(min(index, self.durable), self.settings.log_bytes_max)
 
     def read(self, token: Any, now_ms: int) -> ProposalRefused | None:
-        """Start a linearizable read on any member. The token is returned once the applied state is recent enough. One token may stand for
-        all reads of a turn."""
+        """Start a linearizable read on any member. The token is returned once the applied state is
+        recent enough. One token may stand for all reads of a turn."""
         self._at(now_ms)
         return reading.read(self, token)
 
     def readable(self, now_ms: int) -> bool:
-        """Return whether the applied state may serve a linearizable read now: the lease holds, and all known commits are applied."""
+        """Return whether the applied state may serve a linearizable read now: the lease holds, and
+        all known commits are applied."""
         self.now_ms = max(self.now_ms, now_ms)
         return self.applied >= self.commit and reading.has_lease(self)
 
@@ -310,8 +356,8 @@ class Raft:
         return leading.transfer(self, target)
 
     def change(self, configuration: Configuration, now_ms: int) -> ProposalRefused | None:
-        """Change the voters, learners and readers (`outgoing` is ignored), by joint consensus if the voters differ. New voters must be
-        learners that are close to the end of the log."""
+        """Change the voters, learners and readers (`outgoing` is ignored), by joint consensus if
+        the voters differ. New voters must be learners that are close to the end of the log."""
         self._at(now_ms)
         return membership.change(self, configuration)
 
@@ -341,18 +387,20 @@ class Raft:
         following.arriving(self, peer)
 
     def peer_takes(self, peer: int, now_ms: int) -> None:
-        """Count a node as up while bytes ahead of the heartbeats leave for it. This extends no lease."""
+        """Count a node as up while bytes ahead of the heartbeats leave for it. This extends no
+        lease."""
         self._at(now_ms)
         leading.leaving(self, peer)
 
     def loaded(self, begin: int, entries: list[Entry], now_ms: int) -> None:
-        """Complete an `EntryLoad`. Empty entries mean that they cannot be read; the members then get the snapshot."""
+        """Complete an `EntryLoad`. Empty entries mean that they cannot be read; the members then
+        get the snapshot."""
         self._at(now_ms)
         leading.loaded(self, begin, entries)
 
     def snapshotted(self, snapshot: Snapshot, first: int, now_ms: int) -> None:
-        """Record a durable snapshot of applied state (see `snapshot_of`). Entries before `first` are dropped; `first` is at most the
-        snapshot's index + 1."""
+        """Record a durable snapshot of applied state (see `snapshot_of`). Entries before `first`
+        are dropped; `first` is at most the snapshot's index + 1."""
         self._at(now_ms)
         snapshots.taken(self, snapshot, first)
 
@@ -367,7 +415,8 @@ class Raft:
         snapshots.chunk_missing(self, wanted)
 
     def forget_incoming(self) -> None:
-        """Drop an incoming snapshot that could not be stored. Its next chunk is answered with 0, which restarts the transfer."""
+        """Drop an incoming snapshot that could not be stored. Its next chunk is answered with 0,
+        which restarts the transfer."""
         self.incoming = None
 
     def installed(self, identity: int, now_ms: int) -> None:
@@ -380,17 +429,23 @@ class Raft:
         self._at(now_ms)
         snapshots.install_failed(self, identity)
 
-    # --- effects ---------------------------------------------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------------
 
     def take(self) -> Effects:
-        """Return the effects at the end of a turn. The caller owns the lists in it; only appends to several members share their entries."""
+        """Return the effects at the end of a turn. The caller owns the lists in it; only appends to
+        several members share their entries."""
         self.queued = False
         if self.role is Role.LEADER:
             leading.flush(self)
         else:
             following.flush(self)
             reading.forward(self)
-        effects = Effects(self.group, messages=self.messages, reads=self.reads.ready, reads_failed=self.reads.failed)
+        effects = Effects(
+            self.group,
+            messages=self.messages,
+            reads=self.reads.ready,
+            reads_failed=self.reads.failed,
+        )
         self.messages, self.reads.ready, self.reads.failed = [], [], []
         self._give_writes(effects)
         if self.handed < self.commit:
@@ -399,8 +454,17 @@ class Raft:
         now = (self.role, self.term, self.leader)
         if now != self.last_notified:
             self.last_notified, effects.changed = now, True
-        if self.install is not None or self.chunks_wanted or self.chunks_arrived or self.load is not None:
-            effects.install, effects.chunks_wanted, effects.chunks_arrived = self.install, self.chunks_wanted, self.chunks_arrived
+        if (
+            self.install is not None
+            or self.chunks_wanted
+            or self.chunks_arrived
+            or self.load is not None
+        ):
+            effects.install, effects.chunks_wanted, effects.chunks_arrived = (
+                self.install,
+                self.chunks_wanted,
+                self.chunks_arrived,
+            )
             effects.load = self.load
             self.install, self.chunks_wanted, self.chunks_arrived, self.load = None, [], [], None
         return effects
@@ -410,7 +474,9 @@ class Raft:
         """Return the time when `tick` is due; NEVER while the group sleeps."""
         if self.role is Role.LEADER:
             return NEVER if self.quiescent else self.next_beat_ms
-        return min(election.deadline_ms(self), reading.deadline_ms(self), disk_loss.deadline_ms(self))
+        return min(
+            election.deadline_ms(self), reading.deadline_ms(self), disk_loss.deadline_ms(self)
+        )
 
     @property
     def configuration(self) -> Configuration:
@@ -424,14 +490,29 @@ class Raft:
         return Snapshot(index, term, membership.configuration_at(self, index), size, identity)
 
     def status(self) -> Status:
-        peers = {node: PeerStatus(peer.match, peer.mode.name.lower(), peer.heard_ms, peer.lost) for node, peer in self.peers.items()}
+        peers = {
+            node: PeerStatus(peer.match, peer.mode.name.lower(), peer.heard_ms, peer.lost)
+            for node, peer in self.peers.items()
+        }
         return Status(
-            self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.quiescent, peers,
-            self.configuration, not self.configuration.joint and self.configurations[-1][0] <= self.commit,
-            tuple(sorted(self.awaiting_term | self.undiscovered)) if self.amnesiac or self.undiscovered else None,
-        )  # fmt: skip
+            self.group,
+            self.role,
+            self.term,
+            self.leader,
+            self.commit,
+            self.applied,
+            self.durable,
+            self.log.last,
+            self.quiescent,
+            peers,
+            self.configuration,
+            not self.configuration.joint and self.configurations[-1][0] <= self.commit,
+            tuple(sorted(self.awaiting_term | self.undiscovered))
+            if self.amnesiac or self.undiscovered
+            else None,
+        )
 
-    # --- for the other modules of this package -------------------------------------------------------------------------------------
+    # --- for the other modules of this package ----------------------------------------------------
 
     def wake(self) -> None:
         """Queue this member, because it may have effects."""
@@ -447,15 +528,17 @@ class Raft:
         return (state ^ (state >> 31)) % below
 
     def send(self, message: Message) -> None:
-        """Send now, or once the term and the vote it depends on are durable. Of held messages, only the last of each type and member is
-        kept."""
+        """Send now, or once the term and the vote it depends on are durable. Of held messages, only
+        the last of each type and member is kept."""
         if self.hard_durable:
             self.messages.append(message)
         else:
             self.held[type(message), message.to] = message
 
     def set_hard_state(self, term: int, vote: int) -> None:
-        assert term > self.term or (term == self.term and self.vote in {0, vote}), "terms only grow, and there is one vote in each"
+        assert term > self.term or (term == self.term and self.vote in {0, vote}), (
+            "terms only grow, and there is one vote in each"
+        )
         if (term, vote) != (self.term, self.vote):
             self.term, self.vote = term, vote
             self.group_is_new = False
@@ -474,7 +557,8 @@ class Raft:
         return HardState(self.term, self.vote, self.amnesiac, self.learning, self.group_is_new)
 
     def cut(self, index: int) -> None:
-        """Remove the entries from `index` on, because the leader lacks them or they are withdrawn."""
+        """Remove the entries from `index` on, because the leader lacks them or they are
+        withdrawn."""
         assert index > self.commit, "what is committed stays"
         self.log.truncate(index)
         self.durable = min(self.durable, index - 1)

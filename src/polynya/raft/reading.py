@@ -1,4 +1,5 @@
-"""Linearizable reads without a log write: by the leader's lease, or by one round of heartbeats (thesis 6.4)."""
+"""Linearizable reads without a log write: by the leader's lease, or by one round of heartbeats
+(thesis 6.4)."""
 
 from __future__ import annotations
 
@@ -24,30 +25,49 @@ class _Read(msgspec.Struct, gc=False):
 
 
 class Reads:
-    """Queues of reads. The leader queues in `new` until a round begins, then in `rounds`. Other members queue in `fresh` until requested,
-    then in `asked`. `applying` holds reads that wait for an apply."""
+    """Queues of reads. The leader queues in `new` until a round begins, then in `rounds`. Other
+    members queue in `fresh` until requested, then in `asked`. `applying` holds reads that wait for
+    an apply."""
 
     __slots__ = ("applying", "asked", "context", "failed", "fresh", "new", "ready", "rounds")
 
     def __init__(self, context: int) -> None:
-        """Create empty queues. `context` is a random number so large that no other incarnation of this member comes near it."""
+        """Create empty queues. `context` is a random number so large that no other incarnation of
+        this member comes near it."""
         self.context = context
         self.ready: list[Any] = []
         self.failed: list[Any] = []
         self.new: list[_Read] = []
-        self.rounds: deque[tuple[int, int, list[_Read]]] = deque()  # (context, commit when it began, reads)
+        # (context, commit when it began, reads)
+        self.rounds: deque[tuple[int, int, list[_Read]]] = deque()
         self.fresh: list[_Read] = []
         self.asked: list[_Read] = []
         self.applying: deque[tuple[int, Any]] = deque()
 
     @property
     def waiting(self) -> int:
-        return len(self.new) + sum(len(reads) for _, _, reads in self.rounds) + len(self.fresh) + len(self.asked) + len(self.applying)
+        return (
+            len(self.new)
+            + sum(len(reads) for _, _, reads in self.rounds)
+            + len(self.fresh)
+            + len(self.asked)
+            + len(self.applying)
+        )
 
     def tokens(self) -> list[Any]:
         """Return the tokens of all local reads, for a member that is removed."""
-        reads = [*self.new, *self.fresh, *self.asked, *(each for _, _, some in self.rounds for each in some)]
-        return [*self.ready, *self.failed, *(each.token for each in reads if not each.origin), *(token for _, token in self.applying)]
+        reads = [
+            *self.new,
+            *self.fresh,
+            *self.asked,
+            *(each for _, _, some in self.rounds for each in some),
+        ]
+        return [
+            *self.ready,
+            *self.failed,
+            *(each.token for each in reads if not each.origin),
+            *(token for _, token in self.applying),
+        ]
 
 
 def read(raft: Raft, token: Any) -> ProposalRefused | None:
@@ -62,10 +82,14 @@ def read(raft: Raft, token: Any) -> ProposalRefused | None:
 
 
 def has_lease(raft: Raft) -> bool:
-    """Return whether no other leader can exist now, and the commit index covers every acknowledgement of earlier leaders."""
+    """Return whether no other leader can exist now, and the commit index covers every
+    acknowledgement of earlier leaders."""
     if raft.role is not Role.LEADER or raft.transfer_sent or raft.commit < raft.own_term_index:
         return False
-    return raft.configuration.alone(raft.node) or raft.now_ms < raft.lease_begin_ms + raft.settings.lease_ms
+    return (
+        raft.configuration.alone(raft.node)
+        or raft.now_ms < raft.lease_begin_ms + raft.settings.lease_ms
+    )
 
 
 def release_applied(raft: Raft) -> None:
@@ -74,7 +98,7 @@ def release_applied(raft: Raft) -> None:
         raft.reads.ready.append(applying.popleft()[1])
 
 
-# --- the leader --------------------------------------------------------------------------------------------------------------------
+# --- the leader -----------------------------------------------------------------------------------
 
 
 def become_leader(raft: Raft) -> None:
@@ -99,7 +123,9 @@ def on_request(raft: Raft, message: ReadRequest) -> None:
 
 def confirm(raft: Raft) -> None:
     """Complete read rounds after new heartbeat answers: a majority recognized this leader."""
-    raft.confirmed = raft.configuration.agreed(lambda node: raft.context if node == raft.node else raft.peers[node].context)
+    raft.confirmed = raft.configuration.agreed(
+        lambda node: raft.context if node == raft.node else raft.peers[node].context
+    )
     while raft.rounds and raft.rounds[0][0] <= raft.confirmed:
         raft.lease_begin_ms = raft.rounds.popleft()[1]
     rounds = raft.reads.rounds
@@ -132,7 +158,11 @@ def _take(raft: Raft, waiting: _Read) -> None:
 def _answer(raft: Raft, reads: list[_Read], commit: int) -> None:
     for waiting in reads:
         if waiting.origin:
-            raft.send(ReadAnswer(waiting.origin, raft.node, raft.group, raft.term, waiting.context, commit))
+            raft.send(
+                ReadAnswer(
+                    waiting.origin, raft.node, raft.group, raft.term, waiting.context, commit
+                )
+            )
         else:
             _settle(raft, waiting.token, commit)
 
@@ -144,12 +174,12 @@ def _settle(raft: Raft, token: Any, index: int) -> None:
         raft.reads.applying.append((index, token))
 
 
-# --- other members -----------------------------------------------------------------------------------------------------------------
+# --- other members --------------------------------------------------------------------------------
 
 
 def forward(raft: Raft) -> None:
-    """Send one request for all reads of a turn. A retried read also accepts the answer to its first request, which may take longer than a
-    heartbeat interval."""
+    """Send one request for all reads of a turn. A retried read also accepts the answer to its first
+    request, which may take longer than a heartbeat interval."""
     reads = raft.reads
     if reads.fresh and raft.leader:
         reads.context += 1
@@ -162,8 +192,8 @@ def forward(raft: Raft) -> None:
 
 
 def on_answer(raft: Raft, message: ReadAnswer) -> None:
-    """Complete the reads that this answer covers. Earlier requests may get a newer index than they need. Ignore answers to another
-    incarnation."""
+    """Complete the reads that this answer covers. Earlier requests may get a newer index than they
+    need. Ignore answers to another incarnation."""
     reads = raft.reads
     if message.context > reads.context:
         return
@@ -190,5 +220,9 @@ def deadline_ms(raft: Raft) -> int:
     if not reads.asked and not reads.fresh:
         return NEVER
     again_ms = raft.asked_ms + raft.settings.heartbeat_ms if reads.asked else NEVER
-    give_up_ms = min(waiting.since_ms for waiting in reads.fresh) + 2 * raft.settings.election_ms if reads.fresh else NEVER
+    give_up_ms = (
+        min(waiting.since_ms for waiting in reads.fresh) + 2 * raft.settings.election_ms
+        if reads.fresh
+        else NEVER
+    )
     return min(again_ms, give_up_ms)

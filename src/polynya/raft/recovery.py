@@ -1,4 +1,5 @@
-"""Restores the initial state of a member from its journal records. Pure code (docs/formats/raft.md)."""
+"""Restores the initial state of a member from its journal records. Pure code
+(docs/formats/raft.md)."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from polynya.raft.messages import Entry, EntryKind, HardState, Snapshot
 
 
 class RestoredMember(msgspec.Struct):
-    """The initial state of a member. A `snapshot` of index 0 is a new group with its first configuration. `entries` begin at or before
-    `snapshot.index + 1`; older ones may be read with `load`. `reset`: the previous log is invalid, and a reset must be written."""
+    """The initial state of a member. A `snapshot` of index 0 is a new group with its first
+    configuration. `entries` begin at or before `snapshot.index + 1`; older ones may be read with
+    `load`. `reset`: the previous log is invalid, and a reset must be written."""
 
     snapshot: Snapshot
     hard_state: HardState = HardState()
@@ -20,7 +22,8 @@ class RestoredMember(msgspec.Struct):
 
 
 class Recovery:
-    """A builder of the state of one group: feed it the group's frames in journal order, then call `result`."""
+    """A builder of the state of one group: feed it the group's frames in journal order, then call
+    `result`."""
 
     __slots__ = ("_base", "_configured", "_entries", "_hard_state", "_seen", "departed", "group")
 
@@ -38,11 +41,17 @@ class Recovery:
         self._hard_state = state
 
     def configured(self, index: int, configuration: Configuration) -> None:
-        """Record the configuration at a committed index: that of a snapshot, or 0 for a new member."""
+        """Record the configuration at a committed index: that of a snapshot, or 0 for a new
+        member."""
         self._seen = True
         self.departed = None
         if not configuration.voters:
-            self._hard_state = HardState(self._hard_state.term, self._hard_state.vote, self._hard_state.amnesiac, learning=True)
+            self._hard_state = HardState(
+                self._hard_state.term,
+                self._hard_state.vote,
+                self._hard_state.amnesiac,
+                learning=True,
+            )
         self._configured.append((index, configuration))
 
     def dropped(self, state: HardState) -> None:
@@ -64,12 +73,14 @@ class Recovery:
             first = entries[0].index
             if entry.index > entries[-1].index + 1:
                 raise CorruptData(
-                    f"group {self.group}: entry {entry.index} follows entry {entries[-1].index}: entries are missing from the journal"
+                    f"group {self.group}: entry {entry.index} follows entry {entries[-1].index}: "
+                    "entries are missing from the journal"
                 )
             del entries[max(entry.index - first, 0) :]
         elif self._base is not None and entry.index != self._base[0] + 1:
             raise CorruptData(
-                f"group {self.group}: entry {entry.index} follows a reset at {self._base[0]}: entries are missing from the journal"
+                f"group {self.group}: entry {entry.index} follows a reset at {self._base[0]}: "
+                "entries are missing from the journal"
             )
         entries.append(entry)
 
@@ -79,8 +90,13 @@ class Recovery:
         return not self._seen
 
     def configuration_at(self, index: int, first: Configuration) -> Configuration:
-        """Return the configuration at the snapshot's index. `first` is the group's first configuration, used if the journal has none."""
-        logged = ((entry.index, decode_configuration(entry.payload)) for entry in self._entries if entry.kind == EntryKind.CONFIGURATION)
+        """Return the configuration at the snapshot's index. `first` is the group's first
+        configuration, used if the journal has none."""
+        logged = (
+            (entry.index, decode_configuration(entry.payload))
+            for entry in self._entries
+            if entry.kind == EntryKind.CONFIGURATION
+        )
         newest = (0, first)
         for found in (*logged, *self._configured):
             if newest[0] <= found[0] <= index:
@@ -88,13 +104,19 @@ class Recovery:
         return newest[1]
 
     def result(self, snapshot: Snapshot) -> RestoredMember:
-        """Return the restored state. `snapshot` is the newest durable one, or that of a new group. Raises CorruptData if entries between
-        the snapshot and the journal are missing."""
+        """Return the restored state. `snapshot` is the newest durable one, or that of a new group.
+        Raises CorruptData if entries between the snapshot and the journal are missing."""
         entries = self._entries
         if self._base is not None and self._base[0] > snapshot.index:
-            raise CorruptData(f"group {self.group}: the snapshot at {self._base[0]}, on which the journal builds, is missing")
+            raise CorruptData(
+                f"group {self.group}: the snapshot at {self._base[0]}, on which the journal "
+                "builds, is missing"
+            )
         if entries and entries[0].index > snapshot.index + 1:
-            raise CorruptData(f"group {self.group}: the journal begins at entry {entries[0].index}, the snapshot ends at {snapshot.index}")
+            raise CorruptData(
+                f"group {self.group}: the journal begins at entry {entries[0].index}, the "
+                f"snapshot ends at {snapshot.index}"
+            )
         fits = not self._seen or self._fits(snapshot)
         kept = entries if fits else []
         last_term = kept[-1].term if kept else snapshot.term
@@ -106,8 +128,8 @@ class Recovery:
         return RestoredMember(snapshot, hard, kept, reset=not fits)
 
     def _fits(self, snapshot: Snapshot) -> bool:
-        """Return whether the log contains the snapshot's last entry. If not, a crash interrupted an installation, and the log is a
-        different one."""
+        """Return whether the log contains the snapshot's last entry. If not, a crash interrupted an
+        installation, and the log is a different one."""
         if self._base == (snapshot.index, snapshot.term) or snapshot.index == 0:
             return True
         entries = self._entries

@@ -1,4 +1,5 @@
-"""Chunked snapshot transfer to members that lag too far behind. Acknowledgements pace it, and it resumes after an interruption."""
+"""Chunked snapshot transfer to members that lag too far behind. Acknowledgements pace it, and it
+resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -28,17 +29,21 @@ def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
     raft.log.compact(min(first, snapshot.index + 1, raft.durable + 1))
 
 
-# --- the leader --------------------------------------------------------------------------------------------------------------------
+# --- the leader -----------------------------------------------------------------------------------
 
 
 def know_members(raft: Raft) -> None:
-    """Fill in the snapshot's configuration if it was unknown when the snapshot was taken. Members reject one without voters."""
+    """Fill in the snapshot's configuration if it was unknown when the snapshot was taken. Members
+    reject one without voters."""
     if not raft.snapshot.configuration.voters:
-        raft.snapshot = msgspec.structs.replace(raft.snapshot, configuration=membership.configuration_at(raft, raft.snapshot.index))
+        raft.snapshot = msgspec.structs.replace(
+            raft.snapshot, configuration=membership.configuration_at(raft, raft.snapshot.index)
+        )
 
 
 def want(raft: Raft, node: int, peer: Progress) -> None:
-    """Request the next chunks of the window. The first chunk is sent alone; its answer says where to resume."""
+    """Request the next chunks of the window. The first chunk is sent alone; its answer says where
+    to resume."""
     settings, snapshot = raft.settings, peer.snapshot
     assert snapshot is not None
     window = settings.chunk_window_bytes if peer.chunk_acked else 1
@@ -51,7 +56,11 @@ def want(raft: Raft, node: int, peer: Progress) -> None:
 def chunk_read(raft: Raft, wanted: ChunkWanted, data: bytes) -> None:
     if _is_sending(raft, wanted):
         assert len(data) == wanted.length, "a chunk is whole"
-        raft.send(SnapshotChunk(wanted.to, raft.node, raft.group, raft.term, wanted.snapshot, wanted.offset, data))
+        raft.send(
+            SnapshotChunk(
+                wanted.to, raft.node, raft.group, raft.term, wanted.snapshot, wanted.offset, data
+            )
+        )
 
 
 def chunk_missing(raft: Raft, wanted: ChunkWanted) -> None:
@@ -63,8 +72,15 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
-    if peer.snapshot is not None and peer.snapshot.identity == message.identity and message.received > peer.snapshot.size:
-        raise InvalidMessage(f"node {message.sender} acknowledged more bytes of a snapshot of group {raft.group} than it has")
+    if (
+        peer.snapshot is not None
+        and peer.snapshot.identity == message.identity
+        and message.received > peer.snapshot.size
+    ):
+        raise InvalidMessage(
+            f"node {message.sender} acknowledged more bytes of a snapshot of group {raft.group} "
+            "than it has"
+        )
     peer.heard_ms = raft.now_ms
     if peer.snapshot is None or peer.snapshot.identity != message.identity:
         return
@@ -72,7 +88,9 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if message.received == peer.chunk_acked:
         return
     lost = message.received < peer.chunk_acked
-    if lost:  # a chunk was lost or not stored, or answers were reordered; then resending repeats chunks
+    if (
+        lost
+    ):  # a chunk was lost or not stored, or answers were reordered; then resending repeats chunks
         if raft.now_ms - peer.chunk_back_ms < raft.settings.heartbeat_ms:
             return
         peer.chunk_back_ms = raft.now_ms
@@ -81,12 +99,17 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
 
 
 def beat(raft: Raft) -> None:
-    """Resend chunks after an election time without an answer. The timeout doubles, because on a slow link the retries queue behind the
-    first attempts. The first chunk may wait for a transfer slot, and is repeated. A member that has all chunks but does not confirm is sent
-    the snapshot from the start."""
+    """Resend chunks after an election time without an answer. The timeout doubles, because on a
+    slow link the retries queue behind the first attempts. The first chunk may wait for a transfer
+    slot, and is repeated. A member that has all chunks but does not confirm is sent the snapshot
+    from the start."""
     election_ms = raft.settings.election_ms
     for peer in raft.peers.values():
-        timeout_ms = min(max(peer.chunk_timeout_ms, election_ms), CHUNK_TIMEOUT_MAX * election_ms) if peer.chunk_acked else election_ms
+        timeout_ms = (
+            min(max(peer.chunk_timeout_ms, election_ms), CHUNK_TIMEOUT_MAX * election_ms)
+            if peer.chunk_acked
+            else election_ms
+        )
         if peer.snapshot is not None and raft.now_ms - peer.chunk_ms >= timeout_ms:
             if peer.chunk_acked == peer.snapshot.size:
                 peer.chunk_acked = 0
@@ -96,10 +119,15 @@ def beat(raft: Raft) -> None:
 
 def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
     peer = raft.peers.get(wanted.to)
-    return raft.role is Role.LEADER and peer is not None and peer.mode is Mode.SNAPSHOT and peer.snapshot == wanted.snapshot
+    return (
+        raft.role is Role.LEADER
+        and peer is not None
+        and peer.mode is Mode.SNAPSHOT
+        and peer.snapshot == wanted.snapshot
+    )
 
 
-# --- other members -----------------------------------------------------------------------------------------------------------------
+# --- other members --------------------------------------------------------------------------------
 
 
 def on_chunk(raft: Raft, message: SnapshotChunk) -> None:
@@ -136,7 +164,9 @@ def install_failed(raft: Raft, identity: int) -> None:
     snapshot = _installing(raft, identity)
     raft.installing = None
     if raft.leader:
-        raft.send(SnapshotAnswer(raft.leader, raft.node, raft.group, raft.term, snapshot.identity, 0))
+        raft.send(
+            SnapshotAnswer(raft.leader, raft.node, raft.group, raft.term, snapshot.identity, 0)
+        )
 
 
 def _installing(raft: Raft, identity: int) -> Snapshot:
@@ -162,4 +192,8 @@ def _receive(raft: Raft, message: SnapshotChunk) -> None:
 
 
 def _answer(raft: Raft, message: SnapshotChunk, received: int) -> None:
-    raft.send(SnapshotAnswer(message.sender, raft.node, raft.group, raft.term, message.snapshot.identity, received))
+    raft.send(
+        SnapshotAnswer(
+            message.sender, raft.node, raft.group, raft.term, message.snapshot.identity, received
+        )
+    )

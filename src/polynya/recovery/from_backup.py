@@ -20,14 +20,26 @@ from polynya.stream.snapshots.encode import decode_image
 class FromBackup:
     """The states of a backup; implements `polynya.recovery.restore.States`."""
 
-    def __init__(self, shelf: RepositoryReader, manifest: Manifest, rename: Callable[[str], str], *, has_store: bool) -> None:
+    def __init__(
+        self,
+        shelf: RepositoryReader,
+        manifest: Manifest,
+        rename: Callable[[str], str],
+        *,
+        has_store: bool,
+    ) -> None:
         if manifest.objects.count and not has_store:
-            raise ConfigError("cold.backend: the backup has objects, which need an object store; choose another backend")
+            raise ConfigError(
+                "cold.backend: the backup has objects, which need an object store; choose another "
+                "backend"
+            )
         self._shelf, self._manifest, self._rename = shelf, manifest, rename
 
     async def state(self, group: int) -> RestoredState:
         entry = self._manifest.files[group]
-        data = b"".join([part async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc)])
+        data = b"".join(
+            [part async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc)]
+        )
         try:
             file = await asyncio.to_thread(parse, data, group)
         except CorruptData as fault:

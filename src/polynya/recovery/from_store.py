@@ -1,4 +1,5 @@
-"""Restore from the object store after the loss of all nodes, from copies of the groups' states and later packs."""
+"""Restore from the object store after the loss of all nodes, from copies of the groups' states and
+later packs."""
 
 from __future__ import annotations
 
@@ -24,9 +25,12 @@ READERS = 8
 
 
 class FromStore:
-    """The states in the object store, as `polynya.recovery.restore.States`. Create it with `open`."""
+    """The states in the object store, as `polynya.recovery.restore.States`. Create it with
+    `open`."""
 
-    def __init__(self, store: ObjectStore, whole: CompleteMark, found: Mapping[int, StateCopy]) -> None:
+    def __init__(
+        self, store: ObjectStore, whole: CompleteMark, found: Mapping[int, StateCopy]
+    ) -> None:
         self.whole = whole
         self.lost: dict[int, list[StreamLoss]] = {}  # by group
         self.warnings: list[str] = []
@@ -37,10 +41,13 @@ class FromStore:
 
     @classmethod
     async def open(cls, store: ObjectStore) -> FromStore:
-        """Read the newest copies. Raises ConfigError when there are none; CorruptData, StoreUnavailable."""
+        """Read the newest copies. Raises ConfigError when there are none; CorruptData,
+        StoreUnavailable."""
         marker = await read_root(store)
         if marker is None:
-            raise ConfigError("polynya-root.json is missing: this is not the root of a cluster's objects")
+            raise ConfigError(
+                "polynya-root.json is missing: this is not the root of a cluster's objects"
+            )
         whole, found = await copies.newest(store, marker.cluster_id)
         states = cls(store, whole, found)
         await states._look_at_packs()
@@ -70,8 +77,11 @@ class FromStore:
         return decode_image(file.state), file.header.log_ms
 
     async def _look_at_packs(self) -> None:
-        """Read packs that some copy does not name. A pack has slices of several groups, whose copies are of different times."""
-        holders: dict[str, list[int]] = {}  # pack -> groups with slices in it, from the copy of its home group
+        """Read packs that some copy does not name. A pack has slices of several groups, whose
+        copies are of different times."""
+        holders: dict[
+            str, list[int]
+        ] = {}  # pack -> groups with slices in it, from the copy of its home group
         for group in range(self.whole.groups + 1):
             image = (await self._copied(group))[0]
             holders |= {key: pack.groups for key, pack in image.packs.items()}
@@ -85,7 +95,9 @@ class FromStore:
             known = needed is not None and self._named.get(info.key, set()).issuperset(needed)
             if not known and home_group_of(info.key) is not None:
                 others.append(info)
-        self.warnings += [f"{key} is missing from the store; its records cannot be read" for key in sorted(gone)]
+        self.warnings += [
+            f"{key} is missing from the store; its records cannot be read" for key in sorted(gone)
+        ]
         todo = iter(others)
 
         async def work() -> None:
@@ -107,11 +119,24 @@ class FromStore:
             if entry.base_record < 0 or entry.group in self._named.get(info.key, ()):
                 continue
             cold = ColdSlice(
-                entry.base_record, entry.base_byte, entry.records, entry.length, info.key, entry.offset, entry.stored, entry.crc,
+                entry.base_record,
+                entry.base_byte,
+                entry.records,
+                entry.length,
+                info.key,
+                entry.offset,
+                entry.stored,
+                entry.crc,
                 entry.append_time_ms_max,
-            )  # fmt: skip
+            )
             piece = UnnamedSlice(
-                entry.uid, cold, footer.home_group, entry.encoding, entry.append_time_ms_max, entry.path, entry.content_type
+                entry.uid,
+                cold,
+                footer.home_group,
+                entry.encoding,
+                entry.append_time_ms_max,
+                entry.path,
+                entry.content_type,
             )
             self._pieces.setdefault(entry.group, {}).setdefault(entry.uid, []).append(piece)
 
@@ -120,7 +145,9 @@ class FromStore:
         try:
             return read_footer(await self._store.get_range(info.key, info.size - wanted, wanted))
         except ShortTail as short:
-            return read_footer(await self._store.get_range(info.key, info.size - short.wanted, short.wanted))
+            return read_footer(
+                await self._store.get_range(info.key, info.size - short.wanted, short.wanted)
+            )
 
 
 def check_ids(cluster_ids: Sequence[str], whole: CompleteMark) -> None:
@@ -128,5 +155,6 @@ def check_ids(cluster_ids: Sequence[str], whole: CompleteMark) -> None:
     for each in cluster_ids:
         if each and each != whole.cluster:
             raise ConfigError(
-                f"cluster.id: the object store belongs to the cluster {whole.cluster}, and the restored cluster keeps its id; these settings say {each}"
+                f"cluster.id: the object store belongs to the cluster {whole.cluster}, and the "
+                f"restored cluster keeps its id; these settings say {each}"
             )

@@ -1,4 +1,5 @@
-"""Change the number of cores: distribute the old cores' journals and snapshots to the new cores before they start (docs/decisions/0011)."""
+"""Change the number of cores: distribute the old cores' journals and snapshots to the new cores
+before they start (docs/decisions/0011)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class ReshardPlan(msgspec.Struct, frozen=True):
 
 
 def finish(data: Path) -> None:
-    """Complete an interrupted reshard after a crash, or undo it. Call it before anything else reads the folder. Raises OSError."""
+    """Complete an interrupted reshard after a crash, or undo it. Call it before anything else reads
+    the folder. Raises OSError."""
     plan = data / NEW / PLAN
     if plan.exists():
         _switch(data, msgspec.json.decode(plan.read_bytes(), type=ReshardPlan).cores)
@@ -53,12 +55,20 @@ def say(text: str) -> None:
 
 
 def reshare(
-    data: Path, birth: NodeIdentity, cores: int, *, segment_bytes: int = JOURNAL_SEGMENT_BYTES, say: Callable[[str], None] = say
+    data: Path,
+    birth: NodeIdentity,
+    cores: int,
+    *,
+    segment_bytes: int = JOURNAL_SEGMENT_BYTES,
+    say: Callable[[str], None] = say,
 ) -> NodeIdentity:
     """Reshard the data and return its new identity; report progress at intervals.
 
     Raises ConfigError when the disk lacks room, and CorruptData as a start does."""
-    log.info("resharding the data to another number of cores", extra={"from": birth.cores, "to": cores, "data": str(data)})
+    log.info(
+        "resharding the data to another number of cores",
+        extra={"from": birth.cores, "to": cores, "data": str(data)},
+    )
     began, progress = time.monotonic(), _Progress(birth.cores, cores, say)
     try:
         with _Shares(data / NEW, birth, cores, segment_bytes) as shares:
@@ -70,7 +80,8 @@ def reshare(
             raise
         shutil.rmtree(data / NEW, ignore_errors=True)
         raise ConfigError(
-            f"cores: {data} has no room for a second copy of its journals, which a change of the number of cores needs temporarily; free space, "
+            f"cores: {data} has no room for a second copy of its journals, which a change of the "
+            "number of cores needs temporarily; free space, "
             f"or start with --cores {birth.cores}. Nothing was changed"
         ) from None
     write_json(data / NEW / PLAN, ReshardPlan(cores))
@@ -107,8 +118,15 @@ class _Progress:
         if time.monotonic() < self._next:
             return
         self._next, self.said = time.monotonic() + SAID_SECONDS, True
-        far = f"{done * 100 // self._total} % of {self._total / MIB:,.0f} MiB" if self._total else "scanning its journal"
-        self._say(f"resharding the data to {_cores(self._new)}: core {self._core + 1} of {self._old}, {far}")
+        far = (
+            f"{done * 100 // self._total} % of {self._total / MIB:,.0f} MiB"
+            if self._total
+            else "scanning its journal"
+        )
+        self._say(
+            f"resharding the data to {_cores(self._new)}: core {self._core + 1} of {self._old}, "
+            f"{far}"
+        )
 
 
 def _cores(number: int) -> str:
@@ -119,7 +137,12 @@ class _Shares:
     """The journals and snapshots of the new cores."""
 
     def __init__(self, folder: Path, birth: NodeIdentity, cores: int, segment_bytes: int) -> None:
-        self._folder, self._birth, self._cores, self._segment_bytes = folder, birth, cores, segment_bytes
+        self._folder, self._birth, self._cores, self._segment_bytes = (
+            folder,
+            birth,
+            cores,
+            segment_bytes,
+        )
         self._journals: list[Journal] = []
         self._stores: list[SnapshotStore] = []
 
@@ -127,7 +150,11 @@ class _Shares:
         for core in range(self._cores):
             folder = self._folder / f"core-{core}"
             number = journal_id_of(self._birth.cluster_id, core)
-            self._journals.append(Journal.open(folder / "journal", journal_id=number, segment_bytes=self._segment_bytes))
+            self._journals.append(
+                Journal.open(
+                    folder / "journal", journal_id=number, segment_bytes=self._segment_bytes
+                )
+            )
             self._stores.append(SnapshotStore(folder / "snapshots"))
         return self
 
@@ -140,7 +167,11 @@ class _Shares:
         if not folder.exists():
             return  # the core never started
         refuse_lost_journal(folder)
-        old = Journal.open(folder / "journal", journal_id=journal_id_of(self._birth.cluster_id, core), segment_bytes=self._segment_bytes)
+        old = Journal.open(
+            folder / "journal",
+            journal_id=journal_id_of(self._birth.cluster_id, core),
+            segment_bytes=self._segment_bytes,
+        )
         try:
             store = SnapshotStore(folder / "snapshots")
             chains = {group: store.links(group) for group in store.groups()}
@@ -149,20 +180,28 @@ class _Shares:
             progress.count(sum(size for _, size in old.segments()) + 2 * sum(sizes.values()))
             bodies = {group: _merged(store, group, sizes[group], progress) for group in links}
             named = {place for body in bodies.values() for place in places_of(body)}
-            moved = self._stage_all(_told(old, progress), {group: link.index for group, link in links.items()}, named)
+            moved = self._stage_all(
+                _told(old, progress), {group: link.index for group, link in links.items()}, named
+            )
         finally:
             old.close()
         for group, link in links.items():
-            self._stores[group % self._cores].write(group, link.term, link.index, with_places(bodies[group], moved))
+            self._stores[group % self._cores].write(
+                group, link.term, link.index, with_places(bodies[group], moved)
+            )
             progress.advance(sizes[group])
 
-    def _stage_all(self, entries: Iterator[JournalEntry], snapshots: dict[int, int], named: set[int]) -> dict[int, int]:
-        """Stage the entries to the new journals, and map the old places in `named` to new ones. `snapshots`: the snapshot index by
-        group."""
+    def _stage_all(
+        self, entries: Iterator[JournalEntry], snapshots: dict[int, int], named: set[int]
+    ) -> dict[int, int]:
+        """Stage the entries to the new journals, and map the old places in `named` to new ones.
+        `snapshots`: the snapshot index by group."""
         alone = self._birth.node == 0
         moved: dict[int, int] = {}
         for entry in entries:
-            wanted = [number for number in range(count_of(entry.payload)) if entry.place + number in named]
+            wanted = [
+                number for number in range(count_of(entry.payload)) if entry.place + number in named
+            ]
             covered = alone and entry.group in snapshots and entry.index <= snapshots[entry.group]
             if not wanted and (covered or entry.kind == KIND_COPY):
                 continue
@@ -186,7 +225,13 @@ def _merged(store: SnapshotStore, group: int, size: int, progress: _Progress) ->
 def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
     """Yield the journal's entries, and report the position in it as progress."""
     segments = journal.segments()
-    begins = dict(zip((number for number, _ in segments), accumulate((size for _, size in segments), initial=progress.done), strict=False))
+    begins = dict(
+        zip(
+            (number for number, _ in segments),
+            accumulate((size for _, size in segments), initial=progress.done),
+            strict=False,
+        )
+    )
     for entry in journal.entries():
         progress.at(begins[entry.place >> 32] + (entry.place & OFFSET_MASK))
         yield entry
@@ -205,7 +250,11 @@ def _switch(data: Path, cores: int) -> None:
     new, old = data / NEW, data / OLD
     old.mkdir(exist_ok=True)
     sync_folder(data)
-    there = [int(path.name.removeprefix("core-")) for path in data.glob("core-*") if path.name.removeprefix("core-").isdecimal()]
+    there = [
+        int(path.name.removeprefix("core-"))
+        for path in data.glob("core-*")
+        if path.name.removeprefix("core-").isdecimal()
+    ]
     for core in sorted({*there, *range(cores)}):
         name = f"core-{core}"
         if core < cores and not (new / name).exists():
@@ -215,7 +264,12 @@ def _switch(data: Path, cores: int) -> None:
         if core < cores:
             _move(new / name, data / name)
     path = data / FILE
-    write_json(path, msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=NodeIdentity), cores=cores))
+    write_json(
+        path,
+        msgspec.structs.replace(
+            msgspec.json.decode(path.read_bytes(), type=NodeIdentity), cores=cores
+        ),
+    )
     (new / PLAN).unlink()
     sync_folder(new)
 

@@ -1,6 +1,8 @@
-"""Create data folders from a restored state: the groups' snapshots and hot payload, and last the node's identity.
+"""Create data folders from a restored state: the groups' snapshots and hot payload, and last the
+node's identity.
 
-An interrupted restore leaves a folder without an identity. No node starts on it, and the next restore starts over.
+An interrupted restore leaves a folder without an identity. No node starts on it, and the next
+restore starts over.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ COPY_BYTES = 4 << 20  # of payload in one write
 
 
 class RestoreOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a restore. `cluster_id`: the lost cluster's id, which a standalone node keeps."""
+    """The origin of a restore. `cluster_id`: the lost cluster's id, which a standalone node
+    keeps."""
 
     cluster_id: str
     history: int
@@ -51,43 +54,59 @@ class RestoreOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreTarget:
-    """The data folder of one node, locked for a restore. Raises ConfigError when it is in use or not empty."""
+    """The data folder of one node, locked for a restore. Raises ConfigError when it is in use or
+    not empty."""
 
     def __init__(self, config: Config, origin: RestoreOrigin, held: contextlib.ExitStack) -> None:
         if config.groups not in (None, origin.groups):
             raise ConfigError(
-                f"groups: the backup has {origin.groups} groups, and a stream's group is part of its identity; leave the setting out. To have other "
+                f"groups: the backup has {origin.groups} groups, and a stream's group is part of "
+                "its identity; leave the setting out. To have other "
                 "groups, start a new cluster and copy the streams ('polynya import')"
             )
         if config.cluster.join:
             raise ConfigError(
-                f"cluster.join of node {config.cluster.node}: a restore creates the initial nodes of a cluster, which do not join one: remove join, and "
+                f"cluster.join of node {config.cluster.node}: a restore creates the initial nodes "
+                "of a cluster, which do not join one: remove join, and "
                 "list all of them in [[cluster.nodes]], identically in each file"
             )
         self.config = config
         self.folder = Path(config.data)
         lock_folder(config.data, held)
         self._is_begun = self._look()
-        self.birth = births.new_birth(config, config.cluster.id or origin.cluster_id, origin.groups, origin.history)
+        self.birth = births.new_birth(
+            config, config.cluster.id or origin.cluster_id, origin.groups, origin.history
+        )
         self._placed = map_at_birth(self.birth, config.cluster).groups
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
     def _look(self) -> bool:
-        """Return True if an earlier restore has begun in the folder. Nothing is changed, since this restore may still be rejected."""
-        folder, is_begun, ours = self.folder, (self.folder / births.RESTORING).exists(), frozenset[str]()
+        """Return True if an earlier restore has begun in the folder. Nothing is changed, since this
+        restore may still be rejected."""
+        folder, is_begun, ours = (
+            self.folder,
+            (self.folder / births.RESTORING).exists(),
+            frozenset[str](),
+        )
         if (folder / births.FILE).exists():
-            raise ConfigError(f"data: {folder} holds the data of a node; a restore needs an empty or a new folder")
+            raise ConfigError(
+                f"data: {folder} holds the data of a node; a restore needs an empty or a new folder"
+            )
         if is_begun:
             ours = frozenset((births.RESTORING, *(core.name for core in folder.glob("core-*"))))
         if self.config.cold.backend == "local":
             ours |= {self.config.objects_path.name}  # `check_root` judges it
         strangers = births.strangers_in(folder, ours)
         if strangers:
-            raise ConfigError(f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an empty or a new folder")
+            raise ConfigError(
+                f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an "
+                "empty or a new folder"
+            )
         return is_begun
 
     def begin(self) -> None:
-        """Mark the folder, so that no node starts on it until `finish`. Only the files of an earlier restore are deleted."""
+        """Mark the folder, so that no node starts on it until `finish`. Only the files of an
+        earlier restore are deleted."""
         for core in self.folder.glob("core-*") if self._is_begun else ():
             shutil.rmtree(core)
         (self.folder / births.RESTORING).touch()
@@ -96,10 +115,15 @@ class RestoreTarget:
     def write(self, number: int, machine: Machine) -> None:
         """Write a group's state and payload if this node gets a replica. Runs in a thread.
 
-        The places in the machine become places in this node's journal. A read replica gets everything from the other nodes."""
+        The places in the machine become places in this node's journal. A read replica gets
+        everything from the other nodes."""
         if self.config.cluster.joins:
             return
-        if number in self._placed and number != META_GROUP and self.birth.node not in self._placed[number].voters:
+        if (
+            number in self._placed
+            and number != META_GROUP
+            and self.birth.node not in self._placed[number].voters
+        ):
             return
         journal, snapshots = self._core(number % self.birth.cores)
         size = 0
@@ -126,13 +150,16 @@ class RestoreTarget:
         if core not in self._cores:
             folder = self.folder / f"core-{core}"
             folder.mkdir(exist_ok=True)
-            journal = Journal.open(folder / "journal", journal_id=births.journal_id_of(self.birth.cluster_id, core))
+            journal = Journal.open(
+                folder / "journal", journal_id=births.journal_id_of(self.birth.cluster_id, core)
+            )
             self._cores[core] = (journal, SnapshotStore(folder / "snapshots"))
         return self._cores[core]
 
 
 class RestoreResult(msgspec.Struct):
-    """The progress and the result of a restore; counters only grow. `notes`: losses by stream; `warnings`: other differences."""
+    """The progress and the result of a restore; counters only grow. `notes`: losses by stream;
+    `warnings`: other differences."""
 
     doing: str = "reading"
     groups: int = 0
@@ -154,10 +181,12 @@ class RestoredState(msgspec.Struct, frozen=True):
 
 
 class States(Protocol):
-    """The source of the restored states. All methods may raise CorruptData, ConfigError, StoreUnavailable."""
+    """The source of the restored states. All methods may raise CorruptData, ConfigError,
+    StoreUnavailable."""
 
     async def state(self, group: int) -> RestoredState:
-        """Return a new copy of the state, which the caller may change. It may be called several times."""
+        """Return a new copy of the state, which the caller may change. It may be called several
+        times."""
         ...
 
     async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
@@ -168,7 +197,13 @@ class States(Protocol):
 class Restorer:
     """Restores the data folders of nodes that share one object store, or have none."""
 
-    def __init__(self, states: States, targets: Sequence[RestoreTarget], store: ObjectStore | None, rename: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        states: States,
+        targets: Sequence[RestoreTarget],
+        store: ObjectStore | None,
+        rename: Callable[[str], str],
+    ) -> None:
         """`rename` maps a pack's key to its key in the store."""
         self.done = RestoreResult()
         self._states, self._targets, self._store = states, targets, store
@@ -176,7 +211,8 @@ class Restorer:
         self._survey = Survey(rename)
 
     async def run(self) -> RestoreResult:
-        """Restore all folders. Raises CorruptData, ConfigError, StoreUnavailable; the next restore then starts over."""
+        """Restore all folders. Raises CorruptData, ConfigError, StoreUnavailable; the next restore
+        then starts over."""
         groups = range(self._birth.groups + 1)
         for target in self._targets:
             await asyncio.to_thread(target.begin)
@@ -194,20 +230,25 @@ class Restorer:
             await self._one(group)
             self.done.groups += 1
         if self._store is not None:
-            store, whole = self._store, CompleteMark(self._birth.cluster_id, self._birth.history, self._birth.groups)
+            store, whole = (
+                self._store,
+                CompleteMark(self._birth.cluster_id, self._birth.history, self._birth.groups),
+            )
             await patiently(lambda: copies.mark(store, whole))
         for target in self._targets:
             await asyncio.to_thread(target.finish)
         return self.done
 
     async def _tables_that_go_on(self) -> frozenset[int]:
-        """Return all tables, or none with warnings. Tables that share streams depend on each other's rows."""
+        """Return all tables, or none with warnings. Tables that share streams depend on each
+        other's rows."""
         tables = self._survey.tables
         why = await self._against(tables.values()) if tables else ""
         if not why:
             return frozenset(tables)
         self.done.warnings += [
-            f"the table {table.name} starts over ({why}); its old rows stay under tables/{uid}, as a Delta table"
+            f"the table {table.name} starts over ({why}); its old rows stay under tables/{uid}, "
+            "as a Delta table"
             for uid, table in tables.items()
         ]
         return frozenset()
@@ -233,7 +274,9 @@ class Restorer:
         folder = f"tables/{table.uid}/jobs/"
         async for info in self._store.list(folder):
             job = info.key.removeprefix(folder).partition("/")[0]
-            if info.key.endswith(".result.json") and (not job.isdigit() or int(job) > table.committed):
+            if info.key.endswith(".result.json") and (
+                not job.isdigit() or int(job) > table.committed
+            ):
                 return True
         return False
 
@@ -249,7 +292,8 @@ class Restorer:
             await patiently(lambda: copies.write(store, place, header, [body]))
 
     async def _inflate(self, image: Image) -> None:
-        """Load the state of evicted streams that has data from other groups or from packs, which only a full state can hold.
+        """Load the state of evicted streams that has data from other groups or from packs, which
+        only a full state can hold.
 
         Their share of the block is not released: a small object stays."""
         keys = {held.number: self._survey.rename(key) for key, held in image.held.items()}
@@ -258,11 +302,17 @@ class Restorer:
             if where is None or (ghost.cold is None and ghost.uid not in self._survey.forks):
                 continue
             if self._store is None:
-                raise ConfigError("cold.backend: streams of this backup are in the object store; the restored node needs one")
+                raise ConfigError(
+                    "cold.backend: streams of this backup are in the object store; the restored "
+                    "node needs one"
+                )
             try:
                 data = await self._store.get_range(keys[where.pack], where.offset, where.length)
             except (NotFound, ValueError) as fault:
-                raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} is not in the object store: {fault}") from None
+                raise CorruptData(
+                    f"the state of the stream {spelled_name(ghost.name)} is not in the object "
+                    f"store: {fault}"
+                ) from None
             stream = image.streams[number] = whole_of(ghost, data)
             whole_again(image, stream, ghost)
 
@@ -290,13 +340,24 @@ async def _is_there(store: ObjectStore, key: str) -> bool:
 
 
 def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
-    """Open the object store that these nodes share; their node lists must agree. Raises ConfigError, StoreUnavailable."""
-    lists = {tuple(sorted(node.id for node in config.cluster.nodes)): config.cluster.node for config in configs}
+    """Open the object store that these nodes share; their node lists must agree. Raises
+    ConfigError, StoreUnavailable."""
+    lists = {
+        tuple(sorted(node.id for node in config.cluster.nodes)): config.cluster.node
+        for config in configs
+    }
     if len(lists) > 1:
-        said = " and ".join(f"{', '.join(map(str, ids))} (node {node})" for ids, node in lists.items())
-        raise ConfigError(f"cluster.nodes: the files name different nodes: {said}; all files need the same list")
+        said = " and ".join(
+            f"{', '.join(map(str, ids))} (node {node})" for ids, node in lists.items()
+        )
+        raise ConfigError(
+            f"cluster.nodes: the files name different nodes: {said}; all files need the same list"
+        )
     if any(config.store != configs[0].store for config in configs):
-        raise ConfigError("cold: the nodes of a cluster share one object store; these files name different ones (cold.root)")
+        raise ConfigError(
+            "cold: the nodes of a cluster share one object store; these files name different ones "
+            "(cold.root)"
+        )
     return open_store(configs[0].store)
 
 
@@ -306,21 +367,32 @@ async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool
     if found is None:
         return
     if found.cluster_id != birth.cluster_id:
-        raise ConfigError(f"cold: the object store's root belongs to another cluster ({found.cluster_id}); choose another root or bucket")
-    if found.history == birth.history and await _went_on(store, birth):
-        late = ". A node of the restored cluster starts on an empty folder, and gets all data from the others" if birth.node else ""
         raise ConfigError(
-            "cold: this state was restored to this object store before, and its nodes have run since: their objects would be mistaken "
+            f"cold: the object store's root belongs to another cluster ({found.cluster_id}); "
+            "choose another root or bucket"
+        )
+    if found.history == birth.history and await _went_on(store, birth):
+        late = (
+            ". A node of the restored cluster starts on an empty folder, and gets all data from "
+            "the others"
+            if birth.node
+            else ""
+        )
+        raise ConfigError(
+            "cold: this state was restored to this object store before, and its nodes have run "
+            "since: their objects would be mistaken "
             f"for new ones. Choose another root or bucket, or take a new backup{late}"
         )
     if found.history > birth.history:
         raise ConfigError(
-            f"cold: the object store's root is used by a later history ({found.history}) than the one to restore ({birth.history}): it was restored "
+            f"cold: the object store's root is used by a later history ({found.history}) than the "
+            f"one to restore ({birth.history}): it was restored "
             "before; choose another root"
         )
     if found.start_id and not take_over:
         raise ConfigError(
-            "cold: the object store's root belongs to the cluster that was backed up, which did not stop cleanly. If it is lost for good, add "
+            "cold: the object store's root belongs to the cluster that was backed up, which did "
+            "not stop cleanly. If it is lost for good, add "
             "--take-over: its nodes can never use this root again. Otherwise choose another root"
         )
 
@@ -328,8 +400,8 @@ async def check_root(store: ObjectStore, birth: NodeIdentity, *, take_over: bool
 async def _went_on(store: ObjectStore, birth: NodeIdentity) -> bool:
     """Return True if nodes of this history have run.
 
-    Some nodes of a cluster may start while others are still to be restored. They commit nothing without a quorum; a new leader copies its
-    group's state at once."""
+    Some nodes of a cluster may start while others are still to be restored. They commit nothing
+    without a quorum; a new leader copies its group's state at once."""
     if not birth.node:
         return True
     begun = dict.fromkeys(range(birth.groups + 1), INDEX)

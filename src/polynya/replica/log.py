@@ -11,14 +11,18 @@ from polynya.stream.any_command import AnyCommand
 from polynya.stream.commands import Command
 from polynya.stream.sense import fault_of
 
-ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB  # the largest append plus its record lengths; also the limit of messages between nodes
+# the largest append plus its record lengths; also the limit of messages between nodes
+ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
-_parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]])
+_parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(
+    tuple[int, list[msgspec.Raw]]
+)
 
 
-encode_command: Callable[[Command], bytes] = _encoder.encode  # the bytes written to the journal and sent to peers
+# the bytes written to the journal and sent to peers
+encode_command: Callable[[Command], bytes] = _encoder.encode
 
 
 def check_proposal(command: Command) -> None:
@@ -38,7 +42,8 @@ def encode_proposal(command: Command) -> bytes:
 
 
 def decode_heard(data: bytes) -> Command:
-    """Decode an entry received from a leader. Raises as `decode_command`, and InvalidMessage for a command that no member could apply."""
+    """Decode an entry received from a leader. Raises as `decode_command`, and InvalidMessage for a
+    command that no member could apply."""
     command = decode_command(data)
     fault = fault_of(command)
     if fault:
@@ -52,7 +57,8 @@ def encode_bundle(payloads: Sequence[bytes]) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
-    """Decode an entry. Raises msgspec.ValidationError when this release does not know the command."""
+    """Decode an entry. Raises msgspec.ValidationError when this release does not know the
+    command."""
     return _decoder.decode(data)
 
 
@@ -64,7 +70,8 @@ def count_of(data: bytes) -> int:
 
 
 def decode_part(data: bytes, number: int) -> Command | None:
-    """Return a bundle's command of this number, or a single command for number 0; else None. Raises msgspec.ValidationError."""
+    """Return a bundle's command of this number, or a single command for number 0; else None. Raises
+    msgspec.ValidationError."""
     if data.startswith(_BUNDLE_HEAD):
         parts = _parts.decode(data)[1]
         return _decoder.decode(parts[number]) if number < len(parts) else None

@@ -1,4 +1,5 @@
-"""One replica of a replicated group: Raft joined to the machine, and the places of its log in the journal."""
+"""One replica of a replicated group: Raft joined to the machine, and the places of its log in the
+journal."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import msgspec
 from polynya.raft import Entry, Raft, Role
 from polynya.replica.log import encode_bundle
 from polynya.replica.shard import Group
-from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, PRODUCE_BUNDLE_BYTES, Append, Command, Produce
+from polynya.stream.commands import (
+    BUNDLE_BYTES,
+    BUNDLE_COMMANDS_MAX,
+    PRODUCE_BUNDLE_BYTES,
+    Append,
+    Command,
+    Produce,
+)
 
 
 class Proposal(Entry, gc=False):
@@ -74,13 +82,25 @@ def _joined(run: list[Proposal]) -> Entry:
 class Member:
     """A member of a Raft group and its local log.
 
-    Invariants: applied entries are durable here, so that a hot batch's place can always be read. `places` has one ascending place for
+    Invariants: applied entries are durable here, so that a hot batch's place can always be read.
+      `places` has one ascending place for
     each log entry given to the journal. `proposals` are in index order."""
 
-    __slots__ = ("committed", "first", "group", "leading", "places", "proposals", "queue", "raft", "reading")
+    __slots__ = (
+        "committed",
+        "first",
+        "group",
+        "leading",
+        "places",
+        "proposals",
+        "queue",
+        "raft",
+        "reading",
+    )
 
     def __init__(self, group: Group, raft: Raft, entries: list[Entry]) -> None:
-        """Create the member. `entries` are the log entries found in the journal at start, with their places."""
+        """Create the member. `entries` are the log entries found in the journal at start, with
+        their places."""
         self.group = group
         self.raft = raft
         self.first = entries[0].index if entries else raft.log.last + 1  # the index of places[0]
@@ -88,11 +108,13 @@ class Member:
         self.committed: deque[Entry] = deque()  # committed but not applied: not durable here yet
         self.queue: list[Entry] = []  # proposals of this turn
         self.proposals: deque[Proposed] = deque()  # in the log, not answered
-        self.reading: list[Any] | None = None  # waiters of the read round that is sent with this turn
+        # waiters of the read round that is sent with this turn
+        self.reading: list[Any] | None = None
         self.leading = False  # elected, and every entry of earlier terms is applied
 
     def staged(self, entries: list[Entry]) -> None:
-        """Record the journal places of new entries; earlier entries with the same or larger indexes are dropped."""
+        """Record the journal places of new entries; earlier entries with the same or larger indexes
+        are dropped."""
         begin = entries[0].index
         if begin < self.first:
             self.first = begin
@@ -122,7 +144,8 @@ class Member:
         return self.places[at] if 0 <= at < len(self.places) else None
 
     def can_lead(self) -> bool:
-        """Report whether this leader may stamp and judge proposals: all entries of earlier terms are applied."""
+        """Report whether this leader may stamp and judge proposals: all entries of earlier terms
+        are applied."""
         raft = self.raft
         return raft.role is Role.LEADER and self.group.applied_index >= raft.own_term_index
 
@@ -140,10 +163,21 @@ class Member:
         return gone
 
     def lost(self) -> list[Proposed]:
-        """Remove and return the proposals of terms that this member no longer leads. It would learn their outcome late or never."""
+        """Remove and return the proposals of terms that this member no longer leads. It would learn
+        their outcome late or never."""
         raft = self.raft
-        if raft.role is Role.LEADER and all(proposal.term == raft.term for proposal in self.proposals):
+        if raft.role is Role.LEADER and all(
+            proposal.term == raft.term for proposal in self.proposals
+        ):
             return []
-        lost = [proposal for proposal in self.proposals if raft.role is not Role.LEADER or proposal.term != raft.term]
-        self.proposals = deque(proposal for proposal in self.proposals if raft.role is Role.LEADER and proposal.term == raft.term)
+        lost = [
+            proposal
+            for proposal in self.proposals
+            if raft.role is not Role.LEADER or proposal.term != raft.term
+        ]
+        self.proposals = deque(
+            proposal
+            for proposal in self.proposals
+            if raft.role is Role.LEADER and proposal.term == raft.term
+        )
         return lost

@@ -1,8 +1,10 @@
-"""The placement planner: the next steps to bring groups to their goal, from the map and observed node states. Pure and deterministic.
+"""The placement planner: the next steps to bring groups to their goal, from the map and observed
+node states. Pure and deterministic.
 
-Two halves. *Goals*: the voters and preferred leader that each group is to have, as commands for the map. *Steps*: changes of a group's
-own configuration towards its goal. Learners come first. Then all voters change at once by joint consensus, when a majority of both sets
-is up. Each step is safe alone and repeatable, so the meta group's next leader can continue from any point.
+Two halves. *Goals*: the voters and preferred leader that each group is to have, as commands for the
+map. *Steps*: changes of a group's own configuration towards its goal. Learners come first. Then all
+voters change at once by joint consensus, when a majority of both sets is up. Each step is safe
+alone and repeatable, so the meta group's next leader can continue from any point.
 """
 
 from __future__ import annotations
@@ -23,17 +25,19 @@ READS_AT_ONCE = 8  # groups that a new read replica receives at the same time
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """A group as its leader reports it. `settled`: its configuration is committed, and not joint."""
+    """A group as its leader reports it. `settled`: its configuration is committed, and not
+    joint."""
 
     leader: int
     configuration: Configuration
     settled: bool
-    caught_up: frozenset[int]  # the leader, and the members that have all but the latest log entries
+    # the leader, and the members that have all but the latest log entries
+    caught_up: frozenset[int]
 
 
 class ClusterObservation(msgspec.Struct, frozen=True):
-    """The observed cluster. `up`: nodes that answer. `lost`: nodes given up after a long silence. Groups without a leader
-    are left out."""
+    """The observed cluster. `up`: nodes that answer. `lost`: nodes given up after a long silence.
+    Groups without a leader are left out."""
 
     up: frozenset[int]
     groups: dict[int, GroupView]
@@ -103,39 +107,54 @@ def plan(now: ClusterMap, observed: ClusterObservation) -> list[Step]:
 
 
 def may_have_work(now: ClusterMap) -> bool:
-    """Report whether the map alone shows possible work, so that an idle cluster needs no polling. The map does not show the groups' own
+    """Report whether the map alone shows possible work, so that an idle cluster needs no polling.
+    The map does not show the groups' own
     configurations: after each change, poll them until `may_rest`."""
-    leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
+    leaving = any(
+        NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values()
+    )
     if now.balancing or leaving or zones.crowded(now):
         return True
     least, meta = now.wanted(META_GROUP + 1), now.wanted(META_GROUP)
     return any(
-        not is_at_rest(each) or (len(each.goal) != meta if group == META_GROUP else len(each.goal) < least)
+        not is_at_rest(each)
+        or (len(each.goal) != meta if group == META_GROUP else len(each.goal) < least)
         for group, each in now.groups.items()
     )
 
 
 def may_rest(now: ClusterMap, observed: ClusterObservation) -> bool:
-    """Report whether polling may stop until the map changes; call it after a plan without steps. The map alone does not suffice: a
-    change requested under an earlier goal may be in flight or complete."""
+    """Report whether polling may stop until the map changes; call it after a plan without steps.
+    The map alone does not suffice: a change requested under an earlier goal may be in flight or
+    complete."""
     return (
         is_read_as_it_should(now, observed)
         and not may_have_work(now)
-        and all(_is_as_placed(placement, observed.groups[group]) for group, placement in now.groups.items())
+        and all(
+            _is_as_placed(placement, observed.groups[group])
+            for group, placement in now.groups.items()
+        )
     )
 
 
 def _is_as_placed(placement: Placement, seen: GroupView) -> bool:
-    return seen.settled and (seen.configuration.voters, seen.configuration.learners) == (placement.goal, ())
+    return seen.settled and (seen.configuration.voters, seen.configuration.learners) == (
+        placement.goal,
+        (),
+    )
 
 
 def is_read_as_it_should(now: ClusterMap, observed: ClusterObservation) -> bool:
-    """Report whether each group has exactly its intended readers: new nodes and read replicas, but no removed nodes."""
+    """Report whether each group has exactly its intended readers: new nodes and read replicas, but
+    no removed nodes."""
     seen = observed.groups
-    return all(group in seen and seen[group].configuration.readers == now.readers_of(group) for group in now.groups)
+    return all(
+        group in seen and seen[group].configuration.readers == now.readers_of(group)
+        for group in now.groups
+    )
 
 
-# --- steps -------------------------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def _next(
@@ -157,28 +176,50 @@ def _next(
     if has.learners != learners:
         still = tuple(node for node in has.readers if node not in learners)
         return ChangeVoters(group, seen.leader, Configuration(has.voters, (), learners, still))
-    if not (set(learners) <= seen.caught_up and _majority(goal, observed.up & seen.caught_up) and _majority(has.voters, observed.up)):
+    if not (
+        set(learners) <= seen.caught_up
+        and _majority(goal, observed.up & seen.caught_up)
+        and _majority(has.voters, observed.up)
+    ):
         return None
     if seen.leader not in goal:
-        staying = [node for node in has.voters if node in goal and node in seen.caught_up and node in observed.up]
+        staying = [
+            node
+            for node in has.voters
+            if node in goal and node in seen.caught_up and node in observed.up
+        ]
         if staying:
-            return TransferLeadership(group, seen.leader, placement.first if placement.first in staying else staying[0])
-    return ChangeVoters(group, seen.leader, Configuration(goal, (), (), readers.of(group, has, goal)))
+            return TransferLeadership(
+                group, seen.leader, placement.first if placement.first in staying else staying[0]
+            )
+    return ChangeVoters(
+        group, seen.leader, Configuration(goal, (), (), readers.of(group, has, goal))
+    )
 
 
-def _handing_over(now: ClusterMap, observed: ClusterObservation, seen: GroupView, group: int) -> TransferLeadership | None:
-    """Move leadership off a draining node. Other transfers to the preferred leader happen at the group, in a quiet moment."""
+def _handing_over(
+    now: ClusterMap, observed: ClusterObservation, seen: GroupView, group: int
+) -> TransferLeadership | None:
+    """Move leadership off a draining node. Other transfers to the preferred leader happen at the
+    group, in a quiet moment."""
     first = now.groups[group].first
     node = now.nodes.get(seen.leader)
     if node is None or node.state < NodeState.DRAINING or first == seen.leader:
         return None
-    fit = [each for each in seen.configuration.voters if each != seen.leader and each in seen.caught_up and each in observed.up]
+    fit = [
+        each
+        for each in seen.configuration.voters
+        if each != seen.leader and each in seen.caught_up and each in observed.up
+    ]
     fit = [each for each in fit if now.nodes[each].state < NodeState.DRAINING]
-    return TransferLeadership(group, seen.leader, first if first in fit else fit[0]) if fit else None
+    return (
+        TransferLeadership(group, seen.leader, first if first in fit else fit[0]) if fit else None
+    )
 
 
 class _Readers:
-    """The intended readers in one plan. A new read replica gets a few groups at a time, and none before it is up."""
+    """The intended readers in one plan. A new read replica gets a few groups at a time, and none
+    before it is up."""
 
     def __init__(self, now: ClusterMap, observed: ClusterObservation) -> None:
         self._now, self._observed = now, observed
@@ -189,15 +230,17 @@ class _Readers:
                     self._behind[node] += 1
 
     def of(self, group: int, has: Configuration, voters: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the readers of a group. In the meta group, former voters stay, and a removed node stays until it has received its
-        removal."""
+        """Return the readers of a group. In the meta group, former voters stay, and a removed node
+        stays until it has received its removal."""
         now, up = self._now, self._observed.up
         if group == META_GROUP:
             told = [node for node in has.readers if node in up and node not in now.members]
             return tuple(sorted({*now.members, *told} - set(voters)))
         if not now.readers and not has.readers:
             return ()
-        stay = {node for node in has.readers if node in now.readers or self._is_awaiting_its_share(node)}
+        stay = {
+            node for node in has.readers if node in now.readers or self._is_awaiting_its_share(node)
+        }
         for node in sorted(now.readers - stay):
             if node in up and self._behind[node] < READS_AT_ONCE:
                 self._behind[node] += 1
@@ -205,20 +248,28 @@ class _Readers:
         return tuple(sorted(stay - set(voters)))
 
     def is_free(self, node: int) -> bool:
-        """Report whether nothing is placed on the node and no group still has it. After a change of goal, a group may have a voter that
-        the map does not name. The meta group's readers, which are all nodes, do not count."""
+        """Report whether nothing is placed on the node and no group still has it. After a change of
+        goal, a group may have a voter that the map does not name. The meta group's readers, which
+        are all nodes, do not count."""
         now = self._now
-        return not any(node in now.placed_on(group) for group in now.groups) and all(self._is_without(group, node) for group in now.groups)
+        return not any(node in now.placed_on(group) for group in now.groups) and all(
+            self._is_without(group, node) for group in now.groups
+        )
 
     def _is_without(self, group: int, node: int) -> bool:
         seen = self._observed.groups.get(group)
         if seen is None or not seen.settled:
             return False
         has = seen.configuration
-        return node not in (has.readers if group != META_GROUP else ()) and node not in has.voters and node not in has.learners
+        return (
+            node not in (has.readers if group != META_GROUP else ())
+            and node not in has.voters
+            and node not in has.learners
+        )
 
     def _is_awaiting_its_share(self, node: int) -> bool:
-        """Report whether a promoted read replica keeps its data because its groups as a voter are not decided yet."""
+        """Report whether a promoted read replica keeps its data because its groups as a voter are
+        not decided yet."""
         record = self._now.nodes.get(node)
         return self._now.balancing and record is not None and record.state == NodeState.ACTIVE
 
@@ -227,7 +278,7 @@ def _majority(voters: tuple[int, ...], there: Iterable[int]) -> bool:
     return len(set(voters) & set(there)) > len(voters) // 2
 
 
-# --- goals -------------------------------------------------------------------------------------------------------------------------
+# --- goals ----------------------------------------------------------------------------------------
 
 
 class _Goals:
@@ -237,12 +288,19 @@ class _Goals:
         self.now, self.observed, self.busy = now, observed, busy
         self.goals = {group: set(placement.goal) for group, placement in now.groups.items()}
         self.firsts = {group: placement.first for group, placement in now.groups.items()}
-        self.moving = {group for group, placement in now.groups.items() if placement.goal != placement.voters}
+        self.moving = {
+            group for group, placement in now.groups.items() if placement.goal != placement.voters
+        }
         self.ordered = sorted(now.groups)
-        self.wanted = {group: now.wanted(group) for group in self.ordered[:2]}  # of the meta group, and of all others
+        # of the meta group, and of all others
+        self.wanted = {group: now.wanted(group) for group in self.ordered[:2]}
         self.zoned = any(node.zone for node in now.nodes.values())
         self.crowded = set(zones.crowded(now))
-        self.held, self.led = dict.fromkeys(now.nodes, 0), dict.fromkeys(now.nodes, 0)  # replicas outside the meta group, and leaders
+        # replicas outside the meta group, and leaders
+        self.held, self.led = (
+            dict.fromkeys(now.nodes, 0),
+            dict.fromkeys(now.nodes, 0),
+        )
         for group, placement in now.groups.items():
             self.led[placement.first] = self.led.get(placement.first, 0) + 1
             for node in placement.goal if group != META_GROUP else ():
@@ -270,17 +328,29 @@ class _Goals:
         steps: list[Step] = [
             SetVoters(group, goal, self.firsts[group], placement.epoch)
             for group, placement in sorted(self.now.groups.items())
-            if (goal := tuple(sorted(self.goals[group]))) != placement.goal or self.firsts[group] != placement.first
+            if (goal := tuple(sorted(self.goals[group]))) != placement.goal
+            or self.firsts[group] != placement.first
         ]
-        awaited = any(not self.now.nodes[number].cores and number not in self.observed.up for number in self.now.active)
-        if balance and settled and not steps and not awaited and len(self.observed.groups) == len(self.now.groups):
-            steps.append(MarkBalanced())  # wait for an added node that never came up: it must get its share
+        awaited = any(
+            not self.now.nodes[number].cores and number not in self.observed.up
+            for number in self.now.active
+        )
+        if (
+            balance
+            and settled
+            and not steps
+            and not awaited
+            and len(self.observed.groups) == len(self.now.groups)
+        ):
+            # wait for an added node that never came up: it must get its share
+            steps.append(MarkBalanced())
         return steps
 
     # Required changes.
 
     def _mend(self, group: int) -> None:
-        """Replace nodes that must not hold replicas, add missing voters, and keep the meta group's voters odd above two."""
+        """Replace nodes that must not hold replicas, add missing voters, and keep the meta group's
+        voters odd above two."""
         goal, wanted = self.goals[group], self._wanted(group)
         leaving = [] if self.bad.isdisjoint(goal) else sorted(self.bad & goal)
         surplus = group == META_GROUP and len(goal) > wanted
@@ -308,9 +378,18 @@ class _Goals:
                 self._lead_by(group, heir)
 
     def _lead_by(self, group: int, heir: int) -> None:
-        """Give a replacement node its share of leaders: those of the old node moved to others when it left."""
-        first, record, other = self.firsts[group], self.now.nodes[heir], self.now.nodes.get(self.firsts[group])
-        if record.replaces and other and _uneven(self._leads(first), _weight(other), self._leads(heir), _weight(record)):
+        """Give a replacement node its share of leaders: those of the old node moved to others when
+        it left."""
+        first, record, other = (
+            self.firsts[group],
+            self.now.nodes[heir],
+            self.now.nodes.get(self.firsts[group]),
+        )
+        if (
+            record.replaces
+            and other
+            and _uneven(self._leads(first), _weight(other), self._leads(heir), _weight(record))
+        ):
             self._set_first(group, heir)
 
     def _heir(self, node: int, found: set[int]) -> int:
@@ -318,21 +397,41 @@ class _Goals:
         for number, record in sorted(self.now.nodes.items()):
             if record.replaces == node and number not in found and self._may_get(record):
                 return number
-        if any(record.replaces == node and record.state == NodeState.ACTIVE for record in self.now.nodes.values()):
+        if any(
+            record.replaces == node and record.state == NodeState.ACTIVE
+            for record in self.now.nodes.values()
+        ):
             return 0  # it is not up yet, or already receives other replicas
         return self._best(found - {node})
 
     def _best(self, found: set[int]) -> int:
         """Return the best node for another replica of a group on these nodes, or 0."""
-        able = [record for number, record in self.now.nodes.items() if number not in found and self._may_get(record)]
+        able = [
+            record
+            for number, record in self.now.nodes.items()
+            if number not in found and self._may_get(record)
+        ]
         has = zones.tally(self.now.nodes, found)
-        best = min(able, key=lambda each: (has[zones.zone_of(each)], (2 * self._holds(each.id) + 1) / _weight(each), each.id), default=None)
+        best = min(
+            able,
+            key=lambda each: (
+                has[zones.zone_of(each)],
+                (2 * self._holds(each.id) + 1) / _weight(each),
+                each.id,
+            ),
+            default=None,
+        )
         return 0 if best is None else best.id
 
     def _mend_first(self, group: int) -> None:
         first, goal = self.firsts[group], self.goals[group]
         record = self.now.nodes.get(first)
-        if first in goal and record is not None and record.state < NodeState.DRAINING and first not in self.observed.lost:
+        if (
+            first in goal
+            and record is not None
+            and record.state < NodeState.DRAINING
+            and first not in self.observed.lost
+        ):
             return
         records = [self.now.nodes[node] for node in goal]
         fit = [record for record in records if record.state < NodeState.DRAINING]
@@ -340,7 +439,13 @@ class _Goals:
             return  # some node has to lead
         up = self.observed.up
         best = min(
-            fit or records, key=lambda each: (each.id not in up, each.state, (2 * self._leads(each.id) + 1) / _weight(each), each.id)
+            fit or records,
+            key=lambda each: (
+                each.id not in up,
+                each.state,
+                (2 * self._leads(each.id) + 1) / _weight(each),
+                each.id,
+            ),
         )
         self._set_first(group, best.id)
 
@@ -353,7 +458,9 @@ class _Goals:
 
     def _balance(self) -> None:
         for group in self.ordered:
-            if self._may_move(group) and (self.zoned or len(self.goals[group]) > self._wanted(group)):
+            if self._may_move(group) and (
+                self.zoned or len(self.goals[group]) > self._wanted(group)
+            ):
                 self._shrink(group)
                 self._spread(group)
         while len(self.moving) < MOVES_AT_ONCE and self._shift():
@@ -363,7 +470,12 @@ class _Goals:
                 break
 
     def _may_move(self, group: int) -> bool:
-        return group in self.observed.groups and group not in self.busy and group not in self.moving and len(self.moving) < MOVES_AT_ONCE
+        return (
+            group in self.observed.groups
+            and group not in self.busy
+            and group not in self.moving
+            and len(self.moving) < MOVES_AT_ONCE
+        )
 
     def _shrink(self, group: int) -> None:
         """Drop voters beyond the wanted number."""
@@ -378,7 +490,14 @@ class _Goals:
         """Return the voter to drop first."""
         up = self.observed.up
         return max(
-            goal, key=lambda node: (node not in up, self._zone_mates(node, goal), self._load(node), node != self.firsts[group], node)
+            goal,
+            key=lambda node: (
+                node not in up,
+                self._zone_mates(node, goal),
+                self._load(node),
+                node != self.firsts[group],
+                node,
+            ),
         )
 
     def _spread(self, group: int) -> None:
@@ -387,22 +506,53 @@ class _Goals:
         able = [number for number, record in self.now.nodes.items() if self._may_get(record)]
         mates, targets = zones.better(self.now.nodes, goal, able)
         if targets and self._may_move(group):
-            going = max(mates, key=lambda node: (node not in self.observed.up, self._load(node), node != self.firsts[group], node))
+            going = max(
+                mates,
+                key=lambda node: (
+                    node not in self.observed.up,
+                    self._load(node),
+                    node != self.firsts[group],
+                    node,
+                ),
+            )
             has = zones.tally(self.now.nodes, goal)
-            coming = min(targets, key=lambda node: (has[zones.zone_of(self.now.nodes[node])], self._load(node), node))
+            coming = min(
+                targets,
+                key=lambda node: (has[zones.zone_of(self.now.nodes[node])], self._load(node), node),
+            )
             self._set(group, (goal - {going}) | {coming})
             self._mend_first(group)
 
     def _shift(self) -> bool:
-        """Move one replica from an overloaded node to an underloaded one. Returns False if all is even."""
-        numbers = [number for number, record in sorted(self.now.nodes.items()) if record.state != NodeState.REMOVED and not record.reader]
-        pairs = [(one, two) for one in numbers for two in numbers if one != two and self._may_get(self.now.nodes[two])]
+        """Move one replica from an overloaded node to an underloaded one. Returns False if all is
+        even."""
+        numbers = [
+            number
+            for number, record in sorted(self.now.nodes.items())
+            if record.state != NodeState.REMOVED and not record.reader
+        ]
+        pairs = [
+            (one, two)
+            for one in numbers
+            for two in numbers
+            if one != two and self._may_get(self.now.nodes[two])
+        ]
         for one, two in sorted(pairs, key=lambda pair: self._load(pair[1]) - self._load(pair[0])):
-            if not _uneven(self._holds(one), _weight(self.now.nodes[one]), self._holds(two), _weight(self.now.nodes[two])):
+            if not _uneven(
+                self._holds(one),
+                _weight(self.now.nodes[one]),
+                self._holds(two),
+                _weight(self.now.nodes[two]),
+            ):
                 continue
             for group in reversed(self.ordered):
                 goal = self.goals[group]
-                if group == META_GROUP or one not in goal or two in goal or not self._may_move(group):
+                if (
+                    group == META_GROUP
+                    or one not in goal
+                    or two in goal
+                    or not self._may_move(group)
+                ):
                     continue
                 after = (goal - {one}) | {two}
                 if self._zone_mates(two, after) <= self._zone_mates(one, goal):
@@ -412,10 +562,12 @@ class _Goals:
         return False
 
     def _shift_lead(self) -> bool:
-        """Move preferred leaders from an overloaded node to an underloaded one, over intermediate nodes if needed. Returns False if all
-        is even."""
+        """Move preferred leaders from an overloaded node to an underloaded one, over intermediate
+        nodes if needed. Returns False if all is even."""
         fit = sorted(self.observed.up.intersection(self.now.active))
-        for few in sorted(fit, key=lambda node: (self._leads(node) / _weight(self.now.nodes[node]), node)):
+        for few in sorted(
+            fit, key=lambda node: (self._leads(node) / _weight(self.now.nodes[node]), node)
+        ):
             way = self._way_to(few, fit)
             if way:
                 for group, node in way:
@@ -424,17 +576,29 @@ class _Goals:
         return False
 
     def _way_to(self, few: int, fit: list[int]) -> list[tuple[int, int]]:
-        """Return the shortest chain of leader changes, each in another group, that moves one leader from an overloaded node to `few`."""
+        """Return the shortest chain of leader changes, each in another group, that moves one leader
+        from an overloaded node to `few`."""
         ways: dict[int, list[tuple[int, int]]] = {few: []}
         queue = [few]
         while queue:
             node = queue.pop(0)
             for group in self.ordered:
                 first = self.firsts[group]
-                if first in ways or first not in fit or node not in self.goals[group] or group in self.moving or group in self.busy:
+                if (
+                    first in ways
+                    or first not in fit
+                    or node not in self.goals[group]
+                    or group in self.moving
+                    or group in self.busy
+                ):
                     continue
                 ways[first] = [(group, node), *ways[node]]
-                if _uneven(self._leads(first), _weight(self.now.nodes[first]), self._leads(few), _weight(self.now.nodes[few])):
+                if _uneven(
+                    self._leads(first),
+                    _weight(self.now.nodes[first]),
+                    self._leads(few),
+                    _weight(self.now.nodes[few]),
+                ):
                     return ways[first]
                 queue.append(first)
         return []
@@ -466,7 +630,9 @@ class _Goals:
         return record is None or record.state >= NodeState.EMPTYING or node in self.observed.lost
 
     def _may_get(self, record: NodeRecord) -> bool:
-        ready = record.state == NodeState.ACTIVE and not record.reader and record.id in self.observed.up
+        ready = (
+            record.state == NodeState.ACTIVE and not record.reader and record.id in self.observed.up
+        )
         return ready and self.arrivals[record.id] < ARRIVALS_AT_ONCE
 
     def _holds(self, node: int) -> int:
@@ -488,8 +654,8 @@ def _weight(record: NodeRecord) -> int:
 
 
 def _uneven(much: int, much_weight: int, few: int, few_weight: int) -> bool:
-    """Report whether moving one from `much` to `few` is more even. Each such move lowers the weighted sum of squares, so moves
-    terminate."""
+    """Report whether moving one from `much` to `few` is more even. Each such move lowers the
+    weighted sum of squares, so moves terminate."""
     return (2 * much - 1) * few_weight > (2 * few + 1) * much_weight
 
 
@@ -500,4 +666,6 @@ def is_at_rest(placement: Placement) -> bool:
 
 def moving(now: ClusterMap) -> Mapping[int, Placement]:
     """Return the groups that are moving."""
-    return {group: placement for group, placement in now.groups.items() if not is_at_rest(placement)}
+    return {
+        group: placement for group, placement in now.groups.items() if not is_at_rest(placement)
+    }

@@ -15,7 +15,8 @@ from polynya.stream.replies import Reply
 
 
 class PendingEntry(msgspec.Struct, gc=False):
-    """A proposal in flight: the bytes for the journal, and the receiver of the answer. Its index is assigned at the start of its turn."""
+    """A proposal in flight: the bytes for the journal, and the receiver of the answer. Its index is
+    assigned at the start of its turn."""
 
     group: int
     command: Command
@@ -27,8 +28,8 @@ class PendingEntry(msgspec.Struct, gc=False):
 
 
 class AppendRun(PendingEntry, gc=False):
-    """Appends of one turn and group that form one entry, each with its own reply. Command and payload are the first append's until
-    `join` combines them at the start of the turn."""
+    """Appends of one turn and group that form one entry, each with its own reply. Command and
+    payload are the first append's until `join` combines them at the start of the turn."""
 
     commands: list[Append | Produce] = msgspec.field(default_factory=list)
     payloads: list[bytes] = msgspec.field(default_factory=list)
@@ -86,18 +87,22 @@ class Shard:
             group.last_index = min(group.last_index, entry.index - 1)
 
     def replay(self, number: int, term: int, index: int, payload: bytes, place: int) -> Command:
-        """Apply a journal entry at start, the next after the last applied one. Raises CorruptData, and ConfigError for an entry of a
-        newer release."""
+        """Apply a journal entry at start, the next after the last applied one. Raises CorruptData,
+        and ConfigError for an entry of a newer release."""
         group = self.groups[number]
         if index != group.applied_index + 1:
-            raise CorruptData(f"group {number}: entry {index} follows entry {group.applied_index} in the journal: entries are missing")
+            raise CorruptData(
+                f"group {number}: entry {index} follows entry {group.applied_index} in the "
+                "journal: entries are missing"
+            )
         group.term = max(group.term, term)
         group.last_index = group.applied_index = index
         try:
             command = decode_command(payload)
         except msgspec.ValidationError as error:  # its checksum is correct, so the entry is intact
             raise ConfigError(
-                f"group {number}: entry {index} of the journal is a command that this release does not know ({error}): start this node with the "
+                f"group {number}: entry {index} of the journal is a command that this release "
+                f"does not know ({error}): start this node with the "
                 "release that wrote it, or a newer one; nothing was changed"
             ) from None
         group.machine.apply(command, place)

@@ -64,11 +64,13 @@ class Position:
     START = -1  # first retained record
     NOW = -2  # the tail
     AT_BYTE = -3  # `byte` is a bare byte position (Ursula's spelling)
-    AT_TIME = -4  # `byte` is a time in ms: first retained record appended at or after it, or the tail
+    # `byte` is a time in ms: first retained record appended at or after it, or the tail
+    AT_TIME = -4
 
 
 class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A catch-up read from an offset token (`record`, `byte`), or from the `Position` in `record`."""
+    """A catch-up read from an offset token (`record`, `byte`), or from the `Position` in
+    `record`."""
 
     name: str
     record: int = Position.START
@@ -76,12 +78,14 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     bytes_max: int = 4 << 20
     touch: bool = True  # extends a sliding TTL
     whole_records: bool = False  # for raw streams too: for SSE
-    beyond_tail_waits: bool = False  # a record number beyond the tail returns an empty page at the tail instead of a refusal
+    # a record number beyond the tail returns an empty page at the tail instead of a refusal
+    beyond_tail_waits: bool = False
     local: bool = False  # read this node's replica without contacting the leader
 
 
 class Span(msgspec.Struct, gc=False, array_like=True):
-    """A run of stored payload in a page: one batch or a larger piece, as stored (JSON records end with a comma)."""
+    """A run of stored payload in a page: one batch or a larger piece, as stored (JSON records end
+    with a comma)."""
 
     record: int
     byte: int
@@ -89,7 +93,8 @@ class Span(msgspec.Struct, gc=False, array_like=True):
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
-    """The result of a read. `spans` are contiguous from (`begin_record`, `begin_byte`) to (`record`, `byte`)."""
+    """The result of a read. `spans` are contiguous from (`begin_record`, `begin_byte`) to
+    (`record`, `byte`)."""
 
     facts: Facts
     spans: list[Span]
@@ -101,7 +106,8 @@ class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
 
     @property
     def has_all(self) -> bool:
-        """Report whether no acknowledged record follows the page: the value of `Stream-Up-To-Date`. A closed stream cannot grow."""
+        """Report whether no acknowledged record follows the page: the value of `Stream-Up-To-Date`.
+        A closed stream cannot grow."""
         return self.up_to_date and (self.facts.known or self.facts.closed)
 
     @property
@@ -111,8 +117,8 @@ class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """The deterministic rejection of a read: a `polynya.stream.replies.Code`, and the token to use instead (tail, or first retained
-    record)."""
+    """The deterministic rejection of a read: a `polynya.stream.replies.Code`, and the token to use
+    instead (tail, or first retained record)."""
 
     code: int
     record: int = 0
@@ -121,8 +127,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
 
 
 class TrimQuery(msgspec.Struct, frozen=True, gc=False):
-    """The new start of a stream: an offset token or `Position`, or the position that keeps at least the newest `keep_bytes`. An AT_BYTE
-    position inside a record means that record."""
+    """The new start of a stream: an offset token or `Position`, or the position that keeps at least
+    the newest `keep_bytes`. An AT_BYTE position inside a record means that record."""
 
     name: str
     record: int = Position.START
@@ -142,7 +148,8 @@ class Trimmed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LiveEvent(msgspec.Struct, gc=False, array_like=True):
-    """One append, close or delete, as delivered to live readers. `frames` caches encodings that fronts share between subscribers."""
+    """One append, close or delete, as delivered to live readers. `frames` caches encodings that
+    fronts share between subscribers."""
 
     uid: int
     begin_record: int
@@ -153,9 +160,11 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     payload: bytes  # b"" for a close without data
     closed: bool = False
     gone: bool = False  # deleted or expired: the last event
-    cut: bool = False  # the feed broke (another core failed): end the response so that the client resumes
+    # the feed broke (another core failed): end the response so that the client resumes
+    cut: bool = False
     frames: dict[str, bytes] = {}  # noqa: RUF012 (msgspec copies mutable defaults)
-    known: bool = True  # no acknowledged record follows at this moment; False on a replica that is not the leader
+    # no acknowledged record follows at this moment; False on a replica that is not the leader
+    known: bool = True
 
 
 AppendTo = Callable[[Append, Done], None]
@@ -163,7 +172,8 @@ AppendTo = Callable[[Append, Done], None]
 
 
 class Sink(Protocol):
-    """A live subscriber. `live` is called on the loop, must not block, and must bound its buffer."""
+    """A live subscriber. `live` is called on the loop, must not block, and must bound its
+    buffer."""
 
     def live(self, event: LiveEvent) -> None: ...
 
@@ -173,8 +183,8 @@ class Service(Protocol):
 
     @property
     def hint(self) -> Callable[[str], str] | None:
-        """Return the URL of the node that leads a stream's group, for clients that route. "": this node, or no known leader. None outside
-        a cluster."""
+        """Return the URL of the node that leads a stream's group, for clients that route. "": this
+        node, or no known leader. None outside a cluster."""
         ...
 
     def now_ms(self) -> int:
@@ -182,21 +192,26 @@ class Service(Protocol):
         ...
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
-        """Return facts if the stream's group is local and no create or delete of the name is in flight; None: call `facts`."""
+        """Return facts if the stream's group is local and no create or delete of the name is in
+        flight; None: call `facts`."""
         ...
 
     async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
-        """Return facts that reflect every append acknowledged before the call. `local`: return this node's state without contacting the
-        leader."""
+        """Return facts that reflect every append acknowledged before the call. `local`: return this
+        node's state without contacting the leader."""
         ...
 
     def appender(self, name: str) -> AppendTo:
-        """Return the bound appender of a stream, whether it exists or not. It proposes appends as `propose` does, and may be kept."""
+        """Return the bound appender of a stream, whether it exists or not. It proposes appends as
+        `propose` does, and may be kept."""
         ...
 
-    def propose(self, name: str, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
-        """Propose a command of this stream to its group's log. `done` runs on the loop with the reply, Unavailable (not applied) or
-        OutcomeUnknown. A refusal that needs no log entry may call `done` before this returns."""
+    def propose(
+        self, name: str, command: Command, done: Callable[[Reply | BaseException], None]
+    ) -> None:
+        """Propose a command of this stream to its group's log. `done` runs on the loop with the
+        reply, Unavailable (not applied) or OutcomeUnknown. A refusal that needs no log entry may
+        call `done` before this returns."""
         ...
 
     def group_of(self, name: str) -> int:
@@ -204,8 +219,8 @@ class Service(Protocol):
         ...
 
     def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
-        """Propose commands of streams of one group, in this order. `done_all` runs once, with the outcome of each as `propose` gives it;
-        an error of encoding is an outcome too."""
+        """Propose commands of streams of one group, in this order. `done_all` runs once, with the
+        outcome of each as `propose` gives it; an error of encoding is an outcome too."""
         ...
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
@@ -214,19 +229,27 @@ class Service(Protocol):
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
-    async def attach(self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
-        """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to the returned tail, then go live.
-        `local`: see `facts`. `numbers`: a tail watch, whose events carry no payload if the stream is on another core."""
+    async def attach(
+        self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
+    ) -> Facts | Refusal:
+        """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to
+        the returned tail, then go live.
+        `local`: see `facts`. `numbers`: a tail watch, whose events carry no payload if the stream
+          is on another core."""
         ...
 
     def detach(self, uid: int, sink: Sink) -> None: ...
 
-    async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
-        """Create a stream from `command` (a `Create` without `fork`) as a fork of `source`. `record` -1 is the source's tail. See
-        `polynya.service.streams.forks`."""
+    async def fork(
+        self, command: Command, source: str, record: int, byte: int, sub_offset: int
+    ) -> Reply:
+        """Create a stream from `command` (a `Create` without `fork`) as a fork of `source`.
+        `record` -1 is the source's tail. See `polynya.service.streams.forks`."""
         ...
 
-    async def list_streams(self, prefix: str, after: str, limit: int, *, local: bool = False) -> list[Facts]: ...
+    async def list_streams(
+        self, prefix: str, after: str, limit: int, *, local: bool = False
+    ) -> list[Facts]: ...
 
     async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
         """Delete the records before a position."""

@@ -1,5 +1,5 @@
-"""Assembly of one core's stream engine: turn loop, machines, service, outbox sender, snapshots. Listeners and the object tier build on
-it."""
+"""Assembly of one core's stream engine: turn loop, machines, service, outbox sender, snapshots.
+Listeners and the object tier build on it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreRuntime:
-    """The stream engine of one core. Create it on a running loop. `now_ms` returns log time; `fatal` is called when the journal fails."""
+    """The stream engine of one core. Create it on a running loop. `now_ms` returns log time;
+    `fatal` is called when the journal fails."""
 
     def __init__(
         self,
@@ -50,30 +51,47 @@ class CoreRuntime:
         cluster: ClusterSettings | None = None,
         writer: WriteExecutor | None = None,
     ) -> None:
-        """Assemble the core. `cluster`: the groups are replicated, and `storage` was opened for this member."""
+        """Assemble the core. `cluster`: the groups are replicated, and `storage` was opened for
+        this member."""
         self.storage = storage
         self.replicated: ReplicatedEngine | None = None
         self.exchange: CatchUp | None = None
         self.replica_lifecycle: ReplicaLifecycle | None = None
         if cluster is None:
-            self.core: StandaloneEngine | ReplicatedEngine = StandaloneEngine(storage.shard, storage.journal, fatal=fatal)
+            self.core: StandaloneEngine | ReplicatedEngine = StandaloneEngine(
+                storage.shard, storage.journal, fatal=fatal
+            )
         else:
             self.core = replicated = ReplicatedEngine(cluster, storage, fatal=fatal, writer=writer)
             self.replicated = replicated
             now_ms = _not_before(replicated, now_ms, cluster.reached)
         machines = {number: group.machine for number, group in storage.shard.groups.items()}
-        self.local = LocalGroups(machines, self.core, now_ms, groups=shape.groups, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
-        self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
+        self.local = LocalGroups(
+            machines,
+            self.core,
+            now_ms,
+            groups=shape.groups,
+            hot_bytes_max=shape.hot_bytes_max,
+            history=shape.history,
+        )
+        self.service = NodeService(
+            self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport
+        )
         self.outbox_sender = OutboxSender(self.service)
         self.retainer = RetentionJob(self.service)
-        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains)
+        self.snapshotter = Snapshotter(
+            self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains
+        )
         self.snapshotter.faulted = self.local.faulted
         self.repairer = Repairer(storage.journal, storage.shard.groups)
         self.groups = CoreGroups(self._term, self.service, self.snapshotter, self.repairer)
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied, self.core.watched = self.local.applied, self.local.feeds.sinks
-        self.after_turn: list[Callable[[], None]] = [self.local.memory.measure, self.outbox_sender.pump]
+        self.after_turn: list[Callable[[], None]] = [
+            self.local.memory.measure,
+            self.outbox_sender.pump,
+        ]
         self.core.on_turn = self._turned
 
     def indexes(self) -> dict[int, int]:
@@ -87,12 +105,14 @@ class CoreRuntime:
             await self.exchange.close()
 
     def close(self) -> None:
-        """Close the engine and the journal. Call this after the last proposal; nothing acknowledged depends on it."""
+        """Close the engine and the journal. Call this after the last proposal; nothing acknowledged
+        depends on it."""
         self.core.close()
         self.storage.journal.close()
 
     def _join(self, core: ReplicatedEngine) -> None:
-        """Connect the parts that only a cluster has. Work that must happen once per cluster runs on the leader."""
+        """Connect the parts that only a cluster has. Work that must happen once per cluster runs on
+        the leader."""
         self.local.join(core, core.led)
         self.local.lifetimes.propose = self.service.propose_to
         self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
@@ -102,16 +122,23 @@ class CoreRuntime:
         core.on_dropped += [self.local.remove, self.exchange.forget]
 
     def _term(self, group: int) -> int:
-        return self.storage.shard.groups[group].term if self.replicated is None else self.replicated.term(group)
+        return (
+            self.storage.shard.groups[group].term
+            if self.replicated is None
+            else self.replicated.term(group)
+        )
 
     def _turned(self) -> None:
         for look in self.after_turn:
             look()
 
 
-def _not_before(core: ReplicatedEngine, now_ms: Callable[[], int], reached: Callable[[int], None]) -> Callable[[], int]:
-    """Return a clock that never runs behind the log time of earlier leaders. It does not pause until the wall clock catches up. Another
-    node's clock may have been hours ahead; leases, ages and TTLs would stall for as long."""
+def _not_before(
+    core: ReplicatedEngine, now_ms: Callable[[], int], reached: Callable[[int], None]
+) -> Callable[[], int]:
+    """Return a clock that never runs behind the log time of earlier leaders. It does not pause
+    until the wall clock catches up. Another node's clock may have been hours ahead; leases, ages
+    and TTLs would stall for as long."""
 
     def now() -> int:
         log_ms, floor_ms = now_ms(), core.floor_ms

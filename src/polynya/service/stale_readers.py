@@ -17,20 +17,32 @@ ASKED_AT_ONCE = 16  # one call may take as long as an election
 
 
 class StaleReaders:
-    """The monitor of one core's live readers. Call `look` about once a second, apart from work that must not wait for other nodes."""
+    """The monitor of one core's live readers. Call `look` about once a second, apart from work that
+    must not wait for other nodes."""
 
     def __init__(self, service: NodeService, forwarding: Forwarding) -> None:
         self._service, self._local, self._forwarding = service, service.local, forwarding
-        self._told: set[int] = set()  # groups whose readers were disconnected; readers that stay want local state
+        # groups whose readers were disconnected; readers that stay want local state
+        self._told: set[int] = set()
 
     async def look(self) -> None:
-        """Disconnect readers of groups whose leader only another node reaches. While no node reaches a leader, the readers stay."""
+        """Disconnect readers of groups whose leader only another node reaches. While no node
+        reaches a leader, the readers stay."""
         watched = {uid >> 48: uid for uid in self._local.feeds.uids()}
-        deaf = {group for group in watched if group in self._local.machines and not self._forwarding.knows(group)}
+        deaf = {
+            group
+            for group in watched
+            if group in self._local.machines and not self._forwarding.knows(group)
+        }
         self._told &= deaf
         some = sorted(deaf - self._told)
         for begin in range(0, len(some), ASKED_AT_ONCE):
-            await asyncio.gather(*(self._look_at(group, watched[group]) for group in some[begin : begin + ASKED_AT_ONCE]))
+            await asyncio.gather(
+                *(
+                    self._look_at(group, watched[group])
+                    for group in some[begin : begin + ASKED_AT_ONCE]
+                )
+            )
 
     async def _look_at(self, group: int, uid: int) -> None:
         if await self._is_heard_elsewhere(group, uid) and not self._forwarding.knows(group):
@@ -44,7 +56,9 @@ class StaleReaders:
         if stream is None or not others:
             return False
         try:
-            await self._service.ask_core(others[0], messages.FACTS, messages.Attach(group, stream.name))
+            await self._service.ask_core(
+                others[0], messages.FACTS, messages.Attach(group, stream.name)
+            )
         except PolynyaError:
             return False
         return True

@@ -1,4 +1,5 @@
-"""Table operations for drivers and users: create, list, plan a job, commit it. The state is in the `tables` of the machines."""
+"""Table operations for drivers and users: create, list, plan a job, commit it. The state is in the
+`tables` of the machines."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from polynya.stream.rules.tables import ClaimedRange, Lag, Table
 from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
 
 JOB_BYTES_MAX = 4 << 30  # payload of one job over all groups; the driver calls again for the rest
-JOB_SLICES_MAX = 50_000  # approximate limit of slices of one job: each is a row of the plan, assembled in one step
+# approximate limit of slices of one job: each is a row of the plan, assembled in one step
+JOB_SLICES_MAX = 50_000
 SLICE_COST = 96  # minimum bytes of a slice in the budget, besides its payload
 FailedRow = tuple[int, str, int, int, str, int, str]  # as in `TableFail.ranges`
 COLUMN_TYPES = ("long", "double", "decimal", "string", "timestamptz", "boolean")
@@ -42,7 +44,8 @@ class TableRefused(Exception):
 
 
 class PlannedJob(msgspec.Struct, frozen=True):
-    """A job that a driver may run: the table state that the commit expects, and the claimed ranges. `more`: another job may follow."""
+    """A job that a driver may run: the table state that the commit expects, and the claimed ranges.
+    `more`: another job may follow."""
 
     table: Table
     job: int
@@ -52,28 +55,34 @@ class PlannedJob(msgspec.Struct, frozen=True):
 
 
 class Tables:
-    """The table operations of one core; any core can serve them. `flush` publishes the hot data under a prefix, on every core of the
-    node."""
+    """The table operations of one core; any core can serve them. `flush` publishes the hot data
+    under a prefix, on every core of the node."""
 
     def __init__(self, service: NodeService, flush: Callable[[str], Awaitable[None]]) -> None:
         self._service = service
         self._flush = flush
         self._planning: dict[int, asyncio.Lock] = {}
 
-    async def create(self, name: str, prefix: str, *, hold: bool = False, columns: Sequence[tuple[str, str]] = ()) -> tuple[Table, bool]:
+    async def create(
+        self, name: str, prefix: str, *, hold: bool = False, columns: Sequence[tuple[str, str]] = ()
+    ) -> tuple[Table, bool]:
         """Create a table. Return it, and True if it is new."""
         if not NAME.fullmatch(name) or name.endswith("__dlq"):
             raise TableRefused(
                 400,
                 "TABLE_NAME",
-                f"'{name}' is not a valid table name: use at most 63 letters, digits and '_', with no digit first and no '__dlq' at the end",
+                f"'{name}' is not a valid table name: use at most 63 letters, digits and '_', "
+                "with no digit first and no '__dlq' at the end",
             )
-        wrong = [f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field]
+        wrong = [
+            f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field
+        ]
         if wrong or len(columns) > COLUMNS_MAX:
             raise TableRefused(
                 400,
                 "TABLE_COLUMN",
-                f"'{wrong[0]}' declares no column; expected a field and one of {', '.join(COLUMN_TYPES)}"
+                f"'{wrong[0]}' declares no column; expected a field and one of "
+                f"{', '.join(COLUMN_TYPES)}"
                 if wrong
                 else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
             )
@@ -94,7 +103,9 @@ class Tables:
         """Tell groups of the table. One that cannot take it now is told by the next plan."""
         service = self._service
         command = WatchStreams(table.uid, table.prefixes, table.hold, service.now_ms())
-        told = await asyncio.gather(*(service.call(group, command) for group in groups), return_exceptions=True)
+        told = await asyncio.gather(
+            *(service.call(group, command) for group in groups), return_exceptions=True
+        )
         for fault in told:
             if isinstance(fault, BaseException) and not isinstance(fault, PolynyaError):
                 raise fault
@@ -107,7 +118,11 @@ class Tables:
         for table in await self.all():
             if table.name == name:
                 return table
-        raise TableRefused(404, "TABLE_NOT_FOUND", f"there is no table '{name}'; create it: polynya table create {name} --prefix PREFIX")
+        raise TableRefused(
+            404,
+            "TABLE_NOT_FOUND",
+            f"there is no table '{name}'; create it: polynya table create {name} --prefix PREFIX",
+        )
 
     async def lag(self, table: Table) -> Lag:
         """Return the lag of the table behind its streams, over all groups."""
@@ -122,7 +137,9 @@ class Tables:
         return total
 
     async def _lags(self, table: Table) -> list[Lag]:
-        return await self._service.ask_lags(messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed))
+        return await self._service.ask_lags(
+            messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed)
+        )
 
     async def plan(self, name: str) -> PlannedJob | None:
         """Flush, then return the open job or the next one; None when no record is pending."""
@@ -145,25 +162,34 @@ class Tables:
                 return None
         reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
         table = _table(reply.detail)
-        if reply.code == Code.OK and not table.planned:  # its planner died, perhaps halfway: claim again as a new job
+        if (
+            reply.code == Code.OK and not table.planned
+        ):  # its planner died, perhaps halfway: claim again as a new job
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
-            table = _table((await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail)
+            table = _table(
+                (await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail
+            )
         ranges, more = await self._claim(table, shares(lags, service.groups))
         ranges = left_over(ranges, [failure for failure in table.failures if failure.aside])
         if not table.planned:
             done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
             if done.code != Code.OK:
-                raise TableRefused(409, "JOB_PREEMPTED", "another planner has taken over this job; retry")
+                raise TableRefused(
+                    409, "JOB_PREEMPTED", "another planner has taken over this job; retry"
+                )
         if not ranges:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
         return PlannedJob(table, table.job, secrets.token_hex(16), ranges, more or again)
 
     async def _claim(self, table: Table, share: dict[int, int]) -> tuple[list[ClaimedRange], bool]:
-        """Return the ranges of the job, and True if a group may have more than its share of bytes."""
+        """Return the ranges of the job, and True if a group may have more than its share of
+        bytes."""
         service = self._service
         longer = await self._longer(table)
-        again = [(each.stream, each.uid, each.record, each.end) for each in table.failures if each.again]
+        again = [
+            (each.stream, each.uid, each.record, each.end) for each in table.failures if each.again
+        ]
         ranges, more = list[ClaimedRange](), False
         claims = (
             ClaimRanges(
@@ -178,9 +204,13 @@ class Tables:
             )
             for group in range(1, service.groups + 1)
         )
-        replies = await asyncio.gather(*(service.call(group, claim) for group, claim in enumerate(claims, 1)))
+        replies = await asyncio.gather(
+            *(service.call(group, claim) for group, claim in enumerate(claims, 1))
+        )
         if any(reply.code != Code.OK for reply in replies):
-            raise TableRefused(409, "JOB_PREEMPTED", "another planner has taken over this job; retry")
+            raise TableRefused(
+                409, "JOB_PREEMPTED", "another planner has taken over this job; retry"
+            )
         for group, reply in enumerate(replies, 1):
             part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
             more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
@@ -189,7 +219,8 @@ class Tables:
         return ranges, more
 
     async def _longer(self, table: Table) -> list[str]:
-        """Return the prefixes of other tables under this table's prefix. Their streams belong to those tables."""
+        """Return the prefixes of other tables under this table's prefix. Their streams belong to
+        those tables."""
         return [
             prefix
             for other in await self.all()
@@ -199,10 +230,19 @@ class Tables:
         ]
 
     async def overlaps(self, table: Table) -> tuple[list[Table], list[Table]]:
-        """Return the tables that take streams under this table's prefix, and those that it takes streams from."""
+        """Return the tables that take streams under this table's prefix, and those that it takes
+        streams from."""
         others = [other for other in await self.all() if other.uid != table.uid]
-        inner = [each for each in others if any(prefix.startswith(tuple(table.prefixes)) for prefix in each.prefixes)]
-        outer = [each for each in others if any(prefix.startswith(tuple(each.prefixes)) for prefix in table.prefixes)]
+        inner = [
+            each
+            for each in others
+            if any(prefix.startswith(tuple(table.prefixes)) for prefix in each.prefixes)
+        ]
+        outer = [
+            each
+            for each in others
+            if any(prefix.startswith(tuple(each.prefixes)) for prefix in table.prefixes)
+        ]
         return inner, outer
 
     async def names(self, table: Table, limit: int) -> list[str]:
@@ -210,7 +250,10 @@ class Tables:
         longer = await self._longer(table)
         found: set[str] = set()
         for prefix in table.prefixes:
-            found |= {facts.name for facts in await self._service.list_streams(prefix, "", limit + len(longer))}
+            found |= {
+                facts.name
+                for facts in await self._service.list_streams(prefix, "", limit + len(longer))
+            }
         return sorted(name for name in found if covers(name, table.prefixes, longer))[:limit]
 
     async def commit(self, command: TableCommit) -> Table:
@@ -220,7 +263,10 @@ class Tables:
         table = _table(reply.detail)
         if reply.code == Code.NOT_YET:
             raise TableRefused(
-                409, "JOB_CONFLICT", f"job {command.job} cannot commit: the table is at job {table.committed}, or its base has changed"
+                409,
+                "JOB_CONFLICT",
+                f"job {command.job} cannot commit: the table is at job {table.committed}, or its "
+                "base has changed",
             )
         return table
 
@@ -234,7 +280,8 @@ class Tables:
             raise TableRefused(
                 409,
                 "TABLE_FAILURES",
-                f"more than {FAILURES_MAX} ranges of the table cannot be read: check the object store with 'polynya store verify'",
+                f"more than {FAILURES_MAX} ranges of the table cannot be read: check the object "
+                "store with 'polynya store verify'",
             )
         return _table(reply.detail)
 
@@ -254,14 +301,17 @@ class Tables:
 
 
 def shares(lags: Sequence[Lag], groups: int) -> dict[int, int]:
-    """Return the byte budget of a job in each group, such that a job has about `JOB_SLICES_MAX` slices at most."""
+    """Return the byte budget of a job in each group, such that a job has about `JOB_SLICES_MAX`
+    slices at most."""
     found = dict.fromkeys(range(1, groups + 1), max(JOB_BYTES_MAX // groups, 1))
     slices = sum(lag.slices for lag in lags)
     if slices > JOB_SLICES_MAX:
         for lag in lags:
             if lag.group in found:  # an older release does not report it
                 each = lag.bytes // lag.slices + SLICE_COST if lag.slices else 0
-                found[lag.group] = max(1, min(found[lag.group], each * lag.slices * JOB_SLICES_MAX // slices))
+                found[lag.group] = max(
+                    1, min(found[lag.group], each * lag.slices * JOB_SLICES_MAX // slices)
+                )
     return found
 
 
@@ -284,7 +334,9 @@ def left_over(ranges: Sequence[ClaimedRange], aside: Sequence[Failure]) -> list[
 
 
 def _piece(part: ClaimedRange, begin: int, end: int) -> ClaimedRange:
-    slices = [cold for cold in part.slices if cold.record < end and cold.record + cold.records > begin]
+    slices = [
+        cold for cold in part.slices if cold.record < end and cold.record + cold.records > begin
+    ]
     return ClaimedRange(part.uid, part.name, part.content_type, part.encoding, slices, begin, end)
 
 

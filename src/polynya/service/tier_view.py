@@ -17,7 +17,13 @@ from polynya.stream.state.model import HotBatch
 class CoreGroups:
     """Implements `polynya.cold.groups.Groups`."""
 
-    def __init__(self, term: Callable[[int], int], service: NodeService, snapshotter: Snapshotter, repairer: Repairer) -> None:
+    def __init__(
+        self,
+        term: Callable[[int], int],
+        service: NodeService,
+        snapshotter: Snapshotter,
+        repairer: Repairer,
+    ) -> None:
         """Create the view. `term` returns the term of a group."""
         self.term = term
         self._service = service

@@ -1,8 +1,8 @@
 """The commands of a group's log, which are also its wire and journal types.
 
-msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes are in the tests. Tags in use: 1-19
-streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself,
-100-109 topics.
+msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes
+are in the tests. Tags in use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59
+subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself, 100-109 topics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ import msgspec
 from polynya.base.limits import KIB, MIB
 from polynya.stream.parts import Batch, ColdSlice, Encoding, Fork, Producer, Retention
 
-__all__ = ["Batch", "ColdSlice", "Encoding", "Fork", "Producer", "Retention"]  # parts of the commands below
+# parts of the commands below
+__all__ = [
+    "Batch",
+    "ColdSlice",
+    "Encoding",
+    "Fork",
+    "Producer",
+    "Retention",
+]
 
 
 class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -20,8 +28,10 @@ class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 BUNDLE_BYTES = 64 * KIB  # of the appends in one entry: reading back one batch reads them all
-PRODUCE_BUNDLE_BYTES = 1 * MIB  # of an entry with Kafka batches, which are larger: fewer entries cost less
-BUNDLE_COMMANDS_MAX = 64  # fewer than the bytes of any journal entry, so places within one entry never reach the next entry
+# of an entry with Kafka batches, which are larger: fewer entries cost less
+PRODUCE_BUNDLE_BYTES = 1 * MIB
+# fewer than the bytes of any journal entry, so places within one entry never reach the next entry
+BUNDLE_COMMANDS_MAX = 64
 
 
 class Create(Command, tag=1, frozen=True):
@@ -79,10 +89,12 @@ class Touch(Command, tag=5, frozen=True):
 
 
 class Trim(Command, tag=6, frozen=True, gc=False):
-    """Delete the records of some streams before a record boundary: `cuts` of (uid, record, byte). A boundary never moves back.
+    """Delete the records of some streams before a record boundary: `cuts` of (uid, record, byte). A
+    boundary never moves back.
 
-    The reply's detail has, for each cut, (first kept record, its byte, records and bytes deleted now). It has None if the stream or the
-    boundary does not exist. `names` lists the streams whose state may be in the object store."""
+    The reply's detail has, for each cut, (first kept record, its byte, records and bytes deleted
+    now). It has None if the stream or the boundary does not exist. `names` lists the streams whose
+    state may be in the object store."""
 
     cuts: list[tuple[int, int, int]]
     now_ms: int
@@ -90,7 +102,8 @@ class Trim(Command, tag=6, frozen=True, gc=False):
 
 
 class SetRetention(Command, tag=7, frozen=True, gc=False):
-    """Set or (None) clear a stream's own retention policy. `uid` limits the command to one incarnation of the name; 0 matches any."""
+    """Set or (None) clear a stream's own retention policy. `uid` limits the command to one
+    incarnation of the name; 0 matches any."""
 
     name: str
     retention: Retention | None
@@ -98,7 +111,9 @@ class SetRetention(Command, tag=7, frozen=True, gc=False):
     uid: int = 0
 
 
-KAFKA_CONTENT_TYPE = "application/vnd.apache.kafka.recordbatch"  # of the streams that are partitions
+KAFKA_CONTENT_TYPE = (
+    "application/vnd.apache.kafka.recordbatch"  # of the streams that are partitions
+)
 
 
 class Produce(Command, tag=8, frozen=True):
@@ -112,14 +127,16 @@ class Produce(Command, tag=8, frozen=True):
 
 
 class ProducerIds(Command, tag=9, frozen=True):
-    """Allot `count` Kafka producer ids that were never allotted before. Detail: the first. Level 3."""
+    """Allot `count` Kafka producer ids that were never allotted before. Detail: the first. Level
+    3."""
 
     count: int
     now_ms: int
 
 
 class PinSource(Command, tag=20, frozen=True):
-    """Resolve the fork point and hold the records before it. First step of a fork, in the source's group."""
+    """Resolve the fork point and hold the records before it. First step of a fork, in the source's
+    group."""
 
     name: str
     attempt: str
@@ -129,7 +146,8 @@ class PinSource(Command, tag=20, frozen=True):
     byte: int = -1
     content_type: str = ""  # "" inherits; otherwise it must match
     sub_offset: int = 0
-    resolved: bool = False  # the coordinator read (record, byte) as a record boundary; this machine cannot
+    # the coordinator read (record, byte) as a record boundary; this machine cannot
+    resolved: bool = False
 
 
 class ConfirmPin(Command, tag=21, frozen=True):
@@ -140,7 +158,8 @@ class ConfirmPin(Command, tag=21, frozen=True):
 
 
 class Unpin(Command, tag=22, frozen=True):
-    """Remove a pin; an unknown pin is no error (idempotent). Removing the last pin of a soft-deleted source deletes the source."""
+    """Remove a pin; an unknown pin is no error (idempotent). Removing the last pin of a
+    soft-deleted source deletes the source."""
 
     source_uid: int
     attempt: str
@@ -148,7 +167,8 @@ class Unpin(Command, tag=22, frozen=True):
 
 
 class RefuseAttempt(Command, tag=23, frozen=True):
-    """Refuse a fork attempt for good, in the target's group. The reply reports whether it had already succeeded."""
+    """Refuse a fork attempt for good, in the target's group. The reply reports whether it had
+    already succeeded."""
 
     name: str
     attempt: str
@@ -162,9 +182,11 @@ class Acknowledge(Command, tag=24, frozen=True):
 
 
 class PublishSlices(Command, tag=30, frozen=True):
-    """Move hot batches into the index: `slices` of (uid, slice) lie in `pack`. With no slices, release the pack unless it is held.
+    """Move hot batches into the index: `slices` of (uid, slice) lie in `pack`. With no slices,
+    release the pack unless it is held.
 
-    `term` is the term of the flush plan. The reply's detail lists the positions in `slices` that the index now has."""
+    `term` is the term of the flush plan. The reply's detail lists the positions in `slices` that
+    the index now has."""
 
     pack: str
     home_group: int
@@ -174,7 +196,8 @@ class PublishSlices(Command, tag=30, frozen=True):
 
 
 class PackWritten(Command, tag=31, frozen=True):
-    """Register a pack in its home group, before any publish. Each of `groups` will hold or release it."""
+    """Register a pack in its home group, before any publish. Each of `groups` will hold or release
+    it."""
 
     pack: str
     groups: list[int]
@@ -196,9 +219,11 @@ class PackDeleted(Command, tag=33, frozen=True):
 
 
 class ReplaceSlices(Command, tag=34, frozen=True):
-    """Merge index entries: each slice of `replacements` (uid, slice) lies in `pack` and holds the records of adjacent entries.
+    """Merge index entries: each slice of `replacements` (uid, slice) lies in `pack` and holds the
+    records of adjacent entries.
 
-    `term` is the term of the merge plan. The reply's detail lists the positions in `replacements` that the index now has."""
+    `term` is the term of the merge plan. The reply's detail lists the positions in `replacements`
+    that the index now has."""
 
     pack: str
     home_group: int
@@ -208,8 +233,9 @@ class ReplaceSlices(Command, tag=34, frozen=True):
 
 
 class Evict(Command, tag=35, frozen=True, gc=False):
-    """Evict idle streams whose states are in the block `pack`, whose home group this is. `slots`: (uid, mark of the state, offset in the
-    object, length, CRC-32C). Streams that changed since are skipped. The reply's detail lists the evicted positions."""
+    """Evict idle streams whose states are in the block `pack`, whose home group this is. `slots`:
+    (uid, mark of the state, offset in the object, length, CRC-32C). Streams that changed since are
+    skipped. The reply's detail lists the evicted positions."""
 
     pack: str
     now_ms: int
@@ -217,7 +243,8 @@ class Evict(Command, tag=35, frozen=True, gc=False):
 
 
 class Return(Command, tag=36, frozen=True, gc=False):
-    """Bring evicted streams back: `states` of (name, uid, state). The reply's detail lists the accepted positions in `states`."""
+    """Bring evicted streams back: `states` of (name, uid, state). The reply's detail lists the
+    accepted positions in `states`."""
 
     states: list[tuple[str, int, bytes]]
     now_ms: int
@@ -261,7 +288,8 @@ class SubscriptionDelete(Command, tag=42, frozen=True, gc=False):
 
 
 class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
-    """Record in the home group that every group applied this link revision, or dropped the links of a deleted subscription."""
+    """Record in the home group that every group applied this link revision, or dropped the links of
+    a deleted subscription."""
 
     id: str
     uid: int
@@ -269,7 +297,8 @@ class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
 
 
 class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
-    """Record an event of a subscription (`subscriptions.state.Event`) in its home group, if its state allows it."""
+    """Record an event of a subscription (`subscriptions.state.Event`) in its home group, if its
+    state allows it."""
 
     id: str
     uid: int
@@ -282,7 +311,8 @@ class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
 
 
 class LinkSubscription(Command, tag=45, frozen=True, gc=False):
-    """Set everything that a subscription watches in a stream group. A newer revision replaces an older one."""
+    """Set everything that a subscription watches in a stream group. A newer revision replaces an
+    older one."""
 
     id: str
     uid: int
@@ -300,7 +330,8 @@ class UnlinkSubscription(Command, tag=46, frozen=True, gc=False):
 
 
 class AckLinks(Command, tag=47, frozen=True, gc=False):
-    """Advance a worker's cursors in a stream group: (name, uid of the stream, record, byte). Cursors never go back."""
+    """Advance a worker's cursors in a stream group: (name, uid of the stream, record, byte).
+    Cursors never go back."""
 
     id: str
     uid: int
@@ -308,7 +339,8 @@ class AckLinks(Command, tag=47, frozen=True, gc=False):
 
 
 class TableCreate(Command, tag=60, frozen=True, gc=False):
-    """Create, in the meta group, a table of the streams whose canonical names begin with `prefix`."""
+    """Create, in the meta group, a table of the streams whose canonical names begin with
+    `prefix`."""
 
     name: str
     prefix: str
@@ -330,7 +362,8 @@ class TablePlanned(Command, tag=62, frozen=True, gc=False):
 
 
 class TableCommit(Command, tag=63, frozen=True, gc=False):
-    """Move the table and DLQ pointers and the job number in the meta group, by one compare-and-swap."""
+    """Move the table and DLQ pointers and the job number in the meta group, by one
+    compare-and-swap."""
 
     table: int
     job: int
@@ -353,7 +386,8 @@ class TableAbandon(Command, tag=64, frozen=True, gc=False):
 
 
 class ClaimRanges(Command, tag=65, frozen=True, gc=False):
-    """Claim records for a table's job, in a stream group. `committed`: last committed job. `without`: prefixes of other tables."""
+    """Claim records for a table's job, in a stream group. `committed`: last committed job.
+    `without`: prefixes of other tables."""
 
     table: int
     job: int
@@ -362,11 +396,14 @@ class ClaimRanges(Command, tag=65, frozen=True, gc=False):
     without: list[str]
     bytes_max: int
     fresh: bool
-    again: list[tuple[str, int, int, int]] = []  # (name, uid, record, end): set aside, to be read again
+    again: list[
+        tuple[str, int, int, int]
+    ] = []  # (name, uid, record, end): set aside, to be read again
 
 
 class MetaSet(Command, tag=80, frozen=True, gc=False):
-    """Set a key in the meta group unless it has a value. The reply's detail is the resulting value."""
+    """Set a key in the meta group unless it has a value. The reply's detail is the resulting
+    value."""
 
     key: str
     value: bytes
@@ -381,7 +418,8 @@ class BucketRetention(Command, tag=81, frozen=True, gc=False):
 
 
 class NodeState:
-    """The administrative state of a node. Each node that is not removed is a member of the cluster."""
+    """The administrative state of a node. Each node that is not removed is a member of the
+    cluster."""
 
     ACTIVE = 0
     CORDONED = 1  # gets no new replicas
@@ -393,7 +431,8 @@ class NodeState:
 
 
 class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A node of the cluster. `peer` is HOST:PORT of its peer port; `http` is its URL for clients."""
+    """A node of the cluster. `peer` is HOST:PORT of its peer port; `http` is its URL for
+    clients."""
 
     id: int
     peer: str
@@ -407,7 +446,8 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The placement of one group: voters, goal voters (equal when nothing moves), preferred leader, map epoch of its last change."""
+    """The placement of one group: voters, goal voters (equal when nothing moves), preferred leader,
+    map epoch of its last change."""
 
     voters: tuple[int, ...]
     goal: tuple[int, ...]
@@ -416,7 +456,8 @@ class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class ClusterBorn(Command, tag=82, frozen=True, gc=False):
-    """Set the first cluster map in the meta group, unless one exists. `placements` are ordered by group number."""
+    """Set the first cluster map in the meta group, unless one exists. `placements` are ordered by
+    group number."""
 
     nodes: list[NodeRecord]
     placements: list[Placement]
@@ -449,7 +490,8 @@ class NodeAnnounce(Command, tag=85, frozen=True, gc=False):
 
 
 class PlaceGroup(Command, tag=86, frozen=True, gc=False):
-    """Set a group's goal voters and preferred leader, in the meta group. `epoch`: the expected current placement epoch; 0: any."""
+    """Set a group's goal voters and preferred leader, in the meta group. `epoch`: the expected
+    current placement epoch; 0: any."""
 
     group: int
     goal: tuple[int, ...]
@@ -458,7 +500,8 @@ class PlaceGroup(Command, tag=86, frozen=True, gc=False):
 
 
 class GroupPlaced(Command, tag=87, frozen=True, gc=False):
-    """Record in the meta group that the group committed these voters, as its placement at `epoch` asked."""
+    """Record in the meta group that the group committed these voters, as its placement at `epoch`
+    asked."""
 
     group: int
     voters: tuple[int, ...]
@@ -466,14 +509,16 @@ class GroupPlaced(Command, tag=87, frozen=True, gc=False):
 
 
 class SetBalancing(Command, tag=88, frozen=True, gc=False):
-    """Turn even spreading of replicas and leaders on or off, in the meta group. `replicas`: wanted per group from now on; 0: unchanged."""
+    """Turn even spreading of replicas and leaders on or off, in the meta group. `replicas`: wanted
+    per group from now on; 0: unchanged."""
 
     on: bool
     replicas: int = 0
 
 
 class MetaChange(Command, tag=89, frozen=True, gc=False):
-    """Change keys of a scope atomically (None deletes) in the meta group, if it is at `version`. Detail: the resulting version."""
+    """Change keys of a scope atomically (None deletes) in the meta group, if it is at `version`.
+    Detail: the resulting version."""
 
     scope: str
     version: int
@@ -481,7 +526,8 @@ class MetaChange(Command, tag=89, frozen=True, gc=False):
 
 
 class SetLevel(Command, tag=90, frozen=True, gc=False):
-    """Raise the group's feature level: later entries follow its rules (base/levels.py). Logged once all nodes support it."""
+    """Raise the group's feature level: later entries follow its rules (base/levels.py). Logged once
+    all nodes support it."""
 
     level: int
 
@@ -493,7 +539,8 @@ class ReaderAdd(Command, tag=91, frozen=True, gc=False):
 
 
 class NodePromote(Command, tag=92, frozen=True, gc=False):
-    """Turn a read replica into a regular node, in the meta group. `balance`: move its share of replicas to it."""
+    """Turn a read replica into a regular node, in the meta group. `balance`: move its share of
+    replicas to it."""
 
     node: int
     balance: bool = False
@@ -502,7 +549,8 @@ class NodePromote(Command, tag=92, frozen=True, gc=False):
 class TopicPut(Command, tag=100, frozen=True, gc=False):
     """Add a Kafka topic, in the meta group, unless its name is taken. Level 3.
 
-    Detail: the topic, new or known. Its partitions' streams are created next; then comes `TopicReady`."""
+    Detail: the topic, new or known. Its partitions' streams are created next; then comes
+      `TopicReady`."""
 
     name: str
     id: bytes  # 16 random bytes: a topic of the same name that is created later has another
@@ -519,7 +567,8 @@ class TopicReady(Command, tag=101, frozen=True, gc=False):
 
 
 class TopicDrop(Command, tag=102, frozen=True, gc=False):
-    """Begin to delete a topic, in the meta group. Its name stays taken until `TopicGone`. Level 3."""
+    """Begin to delete a topic, in the meta group. Its name stays taken until `TopicGone`. Level
+    3."""
 
     name: str
     id: bytes
@@ -533,7 +582,8 @@ class TopicGone(Command, tag=103, frozen=True, gc=False):
 
 
 class Bundle(Command, tag=99, frozen=True, gc=False):
-    """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and answered as if it were alone, in order. A
-    batch's place is the entry's place plus its number here. The reply's detail has the replies. Level 3 with a `Produce`."""
+    """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and
+    answered as if it were alone, in order. A batch's place is the entry's place plus its number
+    here. The reply's detail has the replies. Level 3 with a `Produce`."""
 
     commands: list[Append | Produce]

@@ -72,30 +72,43 @@ _UID = attrgetter("uid")
 class Machine:
     """The streams of one group. Only `apply` changes it, in log order.
 
-    Invariants: `streams` and `by_uid` hold the same streams in the same order: creation order, until an evicted stream returns
-    (`disordered`). A stream is in `streams` or in `evicted`. `hot` holds the streams with hot batches, and `hot_bytes` is the sum of
-    their payloads. `retaining` holds the streams with their own retention policy. Each pack in `held` is referenced by a slice entry in
-    an index, a past or an evicted stub; no other pack is. `pack_keys` maps the numbers of these packs to their keys. `changes` names
+    Invariants: `streams` and `by_uid` hold the same streams in the same order: creation order,
+      until an evicted stream returns
+    (`disordered`). A stream is in `streams` or in `evicted`. `hot` holds the streams with hot
+    batches, and `hot_bytes` is the sum of
+    their payloads. `retaining` holds the streams with their own retention policy. Each pack in
+    `held` is referenced by a slice entry in
+    an index, a past or an evicted stub; no other pack is. `pack_keys` maps the numbers of these
+    packs to their keys. `changes` names
     everything changed since `take_changes`, except the small parts that every snapshot contains."""
 
     def __init__(self, group: int, groups: int = 1) -> None:
-        """Create the empty state. `groups` is the number of user groups; a stream's name selects its group."""
+        """Create the empty state. `groups` is the number of user groups; a stream's name selects
+        its group."""
         self.group = group
         self.groups = groups
         self.streams: dict[str, Stream] = {}
         self.by_uid: dict[int, Stream] = {}
-        self.evicted: dict[str, bytes] = {}  # name -> packed `EvictedView`; the full state is in the object store
+        self.evicted: dict[
+            str, bytes
+        ] = {}  # name -> packed `EvictedView`; the full state is in the object store
         self.disordered = False
         self.hot: dict[int, Stream] = {}
         self.hot_bytes = 0
         self.retaining: dict[int, Stream] = {}
         self.outbox: dict[int, tuple[int, Command]] = {}
-        self.unconfirmed: dict[str, int] = {}  # fork attempts whose pin awaits confirmation: attempt -> uid of the source
-        self.attempts: dict[str, None] = {}  # fork attempts that are refused here from now on, oldest first
+        self.unconfirmed: dict[
+            str, int
+        ] = {}  # fork attempts whose pin awaits confirmation: attempt -> uid of the source
+        self.attempts: dict[
+            str, None
+        ] = {}  # fork attempts that are refused here from now on, oldest first
         self.held: dict[str, PackReference] = {}
         self.pack_keys: dict[int, str] = {}  # keys of the held packs, by pack number
         self.packs: dict[str, Pack] = {}  # packs whose home group this is
-        self.released: dict[str, None] = {}  # packs that this group has released and must never hold again, oldest first
+        self.released: dict[
+            str, None
+        ] = {}  # packs that this group has released and must never hold again, oldest first
         self.tables: dict[int, tables.Table] = {}  # meta group only
         self.watches: dict[int, table_watches.Watch] = {}  # tables that a stream group was told of
         self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
@@ -112,7 +125,8 @@ class Machine:
         self.producer_id_counter = 0  # Kafka producer ids that this group has allotted
         self.log_ms = 0  # the largest applied log time; refused commands count too
         self.changes = Changes()
-        self.watched: Container[int] = frozenset()  # uids whose tails somebody follows here; no part of the state
+        # uids whose tails somebody follows here; no part of the state
+        self.watched: Container[int] = frozenset()
         self.effects: list[TailMoved] = []  # on watched streams, since `take_effects`
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
 
@@ -129,7 +143,8 @@ class Machine:
         return effects
 
     def lookup(self, name: str) -> Stream | None:
-        """Return the stream of a canonical name, including soft-deleted and excluding evicted streams."""
+        """Return the stream of a canonical name, including soft-deleted and excluding evicted
+        streams."""
         return self.streams.get(name)
 
     def absent(self, name: str) -> Reply:
@@ -146,23 +161,34 @@ class Machine:
         return sorted(self.streams.values(), key=_UID) if self.disordered else self.streams.values()
 
     def expired(self, stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
-        """Report whether the stream's TTL or Expires-At has passed. A sliding TTL counts from the later of `touched_ms` and the last
-        logged activity."""
+        """Report whether the stream's TTL or Expires-At has passed. A sliding TTL counts from the
+        later of `touched_ms` and the last logged activity."""
         return lifetimes.is_expired(stream, now_ms, touched_ms)
 
     def plan_read(
-        self, stream: Stream, record: int, byte: int, *, bytes_max: int, whole_records: bool, until: tuple[int, int] | None = None
+        self,
+        stream: Stream,
+        record: int,
+        byte: int,
+        *,
+        bytes_max: int,
+        whole_records: bool,
+        until: tuple[int, int] | None = None,
     ) -> ReadPlan | ReadRefused:
         """Plan a page that begins at (record, byte). See `read_plan.plan_read`."""
         index = self.index_of(stream) if until is None else self.whole_index_of(stream)
-        return read_plan.plan_read(stream, index, read_plan.Want(record, byte, bytes_max, whole_records, until))
+        return read_plan.plan_read(
+            stream, index, read_plan.Want(record, byte, bytes_max, whole_records, until)
+        )
 
     def index_of(self, stream: Stream) -> Index:
-        """Return the stream's cold slices in order. The view is valid only until the next command is applied."""
+        """Return the stream's cold slices in order. The view is valid only until the next command
+        is applied."""
         return Index(stream.cold, self.pack_keys)
 
     def whole_index_of(self, stream: Stream) -> Index:
-        """Return the cold slices, preceded by the trimmed slices that forks still need. Records may be missing between the two."""
+        """Return the cold slices, preceded by the trimmed slices that forks still need. Records may
+        be missing between the two."""
         past = trimming.past_of(stream)
         return Index(index.joined(past, stream.cold) if past else stream.cold, self.pack_keys)
 
@@ -173,12 +199,21 @@ class Machine:
             yield stream, stream.hot
 
     def needed_places(self) -> int | None:
-        """Return the lowest journal place that a hot batch still needs, or None if everything is cold."""
-        return min((batch.place for stream in self.hot.values() for batch in stream.hot or ()), default=None)
+        """Return the lowest journal place that a hot batch still needs, or None if everything is
+        cold."""
+        return min(
+            (batch.place for stream in self.hot.values() for batch in stream.hot or ()),
+            default=None,
+        )
 
     def condemned(self, before_ms: int) -> Iterator[str]:
-        """Yield the packs of this home group that every group released by `before_ms`. Delete the object, then log `PackDeleted`."""
-        return (key for key, pack in self.packs.items() if not pack.groups and pack.condemned_ms <= before_ms)
+        """Yield the packs of this home group that every group released by `before_ms`. Delete the
+        object, then log `PackDeleted`."""
+        return (
+            key
+            for key, pack in self.packs.items()
+            if not pack.groups and pack.condemned_ms <= before_ms
+        )
 
     def snapshot(self) -> bytes:
         """Return the state without hot payloads; the same log gives the same bytes."""
@@ -186,7 +221,8 @@ class Machine:
 
     @classmethod
     def restore(cls, data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-        """Decode a snapshot. `read_payload(place, uid)` returns the payload of a hot batch from the journal."""
+        """Decode a snapshot. `read_payload(place, uid)` returns the payload of a hot batch from the
+        journal."""
         return snapshots.decode(cls, data, read_payload)
 
     def take_changes(self) -> Changes:
@@ -197,9 +233,10 @@ class Machine:
     # Changes that rules make outside streams.
 
     def take_slots(self, pack: str, home_group: int, now_ms: int, taken: Iterable[bool]) -> Reply:
-        """Apply a pack that carries parts for several streams of this group. Iterating `taken` applies one part after the other and
-        yields whether it was accepted. The reply's detail lists the accepted positions. A pack that was already released yields none;
-        a pack without a reference here is released."""
+        """Apply a pack that carries parts for several streams of this group. Iterating `taken`
+        applies one part after the other and yields whether it was accepted. The reply's detail
+        lists the accepted positions. A pack that was already released yields none; a pack without a
+        reference here is released."""
         if pack in self.released:
             return Reply(Code.OK, detail=[])
         accepted = [at for at, is_taken in enumerate(taken) if is_taken]
@@ -208,7 +245,8 @@ class Machine:
         return Reply(Code.OK, detail=accepted)
 
     def compact_dicts(self, gone: int) -> None:
-        """Rebuild the stream dicts after `gone` removals if they are mostly empty: a dict never shrinks in place."""
+        """Rebuild the stream dicts after `gone` removals if they are mostly empty: a dict never
+        shrinks in place."""
         self._room = max(self._room, len(self.streams) + gone)
         if self._room > 2 * len(self.streams) + 1024:
             self.streams, self.by_uid = dict(self.streams), dict(self.by_uid)

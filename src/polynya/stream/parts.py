@@ -1,4 +1,5 @@
-"""The parts of commands that have no tag of their own: batches, producers, retention, forks, slices."""
+"""The parts of commands that have no tag of their own: batches, producers, retention, forks,
+slices."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Encoding:
 
 
 class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The stored form of one append. `lengths` is empty for a single record, else packed little-endian u32."""
+    """The stored form of one append. `lengths` is empty for a single record, else packed
+    little-endian u32."""
 
     encoding: int
     records: Count
@@ -34,31 +36,38 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The producer of an append, for exactly-once delivery. `kind` 0 is HTTP, 1 Kafka.
 
-    A Kafka producer's `id` is decimal. Its sequences wrap, so `sequence_last` may be the smaller."""
+    A Kafka producer's `id` is decimal. Its sequences wrap, so `sequence_last` may be the
+    smaller."""
 
     id: str
     epoch: Natural
     sequence: Natural
-    sequence_last: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1  # -1: the same as `sequence`
+    sequence_last: Annotated[
+        int, msgspec.Meta(ge=-1, le=2**63 - 1)
+    ] = -1  # -1: the same as `sequence`
     kind: int = 0
 
 
 class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no bound."""
+    """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no
+    bound."""
 
     age_seconds: int | None = None
     bytes: int | None = None
 
 
 class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The fork point: the fork inherits the source's records before `record`. Part of `Create`, as resolved by the coordinator."""
+    """The fork point: the fork inherits the source's records before `record`. Part of `Create`, as
+    resolved by the coordinator."""
 
     attempt: str  # 128 random bits in hex: the idempotency key of this fork's two-group protocol
     source_name: str
     source_uid: int
     record: int
     byte: int
-    requested_offset: str = ""  # as the client sent it, normalized; compared to detect "same configuration"
+    requested_offset: str = (
+        ""  # as the client sent it, normalized; compared to detect "same configuration"
+    )
     requested_sub_offset: int = 0
     depth: int = 1
     first_record: int = 0  # the source's first kept boundary at pin time, at most the fork point

@@ -1,8 +1,10 @@
-"""The members of the cluster and the placement of replicas: state of the meta group, changed only by its commands.
+"""The members of the cluster and the placement of replicas: state of the meta group, changed only
+by its commands.
 
-A placement has a group's voters and its goal voters (`goal`). The meta group's leader moves the group from one to the other, and then
-reports it (`GroupPlaced`). A node must hold a replica of every group that lists it in either. Each command leaves a complete map
-from which the next leader can continue.
+A placement has a group's voters and its goal voters (`goal`). The meta group's leader moves the
+group from one to the other, and then reports it (`GroupPlaced`). A node must hold a replica of
+every group that lists it in either. Each command leaves a complete map from which the next leader
+can continue.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ META_GROUP = 0
 class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """An immutable version of the cluster map. Each change makes a new one with the next `epoch`.
 
-    Invariants: every node in a placement is in `nodes`, not removed, and no read replica. `first` is in `goal`. A removed node stays in
+    Invariants: every node in a placement is in `nodes`, not removed, and no read replica. `first`
+      is in `goal`. A removed node stays in
     `nodes`, so that its number is never reused."""
 
     epoch: int
@@ -54,7 +57,9 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
     @property
     def members(self) -> tuple[int, ...]:
         """The nodes that belong to the cluster."""
-        return tuple(sorted(number for number, node in self.nodes.items() if node.state != NodeState.REMOVED))
+        return tuple(
+            sorted(number for number, node in self.nodes.items() if node.state != NodeState.REMOVED)
+        )
 
     @property
     def voting(self) -> tuple[int, ...]:
@@ -64,19 +69,29 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
     @property
     def active(self) -> tuple[int, ...]:
         """The voting members that accept new replicas."""
-        return tuple(number for number in self.voting if self.nodes[number].state == NodeState.ACTIVE)
+        return tuple(
+            number for number in self.voting if self.nodes[number].state == NodeState.ACTIVE
+        )
 
     @cached_property
     def readers(self) -> frozenset[int]:
         """The read replicas that must have every group."""
-        return frozenset(number for number, node in self.nodes.items() if node.reader and node.state < NodeState.EMPTYING)
+        return frozenset(
+            number
+            for number, node in self.nodes.items()
+            if node.reader and node.state < NodeState.EMPTYING
+        )
 
     def replicas_of(self, group: int) -> tuple[int, ...]:
-        """Return the nodes that must hold a replica of the group: voters, goal voters and read replicas; for the meta group, all
-        members. Empty if the map does not know the group."""
+        """Return the nodes that must hold a replica of the group: voters, goal voters and read
+        replicas; for the meta group, all members. Empty if the map does not know the group."""
         if group == META_GROUP:
             return self.members
-        return tuple(sorted({*self.placed_on(group), *self.readers})) if self.readers else self.placed_on(group)
+        return (
+            tuple(sorted({*self.placed_on(group), *self.readers}))
+            if self.readers
+            else self.placed_on(group)
+        )
 
     def placed_on(self, group: int) -> tuple[int, ...]:
         """Return the group's voters and goal voters."""
@@ -86,11 +101,19 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
     def learners_of(self, group: int) -> tuple[int, ...]:
         """Return the goal voters that do not vote yet."""
         placement = self.groups.get(group)
-        return () if placement is None else tuple(sorted(set(placement.goal) - set(placement.voters)))
+        return (
+            () if placement is None else tuple(sorted(set(placement.goal) - set(placement.voters)))
+        )
 
     def readers_of(self, group: int) -> tuple[int, ...]:
-        """Return the permanent non-voters. In the meta group these are all members that do not vote, so that every node has this map."""
-        return tuple(sorted((set(self.members) if group == META_GROUP else self.readers) - set(self.placed_on(group))))
+        """Return the permanent non-voters. In the meta group these are all members that do not
+        vote, so that every node has this map."""
+        return tuple(
+            sorted(
+                (set(self.members) if group == META_GROUP else self.readers)
+                - set(self.placed_on(group))
+            )
+        )
 
     def first_of(self, group: int) -> int:
         """Return the group's preferred leader; 0 if the map does not know the group."""
@@ -101,13 +124,16 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
         return [group for group in self.groups if node in self.replicas_of(group)]
 
     def wanted(self, group: int) -> int:
-        """Return the wanted number of voters, limited by the number of nodes. An even count above two is reduced by one: it tolerates no
-        more failures. A node to be emptied keeps replicas that no other node can take over. The meta group may shrink, but never
-        below the user groups."""
+        """Return the wanted number of voters, limited by the number of nodes. An even count above
+        two is reduced by one: it tolerates no more failures. A node to be emptied keeps replicas
+        that no other node can take over. The meta group may shrink, but never below the user
+        groups."""
         wanted = voters_wanted(self.replicas, len(self.voting))
         if group != META_GROUP:
             return wanted
-        able = sum(node.state <= NodeState.DRAINING and not node.reader for node in self.nodes.values())
+        able = sum(
+            node.state <= NodeState.DRAINING and not node.reader for node in self.nodes.values()
+        )
         return max(voters_wanted(META_VOTERS_MAX, able), wanted)
 
     def replica_count(self, node: int) -> int:
@@ -120,14 +146,18 @@ class ClusterMap(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
 
 def voters_wanted(most: int, nodes: int) -> int:
-    """Return the number of voters for at most `most` replicas on `nodes` nodes; even counts above two are reduced by one."""
+    """Return the number of voters for at most `most` replicas on `nodes` nodes; even counts above
+    two are reduced by one."""
     found = min(most, nodes)
     return found - 1 if found > 2 and found % 2 == 0 else found
 
 
-def born(nodes: Iterable[NodeRecord], groups: int, replicas: int, *, everywhere: bool = False) -> ClusterBorn:
-    """Build the first map; equal input gives an equal map on every node. `groups` counts user groups. `everywhere`: all nodes have all
-    groups, as in clusters of the first release with clustering."""
+def born(
+    nodes: Iterable[NodeRecord], groups: int, replicas: int, *, everywhere: bool = False
+) -> ClusterBorn:
+    """Build the first map; equal input gives an equal map on every node. `groups` counts user
+    groups. `everywhere`: all nodes have all groups, as in clusters of the first release with
+    clustering."""
     records = sorted(nodes, key=lambda node: node.id)
     numbers = [node.id for node in records]
     zones = {node.id: node.zone for node in records}
@@ -135,8 +165,12 @@ def born(nodes: Iterable[NodeRecord], groups: int, replicas: int, *, everywhere:
     placements = []
     for group in range(groups + 1):
         most = len(numbers) if everywhere else META_VOTERS_MAX if group == META_GROUP else replicas
-        voters = spread(zones, held, len(numbers) if everywhere else voters_wanted(most, len(numbers)), group)
-        ordered = sorted(voters, key=lambda node: (led[node], (numbers.index(node) - group) % len(numbers)))
+        voters = spread(
+            zones, held, len(numbers) if everywhere else voters_wanted(most, len(numbers)), group
+        )
+        ordered = sorted(
+            voters, key=lambda node: (led[node], (numbers.index(node) - group) % len(numbers))
+        )
         first = numbers[group % len(numbers)] if len(voters) == len(numbers) else ordered[0]
         for node in voters:
             held[node] += 1
@@ -145,18 +179,30 @@ def born(nodes: Iterable[NodeRecord], groups: int, replicas: int, *, everywhere:
     return ClusterBorn(records, placements, min(replicas, REPLICAS_MAX))
 
 
-def spread(zones: Mapping[int, str], held: Mapping[int, float], count: int, turn: int) -> tuple[int, ...]:
-    """Choose `count` nodes, sorted: over as many zones as possible, the least loaded first. `turn` breaks ties."""
+def spread(
+    zones: Mapping[int, str], held: Mapping[int, float], count: int, turn: int
+) -> tuple[int, ...]:
+    """Choose `count` nodes, sorted: over as many zones as possible, the least loaded first. `turn`
+    breaks ties."""
     numbers = sorted(zones)
     chosen: list[int] = []
     while len(chosen) < count:
         taken = [zones[node] for node in chosen]
         left = [node for node in numbers if node not in chosen]
-        chosen.append(min(left, key=lambda node: (taken.count(zones[node]), held[node], (numbers.index(node) - turn) % len(numbers))))
+        chosen.append(
+            min(
+                left,
+                key=lambda node: (
+                    taken.count(zones[node]),
+                    held[node],
+                    (numbers.index(node) - turn) % len(numbers),
+                ),
+            )
+        )
     return tuple(sorted(chosen))
 
 
-# --- the rules of the commands -----------------------------------------------------------------------------------------------------
+# --- the rules of the commands --------------------------------------------------------------------
 
 
 def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
@@ -164,13 +210,18 @@ def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
     if machine.map is not None:
         return Reply(Code.EXISTS)
     nodes = {node.id: node for node in command.nodes}
-    machine.map = ClusterMap(1, command.replicas, nodes, {group: _stamped(each, 1) for group, each in enumerate(command.placements)})
+    machine.map = ClusterMap(
+        1,
+        command.replicas,
+        nodes,
+        {group: _stamped(each, 1) for group, each in enumerate(command.placements)},
+    )
     return Reply(Code.CREATED)
 
 
 def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
-    """Add a node: CREATED, or EXISTS if this node is already a member. `replaces`: a node that leaves and hands its replicas to this
-    one."""
+    """Add a node: CREATED, or EXISTS if this node is already a member. `replaces`: a node that
+    leaves and hands its replicas to this one."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, reader=False)
     now = _before(machine, node)
     if isinstance(now, Reply):
@@ -180,7 +231,10 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
         old = nodes[node.replaces]
         shared = old.peer == node.peer or old.http == node.http
         nodes[old.id] = msgspec.structs.replace(
-            old, state=NodeState.LEAVING, peer="" if shared else old.peer, http="" if shared else old.http
+            old,
+            state=NodeState.LEAVING,
+            peer="" if shared else old.peer,
+            http="" if shared else old.http,
         )
     _change(machine, nodes=nodes, balancing=now.balancing or command.balance)
     return _done(machine, Code.CREATED)
@@ -197,14 +251,19 @@ def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
 
 
 def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
-    """Make a read replica a voting node: OK (also if it is one already), NOT_FOUND, or REFUSED while it is being emptied or leaves."""
+    """Make a read replica a voting node: OK (also if it is one already), NOT_FOUND, or REFUSED
+    while it is being emptied or leaves."""
     found = _member(machine, command.node)
     if isinstance(found, Reply):
         return found
     now, node = found
     if node.state >= NodeState.EMPTYING:
         return Reply(
-            Code.REFUSED, detail=f"node {node.id} is {NodeState.NAMES[node.state]}; run 'polynya cluster uncordon {node.id}' first"
+            Code.REFUSED,
+            detail=(
+                f"node {node.id} is {NodeState.NAMES[node.state]}; run 'polynya cluster uncordon "
+                f"{node.id}' first"
+            ),
         )
     if node.reader:
         nodes = {**now.nodes, node.id: msgspec.structs.replace(node, reader=False)}
@@ -213,21 +272,32 @@ def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
 
 
 def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
-    """Set a node's state: OK, NOT_FOUND, or REFUSED with the reason. Removal is permanent, and requires that no group is placed on the
-    node."""
+    """Set a node's state: OK, NOT_FOUND, or REFUSED with the reason. Removal is permanent, and
+    requires that no group is placed on the node."""
     now = machine.map
     if now is None:
         return _no_map()
     node = now.nodes.get(command.node)
     if node is None or (node.state == NodeState.REMOVED and command.state != NodeState.REMOVED):
-        return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}" + (": it was removed" if node is not None else ""))
+        return Reply(
+            Code.NOT_FOUND,
+            detail=f"there is no node {command.node}"
+            + (": it was removed" if node is not None else ""),
+        )
     if node.state == command.state:
         return _done(machine)
-    if command.state == NodeState.REMOVED and any(command.node in now.placed_on(group) for group in now.groups):
+    if command.state == NodeState.REMOVED and any(
+        command.node in now.placed_on(group) for group in now.groups
+    ):
         return Reply(Code.REFUSED, detail=f"node {command.node} still has replicas")
     if node.state == NodeState.LEAVING and not node.peer and command.state != NodeState.REMOVED:
-        return Reply(Code.REFUSED, detail=f"node {command.node} is replaced by another at its address; it can only leave")
-    _change(machine, nodes={**now.nodes, node.id: msgspec.structs.replace(node, state=command.state)})
+        return Reply(
+            Code.REFUSED,
+            detail=f"node {command.node} is replaced by another at its address; it can only leave",
+        )
+    _change(
+        machine, nodes={**now.nodes, node.id: msgspec.structs.replace(node, state=command.state)}
+    )
     return _done(machine)
 
 
@@ -237,34 +307,58 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
     if isinstance(found, Reply):
         return found
     now, node = found
-    told = msgspec.structs.replace(node, peer=command.peer, http=command.http, zone=command.zone, cores=command.cores, kafka=command.kafka)
+    told = msgspec.structs.replace(
+        node,
+        peer=command.peer,
+        http=command.http,
+        zone=command.zone,
+        cores=command.cores,
+        kafka=command.kafka,
+    )
     if told == node:
         return _done(machine)
-    if any(command.peer == other.peer for other in now.nodes.values() if other.id != node.id and other.state != NodeState.REMOVED):
-        return Reply(Code.REFUSED, detail=f"another node already uses the peer address {command.peer}")
+    if any(
+        command.peer == other.peer
+        for other in now.nodes.values()
+        if other.id != node.id and other.state != NodeState.REMOVED
+    ):
+        return Reply(
+            Code.REFUSED, detail=f"another node already uses the peer address {command.peer}"
+        )
     _change(machine, nodes={**now.nodes, node.id: told})
     return _done(machine)
 
 
 def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
-    """Set a group's goal voters and preferred leader. NOT_YET: the placement changed since `epoch`."""
+    """Set a group's goal voters and preferred leader. NOT_YET: the placement changed since
+    `epoch`."""
     found = _placed(machine, command.group)
     if isinstance(found, Reply):
         return found
     now, before = found
     if command.epoch and command.epoch != before.epoch:
-        return Reply(Code.NOT_YET, detail=f"the placement of group {command.group} changed meanwhile; retry")
+        return Reply(
+            Code.NOT_YET, detail=f"the placement of group {command.group} changed meanwhile; retry"
+        )
     goal = tuple(sorted(set(command.goal)))
     strange = [node for node in goal if node not in now.members]
     if strange or not goal:
         return Reply(
-            Code.REFUSED, detail=f"there is no node {strange[0]}" if strange else "the goal is empty: a group needs at least one voter"
+            Code.REFUSED,
+            detail=f"there is no node {strange[0]}"
+            if strange
+            else "the goal is empty: a group needs at least one voter",
         )
     silent = [node for node in goal if now.nodes[node].reader]
     if silent:
-        return Reply(Code.REFUSED, detail=f"node {silent[0]} is a read replica, and votes in no group")
+        return Reply(
+            Code.REFUSED, detail=f"node {silent[0]} is a read replica, and votes in no group"
+        )
     if command.first not in goal:
-        return Reply(Code.REFUSED, detail=f"node {command.first} has no vote in group {command.group}, and cannot lead it")
+        return Reply(
+            Code.REFUSED,
+            detail=f"node {command.first} has no vote in group {command.group}, and cannot lead it",
+        )
     _place(machine, command.group, Placement(before.voters, goal, command.first))
     return _done(machine)
 
@@ -299,7 +393,8 @@ def _done(machine: Machine, code: int = Code.OK) -> Reply:
 
 
 def _before(machine: Machine, node: NodeRecord) -> ClusterMap | Reply:
-    """Return the map to add the node to, or the reply that ends the command: EXISTS if it is a member, else the refusal."""
+    """Return the map to add the node to, or the reply that ends the command: EXISTS if it is a
+    member, else the refusal."""
     now = machine.map
     if now is None:
         return _no_map()
@@ -327,7 +422,11 @@ def _placed(machine: Machine, group: int) -> tuple[ClusterMap, Placement] | Repl
     if now is None:
         return _no_map()
     before = now.groups.get(group)
-    return Reply(Code.NOT_FOUND, detail=f"there is no group {group}") if before is None else (now, before)
+    return (
+        Reply(Code.NOT_FOUND, detail=f"there is no group {group}")
+        if before is None
+        else (now, before)
+    )
 
 
 def _no_map() -> Reply:
@@ -343,18 +442,27 @@ def _unfit(now: ClusterMap, node: NodeRecord) -> str:
         if known.state == NodeState.REMOVED:
             return f"node {node.id} was removed; node ids are never reused"
         if _is_at(known, node):
-            return f"node {node.id} is already a member, as {'a read replica' if known.reader else 'a voting node'}"
+            return (
+                f"node {node.id} is already a member, as "
+                f"{'a read replica' if known.reader else 'a voting node'}"
+            )
         return f"node {node.id} is already a member, at another address"
     old = now.nodes.get(node.replaces)
     if node.replaces and (old is None or old.state == NodeState.REMOVED):
         return f"node {node.replaces}, which is to be replaced, is not a member of the cluster"
     if old is not None and old.reader:
-        return f"node {old.id} is a read replica: start it on an empty disk, and it copies every group again"
+        return (
+            f"node {old.id} is a read replica: start it on an empty disk, and it copies every "
+            "group again"
+        )
     for other in now.nodes.values():
         if other.state == NodeState.REMOVED or other.id == node.replaces:
             continue
         if node.peer == other.peer or node.http == other.http:
-            return f"node {other.id} already uses {node.peer if node.peer == other.peer else node.http}: choose another address"
+            return (
+                f"node {other.id} already uses "
+                f"{node.peer if node.peer == other.peer else node.http}: choose another address"
+            )
     return ""
 
 
@@ -369,7 +477,9 @@ def _stamped(placement: Placement, epoch: int) -> Placement:
 
 def _place(machine: Machine, group: int, placement: Placement) -> None:
     assert machine.map is not None
-    _change(machine, groups={**machine.map.groups, group: _stamped(placement, machine.map.epoch + 1)})
+    _change(
+        machine, groups={**machine.map.groups, group: _stamped(placement, machine.map.epoch + 1)}
+    )
 
 
 def _change(machine: Machine, **fields: object) -> None:

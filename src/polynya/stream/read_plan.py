@@ -1,11 +1,13 @@
-"""Planning a read: the hot payloads, cold slices and ancestors that make up a page. Copies nothing and does no I/O.
+"""Planning a read: the hot payloads, cold slices and ancestors that make up a page. Copies nothing
+and does no I/O.
 
-A restored history leaves a gap in record numbers (`restore_history`). No page spans one, and a position inside means its end. The bytes
-on both sides are adjacent.
+A restored history leaves a gap in record numbers (`restore_history`). No page spans one, and a
+position inside means its end. The bytes on both sides are adjacent.
 
-The same rules apply to hot batches and, through `cut`, to the batches of a decoded cold slice. If the halves of a token disagree, the
-record number wins. Raw pages may begin and end inside a record, at multiples of 64 KiB from its start. Pages of other encodings hold
-whole records: at least one, even over the limit.
+The same rules apply to hot batches and, through `cut`, to the batches of a decoded cold slice. If
+the halves of a token disagree, the record number wins. Raw pages may begin and end inside a record,
+at multiples of 64 KiB from its start. Pages of other encodings hold whole records: at least one,
+even over the limit.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ _BYTE = attrgetter("byte")
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):
-    """A requested page. `until`: read as if the stream's tail were this boundary, trimmed records included (an ancestor, up to the fork
-    point)."""
+    """A requested page. `until`: read as if the stream's tail were this boundary, trimmed records
+    included (an ancestor, up to the fork point)."""
 
     record: int
     byte: int
@@ -53,14 +55,16 @@ class HotPiece(msgspec.Struct, gc=False):
 
 
 class ColdPiece(msgspec.Struct, gc=False):
-    """A slice to fetch and decode; `cut(batches, want)` then gives its pieces. (record, byte) in `want` may lie inside the slice."""
+    """A slice to fetch and decode; `cut(batches, want)` then gives its pieces. (record, byte) in
+    `want` may lie inside the slice."""
 
     slice: ColdSlice
     want: Want
 
 
 class Inherited(msgspec.Struct, gc=False):
-    """The inherited part of a fork: read the source, by uid, with `until=(to_record, to_byte)`. `record` may be AT_BYTE."""
+    """The inherited part of a fork: read the source, by uid, with `until=(to_record, to_byte)`.
+    `record` may be AT_BYTE."""
 
     source_uid: int
     source_name: str
@@ -71,8 +75,9 @@ class Inherited(msgspec.Struct, gc=False):
 
 
 class ReadPlan(msgspec.Struct, gc=False):
-    """A planned page: its pieces in order, up to (`record`, `byte`) if each is read to its end. A piece that comes back short ends the
-    page there. When the first piece is cold or inherited, the begin is the requested one, and the first span read gives it exactly."""
+    """A planned page: its pieces in order, up to (`record`, `byte`) if each is read to its end. A
+    piece that comes back short ends the page there. When the first piece is cold or inherited, the
+    begin is the requested one, and the first span read gives it exactly."""
 
     pieces: list[HotPiece | ColdPiece | Inherited]
     begin_record: int
@@ -83,7 +88,8 @@ class ReadPlan(msgspec.Struct, gc=False):
 
 
 class ReadRefused(msgspec.Struct, frozen=True, gc=False):
-    """A deterministic refusal: a `Code`, and the relevant boundary (the tail, or the first kept record)."""
+    """A deterministic refusal: a `Code`, and the relevant boundary (the tail, or the first kept
+    record)."""
 
     code: int
     record: int
@@ -91,15 +97,17 @@ class ReadRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused:
-    """Return the pieces of a page of at most `bytes_max` bytes (or one record). `cold` is the stream's index. Refusals:
-    OFFSET_BEYOND_TAIL, TRIMMED."""
+    """Return the pieces of a page of at most `bytes_max` bytes (or one record). `cold` is the
+    stream's index. Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
     tail = want.until or (stream.next_record, stream.next_byte)
     begin = _begin(stream, want, tail)
     if isinstance(begin, ReadRefused):
         return begin
     if want.until is not None and _is_gone(stream, cold, begin):
         return ReadRefused(Code.TRIMMED, stream.first_record, stream.first_byte)
-    record, byte = begin = begin if begin[0] == AT_BYTE else record_gaps.behind(stream, cold.data, begin, tail)
+    record, byte = begin = (
+        begin if begin[0] == AT_BYTE else record_gaps.behind(stream, cold.data, begin, tail)
+    )
     if begin == tail:
         return ReadPlan([], record, byte, record, byte, True)
     hot = stream.hot
@@ -109,13 +117,17 @@ def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused
 
 
 def _is_gone(stream: Stream, cold: Index, at: tuple[int, int]) -> bool:
-    """Report whether an ancestor no longer keeps the data at this position. No fork needs it any more, even if one did at planning time."""
+    """Report whether an ancestor no longer keeps the data at this position. No fork needs it any
+    more, even if one did at planning time."""
     record, byte = at
-    if stream.fork is not None and (byte < stream.fork.byte if record == AT_BYTE else record < stream.fork.record):
+    if stream.fork is not None and (
+        byte < stream.fork.byte if record == AT_BYTE else record < stream.fork.record
+    ):
         return False  # its own source has it
     first = cold[0] if cold else stream.hot[0] if stream.hot else None
     kept = (stream.next_record, stream.next_byte) if first is None else (first.record, first.byte)
-    return byte < kept[1] and (record == AT_BYTE or record < kept[0])  # skipped numbers have no bytes
+    # skipped numbers have no bytes
+    return byte < kept[1] and (record == AT_BYTE or record < kept[0])
 
 
 def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int] | ReadRefused:
@@ -139,12 +151,14 @@ def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int]
 
 
 def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
-    """Plan a page that begins in the inherited part or in cold slices; it may end in hot batches."""
+    """Plan a page that begins in the inherited part or in cold slices; it may end in hot
+    batches."""
     assert want.until is not None
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     record, byte, until = want.record, want.byte, want.until
     left = want.bytes_max
-    # A byte position may resolve to the start of its record, so the bytes before it in its piece count too.
+    # A byte position may resolve to the start of its record, so the bytes before it in its piece
+    # count too.
     moves = record == AT_BYTE and (want.whole_records or stream.encoding != Encoding.BYTES)
     fork = stream.fork
     if fork is not None and (byte < fork.byte if record == AT_BYTE else record < fork.record):
@@ -153,14 +167,20 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         left -= to[1] if moves else max(0, to[1] - byte)
         record, byte = to
     for cold in _cold_from(index, record, byte):
-        if (left <= 0 and pieces) or (record, byte) == until or (record != AT_BYTE and record < cold.record):
+        if (
+            (left <= 0 and pieces)
+            or (record, byte) == until
+            or (record != AT_BYTE and record < cold.record)
+        ):
             break
         to = min((cold.record + cold.records, cold.byte + cold.length), until)
         pieces.append(ColdPiece(cold, Want(record, byte, left, want.whole_records, to)))
         left -= max(0, to[1] - (cold.byte if moves else max(byte, cold.byte)))
         record, byte = to
     if left > 0 and (record, byte) != until and stream.hot and record == stream.hot[0].record:
-        rest = cut(stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces)
+        rest = cut(
+            stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces
+        )
         pieces += rest.pieces
         record, byte = rest.record, rest.byte
     if byte == until[1] and not pieces:  # at most skipped numbers are left
@@ -172,16 +192,21 @@ def _cold_from(index: Index, record: int, byte: int) -> Iterable[ColdSlice]:
     """Return the cold slices from the one that holds the position."""
     if not index or not _reaches(index[-1], record, byte):
         return ()
-    return index.starting(max(0, holding_byte(index.data, byte) if record == AT_BYTE else holding(index.data, record)))
+    return index.starting(
+        max(0, holding_byte(index.data, byte) if record == AT_BYTE else holding(index.data, record))
+    )
 
 
 def _reaches(cold: ColdSlice, record: int, byte: int) -> bool:
-    return byte < cold.byte + cold.length if record == AT_BYTE else record < cold.record + cold.records
+    return (
+        byte < cold.byte + cold.length if record == AT_BYTE else record < cold.record + cold.records
+    )
 
 
 def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadPlan:
-    """Cut the page that begins inside these contiguous batches. `want.until` must be a record boundary, not beyond their end. `empty`:
-    the page has nothing yet, so it gets at least one record (or raw step), even over the limit."""
+    """Cut the page that begins inside these contiguous batches. `want.until` must be a record
+    boundary, not beyond their end. `empty`: the page has nothing yet, so it gets at least one
+    record (or raw step), even over the limit."""
     assert want.until is not None
     to_record, to_byte = want.until
     index, record, byte = locate(batches, want.record, want.byte, whole_records=want.whole_records)
@@ -197,9 +222,17 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
             if record < batch.record and pieces:
                 break
             record = batch.record
-        end = record_gaps.run_end(batches, index, bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1)
-        if end > index and byte == batch.byte:  # add whole batches at once: the fast path of long pages
-            pieces += [HotPiece(whole.record, whole.byte, whole.payload) for whole in batches[index:end]]
+        end = record_gaps.run_end(
+            batches,
+            index,
+            bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1,
+        )
+        if (
+            end > index and byte == batch.byte
+        ):  # add whole batches at once: the fast path of long pages
+            pieces += [
+                HotPiece(whole.record, whole.byte, whole.payload) for whole in batches[index:end]
+            ]
             index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
             left -= batches[end].byte - byte
             byte = batches[end].byte
@@ -208,10 +241,14 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         begin_in, end_in = byte - batch.byte, min(len(payload), to_byte - batch.byte)
         cut_in = end_in
         if end_in - begin_in > left:
-            cut_in = _fit(batch, begin_in, end_in, Want(record, byte, left, want.whole_records), empty)
+            cut_in = _fit(
+                batch, begin_in, end_in, Want(record, byte, left, want.whole_records), empty
+            )
             if cut_in == begin_in:
                 break
-        part = payload if cut_in - begin_in == len(payload) else memoryview(payload)[begin_in:cut_in]
+        part = (
+            payload if cut_in - begin_in == len(payload) else memoryview(payload)[begin_in:cut_in]
+        )
         pieces.append(HotPiece(record, byte, part))
         left -= cut_in - begin_in
         empty = False
@@ -226,8 +263,11 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     return ReadPlan(pieces, *begin, record, byte, record == to_record)
 
 
-def locate(batches: Sequence[HotBatch], record: int, byte: int, *, whole_records: bool) -> tuple[int, int, int]:
-    """Return (index of the batch, record, byte) where a page from this token begins. For AT_BYTE, raw streams begin at the exact byte."""
+def locate(
+    batches: Sequence[HotBatch], record: int, byte: int, *, whole_records: bool
+) -> tuple[int, int, int]:
+    """Return (index of the batch, record, byte) where a page from this token begins. For AT_BYTE,
+    raw streams begin at the exact byte."""
     if record == AT_BYTE:
         index = bisect_right(batches, byte, key=_BYTE) - 1
         batch = batches[index]
@@ -241,14 +281,24 @@ def locate(batches: Sequence[HotBatch], record: int, byte: int, *, whole_records
     if begin_in == 0 and not batch.lengths:
         record = batch.record
     inner = byte - batch.byte - begin_in
-    if batch.encoding != Encoding.BYTES or whole_records or not 0 < inner < length or inner % RAW_STEP_BYTES:
+    if (
+        batch.encoding != Encoding.BYTES
+        or whole_records
+        or not 0 < inner < length
+        or inner % RAW_STEP_BYTES
+    ):
         inner = 0
     return index, record, batch.byte + begin_in + inner
 
 
 def record_lengths(batch: HotBatch) -> Sequence[int]:
-    """Return the byte lengths of a batch's records; a single number if the batch has no record lengths."""
-    return unpack(f"<{len(batch.lengths) // 4}I", batch.lengths) if batch.lengths else (len(batch.payload),)
+    """Return the byte lengths of a batch's records; a single number if the batch has no record
+    lengths."""
+    return (
+        unpack(f"<{len(batch.lengths) // 4}I", batch.lengths)
+        if batch.lengths
+        else (len(batch.payload),)
+    )
 
 
 def _span_of(batch: HotBatch, record: int) -> tuple[int, int]:
@@ -270,7 +320,8 @@ def _record_at(batch: HotBatch, inner: int) -> tuple[int, int]:
 
 
 def _fit(batch: HotBatch, begin_in: int, end_in: int, want: Want, empty: bool) -> int:
-    """Return the end, in this batch, of a page with `want.bytes_max` bytes left, which are fewer than the rest of the batch."""
+    """Return the end, in this batch, of a page with `want.bytes_max` bytes left, which are fewer
+    than the rest of the batch."""
     limit = begin_in + want.bytes_max
     ends = [end for end in accumulate(record_lengths(batch)) if begin_in < end <= end_in]
     fitting = bisect_right(ends, limit)
@@ -282,6 +333,8 @@ def _fit(batch: HotBatch, begin_in: int, end_in: int, want: Want, empty: bool) -
         if step > begin_in:
             return step
         if empty:
-            next_step = ((begin_in - record_begin) // RAW_STEP_BYTES + 1) * RAW_STEP_BYTES + record_begin
+            next_step = (
+                (begin_in - record_begin) // RAW_STEP_BYTES + 1
+            ) * RAW_STEP_BYTES + record_begin
             return min(next_step, ends[0])
     return ends[0] if empty else begin_in

@@ -1,4 +1,5 @@
-"""Replies to commands. Refusals are values with a code; the HTTP front end maps codes to statuses."""
+"""Replies to commands. Refusals are values with a code; the HTTP front end maps codes to
+statuses."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import msgspec
 
 
 class Code(enum.IntEnum):
-    """The outcome of a command. Below 20: applied now or before. From 20: refused, and nothing changed."""
+    """The outcome of a command. Below 20: applied now or before. From 20: refused, and nothing
+    changed."""
 
     OK = 0  # applied
     DUPLICATE = 1  # a producer's retry: applied before
@@ -34,18 +36,22 @@ class Code(enum.IntEnum):
     ATTEMPT_REFUSED = 34
     ATTEMPT_PENDING = 35  # another fork of the deleted name is unconfirmed: wait for its outcome
     TRIMMED = 36  # before the first kept record
-    MEMORY_PRESSURE = 37  # too much unflushed data: retry later; `detail`: True if the object store is full
+    # too much unflushed data: retry later; `detail`: True if the object store is full
+    MEMORY_PRESSURE = 37
     ACTIVE = 38  # expire: the stream saw newer activity
     NOT_YET = 39  # the precondition of an internal step does not hold yet
     DISK_FULL = 40  # the journal's disk is full; reads continue
-    FENCED = 41  # a wake of an earlier generation, or an event that the subscription's state does not allow
+    # a wake of an earlier generation, or an event that the subscription's state does not allow
+    FENCED = 41
     HELD = 42  # another worker holds the lease
     TOO_MANY = 43  # the limit of subscriptions, or of their streams
-    APPEND_EXCEEDS_MEMORY_LIMIT = 44  # more than may ever be hot at once; the reply's `byte` is that bound
+    # more than may ever be hot at once; the reply's `byte` is that bound
+    APPEND_EXCEEDS_MEMORY_LIMIT = 44
     REFUSED = 45  # the change does not fit the cluster map: `detail` says why
     EVICTED = 46  # the state of a stream is in the object store: `Return` it, then retry
     TOO_LARGE = 47  # more bytes than one append may have
-    DUPLICATE_SEQUENCE = 49  # a Kafka batch older than the kept receipts: applied before, at a record that is not known
+    # a Kafka batch older than the kept receipts: applied before, at a record that is not known
+    DUPLICATE_SEQUENCE = 49
     STREAM_FAULTED = 48  # the stream's data is damaged, and the stream is quarantined
 
 
@@ -66,4 +72,5 @@ class Reply(msgspec.Struct, array_like=True, gc=False):
 
 
 Done = Callable[[Reply | BaseException], None]
-"""Called once with a command's outcome: the reply, or the error if the command failed or its outcome is unknown."""
+"""Called once with a command's outcome: the reply, or the error if the command failed or its
+outcome is unknown."""

@@ -1,8 +1,10 @@
-"""Validation of commands that decode but carry impossible values: numbers out of range, or lengths that do not match the payload. Pure.
+"""Validation of commands that decode but carry impossible values: numbers out of range, or lengths
+that do not match the payload. Pure.
 
-The leader rejects such a command before it proposes it, and a follower before it accepts the entry (docs/decisions/0022). Once
-committed, it would crash every member that applies it. The bounds are wide: they admit every command that any release has proposed,
-including client requests that a rule then refused. Entries of a member's own journal are not checked.
+The leader rejects such a command before it proposes it, and a follower before it accepts the entry
+(docs/decisions/0022). Once committed, it would crash every member that applies it. The bounds are
+wide: they admit every command that any release has proposed, including client requests that a rule
+then refused. Entries of a member's own journal are not checked.
 """
 
 from __future__ import annotations
@@ -113,7 +115,10 @@ SPANS: dict[type, dict[str, Span]] = {
     Producer: {"epoch": _WIDE, "sequence": _WIDE, "sequence_last": (-1, 2**63 - 1), "kind": (0, 1)},
     Retention: {"age_seconds": _AMOUNT, "bytes": _AMOUNT},
     Fork: {
-        "source_uid": (0, (GROUPS_MAX + 1 << 48) - 1),  # its upper bits name the group that receives a message
+        "source_uid": (
+            0,
+            (GROUPS_MAX + 1 << 48) - 1,
+        ),  # its upper bits name the group that receives a message
         "record": _COUNTER,
         "byte": _COUNTER,
         "requested_sub_offset": _WIDE,
@@ -131,7 +136,12 @@ SPANS: dict[type, dict[str, Span]] = {
         "crc": _WORD,
         "time_ms": _TIME,
     },
-    Create: {"now_ms": _TIME, "encoding": _ENCODING, "ttl_seconds": _AMOUNT, "expires_at_ms": _DATE},
+    Create: {
+        "now_ms": _TIME,
+        "encoding": _ENCODING,
+        "ttl_seconds": _AMOUNT,
+        "expires_at_ms": _DATE,
+    },
     Append: {"now_ms": _TIME, "incarnation": _WIDE},
     Produce: {"now_ms": _TIME, "uid": _WIDE},
     ProducerIds: {"count": (1, PRODUCER_IDS_MAX), "now_ms": _TIME},
@@ -156,14 +166,26 @@ SPANS: dict[type, dict[str, Span]] = {
     SubscriptionStreams: {"now_ms": _TIME},
     SubscriptionDelete: {"now_ms": _TIME},
     SubscriptionLinked: {"uid": _WIDE, "revision": _COUNTER},
-    SubscriptionEvent: {"uid": _WIDE, "event": (0, 255), "now_ms": _TIME, "generation": _ANY, "until_ms": _TIME},
+    SubscriptionEvent: {
+        "uid": _WIDE,
+        "event": (0, 255),
+        "now_ms": _TIME,
+        "generation": _ANY,
+        "until_ms": _TIME,
+    },
     LinkSubscription: {"uid": _WIDE, "revision": _COUNTER},
     UnlinkSubscription: {"uid": _WIDE},
     AckLinks: {"uid": _WIDE},
     TableCreate: {"now_ms": _TIME},
     TableOpen: {"table": _ANY, "now_ms": _TIME},
     TablePlanned: {"table": _ANY, "job": _ANY},
-    TableCommit: {"table": _ANY, "job": _ANY, "rows": _AMOUNT, "dlq_rows": _AMOUNT, "now_ms": _TIME},
+    TableCommit: {
+        "table": _ANY,
+        "job": _ANY,
+        "rows": _AMOUNT,
+        "dlq_rows": _AMOUNT,
+        "now_ms": _TIME,
+    },
     TableAbandon: {"table": _ANY, "job": _ANY},
     ClaimRanges: {"table": _WIDE, "job": _COUNTER, "committed": _COUNTER, "bytes_max": _ANY},
     TableMake: {"now_ms": _TIME},
@@ -171,7 +193,12 @@ SPANS: dict[type, dict[str, Span]] = {
     TableRetry: {"table": _ANY, "now_ms": _TIME},
     WatchStreams: {"table": _WIDE, "now_ms": _TIME},
     BucketRetention: {"now_ms": _TIME},
-    NodeRecord: {"id": (1, NODE_NUMBER_MAX), "cores": _NODE, "state": (NodeState.ACTIVE, NodeState.REMOVED), "replaces": _NODE},
+    NodeRecord: {
+        "id": (1, NODE_NUMBER_MAX),
+        "cores": _NODE,
+        "state": (NodeState.ACTIVE, NodeState.REMOVED),
+        "replaces": _NODE,
+    },
     Placement: {"first": (1, NODE_NUMBER_MAX), "epoch": _COUNTER},
     ClusterBorn: {"replicas": _REPLICAS},
     NodeSet: {"node": _NODE, "state": (NodeState.ACTIVE, NodeState.REMOVED)},
@@ -203,14 +230,18 @@ def fault_of(command: Command) -> str:
         return "" if _is_plain(command) else _told(command)
     if type(command) is Bundle:
         if not 1 <= len(command.commands) <= BUNDLE_COMMANDS_MAX:
-            return f"the bundle has {len(command.commands)} commands; expected 1 to {BUNDLE_COMMANDS_MAX}"
+            return (
+                f"the bundle has {len(command.commands)} commands; expected 1 to "
+                f"{BUNDLE_COMMANDS_MAX}"
+            )
         return next((fault for fault in map(fault_of, command.commands) if fault), "")
     return _told(command)
 
 
 def _is_plain(command: Append) -> bool:
-    """Report whether the append is of the common form, for which `_told` finds no fault. Appends are the hot path of leaders and
-    followers. A right shift leaves 0 if the number fits its bits, and a non-zero value if it is larger or negative."""
+    """Report whether the append is of the common form, for which `_told` finds no fault. Appends
+    are the hot path of leaders and followers. A right shift leaves 0 if the number fits its bits,
+    and a non-zero value if it is larger or negative."""
     batch, producer = command.batch, command.producer
     numbers = command.incarnation
     if producer is not None:
@@ -221,16 +252,24 @@ def _is_plain(command: Append) -> bool:
         return False
     if batch is None:
         return True
-    if batch.crc >> 32 or batch.encoding >> 1 or batch.compression or batch.flags or batch.record_time_ms_max:
+    if (
+        batch.crc >> 32
+        or batch.encoding >> 1
+        or batch.compression
+        or batch.flags
+        or batch.record_time_ms_max
+    ):
         return False
     return _fits(batch) if batch.lengths else batch.records == 1
 
 
 def _fits(batch: Batch) -> bool:
-    """Report whether the lengths match the records in the payload. Byte streams have lengths too: a fork can begin with part of a
-    record, then a body."""
+    """Report whether the lengths match the records in the payload. Byte streams have lengths too: a
+    fork can begin with part of a record, then a body."""
     lengths = batch.lengths
-    return len(lengths) == 4 * batch.records and sum(memoryview(lengths).cast("I")) == len(batch.payload)
+    return len(lengths) == 4 * batch.records and sum(memoryview(lengths).cast("I")) == len(
+        batch.payload
+    )
 
 
 def _told(value: Any) -> str:
@@ -259,15 +298,24 @@ def _rows(kind: type, rows: list[tuple[Any, ...]]) -> str:
 
 def _first(values: Any) -> str:
     """Return the first fault of several structs; None values are skipped."""
-    return next((fault for fault in (_told(value) for value in values if value is not None) if fault), "")
+    return next(
+        (fault for fault in (_told(value) for value in values if value is not None) if fault), ""
+    )
 
 
 def _batch(batch: Batch) -> str:
     if batch.encoding == Encoding.KAFKA:
-        return "a Kafka batch has record lengths or no payload" if batch.lengths or not batch.payload else ""
+        return (
+            "a Kafka batch has record lengths or no payload"
+            if batch.lengths or not batch.payload
+            else ""
+        )
     if (batch.records == 1 and not batch.lengths) or _fits(batch):
         return ""
-    return f"the record lengths of a batch do not match its {batch.records} records and {len(batch.payload)} bytes of payload"
+    return (
+        f"the record lengths of a batch do not match its {batch.records} records and "
+        f"{len(batch.payload)} bytes of payload"
+    )
 
 
 def _append(command: Append) -> str:
@@ -299,32 +347,49 @@ def _counts(producer: Producer, records: int) -> bool:
 
 def _producer(producer: Producer) -> str:
     if producer.kind == 0 and -1 < producer.sequence_last < producer.sequence:
-        return f"the last producer sequence {producer.sequence_last} is below the first, {producer.sequence}"
+        return (
+            f"the last producer sequence {producer.sequence_last} is below the first, "
+            f"{producer.sequence}"
+        )
     return ""
 
 
 def _create(command: Create) -> str:
     if command.batch is not None and command.batch.encoding != command.encoding:
-        return f"the stream has encoding {command.encoding}, but its first batch has encoding {command.batch.encoding}"
+        return (
+            f"the stream has encoding {command.encoding}, but its first batch has encoding "
+            f"{command.batch.encoding}"
+        )
     if not 0 < len(command.name.encode("utf-8", "surrogatepass")) <= PATH_BYTES_MAX:
-        return f"the stream name has {len(command.name)} characters; a name has 1 to {PATH_BYTES_MAX} bytes"
+        return (
+            f"the stream name has {len(command.name)} characters; a name has 1 to "
+            f"{PATH_BYTES_MAX} bytes"
+        )
     return _first((command.batch, command.producer, command.fork, command.retention))
 
 
 def _fork(fork: Fork) -> str:
     if fork.first_record > fork.record:
-        return f"the fork point is record {fork.record}, but the first inherited record is {fork.first_record}"
+        return (
+            f"the fork point is record {fork.record}, but the first inherited record is "
+            f"{fork.first_record}"
+        )
     return ""
 
 
 def _written(command: PackWritten) -> str:
     strange = [group for group in command.groups if not _GROUP[0] <= group <= _GROUP[1]]
-    return f"the pack names group {strange[0]}; group numbers go up to {GROUPS_MAX}" if strange else ""
+    return (
+        f"the pack names group {strange[0]}; group numbers go up to {GROUPS_MAX}" if strange else ""
+    )
 
 
 def _level(command: SetLevel) -> str:
     if not 1 <= command.level <= levels.LEVEL:
-        return f"the command sets level {command.level}; this release supports levels up to {levels.LEVEL}"
+        return (
+            f"the command sets level {command.level}; this release supports levels up to "
+            f"{levels.LEVEL}"
+        )
     return ""
 
 
@@ -337,7 +402,8 @@ def _announced(command: NodeAnnounce) -> str:
 
 
 def _place_of(peer: str) -> str:
-    """Return the fault of a node's peer address, or "". An empty address is valid: nodes do not connect to it."""
+    """Return the fault of a node's peer address, or "". An empty address is valid: nodes do not
+    connect to it."""
     if not peer:
         return ""
     host, _, port = peer.rpartition(":")
@@ -353,8 +419,15 @@ def _placement(placement: Placement) -> str:
 
 
 def _nodes(voters: tuple[int, ...]) -> str:
-    if not voters or len(set(voters)) != len(voters) or not all(1 <= node <= NODE_NUMBER_MAX for node in voters):
-        return f"{voters} is not a valid voter set: it needs distinct node ids from 1 to {NODE_NUMBER_MAX}"
+    if (
+        not voters
+        or len(set(voters)) != len(voters)
+        or not all(1 <= node <= NODE_NUMBER_MAX for node in voters)
+    ):
+        return (
+            f"{voters} is not a valid voter set: it needs distinct node ids from 1 to "
+            f"{NODE_NUMBER_MAX}"
+        )
     return ""
 
 
@@ -363,10 +436,18 @@ def _born(command: ClusterBorn) -> str:
     if not numbers or len(set(numbers)) != len(numbers):
         return f"the first cluster map needs distinct nodes; it has {numbers}"
     if not 1 <= len(command.placements) <= GROUPS_MAX + 1:
-        return f"the first cluster map has {len(command.placements)} groups; expected 1 to {GROUPS_MAX + 1}"
-    strange = {node for each in command.placements for node in (*each.voters, *each.goal)} - set(numbers)
+        return (
+            f"the first cluster map has {len(command.placements)} groups; expected 1 to "
+            f"{GROUPS_MAX + 1}"
+        )
+    strange = {node for each in command.placements for node in (*each.voters, *each.goal)} - set(
+        numbers
+    )
     if strange:
-        return f"the first cluster map places groups on node {min(strange)}, which is not in its node list"
+        return (
+            f"the first cluster map places groups on node {min(strange)}, which is not in its "
+            "node list"
+        )
     return _first(command.nodes) or _first(command.placements)
 
 
@@ -381,7 +462,10 @@ def _prefixes(prefixes: list[str]) -> str:
 
 def _scope(command: MetaChange) -> str:
     if not command.scope or "/" in command.scope:
-        return f"'{command.scope[:100]}' is not a valid settings scope: a scope is a non-empty word without a slash"
+        return (
+            f"'{command.scope[:100]}' is not a valid settings scope: a scope is a non-empty word "
+            "without a slash"
+        )
     return "" if all(key for key, _ in command.changes) else "a setting has an empty key"
 
 

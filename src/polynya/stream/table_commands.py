@@ -21,7 +21,8 @@ class TableMake(Command, tag=66, frozen=True, gc=False):
 
 
 class TableFail(Command, tag=67, frozen=True, gc=False):
-    """Count failures of ranges of a table's open job in the meta group, and abandon the job. Level 3.
+    """Count failures of ranges of a table's open job in the meta group, and abandon the job. Level
+    3.
 
     `ranges`: (uid, stream, record, end, pack, offset, reason). The stream's name is canonical.
     """

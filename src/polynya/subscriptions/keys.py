@@ -1,4 +1,5 @@
-"""Signing key of the cluster (Ed25519, kept in the meta group), its JWK Set, webhook signatures, and worker tokens."""
+"""Signing key of the cluster (Ed25519, kept in the meta group), its JWK Set, webhook signatures,
+and worker tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
 
 KEY_NAME = "webhook-signing-key"
-TOKEN_MS = 7 * 24 * 3600 * 1000  # outlives any lease that is renewed; the generation in the token fences it
+# outlives any lease that is renewed; the generation in the token fences it
+TOKEN_MS = 7 * 24 * 3600 * 1000
 
 
 class Caller(Protocol):
@@ -24,7 +26,8 @@ class Caller(Protocol):
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
-    """The content of a worker token: the wake and the subscription incarnation that it was issued for."""
+    """The content of a worker token: the wake and the subscription incarnation that it was issued
+    for."""
 
     id: str
     uid: int
@@ -43,10 +46,18 @@ class Signer:
         x = _text(self._private.public_key().public_bytes_raw())
         thumbprint = f'{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}'  # RFC 7638
         self.kid = "ds_" + _text(hashlib.sha256(thumbprint.encode()).digest())
-        self.jwk = {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": self.kid, "use": "sig", "alg": "EdDSA"}
+        self.jwk = {
+            "kty": "OKP",
+            "crv": "Ed25519",
+            "x": x,
+            "kid": self.kid,
+            "use": "sig",
+            "alg": "EdDSA",
+        }
 
     def signature(self, body: bytes) -> str:
-        """Return the value of `Webhook-Signature`. It uses wall clock time, because the receiver compares it with its own clock."""
+        """Return the value of `Webhook-Signature`. It uses wall clock time, because the receiver
+        compares it with its own clock."""
         seconds = int(time.time())
         signed = self._private.sign(b"%d." % seconds + body)
         return f"t={seconds},kid={self.kid},ed25519={_text(signed)}"
@@ -60,7 +71,9 @@ class Signer:
         payload, _, tag = token.partition(".")
         try:
             said = urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
-            if not hmac.compare_digest(_text(hmac.digest(self._token_key, said, "sha256")).encode(), tag.encode()):
+            if not hmac.compare_digest(
+                _text(hmac.digest(self._token_key, said, "sha256")).encode(), tag.encode()
+            ):
                 return None
             return msgspec.json.decode(said, type=Token)
         except (ValueError, msgspec.DecodeError):
@@ -68,7 +81,8 @@ class Signer:
 
 
 class Keys:
-    """The cluster's signing key. It is created on first use; the first writer to the log sets it for the cluster."""
+    """The cluster's signing key. It is created on first use; the first writer to the log sets it
+    for the cluster."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -12,7 +12,12 @@ from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
 from polynya.service.routing.service import NodeService
-from polynya.stream.commands import AckLinks, LinkSubscription, SubscriptionLinked, UnlinkSubscription
+from polynya.stream.commands import (
+    AckLinks,
+    LinkSubscription,
+    SubscriptionLinked,
+    UnlinkSubscription,
+)
 from polynya.stream.replies import Code
 from polynya.stream.state.record_gaps import JUMP
 from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
@@ -33,17 +38,20 @@ class SubscriptionLinks:
         service.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
 
     async def tell(self, home: int, subscription: Subscription) -> bool:
-        """Register the subscription's present streams in every group, then confirm that to its home. Return False if that incarnation was
-        deleted."""
+        """Register the subscription's present streams in every group, then confirm that to its
+        home. Return False if that incarnation was deleted."""
         service, revision = self._service, subscription.revision
         names: dict[int, list[str]] = {group: [] for group in range(1, service.groups + 1)}
         for name in subscription.streams:
             names[service.group_of(name)].append(name)
         key, uid, config = subscription.id, subscription.uid, subscription.config
         commands = {
-            group: LinkSubscription(key, uid, revision, config.pattern, config.wake_stream, streams) for group, streams in names.items()
+            group: LinkSubscription(key, uid, revision, config.pattern, config.wake_stream, streams)
+            for group, streams in names.items()
         }
-        replies = await asyncio.gather(*(service.call(group, command) for group, command in commands.items()))
+        replies = await asyncio.gather(
+            *(service.call(group, command) for group, command in commands.items())
+        )
         if any(reply.code == Code.DISK_FULL for reply in replies):
             raise Unavailable("the subscription cannot be registered: the journal's disk is full")
         if any(reply.code != Code.OK for reply in replies):
@@ -53,19 +61,34 @@ class SubscriptionLinks:
     async def untell(self, home: int, key: str, uid: int) -> None:
         """Remove a deleted incarnation from every group, then from its home."""
         service = self._service
-        replies = await asyncio.gather(*(service.call(group, UnlinkSubscription(key, uid)) for group in range(1, service.groups + 1)))
+        replies = await asyncio.gather(
+            *(
+                service.call(group, UnlinkSubscription(key, uid))
+                for group in range(1, service.groups + 1)
+            )
+        )
         if all(reply.code == Code.OK for reply in replies):
             await service.call(home, SubscriptionLinked(key, uid, 0))
 
-    async def oldest(self, subscription: Subscription, limit: int = SUBSCRIPTION_LINKS_SHOWN, *, whole: bool = True) -> list[LinkInfo]:
-        """Return at most `limit` links: pending ones first, the longest waiting first in each group, then others.
+    async def oldest(
+        self,
+        subscription: Subscription,
+        limit: int = SUBSCRIPTION_LINKS_SHOWN,
+        *,
+        whole: bool = True,
+    ) -> list[LinkInfo]:
+        """Return at most `limit` links: pending ones first, the longest waiting first in each
+        group, then others.
 
-        Groups without a leader are skipped while other groups have pending links; they report theirs after the election. Without any
-        pending link, `whole` requires those groups too and raises Unavailable; otherwise they stay skipped."""
+        Groups without a leader are skipped while other groups have pending links; they report
+        theirs after the election. Without any pending link, `whole` requires those groups too and
+        raises Unavailable; otherwise they stay skipped."""
         question, groups = LinksQuery(subscription.id, subscription.uid, limit), self._groups
         leaderless = self._service.leaderless(groups)
         missing: list[int] = []
-        found = await self._ask(question, [group for group in groups if group not in leaderless], missing)
+        found = await self._ask(
+            question, [group for group in groups if group not in leaderless], missing
+        )
         if whole and not any(info.pending for info in found):
             if missing:
                 raise Unavailable(f"no replica of group {missing[0]} responded; retry")
@@ -73,11 +96,19 @@ class SubscriptionLinks:
         found.sort(key=lambda info: not info.pending)
         return found[:limit]
 
-    async def page(self, subscription: Subscription, after: str, limit: int, *, whole: bool = True) -> list[LinkInfo]:
-        """Return links sorted by spelled name, those after `after`. With `whole` False, groups without a leader are skipped."""
-        question, groups = LinksQuery(subscription.id, subscription.uid, limit, after=after), self._groups
+    async def page(
+        self, subscription: Subscription, after: str, limit: int, *, whole: bool = True
+    ) -> list[LinkInfo]:
+        """Return links sorted by spelled name, those after `after`. With `whole` False, groups
+        without a leader are skipped."""
+        question, groups = (
+            LinksQuery(subscription.id, subscription.uid, limit, after=after),
+            self._groups,
+        )
         leaderless = [] if whole else self._service.leaderless(groups)
-        found = await self._ask(question, [group for group in groups if group not in leaderless], None if whole else [])
+        found = await self._ask(
+            question, [group for group in groups if group not in leaderless], None if whole else []
+        )
         found.sort(key=lambda info: spelled_name(info.name))
         return found[:limit]
 
@@ -89,21 +120,33 @@ class SubscriptionLinks:
         question = LinksQuery(subscription.id, subscription.uid, len(names), names=names)
         found = await self._ask(question, sorted(set(map(self._service.group_of, names))))
         links = {info.name: info for info in found}
-        await self.advance(subscription, [_judged(links.get(name), name, offset) for name, offset in acks])
+        await self.advance(
+            subscription, [_judged(links.get(name), name, offset) for name, offset in acks]
+        )
 
-    async def advance(self, subscription: Subscription, acks: list[tuple[str, int, int, int]]) -> None:
-        """Advance the cursors by `acks`: (name, uid of the stream, record, byte). Deleted links are skipped. Raises Unavailable if no
-        cursor has moved, OutcomeUnknown if some may have."""
+    async def advance(
+        self, subscription: Subscription, acks: list[tuple[str, int, int, int]]
+    ) -> None:
+        """Advance the cursors by `acks`: (name, uid of the stream, record, byte). Deleted links are
+        skipped. Raises Unavailable if no cursor has moved, OutcomeUnknown if some may have."""
         service = self._service
         groups: dict[int, list[tuple[str, int, int, int]]] = {}
         for ack in acks:
             if ack[1]:
                 groups.setdefault(service.group_of(ack[0]), []).append(ack)
-        commands = ((group, AckLinks(subscription.id, subscription.uid, part)) for group, part in groups.items())
-        outcomes = await asyncio.gather(*(service.call(group, command) for group, command in commands), return_exceptions=True)
+        commands = (
+            (group, AckLinks(subscription.id, subscription.uid, part))
+            for group, part in groups.items()
+        )
+        outcomes = await asyncio.gather(
+            *(service.call(group, command) for group, command in commands), return_exceptions=True
+        )
         faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if faults and len(faults) < len(outcomes):
-            raise OutcomeUnknown(f"some cursors have advanced, others have not ({faults[0]}); repeat the acknowledgement")
+            raise OutcomeUnknown(
+                f"some cursors have advanced, others have not ({faults[0]}); repeat the "
+                "acknowledgement"
+            )
         if faults:
             raise faults[0]
 
@@ -111,13 +154,17 @@ class SubscriptionLinks:
     def _groups(self) -> range:
         return range(1, self._service.groups + 1)
 
-    async def _ask(self, question: LinksQuery, groups: Iterable[int], missing: list[int] | None = None) -> list[LinkInfo]:
+    async def _ask(
+        self, question: LinksQuery, groups: Iterable[int], missing: list[int] | None = None
+    ) -> list[LinkInfo]:
         """Query some groups. `missing`: see `of_groups`."""
 
         def of(groups: list[int]) -> LinksQuery:
             return structs.replace(question, groups=tuple(groups))
 
-        parts = await self._service.of_groups(groups, messages.LINKS, of, self._answer, missing=missing)
+        parts = await self._service.of_groups(
+            groups, messages.LINKS, of, self._answer, missing=missing
+        )
         return [info for part in parts for info in part]
 
     async def _answer(self, question: LinksQuery) -> list[LinkInfo]:
@@ -127,7 +174,9 @@ class SubscriptionLinks:
         key, uid, limit = question.id, question.uid, question.limit
         for machine in map(local.here, question.groups):
             if question.names is not None:
-                here = [name for name in question.names if self._service.group_of(name) == machine.group]
+                here = [
+                    name for name in question.names if self._service.group_of(name) == machine.group
+                ]
                 found += named_links(machine, key, uid, here)
             elif question.after is not None:
                 found += page_of_links(machine, key, uid, question.after, limit)
@@ -137,17 +186,24 @@ class SubscriptionLinks:
 
 
 def _judged(link: LinkInfo | None, name: str, offset: str) -> tuple[str, int, int, int]:
-    """Validate an acknowledgement and return it as the command needs it. The tail's record number with a larger byte means the tail. So
-    does a position that only skipped record numbers separate from the tail."""
+    """Validate an acknowledgement and return it as the command needs it. The tail's record number
+    with a larger byte means the tail. So does a position that only skipped record numbers separate
+    from the tail."""
     if link is None:
         raise BadAck(f"'{name}' is not a stream of this subscription")
     token = parse_token(offset)
     if token is None:
-        raise BadAck(f"'{offset}' is not an offset returned by a stream" if offset != "-1" else "an acknowledged offset cannot be -1")
+        raise BadAck(
+            f"'{offset}' is not an offset returned by a stream"
+            if offset != "-1"
+            else "an acknowledged offset cannot be -1"
+        )
     if token[0] > link.tail_record:
         raise BadAck(f"offset {offset} lies beyond the tail of '{spelled_name(name)}'")
     if token < (link.record, link.byte):
-        raise BadAck(f"offset {offset} of '{spelled_name(name)}' lies before the acknowledged offset")
+        raise BadAck(
+            f"offset {offset} of '{spelled_name(name)}' lies before the acknowledged offset"
+        )
     if token[1] == link.tail_byte and link.tail_record - token[0] >= JUMP:
         token = (link.tail_record, link.tail_byte)
     return (name, link.stream_uid, *token)

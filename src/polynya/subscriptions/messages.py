@@ -16,7 +16,8 @@ LIST = 43
 
 
 class Operation(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A user's request about one subscription. `base_url` is that of the request; URLs in the response are built from it."""
+    """A user's request about one subscription. `base_url` is that of the request; URLs in the
+    response are built from it."""
 
     id: str
     base_url: str
@@ -43,7 +44,8 @@ class Members(Operation, tag=4, frozen=True, gc=False):
 
 
 class ClaimWork(Operation, tag=5, frozen=True, gc=False):
-    """Claim the work of a subscription. `claim_id` is the worker's id of this claim and makes it idempotent; "": not idempotent."""
+    """Claim the work of a subscription. `claim_id` is the worker's id of this claim and makes it
+    idempotent; "": not idempotent."""
 
     worker: str
     claim_id: str = ""
@@ -71,8 +73,8 @@ class OperationResult(msgspec.Struct, array_like=True, gc=False):
 
 
 class LinksQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A query for a subscription's links in some groups: by `names`, or those after `after` by name. With neither, pending links come
-    first, the longest waiting first."""
+    """A query for a subscription's links in some groups: by `names`, or those after `after` by
+    name. With neither, pending links come first, the longest waiting first."""
 
     id: str
     uid: int
@@ -83,15 +85,15 @@ class LinksQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Streams with news, as (id, uid, stream name), for subscriptions whose home is on the receiving core. The response lists the deleted
-    incarnations."""
+    """Streams with news, as (id, uid, stream name), for subscriptions whose home is on the
+    receiving core. The response lists the deleted incarnations."""
 
     wakes: list[tuple[str, int, str]]
 
 
 class ListRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A query for the subscriptions of some home groups, by id: those after `after` that begin with `prefix`. The response holds their
-    shapes."""
+    """A query for the subscriptions of some home groups, by id: those after `after` that begin with
+    `prefix`. The response holds their shapes."""
 
     prefix: str
     after: str

@@ -8,27 +8,44 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_STREAMS_MAX, SUBSCRIPTIONS_PER_GROUP_MAX
+from polynya.base.limits import (
+    SUBSCRIPTION_LINKS_SHOWN,
+    SUBSCRIPTION_STREAMS_MAX,
+    SUBSCRIPTIONS_PER_GROUP_MAX,
+)
 from polynya.base.names import spelled_name
 from polynya.stream.commands import SubscriptionDelete, SubscriptionPut, SubscriptionStreams
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
 from polynya.stream.subscriptions.state import Subscription, holder_of, worker_of
 from polynya.subscriptions.links import BadAck
-from polynya.subscriptions.messages import AnyOperation, ClaimWork, DeleteSubscription, Get, Members, OperationResult, Put, Work, refuse
+from polynya.subscriptions.messages import (
+    AnyOperation,
+    ClaimWork,
+    DeleteSubscription,
+    Get,
+    Members,
+    OperationResult,
+    Put,
+    Work,
+    refuse,
+)
 from polynya.subscriptions.shapes import link_shape, subscription_shape
 from polynya.subscriptions.wakes import Wakes
 from polynya.subscriptions.webhooks import Rejected
 from polynya.wal import DiskFull
 
 _NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is no such subscription")
-_FENCED = refuse(409, "FENCED", "the wake is stale: its generation or wake_id is not the current one")
+_FENCED = refuse(
+    409, "FENCED", "the wake is stale: its generation or wake_id is not the current one"
+)
 _NOT_PULL = refuse(400, "INVALID_REQUEST", "the subscription is not of type pull-wake")
 _FULL = refuse(507, "DISK_FULL", "the journal's disk is full")
 
 
 class Operations:
-    """The operations of one core. A refusal is a result; `Unavailable` and `OutcomeUnknown` are raised."""
+    """The operations of one core. A refusal is a result; `Unavailable` and `OutcomeUnknown` are
+    raised."""
 
     def __init__(self, wakes: Wakes) -> None:
         self._wakes = wakes
@@ -56,38 +73,58 @@ class Operations:
             except Rejected as reason:
                 return refuse(400, "WEBHOOK_URL_REJECTED", str(reason))
         service = self._service
-        reply = await self._call(asked.id, SubscriptionPut(asked.id, service.now_ms(), asked.config, asked.base_url))
+        reply = await self._call(
+            asked.id, SubscriptionPut(asked.id, service.now_ms(), asked.config, asked.base_url)
+        )
         if reply.code == Code.EXISTS_DIFFERENT:
-            return refuse(409, "SUBSCRIPTION_ALREADY_EXISTS", "the subscription exists with another configuration")
+            return refuse(
+                409,
+                "SUBSCRIPTION_ALREADY_EXISTS",
+                "the subscription exists with another configuration",
+            )
         if reply.code == Code.TOO_MANY:
             return refuse(
-                429, "TOO_MANY_SUBSCRIPTIONS", f"the group of this id has reached its limit of {SUBSCRIPTIONS_PER_GROUP_MAX} subscriptions"
+                429,
+                "TOO_MANY_SUBSCRIPTIONS",
+                f"the group of this id has reached its limit of {SUBSCRIPTIONS_PER_GROUP_MAX} "
+                "subscriptions",
             )
         with _begun():
             subscription = self._wakes.find(asked.id, reply.uid)
             if subscription is None or not await self._wakes.complete(subscription):
-                return refuse(409, "SUBSCRIPTION_ALREADY_EXISTS", "the subscription was deleted while it was created; repeat the request")
+                return refuse(
+                    409,
+                    "SUBSCRIPTION_ALREADY_EXISTS",
+                    "the subscription was deleted while it was created; repeat the request",
+                )
             status = 201 if reply.code == Code.CREATED else 200
-            return await self._shown(status, subscription, Get(asked.id, asked.base_url), whole=False)
+            return await self._shown(
+                status, subscription, Get(asked.id, asked.base_url), whole=False
+            )
 
     async def _get(self, asked: Get) -> OperationResult:
         subscription = self._wakes.find(asked.id)
         return _NOT_FOUND if subscription is None else await self._shown(200, subscription, asked)
 
-    async def _shown(self, status: int, subscription: Subscription, asked: Get, *, whole: bool = True) -> OperationResult:
+    async def _shown(
+        self, status: int, subscription: Subscription, asked: Get, *, whole: bool = True
+    ) -> OperationResult:
         """Show a subscription. `whole`: raise if the links of a group are unavailable."""
         limit = min(asked.limit or SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_LINKS_SHOWN)
         links = await self._links.page(subscription, asked.after, limit + 1, whole=whole)
         kid = (await self._wakes.keys.signer()).kid if subscription.config.kind == WEBHOOK else ""
         value = subscription_shape(subscription, asked.base_url, links[:limit], kid)
         if len(links) > limit:
-            value["streams_after"] = spelled_name(links[limit - 1].name)  # `?after=` this returns the next page
+            # `?after=` this returns the next page
+            value["streams_after"] = spelled_name(links[limit - 1].name)
         return OperationResult(status, value)
 
     async def _delete(self, asked: DeleteSubscription) -> OperationResult:
         reply = await self._call(asked.id, SubscriptionDelete(asked.id, self._service.now_ms()))
         if reply.code == Code.OK:
-            with suppress(Unavailable, OutcomeUnknown):  # the sweep reaches the remaining groups later
+            with suppress(
+                Unavailable, OutcomeUnknown
+            ):  # the sweep reaches the remaining groups later
                 await self._wakes.bury(asked.id, reply.uid)
         return OperationResult(204)
 
@@ -95,9 +132,16 @@ class Operations:
         subscription = self._wakes.find(asked.id)
         if subscription is not None and subscription.config.wake_stream in asked.add:
             return refuse(400, "INVALID_REQUEST", "a subscription cannot watch its own wake_stream")
-        reply = await self._call(asked.id, SubscriptionStreams(asked.id, asked.add, asked.remove, self._service.now_ms()))
+        reply = await self._call(
+            asked.id, SubscriptionStreams(asked.id, asked.add, asked.remove, self._service.now_ms())
+        )
         if reply.code == Code.TOO_MANY:
-            return refuse(429, "TOO_MANY_STREAMS", f"a subscription has at most {SUBSCRIPTION_STREAMS_MAX} explicit streams; use a pattern")
+            return refuse(
+                429,
+                "TOO_MANY_STREAMS",
+                f"a subscription has at most {SUBSCRIPTION_STREAMS_MAX} explicit streams; use a "
+                "pattern",
+            )
         subscription = self._wakes.find(asked.id, reply.uid)
         with _begun():
             if subscription is None or not await self._wakes.complete(subscription):
@@ -105,8 +149,9 @@ class Operations:
         return OperationResult(204)
 
     async def _claim(self, asked: ClaimWork) -> OperationResult:
-        """Grant the lease and return the pending links. The links are read before the lease is granted, and no step after that can fail.
-        A worker that repeats a lost claim with its `claim_id` gets the lease that it holds."""
+        """Grant the lease and return the pending links. The links are read before the lease is
+        granted, and no step after that can fail. A worker that repeats a lost claim with its
+        `claim_id` gets the lease that it holds."""
         subscription = self._wakes.find(asked.id)
         if subscription is None:
             return _NOT_FOUND
@@ -123,7 +168,9 @@ class Operations:
         signer = await self._wakes.keys.signer()
         reply = await self._wakes.event(subscription, Event.CLAIM, wake_id=_wake_id(), text=holder)
         if reply.code == Code.HELD and asked.claim_id and reply.detail[2] == holder:
-            reply = await self._wakes.event(subscription, Event.HEARTBEAT, (reply.detail[0], reply.detail[1]))
+            reply = await self._wakes.event(
+                subscription, Event.HEARTBEAT, (reply.detail[0], reply.detail[1])
+            )
         if reply.code == Code.NOT_FOUND:
             return _NOT_FOUND
         generation, wake_id, holder = reply.detail
@@ -132,7 +179,9 @@ class Operations:
         value = {
             "wake_id": wake_id,
             "generation": generation,
-            "token": signer.token(subscription.id, subscription.uid, generation, self._service.now_ms()),
+            "token": signer.token(
+                subscription.id, subscription.uid, generation, self._service.now_ms()
+            ),
             "streams": [link_shape(info) for info in links],
             "lease_ttl_ms": subscription.config.lease_ttl_ms,
         }
@@ -153,8 +202,9 @@ class Operations:
             return await self._worked(subscription, asked)
 
     async def _worked(self, subscription: Subscription, asked: Work) -> OperationResult:
-        """Check the fence in the log, then move the cursors, then release the lease if the work is done. A request for an older wake
-        moves nothing. A retry after a crash between the steps finds the wake unchanged."""
+        """Check the fence in the log, then move the cursors, then release the lease if the work is
+        done. A request for an older wake moves nothing. A retry after a crash between the steps
+        finds the wake unchanged."""
         fence = (asked.generation or 0, asked.wake_id or "")
         if asked.verb != "release":
             reply = await self._wakes.event(subscription, Event.HEARTBEAT, fence)
@@ -173,13 +223,19 @@ class Operations:
         next_wake = False
         with suppress(Unavailable, OutcomeUnknown):  # the sweep finds pending work
             next_wake = await self._wakes.look(subscription)
-        return OperationResult(204) if asked.verb == "release" else OperationResult(200, {"ok": True, "next_wake": next_wake})
+        return (
+            OperationResult(204)
+            if asked.verb == "release"
+            else OperationResult(200, {"ok": True, "next_wake": next_wake})
+        )
 
     async def _judge_token(self, subscription: Subscription, asked: Work) -> OperationResult | None:
         signer = await self._wakes.keys.signer()
         token = signer.read_token(asked.token)
         if token is None or token.id != subscription.id:
-            return refuse(401, "TOKEN_INVALID", "the bearer token was not issued for this subscription")
+            return refuse(
+                401, "TOKEN_INVALID", "the bearer token was not issued for this subscription"
+            )
         if token.expires_ms <= self._service.now_ms():
             return refuse(401, "TOKEN_EXPIRED", "the bearer token has expired")
         if token.uid != subscription.uid or token.generation != asked.generation:
@@ -190,7 +246,8 @@ class Operations:
         home = self._wakes.home_of(key)
         reply = await self._service.call(home, command)
         with _begun():
-            await self._service.local.linearize(home)  # another node may have applied it: wait until this one has, too
+            # another node may have applied it: wait until this one has, too
+            await self._service.local.linearize(home)
         return reply
 
 
@@ -204,7 +261,13 @@ def _begun() -> Iterator[None]:
 
 
 def _held(holder: str, generation: int) -> OperationResult:
-    return refuse(409, "ALREADY_CLAIMED", "another worker has the lease", current_holder=worker_of(holder), generation=generation)
+    return refuse(
+        409,
+        "ALREADY_CLAIMED",
+        "another worker has the lease",
+        current_holder=worker_of(holder),
+        generation=generation,
+    )
 
 
 def _refused(reply: Reply) -> OperationResult:

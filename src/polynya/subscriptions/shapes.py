@@ -35,7 +35,9 @@ def cursor_shape(info: LinkInfo) -> dict[str, Any]:
     }
 
 
-def subscription_shape(subscription: Subscription, base_url: str, links: list[LinkInfo], kid: str) -> dict[str, Any]:
+def subscription_shape(
+    subscription: Subscription, base_url: str, links: list[LinkInfo], kid: str
+) -> dict[str, Any]:
     """Return the response to PUT and GET. `kid` is "" for pull-wake."""
     config = subscription.config
     webhook = None
@@ -97,8 +99,17 @@ def wake_event(subscription: Subscription, now_ms: int) -> Append:
         "ts": now_ms,
     }
     payload = json.encode(event) + b","
-    return Append(subscription.config.wake_stream, now_ms, "application/json", Batch(Encoding.JSON, 1, payload, crc32c(payload)))
+    return Append(
+        subscription.config.wake_stream,
+        now_ms,
+        "application/json",
+        Batch(Encoding.JSON, 1, payload, crc32c(payload)),
+    )
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(ms / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

@@ -1,4 +1,5 @@
-"""Run the subscriptions of one core: route operations to their home, send news between groups, start due work, repair losses."""
+"""Run the subscriptions of one core: route operations to their home, send news between groups,
+start due work, repair losses."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from polynya.stream.subscriptions.links import pending_watches
 from polynya.subscriptions import messages
 from polynya.subscriptions.keys import Keys
 from polynya.subscriptions.links import SubscriptionLinks
-from polynya.subscriptions.messages import AnyOperation, Get, ListRequest, News, OperationResult, Shapes
+from polynya.subscriptions.messages import (
+    AnyOperation,
+    Get,
+    ListRequest,
+    News,
+    OperationResult,
+    Shapes,
+)
 from polynya.subscriptions.operations import Operations
 from polynya.subscriptions.shapes import listed_shape
 from polynya.subscriptions.wakes import WakeCounters, Wakes
@@ -27,16 +35,20 @@ SWEEP_TICKS = 50
 
 
 class Subscriptions:
-    """The subscriptions of one core. Call `pump` after every turn. `allow_loopback`: webhooks may call plain-http receivers on this
-    machine."""
+    """The subscriptions of one core. Call `pump` after every turn. `allow_loopback`: webhooks may
+    call plain-http receivers on this machine."""
 
     def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
         self._service = service
         self._keys = Keys(service)
         self._links = SubscriptionLinks(service)
-        self._wakes = Wakes(service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback))
+        self._wakes = Wakes(
+            service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback)
+        )
         self._operations = Operations(self._wakes)
-        self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core → id → (uid, stream) not sent yet
+        self._news: dict[
+            int, dict[str, tuple[int, str]]
+        ] = {}  # core → id → (uid, stream) not sent yet
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -52,7 +64,9 @@ class Subscriptions:
     def counters(self) -> WakeCounters:
         return self._wakes.counters
 
-    async def start(self, ended: Callable[[asyncio.Task[None]], object] = lambda task: None) -> None:
+    async def start(
+        self, ended: Callable[[asyncio.Task[None]], object] = lambda task: None
+    ) -> None:
         """Start the periodic work. `ended` gets its task when it ends."""
         self._task = asyncio.get_running_loop().create_task(self._keep())
         self._task.add_done_callback(ended)
@@ -65,9 +79,12 @@ class Subscriptions:
         await self._wakes.close()
 
     async def operate(self, operation: AnyOperation) -> OperationResult:
-        """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
+        """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
+        `OutcomeUnknown`."""
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
-        answer: OperationResult = await self._service.at_home(home, messages.OPERATE, operation, self._operate, changes=changes)
+        answer: OperationResult = await self._service.at_home(
+            home, messages.OPERATE, operation, self._operate, changes=changes
+        )
         return answer
 
     async def _operate(self, operation: AnyOperation) -> OperationResult:
@@ -85,16 +102,21 @@ class Subscriptions:
         return await self._keys.jwks()
 
     async def listed(self, prefix: str, after: str, limit: int) -> OperationResult:
-        """Return a page of all subscriptions by id. `next` is the `after` of the next page. Raises `Unavailable`."""
+        """Return a page of all subscriptions by id. `next` is the `after` of the next page. Raises
+        `Unavailable`."""
         service = self._service
 
         def question(groups: list[int]) -> ListRequest:
             return ListRequest(prefix, after, limit + 1, tuple(groups))
 
-        parts = await service.of_groups(range(1, service.groups + 1), messages.LIST, question, self._list)
+        parts = await service.of_groups(
+            range(1, service.groups + 1), messages.LIST, question, self._list
+        )
         found = sorted((shape for part in parts for shape in part), key=itemgetter("id"))
         shown = found[:limit]
-        return OperationResult(200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None})
+        return OperationResult(
+            200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None}
+        )
 
     def pump(self) -> None:
         """Send the news of the last turn to the subscriptions' homes."""
@@ -119,7 +141,8 @@ class Subscriptions:
             self._telling[core] = asyncio.get_running_loop().create_task(self._tell_core(core))
 
     async def _tell_core(self, core: int) -> None:
-        """Send news to a core, one message at a time. News that arrive meanwhile share the next one."""
+        """Send news to a core, one message at a time. News that arrive meanwhile share the next
+        one."""
         try:
             while news := self._news.pop(core, None):
                 wakes = [(key, uid, name) for key, (uid, name) in news.items()]
@@ -138,7 +161,11 @@ class Subscriptions:
     async def _list(self, question: ListRequest) -> Shapes:
         local = self._service.local
         await local.linearize_all(question.groups)
-        homes = {key: home for machine in map(local.here, question.groups) for key, home in machine.subscriptions.homes.items()}
+        homes = {
+            key: home
+            for machine in map(local.here, question.groups)
+            for key, home in machine.subscriptions.homes.items()
+        }
         keys = (key for key in homes if key > question.after and key.startswith(question.prefix))
         return [listed_shape(homes[key]) for key in nsmallest(question.limit, keys)]
 
@@ -158,14 +185,16 @@ class Subscriptions:
             if turns != self._service.local.turns:  # leadership changes with a turn
                 turns, news = self._service.local.turns, self._machines.keys() - led
                 led = set(self._machines)
-            if ticks % SWEEP_TICKS == 0 or news:  # a new leader must look for unfinished work at once
+            if (
+                ticks % SWEEP_TICKS == 0 or news
+            ):  # a new leader must look for unfinished work at once
                 self._begin_sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)
 
     def _begin_sweep(self) -> None:
-        """Start a sweep in the background, because it may wait for a group without a leader. An unexpected error of the last sweep is
-        raised."""
+        """Start a sweep in the background, because it may wait for a group without a leader. An
+        unexpected error of the last sweep is raised."""
         if self._sweeping is not None and not self._sweeping.done():
             self._tell_again()
             return
@@ -185,7 +214,9 @@ class Subscriptions:
         for group, machine in tuple(self._machines.items()):
             state = machine.subscriptions
             try:
-                for subscription in [home for home in state.homes.values() if home.linked < home.revision]:
+                for subscription in [
+                    home for home in state.homes.values() if home.linked < home.revision
+                ]:
                     await self._wakes.complete(subscription)
                 for grave in list(state.graves.values()):
                     await self._links.untell(group, grave.id, grave.uid)

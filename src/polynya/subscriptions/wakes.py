@@ -1,4 +1,5 @@
-"""Life cycle of a wake on the core of the subscription's home: issue, deliver or announce, retry, end."""
+"""Life cycle of a wake on the core of the subscription's home: issue, deliver or announce, retry,
+end."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ JITTER = 0.2
 DELIVERY_SECONDS_MAX = 60.0  # a slower receiver must respond first and call back later
 ANNOUNCE_MS = 60_000  # an unclaimed wake event is written again after this, doubled each time …
 ANNOUNCE_MS_MAX = 600_000  # … up to this: the workers that read it may have died
-ANNOUNCED_MAX = 4096  # limit of `_announced`; beyond it all entries are dropped, and open wakes are announced again soon
+# limit of `_announced`; beyond it all entries are dropped, and open wakes are announced again soon
+ANNOUNCED_MAX = 4096
 HOME_PREFIX = "__ds/subscriptions/"
 
 
@@ -41,9 +43,12 @@ class WakeCounters:
 
 
 class Wakes:
-    """The wakes of one core. At most one task works on a subscription at a time; `tend` starts the due ones."""
+    """The wakes of one core. At most one task works on a subscription at a time; `tend` starts the
+    due ones."""
 
-    def __init__(self, service: NodeService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks) -> None:
+    def __init__(
+        self, service: NodeService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks
+    ) -> None:
         self.service = service
         self.links = links
         self.keys = keys
@@ -51,7 +56,11 @@ class Wakes:
         self.counters = WakeCounters()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._issuing: dict[str, asyncio.Task[None]] = {}
-        self._turns, self._awake = -1, list[int]()  # the turn of the last scan, and the groups with non-idle subscriptions that it found
+        # the turn of the last scan, and the groups with non-idle subscriptions that it found
+        self._turns, self._awake = (
+            -1,
+            list[int](),
+        )
         self._announced: dict[str, int] = {}  # id → announcements of the wake in flight
         self._completing: dict[str, asyncio.Lock] = {}
         self._working: dict[str, int] = {}  # id → requests of the lease holder in progress
@@ -80,7 +89,9 @@ class Wakes:
 
     def is_held(self, subscription: Subscription) -> bool:
         """Report whether another worker holds the lease."""
-        lasts = self.service.now_ms() < subscription.lease_until_ms or subscription.id in self._working
+        lasts = (
+            self.service.now_ms() < subscription.lease_until_ms or subscription.id in self._working
+        )
         return subscription.state == State.LEASED and lasts
 
     async def event(
@@ -96,11 +107,18 @@ class Wakes:
         """Propose an event to the home group."""
         generation, fenced_id = fence
         command = SubscriptionEvent(
-            subscription.id, subscription.uid, event, self.service.now_ms(), generation, fenced_id or wake_id, text, until_ms
+            subscription.id,
+            subscription.uid,
+            event,
+            self.service.now_ms(),
+            generation,
+            fenced_id or wake_id,
+            text,
+            until_ms,
         )
         return await self.service.call(self.home_of(subscription.id), command)
 
-    # --- issue and end ---------------------------------------------------------------------------------------------------------
+    # --- issue and end ----------------------------------------------------------------------------
 
     def news(self, key: str, uid: int, name: str) -> bool:
         """Handle news of a watched stream. Return False if that incarnation was deleted."""
@@ -112,8 +130,9 @@ class Wakes:
         return True
 
     async def look(self, subscription: Subscription) -> bool:
-        """Issue a wake if work has become pending before the subscription went to IDLE. Return True if a wake is in flight. Groups
-        without a leader are skipped; they report their news after the election."""
+        """Issue a wake if work has become pending before the subscription went to IDLE. Return True
+        if a wake is in flight. Groups without a leader are skipped; they report their news after
+        the election."""
         if self.find(subscription.id, subscription.uid) is None:
             return False
         found = await self.links.oldest(subscription, 1, whole=False)
@@ -124,18 +143,26 @@ class Wakes:
     async def nothing_pending(self, subscription: Subscription) -> None:
         """Return a wake without pending work to IDLE; otherwise it would absorb the next news."""
         if subscription.state == State.WAKING:
-            reply = await self.event(subscription, Event.NOTHING, (subscription.generation, subscription.wake_id))
+            reply = await self.event(
+                subscription, Event.NOTHING, (subscription.generation, subscription.wake_id)
+            )
             if reply.code == Code.OK:
                 await self.look(subscription)
 
     async def complete(self, subscription: Subscription) -> bool:
-        """Wait until every group has the links that the subscription wants. Return False if it was deleted. Raises Unavailable when its
-        home has left this node."""
+        """Wait until every group has the links that the subscription wants. Return False if it was
+        deleted. Raises Unavailable when its home has left this node."""
         key, uid = subscription.id, subscription.uid
-        lock, told = self._completing.setdefault(key, asyncio.Lock()), 0  # the registered revision; the applied state here may lag
+        # the registered revision; the applied state here may lag
+        lock, told = (
+            self._completing.setdefault(key, asyncio.Lock()),
+            0,
+        )
         try:
             async with lock:
-                while (known := self.find(key, uid)) is not None and max(told, known.linked) < known.revision:
+                while (known := self.find(key, uid)) is not None and max(
+                    told, known.linked
+                ) < known.revision:
                     told = known.revision
                     if not await self.links.tell(self.home_of(key), known):
                         return False
@@ -152,7 +179,9 @@ class Wakes:
         await self._issue(subscription, name)
 
     async def _issue(self, subscription: Subscription, name: str) -> bool:
-        reply = await self.event(subscription, Event.WAKE, wake_id="w_" + secrets.token_hex(12), text=name)
+        reply = await self.event(
+            subscription, Event.WAKE, wake_id="w_" + secrets.token_hex(12), text=name
+        )
         if reply.code == Code.OK:
             self.counters.woken += 1
             self._announced.pop(subscription.id, None)
@@ -160,14 +189,18 @@ class Wakes:
                 self._tend_one(subscription, self.service.now_ms())
         return reply.code in (Code.OK, Code.ACTIVE)
 
-    # --- due work --------------------------------------------------------------------------------------------------------------
+    # --- due work ---------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Start the due work of all non-idle subscriptions. A lease expires only if the previous call was already past its end. So
-        requests that arrived while this core was stalled still count."""
+        """Start the due work of all non-idle subscriptions. A lease expires only if the previous
+        call was already past its end. So requests that arrived while this core was stalled still
+        count."""
         local, now_ms = self.service.local, self.service.now_ms()
         if self._turns != local.turns:
-            self._turns, self._awake = local.turns, [group for group, machine in local.led.items() if machine.subscriptions.awake]
+            self._turns, self._awake = (
+                local.turns,
+                [group for group, machine in local.led.items() if machine.subscriptions.awake],
+            )
         for machine in [local.led[group] for group in self._awake if group in local.led]:
             for key in tuple(machine.subscriptions.awake):
                 self._tend_one(machine.subscriptions.homes[key], now_ms)
@@ -178,9 +211,20 @@ class Wakes:
             return
         if subscription.state == State.WAKING and 0 < subscription.next_attempt_ms <= now_ms:
             deliver = self._deliver if subscription.config.kind == WEBHOOK else self._announce
-            self._start(self._busy, subscription, deliver(subscription, (subscription.generation, subscription.wake_id)))
-        elif 0 < subscription.lease_until_ms <= self._looked_ms and subscription.id not in self._working:
-            self._start(self._busy, subscription, self._expire(subscription, (subscription.generation, subscription.wake_id)))
+            self._start(
+                self._busy,
+                subscription,
+                deliver(subscription, (subscription.generation, subscription.wake_id)),
+            )
+        elif (
+            0 < subscription.lease_until_ms <= self._looked_ms
+            and subscription.id not in self._working
+        ):
+            self._start(
+                self._busy,
+                subscription,
+                self._expire(subscription, (subscription.generation, subscription.wake_id)),
+            )
 
     async def close(self) -> None:
         tasks = [*self._busy.values(), *self._issuing.values()]
@@ -195,7 +239,8 @@ class Wakes:
             await self.look(subscription)
 
     async def _deliver(self, subscription: Subscription, fence: tuple[int, str]) -> None:
-        """Try one delivery. It sends the links that are pending now, and a `done` response acknowledges exactly those."""
+        """Try one delivery. It sends the links that are pending now, and a `done` response
+        acknowledges exactly those."""
         links = await self.links.oldest(subscription)
         if not any(info.pending for info in links):
             await self.nothing_pending(subscription)
@@ -203,28 +248,48 @@ class Wakes:
         signer = await self.keys.signer()
         if (subscription.generation, subscription.wake_id) != fence:
             return
-        body = webhook_body(subscription, links, signer.token(subscription.id, subscription.uid, fence[0], self.service.now_ms()))
-        headers = {"content-type": "application/json", "webhook-signature": signer.signature(body), "user-agent": "polynya"}
+        body = webhook_body(
+            subscription,
+            links,
+            signer.token(subscription.id, subscription.uid, fence[0], self.service.now_ms()),
+        )
+        headers = {
+            "content-type": "application/json",
+            "webhook-signature": signer.signature(body),
+            "user-agent": "polynya",
+        }
         seconds = min(subscription.config.lease_ttl_ms / 1000, DELIVERY_SECONDS_MAX)
         outcome = await self.webhooks.post(subscription.config.webhook_url, body, headers, seconds)
         await self._delivered(subscription, fence, outcome, links)
 
-    async def _delivered(self, subscription: Subscription, fence: tuple[int, str], outcome: DeliveryOutcome, links: list[LinkInfo]) -> None:
+    async def _delivered(
+        self,
+        subscription: Subscription,
+        fence: tuple[int, str],
+        outcome: DeliveryOutcome,
+        links: list[LinkInfo],
+    ) -> None:
         if not outcome.taken:
             self.counters.failed += 1
-            await self.event(subscription, Event.FAILED, fence, until_ms=self._retry_at(subscription))
+            await self.event(
+                subscription, Event.FAILED, fence, until_ms=self._retry_at(subscription)
+            )
             return
         self.counters.delivered += 1
         if not outcome.done:
             await self.event(subscription, Event.DELIVERED, fence)
             return
         if (await self.event(subscription, Event.HEARTBEAT, fence)).code == Code.OK:
-            await self.links.advance(subscription, [(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links])
+            await self.links.advance(
+                subscription,
+                [(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links],
+            )
             if (await self.event(subscription, Event.DONE, fence)).code == Code.OK:
                 await self.look(subscription)
 
     async def _announce(self, subscription: Subscription, fence: tuple[int, str]) -> None:
-        """Write the wake event. The wake stream belongs to the application: while it is missing, closed or not JSON, retry later."""
+        """Write the wake event. The wake stream belongs to the application: while it is missing,
+        closed or not JSON, retry later."""
         if not any(info.pending for info in await self.links.oldest(subscription, 1)):
             await self.nothing_pending(subscription)
             return
@@ -233,11 +298,15 @@ class Wakes:
         reply = await service.call(service.group_of(append.name), append)
         if reply.code >= Code.NOT_FOUND:
             self.counters.failed += 1
-            await self.event(subscription, Event.FAILED, fence, until_ms=self._retry_at(subscription))
+            await self.event(
+                subscription, Event.FAILED, fence, until_ms=self._retry_at(subscription)
+            )
             return
         self.counters.announced += 1
         times = self._announced.get(subscription.id, 0)
-        if len(self._announced) >= ANNOUNCED_MAX:  # most entries belong to ended wakes or deleted subscriptions
+        if (
+            len(self._announced) >= ANNOUNCED_MAX
+        ):  # most entries belong to ended wakes or deleted subscriptions
             self._announced.clear()
         self._announced[subscription.id] = times + 1
         until_ms = service.now_ms() + min(ANNOUNCE_MS << min(times, 8), ANNOUNCE_MS_MAX)
@@ -247,17 +316,25 @@ class Wakes:
         delay = min(RETRY_MS << min(subscription.attempts, 16), RETRY_MS_MAX)
         return self.service.now_ms() + int(delay * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311
 
-    def _start(self, tasks: dict[str, asyncio.Task[None]], subscription: Subscription, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task unless the subscription has one of this kind: the log would fence a second one."""
+    def _start(
+        self,
+        tasks: dict[str, asyncio.Task[None]],
+        subscription: Subscription,
+        work: Coroutine[Any, Any, None],
+    ) -> None:
+        """Start a task unless the subscription has one of this kind: the log would fence a second
+        one."""
         key = subscription.id
         if key in tasks:
             work.close()
             return
         tasks[key] = asyncio.get_running_loop().create_task(self._guarded(tasks, key, work))
 
-    async def _guarded(self, tasks: dict[str, asyncio.Task[None]], key: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task and count its faults; `tend` and the sweep retry the rest. If the home has a new leader elsewhere, that node
-        continues."""
+    async def _guarded(
+        self, tasks: dict[str, asyncio.Task[None]], key: str, work: Coroutine[Any, Any, None]
+    ) -> None:
+        """Run a task and count its faults; `tend` and the sweep retry the rest. If the home has a
+        new leader elsewhere, that node continues."""
         try:
             await work
         except PolynyaError:

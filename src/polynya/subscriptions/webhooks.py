@@ -1,4 +1,5 @@
-"""Webhook requests to permitted addresses: no private networks, no redirects, bounded in time and size."""
+"""Webhook requests to permitted addresses: no private networks, no redirects, bounded in time and
+size."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Rejected(ValueError):
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a request. `taken`: the receiver sent a 2xx status; `done`: its body reports that the work is done."""
+    """The outcome of a request. `taken`: the receiver sent a 2xx status; `done`: its body reports
+    that the work is done."""
 
     taken: bool
     done: bool = False
@@ -36,7 +38,8 @@ class _Said(msgspec.Struct):
 
 
 class Webhooks:
-    """The webhook client of one core. `allow_loopback`: permit plain http to this machine, for development."""
+    """The webhook client of one core. `allow_loopback`: permit plain http to this machine, for
+    development."""
 
     def __init__(self, *, allow_loopback: bool) -> None:
         self._allow_loopback = allow_loopback
@@ -44,7 +47,8 @@ class Webhooks:
         self._slots = asyncio.Semaphore(CONCURRENCY_MAX)
 
     async def check(self, url: str) -> None:
-        """Validate a URL. Raises `Rejected`. A name that does not resolve now passes: every delivery resolves it again."""
+        """Validate a URL. Raises `Rejected`. A name that does not resolve now passes: every
+        delivery resolves it again."""
         parsed = self._parse(url)
         try:
             addresses = await _resolve(_host(parsed), _port(parsed))
@@ -53,8 +57,11 @@ class Webhooks:
         for address in addresses:
             self._check_address(parsed, address)
 
-    async def post(self, url: str, body: bytes, headers: dict[str, str], seconds: float) -> DeliveryOutcome:
-        """Send a request and return its outcome; network and receiver errors never raise. The timeout starts after a slot is free."""
+    async def post(
+        self, url: str, body: bytes, headers: dict[str, str], seconds: float
+    ) -> DeliveryOutcome:
+        """Send a request and return its outcome; network and receiver errors never raise. The
+        timeout starts after a slot is free."""
         import httpx
 
         async with self._slots:
@@ -71,28 +78,40 @@ class Webhooks:
             await self._client.aclose()
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> DeliveryOutcome:
-        """Send a request to the address that was checked: a second lookup of the name could return another address."""
+        """Send a request to the address that was checked: a second lookup of the name could return
+        another address."""
         parsed = self._parse(url)
         addresses = await _resolve(_host(parsed), _port(parsed))
         for address in addresses:
             self._check_address(parsed, address)
         target = parsed.copy_with(host=str(addresses[0]))
         headers = {**headers, "host": parsed.netloc.decode("ascii"), "accept-encoding": "identity"}
-        extensions = {"sni_hostname": parsed.raw_host.decode("ascii")} if parsed.scheme == "https" else {}
+        extensions = (
+            {"sni_hostname": parsed.raw_host.decode("ascii")} if parsed.scheme == "https" else {}
+        )
         client = self._open()
-        async with client.stream("POST", target, content=body, headers=headers, extensions=extensions) as response:
+        async with client.stream(
+            "POST", target, content=body, headers=headers, extensions=extensions
+        ) as response:
             if not response.is_success:
-                return DeliveryOutcome(False, reason=f"the receiver returned status {response.status_code}")
+                return DeliveryOutcome(
+                    False, reason=f"the receiver returned status {response.status_code}"
+                )
             return DeliveryOutcome(True, await _says_done(response))
 
     def _open(self) -> httpx.AsyncClient:
-        """Return the client. It does not keep connections: the pool is keyed by address, and one certificate must not serve another
-        name."""
+        """Return the client. It does not keep connections: the pool is keyed by address, and one
+        certificate must not serve another name."""
         import httpx
 
         if self._client is None:
             limits = httpx.Limits(max_connections=CONCURRENCY_MAX, max_keepalive_connections=0)
-            self._client = httpx.AsyncClient(follow_redirects=False, trust_env=False, timeout=None, limits=limits)  # noqa: S113
+            self._client = httpx.AsyncClient(
+                follow_redirects=False,
+                trust_env=False,
+                timeout=None,  # noqa: S113
+                limits=limits,
+            )
         return self._client
 
     def _parse(self, url: str) -> httpx.URL:
@@ -102,7 +121,8 @@ class Webhooks:
             raise Rejected(f"webhook.url has at most {WEBHOOK_URL_BYTES_MAX} characters")
         try:
             parsed = httpx.URL(url)
-            host = parsed.host and _host(parsed).encode("idna")  # as decoded, and as the resolver gets it
+            # as decoded, and as the resolver gets it
+            host = parsed.host and _host(parsed).encode("idna")
         except (httpx.InvalidURL, ValueError, TypeError) as error:
             raise Rejected(f"webhook.url is not a valid URL: {error}") from None
         if parsed.port is not None and not 0 < parsed.port < 65_536:
@@ -114,10 +134,14 @@ class Webhooks:
         if parsed.scheme != "http":
             raise Rejected("webhook.url must begin with https://")
         if not _is_local(parsed.host):
-            raise Rejected("webhook.url must begin with https://; plain http is allowed only for localhost and 127.0.0.x")
+            raise Rejected(
+                "webhook.url must begin with https://; plain http is allowed only for localhost "
+                "and 127.0.0.x"
+            )
         if not self._allow_loopback:
             raise Rejected(
-                "webhook.url must begin with https://; this server is reachable from other machines, so it may not call local receivers"
+                "webhook.url must begin with https://; this server is reachable from other "
+                "machines, so it may not call local receivers"
             )
         return parsed
 
@@ -131,7 +155,8 @@ class Webhooks:
 
 
 async def _says_done(response: httpx.Response) -> bool:
-    """Report whether the body is JSON with `done` true. A body that is too long or not JSON counts as not done."""
+    """Report whether the body is JSON with `done` true. A body that is too long or not JSON counts
+    as not done."""
     body = b""
     async for piece in response.aiter_raw():
         body += piece

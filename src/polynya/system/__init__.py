@@ -1,1 +1,2 @@
-"""The node's use of the operating system: ports, memory, scheduling, open files, the data directory and disk latency."""
+"""The node's use of the operating system: ports, memory, scheduling, open files, the data directory
+and disk latency."""

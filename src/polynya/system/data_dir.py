@@ -1,4 +1,5 @@
-"""The data folder's own files: its lock, the pid file, and the directory of the sockets between cores."""
+"""The data folder's own files: its lock, the pid file, and the directory of the sockets between
+cores."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def _user(number: int) -> str:
 
 
 def lock_folder(data: str, held: contextlib.ExitStack) -> int:
-    """Create the folder if it is missing, lock it for this node, and return the lock's descriptor. Raises ConfigError."""
+    """Create the folder if it is missing, lock it for this node, and return the lock's descriptor.
+    Raises ConfigError."""
     try:
         make_folder(Path(data))
         descriptor = os.open(Path(data) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -44,7 +46,9 @@ def lock_folder(data: str, held: contextlib.ExitStack) -> int:
         if is_full(error) or error.errno == errno.EIO:
             raise  # a disk error, not a wrong setting
         why = f"{error.strerror}{_owner_of(data) if isinstance(error, PermissionError) else ''}"
-        raise ConfigError(f"data: {data} cannot be used: {why}; choose another folder with --data") from None
+        raise ConfigError(
+            f"data: {data} cannot be used: {why}; choose another folder with --data"
+        ) from None
     held.callback(os.close, descriptor)
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
     while True:
@@ -53,7 +57,10 @@ def lock_folder(data: str, held: contextlib.ExitStack) -> int:
             return descriptor
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ConfigError(f"data: {data} is in use by another node{_owner(data)}; stop it, or choose another folder") from None
+                raise ConfigError(
+                    f"data: {data} is in use by another node{_owner(data)}; stop it, or choose "
+                    "another folder"
+                ) from None
             time.sleep(0.05)
 
 
@@ -65,7 +72,8 @@ def write_pid(data: str, held: contextlib.ExitStack) -> None:
 
 
 def make_run_directory(data: str, held: contextlib.ExitStack) -> str:
-    """Create an empty directory that only this user may enter, with a path short enough for sockets. It is removed at exit."""
+    """Create an empty directory that only this user may enter, with a path short enough for
+    sockets. It is removed at exit."""
     wanted = Path(data) / "run"
     if len(os.fsencode(wanted / "core-99.sock")) > SOCKET_PATH_BYTES_MAX:
         wanted = Path(tempfile.mkdtemp(prefix="polynya-"))

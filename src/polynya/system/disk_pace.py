@@ -18,7 +18,8 @@ HANGS_SECONDS = 2.5
 
 
 class DiskPace:
-    """The disk latency of one core. `write` is called in the journal's thread, the rest in any. `seconds`: total of durable writes;
+    """The disk latency of one core. `write` is called in the journal's thread, the rest in any.
+    `seconds`: total of durable writes;
     `full`: the last write found no room."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,5 +55,13 @@ class DiskPace:
         if began is not None and now - began > HANGS_SECONDS:
             return f"a disk write has been in flight for {now - began:.0f} s"
         last = list(self._last)
-        middle = statistics.median(last) if len(last) == LAST_WRITES and now - self._ended < RECENT_SECONDS else 0.0
-        return f"the disk is slow: the median write takes {middle:.1f} s" if middle > SLOW_SECONDS else ""
+        middle = (
+            statistics.median(last)
+            if len(last) == LAST_WRITES and now - self._ended < RECENT_SECONDS
+            else 0.0
+        )
+        return (
+            f"the disk is slow: the median write takes {middle:.1f} s"
+            if middle > SLOW_SECONDS
+            else ""
+        )

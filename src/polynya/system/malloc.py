@@ -14,10 +14,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from malloc.h
 
 
 def keep_heap_small() -> None:
-    """Limit the memory that malloc keeps. Call it before threads start; it has an effect only with the GNU C library.
+    """Limit the memory that malloc keeps. Call it before threads start; it has an effect only with
+    the GNU C library.
 
-    By default glibc gives each thread an arena. When large blocks are freed it raises both thresholds, up to 32 and 64 MiB. Threads build
-    and write packs from blocks of all sizes, so a core would keep about 50 MiB. One arena costs nothing here, as Python threads take turns
+    By default glibc gives each thread an arena. When large blocks are freed it raises both
+    thresholds, up to 32 and 64 MiB. Threads build and write packs from blocks of all sizes, so a
+    core would keep about 50 MiB. One arena costs nothing here, as Python threads take turns
     anyway."""
     if sys.platform != "linux":
         return

@@ -1,6 +1,7 @@
 """The limit of open files, and the share of it that client connections may use.
 
-The rest is reserved for the journal, the object store and connections to other cores and nodes; clients cannot exhaust it.
+The rest is reserved for the journal, the object store and connections to other cores and nodes;
+clients cannot exhaust it.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ def raise_limit() -> int:
 
 
 def shares(limit: int, *, cores: int, nodes: int) -> Shares:
-    """Return the connection limits of a core that may open `limit` files. Raises ConfigError when that is too few."""
+    """Return the connection limits of a core that may open `limit` files. Raises ConfigError when
+    that is too few."""
     kept = OWN + 2 * cores + OF_A_CORE * cores * max(nodes - 1, 0)
     room = limit - kept
     if room < CLIENTS_LEAST:
         raise ConfigError(
-            f"a core may open {limit} files, but needs {kept} besides those for its clients: 'ulimit -n {WANTED}' before 'polynya serve', "
+            f"a core may open {limit} files, but needs {kept} besides those for its clients: "
+            f"'ulimit -n {WANTED}' before 'polynya serve', "
             f"LimitNOFILE={WANTED} in its unit, or --ulimit nofile={WANTED} for its container"
         )
     admin = max(room // ADMIN_PART, 4)
-    return Shares(min(room - 2 * admin, CONNECTIONS_PER_CORE_MAX), min(admin, CONNECTIONS_PER_CORE_MAX))
+    return Shares(
+        min(room - 2 * admin, CONNECTIONS_PER_CORE_MAX), min(admin, CONNECTIONS_PER_CORE_MAX)
+    )

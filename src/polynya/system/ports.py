@@ -1,4 +1,5 @@
-"""Reserve ports: an exclusive probe first, then a placeholder socket that all cores of the node share."""
+"""Reserve ports: an exclusive probe first, then a placeholder socket that all cores of the node
+share."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ BACKLOG = 1024  # connections that wait to be accepted
 
 
 def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> socket.socket:
-    """Return a bound socket that does not listen. It reserves the port while cores start and stop. Port 0 takes a free one.
+    """Return a bound socket that does not listen. It reserves the port while cores start and stop.
+    Port 0 takes a free one.
 
-    `host` is a numeric address. Raises ConfigError when another process holds the port, even with SO_REUSEPORT. `change` names the setting
-    for another port."""
+    `host` is a numeric address. Raises ConfigError when another process holds the port, even with
+    SO_REUSEPORT. `change` names the setting for another port."""
     with _socket(host) as probe:
         try:
             probe.bind((host, port))
@@ -25,12 +27,14 @@ def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> s
     placeholder = _socket(host)
     placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     placeholder.bind((host, port))
-    placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # else another process's probe succeeds until the first core listens
+    # else another process's probe succeeds until the first core listens
+    placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     return placeholder
 
 
 def shared_listener(host: str, port: int) -> socket.socket:
-    """Return a core's own listening socket on a reserved port; the kernel distributes the connections."""
+    """Return a core's own listening socket on a reserved port; the kernel distributes the
+    connections."""
     listener = _socket(host)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setblocking(False)
@@ -52,7 +56,10 @@ def _socket(host: str) -> socket.socket:
 
 def _why(error: OSError, host: str, port: int, change: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is in use by another process; stop it, or choose another port with {change}"
+        return (
+            f"port {port} of {host} is in use by another process; stop it, or choose another port "
+            f"with {change}"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine; choose one with {change}"
     if error.errno == errno.EACCES:

@@ -1,1 +1,2 @@
-"""Move old data of the groups to the object store (flush, merge, evict), and decide which node may do so."""
+"""Move old data of the groups to the object store (flush, merge, evict), and decide which node may
+do so."""

@@ -1,8 +1,10 @@
-"""Claim the object store's root at start or when the store first answers. `DATA/object-root.json` records the first claim.
+"""Claim the object store's root at start or when the store first answers. `DATA/object-root.json`
+records the first claim.
 
-A node that never held the root must not start without the claim. The root may belong to another cluster or to a later history, and then
-acknowledged data could never be flushed. A node that held this root may start. Until the claim succeeds it writes and deletes no objects,
-as if the store were down.
+A node that never held the root must not start without the claim. The root may belong to another
+cluster or to a later history, and then acknowledged data could never be flushed. A node that held
+this root may start. Until the claim succeeds it writes and deletes no objects, as if the store were
+down.
 """
 
 from __future__ import annotations
@@ -18,11 +20,20 @@ from polynya.backup import copies
 from polynya.base.errors import ConfigError
 from polynya.config.core_start import CoreStart
 from polynya.config.node_identity import write_json
-from polynya.objectstore import ObjectStore, RootClaim, StoreSettings, StoreUnavailable, claim_root, owns_root, prove_conditional_writes
+from polynya.objectstore import (
+    ObjectStore,
+    RootClaim,
+    StoreSettings,
+    StoreUnavailable,
+    claim_root,
+    owns_root,
+    prove_conditional_writes,
+)
 
 FILE = "object-root.json"
 FIRST_TRIES = 9  # for a node that never held this root
-MEMBERS = "members of the cluster"  # own the root together: the leader of a group deletes the objects that it released
+# own the root together: the leader of a group deletes the objects that it released
+MEMBERS = "members of the cluster"
 PAUSE_SECONDS = 0.5  # grows with each attempt …
 PAUSE_SECONDS_MAX = 1.0  # … up to this; appends at their limit wait for it
 SAID_EVERY = 10  # attempts
@@ -44,13 +55,22 @@ class HeldRoot(msgspec.Struct, frozen=True):
 def held_by(start: CoreStart) -> HeldRoot:
     """Return the root that these settings describe."""
     store: StoreSettings = start.config.store
-    return HeldRoot(start.birth.cluster_id, start.birth.history, store.backend, store.root, store.s3_bucket, store.s3_endpoint)
+    return HeldRoot(
+        start.birth.cluster_id,
+        start.birth.history,
+        store.backend,
+        store.root,
+        store.s3_bucket,
+        store.s3_endpoint,
+    )
 
 
 class StoreRootClaim:
     """The root claim of one core. `made` is set once the root is claimed."""
 
-    def __init__(self, start: CoreStart, store: ObjectStore, indexes: Callable[[], Mapping[int, int]]) -> None:
+    def __init__(
+        self, start: CoreStart, store: ObjectStore, indexes: Callable[[], Mapping[int, int]]
+    ) -> None:
         """`indexes` returns the applied index of each local group."""
         self.made = asyncio.Event()
         self.root: RootClaim | None = None
@@ -67,8 +87,8 @@ class StoreRootClaim:
         return None if self.made.is_set() else f"{AWAY}: {self._trouble}"
 
     async def make(self) -> None:
-        """Retry until the root is claimed. Raises ConfigError when the claim is impossible, or when a root that was never held cannot be
-        reached."""
+        """Retry until the root is claimed. Raises ConfigError when the claim is impossible, or when
+        a root that was never held cannot be reached."""
         failures = 0
         while True:
             try:
@@ -78,9 +98,14 @@ class StoreRootClaim:
                 failures += 1
                 self._trouble = error.reason
                 if not self.is_known and failures == FIRST_TRIES:
-                    raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
+                    raise ConfigError(
+                        f"cold: the object store cannot be reached: {error}"
+                    ) from None
                 if failures == 1 or (self.is_known and not failures % SAID_EVERY):
-                    log.warning("the object store does not respond yet", extra={"error": str(error), "tries": failures})
+                    log.warning(
+                        "the object store does not respond yet",
+                        extra={"error": str(error), "tries": failures},
+                    )
             await asyncio.sleep(min(PAUSE_SECONDS * failures, PAUSE_SECONDS_MAX))
         if failures:
             log.info("the object store responds", extra={"tries": failures + 1})
@@ -97,25 +122,33 @@ class StoreRootClaim:
         if not start.birth.node:
             await self._refuse_older()
         owner = MEMBERS if start.birth.node else start.start_id
-        self.root = await claim_root(self._store, start.birth.cluster_id, start.birth.history, owner)
+        self.root = await claim_root(
+            self._store, start.birth.cluster_id, start.birth.history, owner
+        )
         if start.core == 0 and not self.is_known:
             write_json(self._path, held_by(start))
 
     async def _refuse_older(self) -> None:
-        """Raise ConfigError when the folder is behind the state copies: it would treat later objects as orphans."""
+        """Raise ConfigError when the folder is behind the state copies: it would treat later
+        objects as orphans."""
         birth = self._start.birth
         later = await copies.ahead(self._store, (birth.cluster_id, birth.history), self._indexes())
         if later is not None:
             raise ConfigError(
-                f"data: {self._start.config.data} is a stale copy, has lost its end, or was restored again: the object store has the "
-                f"state of group {later.group} at entry {later.index}, but this folder ends at {self._indexes()[later.group]}. Nothing was changed. Start "
-                "on the newer folder, or restore from the object store ('polynya restore --from-store --take-over' into a new folder); "
-                f"to continue from this folder and lose later data, remove {copies.folder_of(birth.cluster_id, birth.history)} from the store"
+                f"data: {self._start.config.data} is a stale copy, has lost its end, or was "
+                "restored again: the object store has the "
+                f"state of group {later.group} at entry {later.index}, but this folder ends at "
+                f"{self._indexes()[later.group]}. Nothing was changed. Start "
+                "on the newer folder, or restore from the object store ('polynya restore "
+                "--from-store --take-over' into a new folder); "
+                "to continue from this folder and lose later data, remove "
+                f"{copies.folder_of(birth.cluster_id, birth.history)} from the store"
             )
 
 
 def was_held(start: CoreStart) -> bool:
-    """Return True if this data folder has held exactly this root. An unreadable record counts as False."""
+    """Return True if this data folder has held exactly this root. An unreadable record counts as
+    False."""
     try:
         found = msgspec.json.decode((Path(start.config.data) / FILE).read_bytes(), type=HeldRoot)
     except (OSError, msgspec.DecodeError):

@@ -1,7 +1,8 @@
-"""Copy the states of the groups that this core leads to the object store, and report which pack releases the copies include.
+"""Copy the states of the groups that this core leads to the object store, and report which pack
+releases the copies include.
 
-A recovery from the store alone begins with these copies. So a group releases a pack only once its copy includes the release; until then a
-recovery would need the pack.
+A recovery from the store alone begins with these copies. So a group releases a pack only once its
+copy includes the release; until then a recovery would need the pack.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ class StateCopyWorker:
                 await self.look()
             except StoreUnavailable as fault:
                 self.counters.failures += 1
-                log.warning("states could not be copied to the object store; retrying", extra={"error": str(fault)})
+                log.warning(
+                    "states could not be copied to the object store; retrying",
+                    extra={"error": str(fault)},
+                )
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
@@ -85,7 +89,11 @@ class StateCopyWorker:
         local, shard = self._engine.local, self._engine.storage.shard
         if self._turns != local.turns or self._behind:  # groups that were not due are checked again
             self._turns = local.turns
-            self._behind = [number for number in local.led if self._indexes.get(number) != shard.groups[number].applied_index]
+            self._behind = [
+                number
+                for number in local.led
+                if self._indexes.get(number) != shard.groups[number].applied_index
+            ]
         for number in self._behind:
             machine = local.led.get(number)  # another core may lead it by now
             if machine is not None and self._is_due(number, machine):
@@ -95,14 +103,19 @@ class StateCopyWorker:
         if self._indexes.get(number) == self._engine.storage.shard.groups[number].applied_index:
             return False
         waited = self._loop.time() - self._written.get(number, -EVERY_SECONDS)
-        return waited >= EVERY_SECONDS or (waited >= self._soon_seconds and self._is_urgent(number, machine))
+        return waited >= EVERY_SECONDS or (
+            waited >= self._soon_seconds and self._is_urgent(number, machine)
+        )
 
     def _is_urgent(self, number: int, machine: Machine) -> bool:
         """Return True if the group gained packs, or must release some, since the copy."""
         if machine.pack_counter != self._packs.get(number):
             return True
         covered = self._covered.get(number, 0)
-        return any(message > covered and isinstance(command, ReleasePack) for message, (_, command) in machine.outbox.items())
+        return any(
+            message > covered and isinstance(command, ReleasePack)
+            for message, (_, command) in machine.outbox.items()
+        )
 
     async def _copy(self, number: int, machine: Machine) -> float:
         """Copy one state; return the seconds to pause."""
@@ -113,10 +126,21 @@ class StateCopyWorker:
             return 0.0
         if self._engine.local.led.get(number) is not machine:
             return 0.0
-        header = Header(number, found.term, found.index, self._engine.service.now_ms(), found.state_bytes, found.state_crc, 0)
+        header = Header(
+            number,
+            found.term,
+            found.index,
+            self._engine.service.now_ms(),
+            found.state_bytes,
+            found.state_crc,
+            0,
+        )
         self._written[number] = self._loop.time()
         if found.state_bytes > STATE_BYTES_MAX:
-            raise StoreUnavailable(f"the state of group {number} has {found.state_bytes} bytes, more than an object may have")
+            raise StoreUnavailable(
+                f"the state of group {number} has {found.state_bytes} bytes, more than an object "
+                "may have"
+            )
         await copies.write(self._store, self._place, header, found.state)
         self.counters.copies += 1
         self.counters.bytes += found.state_bytes

@@ -1,4 +1,5 @@
-"""The availability of the object store for this core: duration and cause of a failure, for health and metrics."""
+"""The availability of the object store for this core: duration and cause of a failure, for health
+and metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +14,17 @@ from polynya.base.limits import MIB
 from polynya.objectstore import Record, StoreError, WatchedStore, remove_in_passing
 from polynya.observability.metrics import Samples
 
-FULL_TRY_BYTES = MIB  # test write to a store that was full: it must have room for more than a few bytes
+# test write to a store that was full: it must have room for more than a few bytes
+FULL_TRY_BYTES = MIB
 
 
 class StorePatience(msgspec.Struct, frozen=True):
     """The time limits of store health, in seconds.
 
-    `persists`, `failures`: a failure is reported after this time and this many consecutive errors. `probe`: delay after a failed write
-    until a test write. Appends at their limit thus resume soon, and a store that rejects every other write does not count as down.
+    `persists`, `failures`: a failure is reported after this time and this many consecutive errors.
+    `probe`: delay after a failed write
+    until a test write. Appends at their limit thus resume soon, and a store that rejects every
+    other write does not count as down.
     `recent`: older read errors are not reported, since reads are not retried automatically."""
 
     persists: float = 20.0
@@ -31,9 +35,15 @@ class StorePatience(msgspec.Struct, frozen=True):
 
 
 class StoreAccess:
-    """The store access of one core. `waits` returns why the store has not been usable since the start, or None."""
+    """The store access of one core. `waits` returns why the store has not been usable since the
+    start, or None."""
 
-    def __init__(self, store: WatchedStore, waits: Callable[[], str | None], patience: StorePatience | None = None) -> None:
+    def __init__(
+        self,
+        store: WatchedStore,
+        waits: Callable[[], str | None],
+        patience: StorePatience | None = None,
+    ) -> None:
         self.store = store
         self.patience = patience or StorePatience()
         self._waits = waits
@@ -63,12 +73,15 @@ class StoreAccess:
     async def can_write(self) -> bool:
         """Return True if a recent write succeeded, or a test write does."""
         writes = self.store.writes
-        if self._waits() is None and (writes.failures or self._now() - writes.worked_at > self.patience.probe):
+        if self._waits() is None and (
+            writes.failures or self._now() - writes.worked_at > self.patience.probe
+        ):
             await self._try()
         return self._waits() is None and not writes.failures
 
     async def run(self) -> None:
-        """Write test objects while writes fail and no other write is due, so that recovery is noticed. It does not return."""
+        """Write test objects while writes fail and no other write is due, so that recovery is
+        noticed. It does not return."""
         while True:
             await asyncio.sleep(self.patience.look)
             writes = self.store.writes
@@ -82,7 +95,9 @@ class StoreAccess:
         key = f"self-test/{token_hex(16)}"
         try:
             with suppress(StoreError):
-                await self.store.put(key, bytes(FULL_TRY_BYTES) if self.store.writes.full else b"self-test")
+                await self.store.put(
+                    key, bytes(FULL_TRY_BYTES) if self.store.writes.full else b"self-test"
+                )
         except asyncio.CancelledError:
             await remove_in_passing(self.store, key)
             raise

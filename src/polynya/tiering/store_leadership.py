@@ -1,8 +1,9 @@
 """Move leaderships to nodes that can write to the object store.
 
-Only a group's leader can flush its hot data, and appends are rejected when too much is unflushed. A core that cannot write for a while asks
-the cores of other nodes whether they can. They test it before they answer, and transfer no leadership to the asking node meanwhile. If no
-node can write, nothing moves.
+Only a group's leader can flush its hot data, and appends are rejected when too much is unflushed. A
+core that cannot write for a while asks the cores of other nodes whether they can. They test it
+before they answer, and transfer no leadership to the asking node meanwhile. If no node can write,
+nothing moves.
 """
 
 from __future__ import annotations
@@ -37,10 +38,15 @@ class StoreLeadershipTransport(Protocol):
 
 
 class StoreLeadership:
-    """The store leadership of one core. `cores` returns the addresses of the reachable cores on other nodes."""
+    """The store leadership of one core. `cores` returns the addresses of the reachable cores on
+    other nodes."""
 
     def __init__(
-        self, leads: LeaderPlacement, access: StoreAccess, transport: StoreLeadershipTransport, cores: Callable[[], Iterable[int]]
+        self,
+        leads: LeaderPlacement,
+        access: StoreAccess,
+        transport: StoreLeadershipTransport,
+        cores: Callable[[], Iterable[int]],
     ) -> None:
         self._leads, self._access, self._transport, self._cores = leads, access, transport, cores
         self._loop = asyncio.get_running_loop()
@@ -64,7 +70,9 @@ class StoreLeadership:
             if self._leads.relieve(able) and not told:
                 told = True
                 log.warning(
-                    "this node cannot use the object store: transferring leaderships to nodes that can", extra={"nodes": sorted(able)}
+                    "this node cannot use the object store: transferring leaderships to nodes "
+                    "that can",
+                    extra={"nodes": sorted(able)},
                 )
 
     async def answer(self) -> None:
@@ -89,13 +97,17 @@ class StoreLeadership:
                 whole.set()
 
         for core in cores:
-            self._transport.call_nowait(core, KIND_STORE, msgspec.msgpack.encode(failing), partial(take, core))
+            self._transport.call_nowait(
+                core, KIND_STORE, msgspec.msgpack.encode(failing), partial(take, core)
+            )
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await whole.wait()
         except TimeoutError:
             pass
-        return {node_of(core) for core in cores} - {node_of(core) for core in cores if not said.get(core, False)}
+        return {node_of(core) for core in cores} - {
+            node_of(core) for core in cores if not said.get(core, False)
+        }
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         if msgspec.msgpack.decode(body, type=float) > 0:

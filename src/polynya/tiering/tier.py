@@ -25,7 +25,14 @@ from polynya.cold import (
 )
 from polynya.config.core_start import CoreStart
 from polynya.config.model import ColdConfig
-from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, WatchedStore, open_store, release_root
+from polynya.objectstore import (
+    ObjectStore,
+    StoreError,
+    StoreUnavailable,
+    WatchedStore,
+    open_store,
+    release_root,
+)
 from polynya.service.tier_view import CoreGroups
 from polynya.stream.commands import Evict
 from polynya.stream.state.feature_level import level_of
@@ -65,22 +72,27 @@ def collector_settings(cold: ColdConfig) -> CollectorSettings:
 
 
 class Tier:
-    """The object tier of one core. Create it with `open_tier`; the backend `none` has no tier. Nothing is written before the root is
-    claimed."""
+    """The object tier of one core. Create it with `open_tier`; the backend `none` has no tier.
+    Nothing is written before the root is claimed."""
 
-    def __init__(self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: StoreRootClaim) -> None:
+    def __init__(
+        self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: StoreRootClaim
+    ) -> None:
         cluster = start.birth.cluster_id
         self.store: ObjectStore = store
         self.claim = claim
         self.access = StoreAccess(store, lambda: claim.reason)
-        self._releases = start.core == 0 and not start.birth.node  # in a cluster the other nodes still use it
+        # in a cluster the other nodes still use it
+        self._releases = start.core == 0 and not start.birth.node
         self._claiming: asyncio.Task[None] | None = None
         self.verifier = PackVerifier(groups, store)
         self.reader = ColdReader(store)
         self.states = StateReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
         store.writes.on_recovery = self.flusher.recover
-        self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
+        self.merger = Merger(
+            groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight
+        )
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
         self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
         if start.birth.node:  # all nodes must know the command
@@ -100,11 +112,15 @@ class Tier:
         return [
             self._claimed(),
             self.access.run(),
-            *(self.once_claimed(run) for run in (self.flusher.run, self.merger.run, self.evictor.run, self.collector.run)),
+            *(
+                self.once_claimed(run)
+                for run in (self.flusher.run, self.merger.run, self.evictor.run, self.collector.run)
+            ),
         ]
 
     async def begin(self) -> None:
-        """Claim the root. If it was held before, return after CLAIM_SECONDS even without a claim. Raises ConfigError."""
+        """Claim the root. If it was held before, return after CLAIM_SECONDS even without a claim.
+        Raises ConfigError."""
         self._claiming = asyncio.get_running_loop().create_task(self.claim.make())
         await asyncio.wait([self._claiming], timeout=CLAIM_SECONDS if self.claim.is_known else None)
         if self._claiming.done():
@@ -148,8 +164,11 @@ class Tier:
         await self.store.close()
 
 
-async def open_tier(start: CoreStart, groups: CoreGroups, indexes: Callable[[], Mapping[int, int]]) -> Tier | None:
-    """Open the store, prove that it supports conditional writes, and claim its root, now or later. Raises ConfigError."""
+async def open_tier(
+    start: CoreStart, groups: CoreGroups, indexes: Callable[[], Mapping[int, int]]
+) -> Tier | None:
+    """Open the store, prove that it supports conditional writes, and claim its root, now or later.
+    Raises ConfigError."""
     try:
         store = open_store(start.config.store, late=was_held(start))
     except StoreUnavailable as error:

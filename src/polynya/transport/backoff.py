@@ -42,9 +42,11 @@ class Backoff:
         self._hurry.set()
 
 
-async def keep_connected(connect: Connect, begin: Callable[[FrameLink], bool], lost: asyncio.Event, backoff: Backoff) -> None:
-    """Keep a connection until cancelled. `begin` takes a new connection and returns whether it is still up. The owner sets `lost` when it
-    ends."""
+async def keep_connected(
+    connect: Connect, begin: Callable[[FrameLink], bool], lost: asyncio.Event, backoff: Backoff
+) -> None:
+    """Keep a connection until cancelled. `begin` takes a new connection and returns whether it is
+    still up. The owner sets `lost` when it ends."""
     while True:
         lost.clear()
         try:

@@ -30,12 +30,16 @@ GREET_SECONDS = 3.0
 PLACES_MAX = 3  # addresses of a node, from the settings and from the cluster map
 TROUBLES_MAX = 8  # distinct problems that are logged only once
 _UNGREETED = "the peer closed the connection without an answer (is TLS enabled on one side only?)"
-_UNTRUSTED = "the peer closed the connection without an answer: it may reject this node's certificate; see its log"
+_UNTRUSTED = (
+    "the peer closed the connection without an answer: it may reject this node's certificate; see "
+    "its log"
+)
 log = logging.getLogger("polynya.transport")
 
 
 class PeerTls(msgspec.Struct):
-    """TLS contexts. Both sides present a certificate of the cluster's authority. A reload replaces the contexts; open connections continue."""
+    """TLS contexts. Both sides present a certificate of the cluster's authority. A reload replaces
+    the contexts; open connections continue."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -46,18 +50,29 @@ class HandshakeRefused(ConnectionError):
 
 
 class Dialer:
-    """Connects one core to the cores of node `node` at `place` (host, port) or at an address given later. It tries several addresses in
-    turn. It logs once why the node is unreachable, and again when the reason changes."""
+    """Connects one core to the cores of node `node` at `place` (host, port) or at an address given
+    later. It tries several addresses in turn. It logs once why the node is unreachable, and again
+    when the reason changes."""
 
-    def __init__(self, own: Hello, node: int, place: tuple[str, int], tls: PeerTls | None, on_hello: Callable[[Hello], None]) -> None:
+    def __init__(
+        self,
+        own: Hello,
+        node: int,
+        place: tuple[str, int],
+        tls: PeerTls | None,
+        on_hello: Callable[[Hello], None],
+    ) -> None:
         self.node = node
         self.own = own
         self._places = [place]  # the first is tried next
         self._tls = tls
         self._on_hello = on_hello
-        self.on_removed: Callable[[Hello], None] = lambda hello: None  # called if the peer rejects this node as removed from the cluster
-        self.on_stale_copy: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
-        self.rejection: Callable[[Hello], str] = lambda hello: ""  # returns what a stale peer's journal lacks
+        # called if the peer rejects this node as removed from the cluster
+        self.on_removed: Callable[[Hello], None] = lambda hello: None
+        # … or as a stale copy of its data
+        self.on_stale_copy: Callable[[Hello], None] = lambda hello: None
+        # returns what a stale peer's journal lacks
+        self.rejection: Callable[[Hello], str] = lambda hello: ""
         self._troubles: set[str] | None = None  # None before the first attempt
         self.refusal = ""  # why one side rejected the other in the last attempt
 
@@ -82,7 +97,8 @@ class Dialer:
         return link
 
     async def ask(self) -> Hello:
-        """Return the `Hello` of the node's first core without joining (`own.asks`). Raises OSError."""
+        """Return the `Hello` of the node's first core without joining (`own.asks`). Raises
+        OSError."""
         async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
             link, type_, kind, body = await self._handshake(0, LANE_ASK)
         certified = certified_names(link)
@@ -117,13 +133,17 @@ class Dialer:
             except BaseException:
                 raw.close()
                 raise
-        unanswered = ConnectionResetError(_UNGREETED) if self._tls is None else HandshakeRefused(_UNTRUSTED)
+        unanswered = (
+            ConnectionResetError(_UNGREETED) if self._tls is None else HandshakeRefused(_UNTRUSTED)
+        )
         greeting = _Greeting(unanswered, checked=self._tls is None)
         context = self._tls.client if self._tls is not None else None
         name = node_name(self.node) if context is not None else None
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: greeting.link, sock=raw, ssl=context, server_hostname=name)
+            await loop.create_connection(
+                lambda: greeting.link, sock=raw, ssl=context, server_hostname=name
+            )
         finally:
             detach_socket(raw, loop)
         try:
@@ -137,7 +157,9 @@ class Dialer:
         loop = asyncio.get_running_loop()
         host, port = self._places[0]
         error: OSError = OSError(f"{host} has no address")
-        for family, kind, number, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        for family, kind, number, _, where in await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
             raw = socket.socket(family, kind, number)
             try:
                 raw.setblocking(False)
@@ -158,7 +180,9 @@ class Dialer:
         except msgspec.DecodeError:
             raise HandshakeRefused("the peer does not support this protocol") from None
         if type_ == FrameType.REFUSED:
-            if (other.removed or other.lacks) and not judge(self.own, other, expected=self.node, certified=certified_names(link)):
+            if (other.removed or other.lacks) and not judge(
+                self.own, other, expected=self.node, certified=certified_names(link)
+            ):
                 (self.on_removed if other.removed else self.on_stale_copy)(other)
             raise HandshakeRefused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
@@ -169,18 +193,30 @@ class Dialer:
             raise HandshakeRefused(stale_copy_text(self.node, lacking))
         self._on_hello(other)
         if other.core != core:
-            raise HandshakeRefused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
+            raise HandshakeRefused(
+                f"it has {other.cores} cores, and core {other.core} answered for core {core}"
+            )
 
     def _unsound(self, reason: str) -> None:
-        log.warning("invalid data from a node: the connection is dropped", extra={"node": self.node, "reason": reason})
+        log.warning(
+            "invalid data from a node: the connection is dropped",
+            extra={"node": self.node, "reason": reason},
+        )
 
     def _note(self, trouble: str, *, wanted: bool = True) -> None:
         self.refusal = "" if wanted else trouble
         where = "{}:{}".format(*self._places[0])
         if trouble:
             if trouble not in (self._troubles or ()):
-                log.warning("a node cannot be reached", extra={"node": self.node, "at": where, "reason": trouble})
-            self._troubles = {*(self._troubles or ()), trouble} if len(self._troubles or ()) < TROUBLES_MAX else {trouble}
+                log.warning(
+                    "a node cannot be reached",
+                    extra={"node": self.node, "at": where, "reason": trouble},
+                )
+            self._troubles = (
+                {*(self._troubles or ()), trouble}
+                if len(self._troubles or ()) < TROUBLES_MAX
+                else {trouble}
+            )
         elif self._troubles is None or self._troubles:
             log.info("a node can be reached", extra={"node": self.node, "at": where})
             self._troubles = set()
@@ -191,7 +227,9 @@ class _Greeting:
 
     def __init__(self, unanswered: OSError, *, checked: bool) -> None:
         self._unanswered = unanswered
-        self.answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[tuple[int, int, bytes]] = (
+            asyncio.get_running_loop().create_future()
+        )
         self.link = FrameLink(_nothing, self._frame, self._lost, checked=checked)
         self.link.body_bytes_max = HELLO_BYTES_MAX
         self.link.on_invalid = lambda reason: None  # `_note` logs the missing answer
@@ -206,11 +244,13 @@ class _Greeting:
 
 
 def detach_socket(raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-    """Detach `raw` after `create_connection`: the transport owns its descriptor, whatever the outcome.
+    """Detach `raw` after `create_connection`: the transport owns its descriptor, whatever the
+    outcome.
 
-    uvloop attaches the object to the transport only after its first wait. If the connection breaks before that, the transport has already
-    closed the descriptor. The garbage-collected object would close the same number again, which may then belong to another file (uvloop
-    issues 645 and 738, fixed in part).
+    uvloop attaches the object to the transport only after its first wait. If the connection breaks
+    before that, the transport has already closed the descriptor. The garbage-collected object would
+    close the same number again, which may then belong to another file (uvloop issues 645 and 738,
+    fixed in part).
     """
     if isinstance(loop, uvloop.Loop):
         raw.detach()
@@ -226,7 +266,8 @@ def certified_names(link: FrameLink) -> tuple[str, ...] | None:
 
 
 def tune(raw: socket.socket) -> None:
-    """Send small frames at once, and let the kernel detect a dead peer even while much data is unsent."""
+    """Send small frames at once, and let the kernel detect a dead peer even while much data is
+    unsent."""
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
@@ -246,7 +287,8 @@ def _nothing() -> None:
 
 
 def report_lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle exceptions of an event loop. uvloop's TLS raises when it writes to a connection that has just ended; log that in one line."""
+    """Handle exceptions of an event loop. uvloop's TLS raises when it writes to a connection that
+    has just ended; log that in one line."""
     fault, transport = context.get("exception"), context.get("transport")
     if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():
         log.info("a connection ended while data was being written", extra={"error": str(fault)})

@@ -10,7 +10,8 @@ _NOT_LEADER = 4
 
 
 def encode_error(error: BaseException) -> tuple[int, bytes]:
-    """Encode an error as number and text. Unknown exception types become OutcomeUnknown, because they happened inside the handler."""
+    """Encode an error as number and text. Unknown exception types become OutcomeUnknown, because
+    they happened inside the handler."""
     if type(error) is NotLeader:
         return _NOT_LEADER, b"%d" % error.node
     number = next((_NUMBERS[kind] for kind in type(error).__mro__ if kind in _NUMBERS), None)

@@ -8,19 +8,22 @@ import msgspec
 
 from polynya.base.msgpack import UNREADABLE
 
-# The oldest and the newest protocol between nodes that this release supports. 2: appends of a group are batched. 3: requests for a leader
-# are forwarded. 4: names have buckets of one to three characters. Releases that support only 1 to 3 keep format 1 (base/formats.py).
+# The oldest and the newest protocol between nodes that this release supports. 2: appends of a group
+# are batched. 3: requests for a leader are forwarded. 4: names have buckets of one to three
+# characters. Releases that support only 1 to 3 keep format 1 (base/formats.py).
 PROTOCOL_MIN = 4
 PROTOCOL_MAX = 4
 MAGIC = b"polynya\x01"
-PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear text before TLS, so that the target core does the handshake
+# magic, core, lane: in clear text before TLS, so that the target core does the handshake
+PREAMBLE = struct.Struct("<8sHB5x")
 CORES_MAX = 256  # limit for a node, see `address`
 LANE_ASK = 0  # calls, subscriptions, bulk data
 LANE_RAFT = 1  # Raft messages only: no large message delays a heartbeat
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """A core of a node introduces itself to a core of another node. Fields are only appended, with defaults."""
+    """A core of a node introduces itself to a core of another node. Fields are only appended, with
+    defaults."""
 
     low: int  # the protocols that it supports
     high: int
@@ -56,44 +59,60 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...] | None) -> str:
-    """Return why the other core must be rejected; empty if it is accepted. `expected`: the required node. `certified`: the names in its
-    certificate; None without TLS."""
+    """Return why the other core must be rejected; empty if it is accepted. `expected`: the required
+    node. `certified`: the names in its certificate; None without TLS."""
     if max(own.low, other.low) > min(own.high, other.high):
         return (
-            f"it speaks protocol {_range(other)}, this node {_range(own)} (release {other.release or 'unknown'} and {own.release}); "
+            f"it speaks protocol {_range(other)}, this node {_range(own)} (release "
+            f"{other.release or 'unknown'} and {own.release}); "
             f"{_step(min(own.high, other.high))}"
         )
     if max(other.level, 1) < own.works_at:
         return (
-            f"its release ({other.release or 'unknown'}) supports log levels up to {max(other.level, 1)}, the cluster works at level "
+            f"its release ({other.release or 'unknown'}) supports log levels up to "
+            f"{max(other.level, 1)}, the cluster works at level "
             f"{own.works_at}: start it with release {own.release} or newer"
         )
     if max(own.level, 1) < other.works_at:
         return (
-            f"the cluster works at level {other.works_at}, release {own.release} of this node supports log levels up to "
+            f"the cluster works at level {other.works_at}, release {own.release} of this node "
+            "supports log levels up to "
             f"{max(own.level, 1)}: start this node with release {other.release} or newer"
         )
     if other.cluster != own.cluster:
-        return f"it belongs to the cluster {other.cluster}, this node to {own.cluster}; compare cluster.id"
+        return (
+            f"it belongs to the cluster {other.cluster}, this node to {own.cluster}; compare "
+            "cluster.id"
+        )
     if other.history != own.history:
         return (
-            f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; restart the one with the lower "
+            f"it holds history {other.history} of the cluster, this node {own.history}: one of "
+            "them missed a restore; restart the one with the lower "
             "number on an empty data directory"
         )
     if other.node != expected:
         return f"it is node {other.node}, but node {expected} was expected; compare cluster.nodes"
     if other.groups != own.groups:
-        return f"it has {other.groups} groups, this node {own.groups}; the number must be the same on all nodes of a cluster"
+        return (
+            f"it has {other.groups} groups, this node {own.groups}; the number must be the same "
+            "on all nodes of a cluster"
+        )
     if not 0 <= other.core < other.cores <= CORES_MAX:
         return f"it claims to be core {other.core} of {other.cores}"
     if certified is not None and node_name(other.node) not in certified:
-        return f"its certificate is for {', '.join(certified) or 'no DNS name'}, not for {node_name(other.node)}"
+        return (
+            f"its certificate is for {', '.join(certified) or 'no DNS name'}, not for "
+            f"{node_name(other.node)}"
+        )
     return ""
 
 
 def stale_copy_text(node: int, lacks: str) -> str:
     """Return the reason for rejecting a node with a stale journal."""
-    return f"node {node} returned with a stale copy of its data ({lacks}): restart it on an empty data directory"
+    return (
+        f"node {node} returned with a stale copy of its data ({lacks}): restart it on an empty "
+        "data directory"
+    )
 
 
 def node_name(node: int) -> str:
@@ -102,7 +121,8 @@ def node_name(node: int) -> str:
 
 
 def address(node: int, core: int) -> int:
-    """Return the address of a core of another node. The address of a local core is its bare number."""
+    """Return the address of a core of another node. The address of a local core is its bare
+    number."""
     return node << 8 | core
 
 
@@ -114,7 +134,10 @@ def node_of(address: int) -> int:
 def _step(newest: int) -> str:
     """Return the remedy for two nodes if one supports at most the protocol `newest`."""
     if newest < PROTOCOL_MIN:
-        return "the older one keeps its data in format 1: start the new release on empty data directories, and copy the streams with 'polynya import'"
+        return (
+            "the older one keeps its data in format 1: start the new release on empty data "
+            "directories, and copy the streams with 'polynya import'"
+        )
     return "upgrade one release at a time"
 
 

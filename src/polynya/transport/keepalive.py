@@ -5,13 +5,16 @@ from __future__ import annotations
 from polynya.base.limits import KIB
 from polynya.transport.link import FrameLink, FrameType
 
-# A peer that sends and accepts no byte for this long counts as lost, whatever the kernel reports. A write that waits for its answer is then
-# delayed by less than two seconds, election included. A shorter pause of a process goes unnoticed.
+# A peer that sends and accepts no byte for this long counts as lost, whatever the kernel reports. A
+# write that waits for its answer is then delayed by less than two seconds, election included. A
+# shorter pause of a process goes unnoticed.
 SILENCE_SECONDS = 1.0
-TICK_SECONDS_MAX = 0.5  # a later tick means that this process stalled; silence then says nothing about peers
+# a later tick means that this process stalled; silence then says nothing about peers
+TICK_SECONDS_MAX = 0.5
 
-# Small data arrives at once, and the kernel accepts it even for a stalled process. A link with more unsent data is busy. Its peer counts as
-# up while this much moves between ticks (1 Mbit/s). A slower link counts as silent, because another node may have better links.
+# Small data arrives at once, and the kernel accepts it even for a stalled process. A link with more
+# unsent data is busy. Its peer counts as up while this much moves between ticks (1 Mbit/s). A
+# slower link counts as silent, because another node may have better links.
 BUSY_BYTES = 64 * KIB
 MOVED_BYTES = 32 * KIB
 
@@ -32,7 +35,8 @@ class Keepalive:
         self._taken = self._unsent = 0
 
     def beat(self, link: FrameLink, now: float, synced: int = 0) -> None:
-        """Send a PING, or close a link that has been silent for too long. `synced`: how far this core's journal is synced."""
+        """Send a PING, or close a link that has been silent for too long. `synced`: how far this
+        core's journal is synced."""
         unsent = link.unsent
         taken = link.handed - unsent
         moved, busy = taken - self._taken, self._unsent >= BUSY_BYTES

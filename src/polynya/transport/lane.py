@@ -1,4 +1,5 @@
-"""Raft messages to one core of another node: one frame for all messages of a turn, never blocking."""
+"""Raft messages to one core of another node: one frame for all messages of a turn, never
+blocking."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.keepalive import Keepalive
 from polynya.transport.link import FrameLink, FrameType
 
-# Unsent bytes, in addition to the socket: the largest append and others. Above the bound the oldest messages are dropped; Raft resends
-# them, or newer ones replace them.
+# Unsent bytes, in addition to the socket: the largest append and others. Above the bound the oldest
+# messages are dropped; Raft resends them, or newer ones replace them.
 QUEUE_BYTES_MAX = 64 * MIB
 SOCKET_BYTES_MAX = 1 * MIB  # limit for the socket, because data in it cannot be dropped
 FRAME_BYTES = 4 * MIB  # a frame holds at least one message, and several only up to this size
@@ -22,10 +23,16 @@ _LENGTH = struct.Struct("<I")
 
 
 class Lane:
-    """The sending side of Raft messages. `on_up` and `on_down` are called for each connection, `on_taking` at each tick while large data
-    moves. `send` never blocks."""
+    """The sending side of Raft messages. `on_up` and `on_down` are called for each connection,
+    `on_taking` at each tick while large data moves. `send` never blocks."""
 
-    def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[], None], on_taking: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
+        on_taking: Callable[[], None],
+    ) -> None:
         self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is synced
         self._connect = connect
         self._on_up = on_up

@@ -18,10 +18,13 @@ from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, KIB, 
 from polynya.base.msgpack import UNREADABLE
 
 PROTOCOL_VERSION = 1
-FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB  # the largest append with its command; a larger frame is invalid
+# the largest append with its command; a larger frame is invalid
+FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB
 HELLO_BYTES_MAX = 16 * KIB  # limit before the peer is known
-QUEUE_BYTES_MAX = INFLIGHT_BYTES_PER_CORE  # unsent bytes of one connection; above it nothing more is accepted
-HEADER = struct.Struct("<IBHQI")  # body length, type, kind, id, and the CRC of everything (0 on links with other checks)
+# unsent bytes of one connection; above it nothing more is accepted
+QUEUE_BYTES_MAX = INFLIGHT_BYTES_PER_CORE
+# body length, type, kind, id, and the CRC of everything (0 on links with other checks)
+HEADER = struct.Struct("<IBHQI")
 HEADER_BYTES = HEADER.size
 _FIELDS = struct.Struct("<IBHQ")
 _INT = struct.Struct("i")
@@ -43,15 +46,19 @@ class FrameType(enum.IntEnum):
     CANCEL = 8  # stop sending ITEMs
     PING = 9  # between nodes: requires a PONG; id as in RAFT
     PONG = 10
-    RAFT = 11  # between nodes: length-prefixed Raft messages; id: how far the sender's journal is synced, 0: not reported
+    # between nodes: length-prefixed Raft messages; id: how far the sender's journal is synced, 0:
+    # not reported
+    RAFT = 11
     WELCOME = 12  # between nodes: answers HELLO
     REFUSED = 13  # likewise; kind: the length of the sender's Hello, after which the reason follows
 
 
 class FrameLink(asyncio.Protocol):
-    """The framing of a connection. `on_frame(type, kind, id, body)` is called for each frame, `on_lost` once at the end.
+    """The framing of a connection. `on_frame(type, kind, id, body)` is called for each frame,
+    `on_lost` once at the end.
 
-    An invalid frame ends the connection. `checked`: frames carry a CRC, for networks with weak checksums.
+    An invalid frame ends the connection. `checked`: frames carry a CRC, for networks with weak
+    checksums.
     """
 
     def __init__(
@@ -66,11 +73,14 @@ class FrameLink(asyncio.Protocol):
         self.on_frame = on_frame
         self.on_lost = on_lost
         self.checked = checked
-        self.body_bytes_max = FRAME_BYTES_MAX  # a longer frame is invalid; smaller before the handshake
-        self.on_invalid: Callable[[str], None] = _told  # called with the reason when received data is invalid; the connection then ends
+        # a longer frame is invalid; smaller before the handshake
+        self.body_bytes_max = FRAME_BYTES_MAX
+        # called with the reason when received data is invalid; the connection then ends
+        self.on_invalid: Callable[[str], None] = _told
         self.on_room: Callable[[], None] = _nothing  # called when it is no longer full
         self.quiet = False  # nothing was received since this was last set
-        self.received = self.handed = 0  # total bytes received, and handed to the socket or its buffer
+        # total bytes received, and handed to the socket or its buffer
+        self.received = self.handed = 0
         self.transport: Any = None
         self.up = False
         self.full = False  # the unsent bytes exceed the bound
@@ -78,8 +88,8 @@ class FrameLink(asyncio.Protocol):
         self.queued_id = 0  # the largest id passed to `send` …
         self.written_id = 0  # … and handed to the socket
         self._loop = asyncio.get_running_loop()
-        # `writelines` of asyncio's own loop never calls `pause_writing` in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254). It
-        # also fails there on a closed connection.
+        # `writelines` of asyncio's own loop never calls `pause_writing` in Python 3.12.0 to 3.12.8,
+        # 3.13.0 and 3.13.1 (CVE-2024-12254). It also fails there on a closed connection.
         self._joins_writes = isinstance(self._loop, uvloop.Loop)
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -91,11 +101,14 @@ class FrameLink(asyncio.Protocol):
         self._missing = 0  # … and the number of missing bytes
 
     def send(self, type_: int, kind: int, ident: int, body: bytes) -> None:
-        """Queue one frame; it leaves at the end of this pass of the loop. Ignored if the connection is down."""
+        """Queue one frame; it leaves at the end of this pass of the loop. Ignored if the connection
+        is down."""
         if not self.up:
             return
         out = self._out
-        crc = _crc(_crc(0, _FIELDS.pack(len(body), type_, kind, ident)), body) if self.checked else 0
+        crc = (
+            _crc(_crc(0, _FIELDS.pack(len(body), type_, kind, ident)), body) if self.checked else 0
+        )
         out.append(HEADER.pack(len(body), type_, kind, ident, crc))
         if body:
             out.append(body)
@@ -115,7 +128,8 @@ class FrameLink(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Return the bytes that the peer's kernel has not acknowledged. The local kernel may hold megabytes, on a slow link for seconds."""
+        """Return the bytes that the peer's kernel has not acknowledged. The local kernel may hold
+        megabytes, on a slow link for seconds."""
         waiting: int = self.transport.get_write_buffer_size()
         socket = self.transport.get_extra_info("socket")
         if socket is None:  # it has ended, and the notification is pending

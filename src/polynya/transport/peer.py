@@ -1,4 +1,5 @@
-"""The requesting side of a connection to one other core: calls, one-way messages, subscriptions, reconnection."""
+"""The requesting side of a connection to one other core: calls, one-way messages, subscriptions,
+reconnection."""
 
 from __future__ import annotations
 
@@ -15,17 +16,25 @@ from polynya.transport.keepalive import Keepalive
 from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, FrameLink, FrameType
 
 CALLS_MAX = 65_536  # unanswered calls per peer; only a flood of client requests reaches this
-WAIT_SECONDS = 1.0  # how long requests wait for an absent peer (the restart of a core) before they fail
+# how long requests wait for an absent peer (the restart of a core) before they fail
+WAIT_SECONDS = 1.0
 Done = Callable[[bytes | BaseException], None]
 Outcome = TypeVar("Outcome")
 
 
 class PeerSubscription:
-    """A stream of messages from a peer. After `cancel`, neither `on_item` nor `on_end` is called."""
+    """A stream of messages from a peer. After `cancel`, neither `on_item` nor `on_end` is
+    called."""
 
     __slots__ = ("_peer", "ident", "on_end", "on_item")
 
-    def __init__(self, peer: Peer, ident: int, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        ident: int,
+        on_item: Callable[[bytes], None],
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
         self._peer = peer
         self.ident = ident
         self.on_item = on_item
@@ -38,7 +47,14 @@ class PeerSubscription:
 class Peer:
     """All requests of this core to one other core. `name` is used in messages to users."""
 
-    def __init__(self, name: str, connect: Connect, *, call_seconds: float, keepalive: Keepalive | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        connect: Connect,
+        *,
+        call_seconds: float,
+        keepalive: Keepalive | None = None,
+    ) -> None:
         self.name = name
         self.now = 0.0  # the event loop's time at the last tick, precise enough for deadlines
         self.refused = 0
@@ -47,11 +63,14 @@ class Peer:
         self._keepalive = keepalive  # None: the kernel reports at once when the peer ends
         self._call_seconds = call_seconds
         self._link: FrameLink | None = None
-        self._down_since = math.inf  # set by the first tick; requests wait for the first connection, too
+        # set by the first tick; requests wait for the first connection, too
+        self._down_since = math.inf
         self._next_id = 0
         self._calls: dict[int, tuple[Done, float]] = {}  # ordered by deadline
         self._subscriptions: dict[int, PeerSubscription] = {}
-        self._waiting: list[tuple[int, int, int, bytes]] = []  # type, kind, id, body: queued while the peer is down
+        self._waiting: list[
+            tuple[int, int, int, bytes]
+        ] = []  # type, kind, id, body: queued while the peer is down
         self._waiting_bytes = 0
         self._closed = False
         self._up = asyncio.Event()
@@ -74,11 +93,16 @@ class Peer:
             done(self._unavailable())
 
     def send(self, kind: int, body: bytes) -> bool:
-        """Send a message and return whether it was accepted. An accepted message may still be lost with the connection."""
+        """Send a message and return whether it was accepted. An accepted message may still be lost
+        with the connection."""
         return self._take(FrameType.SEND, kind, body) > 0
 
     def subscribe(
-        self, kind: int, body: bytes, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]
+        self,
+        kind: int,
+        body: bytes,
+        on_item: Callable[[bytes], None],
+        on_end: Callable[[BaseException | None], None],
     ) -> PeerSubscription:
         ident = self._take(FrameType.OPEN, kind, body)
         subscription = PeerSubscription(self, ident, on_item, on_end)
@@ -133,12 +157,16 @@ class Peer:
                 break
             del self._calls[ident]
             self.failed += 1
-            _tell(done, OutcomeUnknown(f"{self.name} did not answer within {self._call_seconds:g} s"))
+            _tell(
+                done, OutcomeUnknown(f"{self.name} did not answer within {self._call_seconds:g} s")
+            )
 
     def _take(self, type_: int, kind: int, body: bytes) -> int:
         """Send or queue one frame. Return its id; 0 if it was refused."""
         link = self._link
-        assert len(body) <= FRAME_BYTES_MAX, f"a message of {len(body)} bytes: the largest request is much smaller"
+        assert len(body) <= FRAME_BYTES_MAX, (
+            f"a message of {len(body)} bytes: the largest request is much smaller"
+        )
         if self._closed or len(self._calls) >= CALLS_MAX or (link is not None and link.full):
             self.refused += 1
             return 0
@@ -215,7 +243,9 @@ class Peer:
         for ident, (done, _) in calls.items():
             self.failed += 1
             if ident <= link.written_id:
-                _tell(done, OutcomeUnknown(f"the connection to {self.name} broke before it answered"))
+                _tell(
+                    done, OutcomeUnknown(f"the connection to {self.name} broke before it answered")
+                )
             else:
                 _tell(done, Unavailable(f"{self.name} is down; retry"))
         for subscription in subscriptions.values():
@@ -240,4 +270,6 @@ def _tell(tell: Callable[[Outcome], object], outcome: Outcome) -> None:
 
 def _report(fault: Exception) -> None:
     """Report a failed callback, so that the other callers still get their answers."""
-    asyncio.get_running_loop().call_exception_handler({"message": "a response callback failed", "exception": fault})
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": "a response callback failed", "exception": fault}
+    )

@@ -1,5 +1,5 @@
-"""The answering side: one inbound connection per requesting core, its replies and pushed messages, and the socket for the other cores of
-this node."""
+"""The answering side: one inbound connection per requesting core, its replies and pushed messages,
+and the socket for the other cores of this node."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from functools import partial
 from polynya.base.errors import InvalidMessage, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.msgpack import UNREADABLE
 from polynya.transport.errors import encode_error
-from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, FrameLink, FrameType
+from polynya.transport.link import (
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    PROTOCOL_VERSION,
+    FrameLink,
+    FrameType,
+)
 
 PUSHES_MAX = 65_536  # subscriptions of one core
-CLOSE_SECONDS = 5.0  # time for dropped connections to end, which normally takes one pass of the loop
+# time for dropped connections to end, which normally takes one pass of the loop
+CLOSE_SECONDS = 5.0
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
 CheckHello = Callable[["InboundConnection", int, int, int, bytes], int]
@@ -25,7 +32,8 @@ log = logging.getLogger("polynya.transport")
 
 
 class PushStream:
-    """The pushing end of a subscription. `on_cancel` is called when the other side cancels or is gone, but not after `end`."""
+    """The pushing end of a subscription. `on_cancel` is called when the other side cancels or is
+    gone, but not after `end`."""
 
     __slots__ = ("_connection", "_ident", "on_cancel", "open")
 
@@ -36,11 +44,16 @@ class PushStream:
         self.on_cancel: Callable[[], object] = _nothing
 
     def item(self, body: bytes) -> None:
-        """Send one message. If too much is unsent, the subscription ends with Unavailable, and `on_cancel` is called."""
+        """Send one message. If too much is unsent, the subscription ends with Unavailable, and
+        `on_cancel` is called."""
         if not self.open:
             return
         if self._connection.link.full or len(body) > FRAME_BYTES_MAX:
-            self.end(_too_large(body) if len(body) > FRAME_BYTES_MAX else Unavailable("this subscriber reads too slowly"))
+            self.end(
+                _too_large(body)
+                if len(body) > FRAME_BYTES_MAX
+                else Unavailable("this subscriber reads too slowly")
+            )
             self.on_cancel()
         else:
             self._connection.link.send(FrameType.ITEM, 0, self._ident, body)
@@ -67,7 +80,8 @@ class ConnectionSet:
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
-        self.on_synced: Callable[[int, int, int], None] = _nobody_asks  # (address, the journal's number, its synced position)
+        # (address, the journal's number, its synced position)
+        self.on_synced: Callable[[int, int, int], None] = _nobody_asks
         self.inbound: set[InboundConnection] = set()
         self._closed = False
         self._empty = asyncio.Event()
@@ -97,13 +111,18 @@ class ConnectionSet:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._empty.wait()
         except TimeoutError:  # no known cause; the peers notice when this process ends
-            log.error("inbound connections do not close", extra={"cores": sorted(connection.core for connection in self.inbound)})
+            log.error(
+                "inbound connections do not close",
+                extra={"cores": sorted(connection.core for connection in self.inbound)},
+            )
 
 
 class InboundConnection:
     """One connection from another core."""
 
-    def __init__(self, connections: ConnectionSet, check_hello: CheckHello, *, checked: bool = False) -> None:
+    def __init__(
+        self, connections: ConnectionSet, check_hello: CheckHello, *, checked: bool = False
+    ) -> None:
         self._connections = connections
         self._check_hello = check_hello
         self.on_gone: Callable[[], None] = _nothing
@@ -125,8 +144,8 @@ class InboundConnection:
         self.link.on_invalid = report
 
     def leave(self) -> None:
-        """Remove a connection whose setup failed. After a cancelled setup uvloop closes it without `connection_lost`, even after
-        `connection_made`. A later `connection_lost` is harmless."""
+        """Remove a connection whose setup failed. After a cancelled setup uvloop closes it without
+        `connection_lost`, even after `connection_made`. A later `connection_lost` is harmless."""
         self.link.connection_lost(None)
 
     def _on_up(self) -> None:
@@ -188,14 +207,21 @@ class InboundConnection:
     def _failed(self, kind: int, error: Exception) -> Exception:
         """Return the answer for a failed handler."""
         if isinstance(error, UNREADABLE):
-            log.error("a message from another core cannot be decoded", extra={"kind": kind, "from_core": self.core, "error": str(error)})
+            log.error(
+                "a message from another core cannot be decoded",
+                extra={"kind": kind, "from_core": self.core, "error": str(error)},
+            )
             return Unavailable(f"this core cannot read that message of kind {kind}")
         log.error("a handler failed", extra={"kind": kind, "from_core": self.core}, exc_info=error)
         return error
 
     def _open(self, kind: int, ident: int, body: bytes) -> None:
         if ident in self.pushes or len(self.pushes) >= PUSHES_MAX:
-            self.link.fail("the subscription id is already in use" if ident in self.pushes else "the peer has too many subscriptions")
+            self.link.fail(
+                "the subscription id is already in use"
+                if ident in self.pushes
+                else "the peer has too many subscriptions"
+            )
             return
         push = self.pushes[ident] = PushStream(self, ident)
         handler = self._connections.stream_handlers.get(kind)
@@ -223,7 +249,8 @@ class PeerListener:
     """The Unix socket on which this core listens for the other cores of its node."""
 
     def __init__(self, connections: ConnectionSet, path: str, start_id: str) -> None:
-        self.on_arrival: Callable[[int], None] = _nobody  # called with each local core after its handshake
+        # called with each local core after its handshake
+        self.on_arrival: Callable[[int], None] = _nobody
         self._connections = connections
         self._start_id = start_id
         self._arrival = asyncio.Event()
@@ -257,8 +284,14 @@ class PeerListener:
         with suppress(FileNotFoundError):
             os.unlink(self._path)
 
-    def _check_hello(self, connection: InboundConnection, type_: int, kind: int, ident: int, body: bytes) -> int:
-        if type_ == FrameType.HELLO and kind == PROTOCOL_VERSION and body == self._start_id.encode():
+    def _check_hello(
+        self, connection: InboundConnection, type_: int, kind: int, ident: int, body: bytes
+    ) -> int:
+        if (
+            type_ == FrameType.HELLO
+            and kind == PROTOCOL_VERSION
+            and body == self._start_id.encode()
+        ):
             connection.core = ident
             self._arrival.set()
             self.on_arrival(ident)
@@ -282,8 +315,12 @@ def _no_reply(answer: bytes | BaseException) -> None:
 
 def _too_large(body: bytes) -> OutcomeUnknown:
     """Return the error sent instead of an answer that the peer would reject as an invalid frame."""
-    log.error("an answer is too large to send", extra={"bytes": len(body), "bytes_max": FRAME_BYTES_MAX})
-    return OutcomeUnknown(f"the answer has {len(body)} bytes, more than the {FRAME_BYTES_MAX} that fit into a message")
+    log.error(
+        "an answer is too large to send", extra={"bytes": len(body), "bytes_max": FRAME_BYTES_MAX}
+    )
+    return OutcomeUnknown(
+        f"the answer has {len(body)} bytes, more than the {FRAME_BYTES_MAX} that fit into a message"
+    )
 
 
 def _nothing() -> None:

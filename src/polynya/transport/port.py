@@ -1,7 +1,9 @@
-"""The peer port: each connection from another node is handed to its target core, which does the handshake.
+"""The peer port: each connection from another node is handed to its target core, which does the
+handshake.
 
-All cores of a node listen on one port, and the kernel gives a connection to any of them. Its first bytes, in clear text, name the target
-core. If that is another core, the connection is passed on as a file descriptor, before TLS.
+All cores of a node listen on one port, and the kernel gives a connection to any of them. Its first
+bytes, in clear text, name the target core. If that is another core, the connection is passed on as
+a file descriptor, before TLS.
 """
 
 from __future__ import annotations
@@ -47,29 +49,45 @@ log = logging.getLogger("polynya.transport")
 
 
 class NodePort:
-    """The peer port of one core. `listener` is the shared listening socket; `directory` contains the sockets of the cores."""
+    """The peer port of one core. `listener` is the shared listening socket; `directory` contains
+    the sockets of the cores."""
 
     def __init__(
-        self, connections: ConnectionSet, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
+        self,
+        connections: ConnectionSet,
+        own: Hello,
+        nodes: Iterable[int],
+        *,
+        listener: socket.socket,
+        directory: str,
+        tls: PeerTls | None,
     ) -> None:
         self.peer_positions = PeerJournalPositions()
         self._connections = connections
         self.own = own
         self._nodes = set(nodes)
-        self._dismissed: dict[int, int] = {}  # node → the epoch of a map that removed it; 0: it is being removed
+        self._dismissed: dict[
+            int, int
+        ] = {}  # node → the epoch of a map that removed it; 0: it is being removed
         self._listener = listener
         self._directory = directory
         self._tls = tls
         self._handed: socket.socket | None = None
         self._entering: set[asyncio.Task[None]] = set()
         self._unauthenticated = UnauthenticatedConnections()
-        self._pausing = False  # accepting is suspended until the next tick, because no descriptor was available
+        # accepting is suspended until the next tick, because no descriptor was available
+        self._pausing = False
         self._complaints = LogThrottle()
-        self._inbound: dict[InboundConnection, int] = {}  # each connection and the number of its silent ticks
+        self._inbound: dict[
+            InboundConnection, int
+        ] = {}  # each connection and the number of its silent ticks
         self.on_hello: Callable[[Hello], None] = lambda hello: None
         self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a connected node
-        self._twins: dict[int, tuple[str, float]] = {}  # nodes whose id another process uses: its address, and when it last connected
-        self.on_sending: Callable[[int], None] = lambda place: None  # called at each tick for each core that is sending a large Raft frame
+        self._twins: dict[
+            int, tuple[str, float]
+        ] = {}  # nodes whose id another process uses: its address, and when it last connected
+        # called at each tick for each core that is sending a large Raft frame
+        self.on_sending: Callable[[int], None] = lambda place: None
 
     def admit(self, node: int) -> None:
         """Accept connections of a node that belongs to the cluster."""
@@ -77,15 +95,19 @@ class NodePort:
         self._dismissed.pop(node, None)
 
     def dismiss(self, node: int, removed: int = 0) -> None:
-        """Reject new connections of a node. `removed`: the epoch of a map without it, which the node receives."""
+        """Reject new connections of a node. `removed`: the epoch of a map without it, which the
+        node receives."""
         self._nodes.discard(node)
         self._dismissed[node] = self._dismissed.get(node) or removed
 
     @property
     def twins(self) -> dict[int, str]:
-        """Return connected nodes whose id another process used in the last seconds, and its address."""
+        """Return connected nodes whose id another process used in the last seconds, and its
+        address."""
         now = asyncio.get_running_loop().time()
-        return {node: where for node, (where, seen) in self._twins.items() if now - seen < TWIN_SECONDS}
+        return {
+            node: where for node, (where, seen) in self._twins.items() if now - seen < TWIN_SECONDS
+        }
 
     def open(self) -> None:
         """Start accepting connections."""
@@ -114,7 +136,8 @@ class NodePort:
         await asyncio.gather(*self._entering, return_exceptions=True)
 
     def tick(self) -> None:
-        """Close silent connections and those that exceed the handshake time. Called a few times a second."""
+        """Close silent connections and those that exceed the handshake time. Called a few times a
+        second."""
         if self._pausing and self._listener.fileno() >= 0:
             self._pausing = False
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
@@ -127,23 +150,30 @@ class NodePort:
             elif silent >= SILENT_TICKS_MAX:
                 link.close()
             else:
-                if link.awaited == FrameType.RAFT and link.received - connection.received >= MOVED_BYTES:
+                if (
+                    link.awaited == FrameType.RAFT
+                    and link.received - connection.received >= MOVED_BYTES
+                ):
                     self.on_sending(connection.core)
                 connection.received = link.received
                 self._inbound[connection] = silent + 1 if link.quiet else 0
                 link.quiet = True
 
-    # --- which core ------------------------------------------------------------------------------------------------------------
+    # --- which core -------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         try:
             raw, where = self._listener.accept()
         except OSError as error:
-            if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would wake this reader again at once
+            if (
+                error.errno in _NO_ROOM
+            ):  # the connection stays in the kernel's queue, and would wake this reader again at once
                 self._pausing = True
                 asyncio.get_running_loop().remove_reader(self._listener)
                 self._log_rate_limited(
-                    "connections from other nodes cannot be accepted", "", f"{error.strerror}: raise the limit of open files"
+                    "connections from other nodes cannot be accepted",
+                    "",
+                    f"{error.strerror}: raise the limit of open files",
                 )
             return  # else the peer closed it
         raw.setblocking(False)
@@ -153,7 +183,9 @@ class NodePort:
         else:
             raw.close()
             self._log_rate_limited(
-                "a connection to the peer port was rejected without a handshake", place, "too many connections from this address"
+                "a connection to the peer port was rejected without a handshake",
+                place,
+                "too many connections from this address",
             )
 
     def _take_handed(self) -> None:
@@ -173,11 +205,18 @@ class NodePort:
                 self._spawn(self._enter, raw, place)
 
     def _spawn(
-        self, work: Callable[[socket.socket, UnauthenticatedConnection], Coroutine[Any, Any, None]], raw: socket.socket, place: str
+        self,
+        work: Callable[[socket.socket, UnauthenticatedConnection], Coroutine[Any, Any, None]],
+        raw: socket.socket,
+        place: str,
     ) -> None:
         pending, crowded = self._unauthenticated.enter(place)
         if crowded:
-            self._log_rate_limited("too many connections to the peer port await their handshake", place, "the oldest was dropped")
+            self._log_rate_limited(
+                "too many connections to the peer port await their handshake",
+                place,
+                "the oldest was dropped",
+            )
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(raw, pending))
         self._entering.add(task)
         pending.drop = task.cancel
@@ -201,7 +240,11 @@ class NodePort:
             if not isinstance(error, OSError):
                 raise
             return
-        if magic == MAGIC and lane in (LANE_ASK, LANE_RAFT) and (core == self.own.core or core >= self.own.cores):
+        if (
+            magic == MAGIC
+            and lane in (LANE_ASK, LANE_RAFT)
+            and (core == self.own.core or core >= self.own.cores)
+        ):
             await self._enter(raw, pending)  # the handshake answers a connection for a wrong core
             return
         self._unauthenticated.leave(pending)
@@ -223,18 +266,26 @@ class NodePort:
     def _path(self, core: int) -> str:
         return os.path.join(self._directory, f"peers-{core}.sock")
 
-    # --- handshake -------------------------------------------------------------------------------------------------------------
+    # --- handshake --------------------------------------------------------------------------------
 
     async def _enter(self, raw: socket.socket, pending: UnauthenticatedConnection) -> None:
         where = pending.address
-        connection = InboundConnection(self._connections, partial(self._check_hello, pending), checked=self._tls is None)
+        connection = InboundConnection(
+            self._connections, partial(self._check_hello, pending), checked=self._tls is None
+        )
         connection.on_gone = partial(self._unauthenticated.leave, pending)
-        connection.on_invalid = partial(self._log_rate_limited, "invalid data on a connection from another node: it is dropped", where)
+        connection.on_invalid = partial(
+            self._log_rate_limited,
+            "invalid data on a connection from another node: it is dropped",
+            where,
+        )
         context = self._tls.server if self._tls is not None else None
         try:
             tune(raw)
             async with asyncio.timeout(PREAMBLE_SECONDS):
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection.link, raw, ssl=context)
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection.link, raw, ssl=context
+                )
             self._inbound[connection] = 0
             pending.drop = connection.link.close
         except BaseException as error:
@@ -243,10 +294,20 @@ class NodePort:
             self._unauthenticated.leave(pending)
             if not isinstance(error, OSError):
                 raise
-            self._log_rate_limited(REFUSED, where, why(error) or "it ended the handshake: it may not accept this node's certificate")
+            self._log_rate_limited(
+                REFUSED,
+                where,
+                why(error) or "it ended the handshake: it may not accept this node's certificate",
+            )
 
     def _check_hello(
-        self, pending: UnauthenticatedConnection, connection: InboundConnection, type_: int, kind: int, ident: int, body: bytes
+        self,
+        pending: UnauthenticatedConnection,
+        connection: InboundConnection,
+        type_: int,
+        kind: int,
+        ident: int,
+        body: bytes,
     ) -> int:
         where = pending.address
         self._unauthenticated.leave(pending)
@@ -268,7 +329,12 @@ class NodePort:
         if reason or lacking:
             reason = reason or stale_copy_text(other.node, lacking)
             self._log_rate_limited("a node was refused", where, reason, node=other.node)
-            self._refuse(connection, reason, self._removed_at(other) if reason == _removed(other.node) else 0, lacking)
+            self._refuse(
+                connection,
+                reason,
+                self._removed_at(other) if reason == _removed(other.node) else 0,
+                lacking,
+            )
             return -1
         connection.journal = other.journal
         self.on_hello(other)
@@ -281,7 +347,9 @@ class NodePort:
         if times:
             log.warning(said, extra={**more, "from": where, "reason": reason, "times": times})
 
-    def _refuse(self, connection: InboundConnection, reason: str, removed: int, lacks: str = "") -> None:
+    def _refuse(
+        self, connection: InboundConnection, reason: str, removed: int, lacks: str = ""
+    ) -> None:
         """Send the reason of a rejection with our own `Hello`."""
         own = encode_hello(msgspec.structs.replace(self.own, removed=removed, lacks=lacks))
         connection.link.send(FrameType.REFUSED, len(own), 0, own + reason.encode())
@@ -289,14 +357,25 @@ class NodePort:
 
     def _judge(self, other: Hello, link: FrameLink) -> str:
         if other.node == self.own.node and other.cluster == self.own.cluster:
-            return f"it claims to be node {other.node}, the id of this node; every node needs its own id"
+            return (
+                f"it claims to be node {other.node}, the id of this node; every node needs its "
+                "own id"
+            )
         reason = judge(self.own, other, expected=other.node, certified=certified_names(link))
         if not reason and self._removed_at(other):
             reason = _removed(other.node)
         elif not reason and other.node in self._dismissed:
-            reason = f"node {other.node} is being removed from the cluster: another node replaces it at its address"
-        elif not reason and other.node not in self._nodes and other.epoch <= self.own.epoch:  # else the peer may know newer members
-            reason = f"node {other.node} is not a known member of the cluster; add new nodes with 'polynya cluster add'"
+            reason = (
+                f"node {other.node} is being removed from the cluster: another node replaces it "
+                "at its address"
+            )
+        elif (
+            not reason and other.node not in self._nodes and other.epoch <= self.own.epoch
+        ):  # else the peer may know newer members
+            reason = (
+                f"node {other.node} is not a known member of the cluster; add new nodes with "
+                "'polynya cluster add'"
+            )
         return reason
 
     def _removed_at(self, other: Hello) -> int:
@@ -304,7 +383,10 @@ class NodePort:
 
 
 def _removed(node: int) -> str:
-    return f"node {node} was removed from the cluster; start it with an empty data directory and a new id"
+    return (
+        f"node {node} was removed from the cluster; start it with an empty data directory and a "
+        "new id"
+    )
 
 
 async def _read_exactly(raw: socket.socket, size: int) -> bytes:

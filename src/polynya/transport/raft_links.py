@@ -1,7 +1,9 @@
-"""Raft messages between nodes, from each core to the core that has the group, and the liveness of nodes.
+"""Raft messages between nodes, from each core to the core that has the group, and the liveness of
+nodes.
 
-A group is on core `group % cores` of each node, and nodes may have different numbers of cores. A core has one lane to each core of another
-node with which it shares groups. With equal numbers, that is only the core of the same number. The handshake reports the number of cores.
+A group is on core `group % cores` of each node, and nodes may have different numbers of cores. A
+core has one lane to each core of another node with which it shares groups. With equal numbers, that
+is only the core of the same number. The handshake reports the number of cores.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class _Node:
 
 
 class RaftLinks:
-    """The links of core `core` of `cores`. The replication layer sets the callbacks, which run on the loop. `group_of` returns the group of
-    an encoded message."""
+    """The links of core `core` of `cores`. The replication layer sets the callbacks, which run on
+    the loop. `group_of` returns the group of an encoded message."""
 
     def __init__(
         self,
@@ -53,15 +55,19 @@ class RaftLinks:
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
         self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
         self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
-        self.on_sending: Callable[[int, Shared], None] = lambda node, shared: None  # heartbeats wait behind large incoming data …
-        self.on_taking: Callable[[int, Shared], None] = lambda node, shared: None  # … or behind large outgoing data
-        self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), called like on_lost, for other network packages
+        # heartbeats wait behind large incoming data …
+        self.on_sending: Callable[[int, Shared], None] = lambda node, shared: None
+        # … or behind large outgoing data
+        self.on_taking: Callable[[int, Shared], None] = lambda node, shared: None
+        self.on_gone: list[
+            Callable[[int, int], None]
+        ] = []  # (node, core), called like on_lost, for other network packages
         for node in self._nodes:
             self._shape(node, self._cores)
 
     def send(self, node: int, messages: list[bytes]) -> None:
-        """Send the messages of a turn to `node`, one write for each of its cores. Never blocks. Without a connection all messages are
-        dropped; above the bound, the oldest are."""
+        """Send the messages of a turn to `node`, one write for each of its cores. Never blocks.
+        Without a connection all messages are dropped; above the bound, the oldest are."""
         there = self._nodes.get(node)
         if there is None:  # it was removed from the cluster
             return
@@ -72,7 +78,8 @@ class RaftLinks:
             there.lanes[core].send(some)
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
-        """Send large, non-urgent messages over a separate connection. They are dropped when it is full."""
+        """Send large, non-urgent messages over a separate connection. They are dropped when it is
+        full."""
         for core, some in self._split(messages, self.cores_of(node)).items():
             self._bulk(node, core, join_messages(some))
 
@@ -110,7 +117,7 @@ class RaftLinks:
         """Return the number of connected nodes."""
         return sum(map(self.is_up, self._nodes))
 
-    # --- for the transport -----------------------------------------------------------------------------------------------------
+    # --- for the transport ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Connect to every node, and stay connected."""
@@ -149,7 +156,8 @@ class RaftLinks:
                 lane.tick(now)
 
     def greeted(self, hello: Hello) -> None:
-        """Record the `Hello` of a core of another node. Connections to an earlier incarnation are closed."""
+        """Record the `Hello` of a core of another node. Connections to an earlier incarnation are
+        closed."""
         there = self._nodes.get(hello.node)
         if there is None:
             return
@@ -161,7 +169,10 @@ class RaftLinks:
             for lane in there.lanes.values():
                 lane.drop()
         if hello.cores != there.cores:
-            log.info("a node changed its number of cores", extra={"node": hello.node, "cores": hello.cores, "here": self._cores})
+            log.info(
+                "a node changed its number of cores",
+                extra={"node": hello.node, "cores": hello.cores, "here": self._cores},
+            )
             self._shape(hello.node, hello.cores)
 
     def hurry(self, node: int) -> None:
@@ -171,25 +182,29 @@ class RaftLinks:
             lane.hurry()
 
     def arrived(self, sender: int, body: bytes) -> None:
-        """Handle a frame of messages from a core of another node. Raises InvalidMessage if it is malformed."""
+        """Handle a frame of messages from a core of another node. Raises InvalidMessage if it is
+        malformed."""
         self.on_messages(sender >> 8, messages_of(body))
 
     def sending(self, sender: int) -> None:
         """Handle a large Raft frame in progress from a core of another node."""
         self.on_sending(sender >> 8, _shared(self.cores_of(sender >> 8), sender & 0xFF))
 
-    # --- lanes -----------------------------------------------------------------------------------------------------------------
+    # --- lanes ------------------------------------------------------------------------------------
 
     def _shape(self, node: int, cores: int) -> None:
-        """Create a lane to each core of the node that shares groups with this one. Two cores share groups if their numbers are congruent
-        modulo the gcd of the core counts (Chinese remainder theorem)."""
+        """Create a lane to each core of the node that shares groups with this one. Two cores share
+        groups if their numbers are congruent modulo the gcd of the core counts (Chinese remainder
+        theorem)."""
         there = self._nodes[node]
         for lane in there.lanes.values():
             lane.drop()
         for task in there.tasks.values():
             task.cancel()
         there.cores, there.tasks = cores, {}
-        wanted = (core for core in range(cores) if (core - self._core) % gcd(cores, self._cores) == 0)
+        wanted = (
+            core for core in range(cores) if (core - self._core) % gcd(cores, self._cores) == 0
+        )
         there.lanes = {core: self._lane(node, core) for core in wanted}
         if self._running:
             for core in there.lanes:
@@ -197,7 +212,9 @@ class RaftLinks:
 
     def _keep(self, node: int, core: int) -> None:
         there = self._nodes[node]
-        there.tasks[core] = asyncio.get_running_loop().create_task(there.lanes[core].keep(), name=f"lane to core {core} of node {node}")
+        there.tasks[core] = asyncio.get_running_loop().create_task(
+            there.lanes[core].keep(), name=f"lane to core {core} of node {node}"
+        )
 
     def _lane(self, node: int, core: int) -> Lane:
         there = self._nodes[node]
@@ -206,9 +223,16 @@ class RaftLinks:
         def lost() -> None:
             for hear in self.on_gone:
                 hear(node, core)
-            self.on_lost(node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000))
+            self.on_lost(
+                node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000)
+            )
 
-        lane = Lane(there.connect(core), lambda: self.on_found(node, shared), lost, lambda: self.on_taking(node, shared))
+        lane = Lane(
+            there.connect(core),
+            lambda: self.on_found(node, shared),
+            lost,
+            lambda: self.on_taking(node, shared),
+        )
         lane.synced = self._synced
         return lane
 

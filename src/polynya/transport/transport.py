@@ -53,7 +53,8 @@ class PeerCluster(msgspec.Struct, frozen=True):
 
 
 class Transport:
-    """All connections of core `core` of `cores`. Register handlers, call `start`, and finally `close`. Not thread-safe.
+    """All connections of core `core` of `cores`. Register handlers, call `start`, and finally
+    `close`. Not thread-safe.
 
     A local core is addressed by its number, a core of another node by `address(node, core)`.
     """
@@ -76,7 +77,11 @@ class Transport:
         self._peers: dict[int, Peer] = {}
         for other in range(cores):
             if other != core:
-                self._peers[other] = Peer(f"core {other}", _to_core(core, _path(directory, other), start_id), call_seconds=call_seconds)
+                self._peers[other] = Peer(
+                    f"core {other}",
+                    _to_core(core, _path(directory, other), start_id),
+                    call_seconds=call_seconds,
+                )
         self.others = list(self._peers)
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by peer address
         self._closed = False
@@ -84,15 +89,33 @@ class Transport:
         self._dialers: dict[int, Dialer] = {}
         self._dialer: Callable[[int, tuple[str, int]], Dialer] | None = None
         self._port: NodePort | None = None
-        self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node rejects this one as removed from the cluster
-        self.on_stale_copy: Callable[[Hello], None] = lambda hello: None  # … or as a stale copy of its data
-        self.on_met: Callable[[Hello], None] = lambda hello: None  # a core of another node completed the handshake
+        # another node rejects this one as removed from the cluster
+        self.on_removed: Callable[[Hello], None] = lambda hello: None
+        # … or as a stale copy of its data
+        self.on_stale_copy: Callable[[Hello], None] = lambda hello: None
+        # a core of another node completed the handshake
+        self.on_met: Callable[[Hello], None] = lambda hello: None
         self.peer_positions = PeerJournalPositions()  # journal positions of other nodes
         self.raft: RaftLinks | None = None  # None outside a cluster
-        self.tls = cluster.tls if cluster is not None else None  # contexts may be replaced; new connections use them
+        # contexts may be replaced; new connections use them
+        self.tls = cluster.tls if cluster is not None else None
         if cluster is not None:
-            about = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id)
-            self._join(cluster, msgspec.structs.replace(about, release=__version__, level=levels.LEVEL), directory)
+            about = Hello(
+                PROTOCOL_MIN,
+                PROTOCOL_MAX,
+                cluster.id,
+                cluster.history,
+                cluster.groups,
+                cluster.node,
+                core,
+                cores,
+                start_id,
+            )
+            self._join(
+                cluster,
+                msgspec.structs.replace(about, release=__version__, level=levels.LEVEL),
+                directory,
+            )
 
     def _join(self, cluster: PeerCluster, own: Hello, directory: str) -> None:
         self._hello = own
@@ -112,27 +135,44 @@ class Transport:
             lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
         )
         raft.on_gone.append(self._core_lost)
-        self._connections.on_raft, self._connections.on_synced = raft.arrived, self.peer_positions.record_synced
+        self._connections.on_raft, self._connections.on_synced = (
+            raft.arrived,
+            self.peer_positions.record_synced,
+        )
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
-        self._port = NodePort(self._connections, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
+        self._port = NodePort(
+            self._connections,
+            own,
+            cluster.others,
+            listener=cluster.listener,
+            directory=directory,
+            tls=cluster.tls,
+        )
         self._port.on_hello, self._port.peer_positions = self._visited, self.peer_positions
         self._port.life_of = raft.life_of
         self._port.on_sending = raft.sending
 
     def work_at(self, level: int) -> None:
-        """Record that a group here has reached this log level. Nodes that do not support it are rejected from now on."""
+        """Record that a group here has reached this log level. Nodes that do not support it are
+        rejected from now on."""
         if level != self._hello.works_at:
             self._say(msgspec.structs.replace(self._hello, works_at=level))
 
     def vouch(self, journal: int, opened: int, synced: Callable[[], int]) -> None:
-        """Announce this core's journal to other nodes: its number, its end when opened, and how far it is synced. Call before `start`, in a
-        cluster. The others remember it, and reject a later incarnation that has less."""
+        """Announce this core's journal to other nodes: its number, its end when opened, and how far
+        it is synced. Call before `start`, in a cluster. The others remember it, and reject a later
+        incarnation that has less."""
         assert self.raft is not None
         self.raft.synced = synced
-        self._say(msgspec.structs.replace(self._hello, journal=journal, opened=opened, incarnation=secrets.randbits(63)))
+        self._say(
+            msgspec.structs.replace(
+                self._hello, journal=journal, opened=opened, incarnation=secrets.randbits(63)
+            )
+        )
 
     def know(self, epoch: int) -> None:
-        """Announce the newest cluster map known here. A node that is not in it may join if it knows a newer one."""
+        """Announce the newest cluster map known here. A node that is not in it may join if it knows
+        a newer one."""
         self._say(msgspec.structs.replace(self._hello, epoch=epoch))
 
     def _say(self, hello: Hello) -> None:
@@ -156,22 +196,30 @@ class Transport:
         """Remove a node from the cluster. Later requests to it are refused."""
         assert self.raft is not None and self._port is not None
         self._port.dismiss(node)
-        for connection in list(self._connections.inbound):  # only it may reach us; it receives the reason when it reconnects
+        for connection in list(
+            self._connections.inbound
+        ):  # only it may reach us; it receives the reason when it reconnects
             if node_of(connection.core) == node:
                 connection.link.close()
         if self._dialers.pop(node, None) is None:
             return
-        tasks = [self._tasks.pop(place) for place in [place for place in self._tasks if place >> 8 == node]]
+        tasks = [
+            self._tasks.pop(place)
+            for place in [place for place in self._tasks if place >> 8 == node]
+        ]
         for task in tasks:
             task.cancel()
-        gone = [self._peers.pop(place) for place in [place for place in self._peers if place >> 8 == node]]
+        gone = [
+            self._peers.pop(place)
+            for place in [place for place in self._peers if place >> 8 == node]
+        ]
         await asyncio.gather(self.raft.remove(node), *tasks, return_exceptions=True)
         for peer in gone:
             peer.close()
 
     def dismiss_node(self, node: int, removed: int = 0) -> None:
-        """Reject new connections of a node that is being removed. Open ones continue until `remove_node`. `removed`: the epoch of a map
-        without it, which the node receives."""
+        """Reject new connections of a node that is being removed. Open ones continue until
+        `remove_node`. `removed`: the epoch of a map without it, which the node receives."""
         if self._port is not None:
             self._port.dismiss(node, removed)
 
@@ -183,8 +231,13 @@ class Transport:
     @property
     def refusals(self) -> dict[int, str]:
         """Return why this core and other nodes reject each other, by node, as text."""
-        rejected = {node: stale_copy_text(node, lacks) for node, lacks in self.peer_positions.rejected.items()}
-        return rejected | {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
+        rejected = {
+            node: stale_copy_text(node, lacks)
+            for node, lacks in self.peer_positions.rejected.items()
+        }
+        return rejected | {
+            node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal
+        }
 
     @property
     def twins(self) -> dict[int, str]:
@@ -192,13 +245,15 @@ class Transport:
         return {} if self._port is None else self._port.twins
 
     def on(self, kind: int, handler: Handler) -> None:
-        """Register `handler(body, reply, core)` for calls and messages of a kind (0 … 65535). It calls `reply(bytes or error)` at most
-        once, now or later. An exception is an answer, too: errors of `polynya.base.errors` unchanged, others as OutcomeUnknown."""
+        """Register `handler(body, reply, core)` for calls and messages of a kind (0 … 65535). It
+        calls `reply(bytes or error)` at most once, now or later. An exception is an answer, too:
+        errors of `polynya.base.errors` unchanged, others as OutcomeUnknown."""
         assert kind not in self._connections.handlers, f"kind {kind} has a handler"
         self._connections.handlers[kind] = handler
 
     def on_stream(self, kind: int, handler: StreamHandler) -> None:
-        """Register `handler(body, push, core)`, which serves subscriptions of this kind through `push`."""
+        """Register `handler(body, push, core)`, which serves subscriptions of this kind through
+        `push`."""
         assert kind not in self._connections.stream_handlers, f"kind {kind} has a handler"
         self._connections.stream_handlers[kind] = handler
 
@@ -235,17 +290,19 @@ class Transport:
             await self._peers[core].wait_connected()
 
     async def wait_met(self) -> None:
-        """Wait until this core and every other core are connected in both directions. Afterwards neither finds the other missing."""
+        """Wait until this core and every other core are connected in both directions. Afterwards
+        neither finds the other missing."""
         await self.wait_connected()
         await self._listener.wait_for(set(self.others))
 
     def missing_cores(self) -> list[int]:
-        """Return the cores that have not connected to this one yet. Their requests wait until then, or fail."""
+        """Return the cores that have not connected to this one yet. Their requests wait until then,
+        or fail."""
         return sorted(set(self.others) - self._listener.present)
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
-        """Call another core. `done` is called once: with the answer, Unavailable (not applied; possibly before this returns) or
-        OutcomeUnknown."""
+        """Call another core. `done` is called once: with the answer, Unavailable (not applied;
+        possibly before this returns) or OutcomeUnknown."""
         try:
             peer = self._peer(core)
         except Unavailable as gone:
@@ -278,13 +335,15 @@ class Transport:
         on_item: Callable[[bytes], None],
         on_end: Callable[[BaseException | None], None],
     ) -> PeerSubscription:
-        """Subscribe to messages of another core. The subscription ends with `on_end(None)` if that core ends it. It ends with
-        `on_end(error)`, possibly before this returns, if the connection breaks or this side lags. `cancel` of the result ends it, too.
-        Raises Unavailable for an unknown node."""
+        """Subscribe to messages of another core. The subscription ends with `on_end(None)` if that
+        core ends it. It ends with `on_end(error)`, possibly before this returns, if the connection
+        breaks or this side lags. `cancel` of the result ends it, too. Raises Unavailable for an
+        unknown node."""
         return self._peer(core).subscribe(kind, body, on_item, on_end)
 
     def counters(self) -> dict[str, int]:
-        """Return counters for metrics: connected peers, unanswered calls, and the totals of refused and failed calls."""
+        """Return counters for metrics: connected peers, unanswered calls, and the totals of refused
+        and failed calls."""
         peers = self._peers.values()
         return {
             "connected": sum(peer.connected for peer in peers),
@@ -308,14 +367,21 @@ class Transport:
             if dialer is None:
                 raise Unavailable(f"node {node} does not belong to the cluster; retry")
             name = f"core {core} of node {node}"
-            peer = Peer(name, lambda: dialer.connect(core, LANE_ASK), call_seconds=self._call_seconds, keepalive=Keepalive())
+            peer = Peer(
+                name,
+                lambda: dialer.connect(core, LANE_ASK),
+                call_seconds=self._call_seconds,
+                keepalive=Keepalive(),
+            )
             peer.tick(asyncio.get_running_loop().time())
             self._peers[place] = peer
             self._keep(place, peer)
         return peer
 
     def _keep(self, place: int, peer: Peer) -> None:
-        self._tasks[place] = asyncio.get_running_loop().create_task(peer.keep(), name=f"transport to {peer.name}")
+        self._tasks[place] = asyncio.get_running_loop().create_task(
+            peer.keep(), name=f"transport to {peer.name}"
+        )
 
     def _greeted(self, hello: Hello) -> None:
         """Record the `Hello` of a core of another node."""
@@ -323,7 +389,11 @@ class Transport:
         self.peer_positions.record_accepted(hello)
         self.raft.greeted(hello)
         self.on_met(hello)
-        for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
+        for place in [
+            place
+            for place in self._peers
+            if place >> 8 == hello.node and place & 0xFF >= hello.cores
+        ]:
             self._tasks.pop(place).cancel()
             self._peers.pop(place).close()  # the node has fewer cores than before
 
@@ -342,14 +412,16 @@ class Transport:
             self._peers[place].hurry()
 
     def _core_lost(self, node: int, core: int) -> None:
-        """Fail the requests to a lost core. Cores without shared groups detect the loss on their own connections."""
+        """Fail the requests to a lost core. Cores without shared groups detect the loss on their
+        own connections."""
         peer = self._peers.get(address(node, core))
         if peer is not None:
             peer.drop()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(TICK_SECONDS, self._tick)  # first: an exception in a callback must not stop the ticks
+        # first: an exception in a callback must not stop the ticks
+        self._ticker = loop.call_later(TICK_SECONDS, self._tick)
         now = loop.time()
         for peer in list(self._peers.values()):
             peer.tick(now)
@@ -376,7 +448,8 @@ def _to_core(own: int, path: str, start_id: str) -> Connect:
         connecting = loop.create_task(loop.create_unix_connection(lambda: link, path))
         try:
             await asyncio.shield(connecting)
-        except asyncio.CancelledError:  # wait for it: uvloop never calls `connection_lost` for a connection that has just come up
+        except asyncio.CancelledError:
+            # Wait for it: uvloop never calls `connection_lost` for a connection that has just come up
             await asyncio.gather(connecting, return_exceptions=True)
             link.close()
             raise

@@ -1,4 +1,5 @@
-"""Inbound connections before their handshake. They are few and short-lived, and no address can block the others."""
+"""Inbound connections before their handshake. They are few and short-lived, and no address can
+block the others."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class UnauthenticatedConnection:
 
 
 class UnauthenticatedConnections:
-    """The connections before their handshake. Above the bound, the oldest one of the most frequent address is dropped. A legitimate node
-    needs only milliseconds."""
+    """The connections before their handshake. Above the bound, the oldest one of the most frequent
+    address is dropped. A legitimate node needs only milliseconds."""
 
     def __init__(self) -> None:
         self._there: dict[UnauthenticatedConnection, None] = {}  # oldest first
@@ -33,7 +34,8 @@ class UnauthenticatedConnections:
         return len(self._there)
 
     def welcome(self, address: str) -> bool:
-        """Count a connection from this address. Return whether it is accepted before the next tick."""
+        """Count a connection from this address. Return whether it is accepted before the next
+        tick."""
         self._arrived[address] += 1
         return self._arrived[address] <= ARRIVALS_MAX
 
@@ -52,7 +54,8 @@ class UnauthenticatedConnections:
         self._there.pop(pending, None)
 
     def tick(self) -> list[str]:
-        """Drop the connections that exceeded the time limit and return their addresses. Called a few times a second."""
+        """Drop the connections that exceeded the time limit and return their addresses. Called a
+        few times a second."""
         self._arrived.clear()
         late = [pending for pending in self._there if pending.ticks >= TICKS_MAX]
         for pending in self._there:

@@ -8,11 +8,13 @@ class DiskFull(Unavailable):
 
 
 class JournalGone(CorruptData):
-    """Files of a running journal were deleted, or its directory was moved or unmounted. A restart would not find acknowledged entries."""
+    """Files of a running journal were deleted, or its directory was moved or unmounted. A restart
+    would not find acknowledged entries."""
 
 
 class JournalFailed(PolynyaError):
-    """An earlier write or sync of this journal failed. Nothing can be made durable until a restart."""
+    """An earlier write or sync of this journal failed. Nothing can be made durable until a
+    restart."""
 
 
 class JournalLocked(PolynyaError):

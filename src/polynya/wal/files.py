@@ -1,4 +1,5 @@
-"""The system calls of this package behind one small protocol, so that tests can make each of them fail, lose or tear data."""
+"""The system calls of this package behind one small protocol, so that tests can make each of them
+fail, lose or tear data."""
 
 import errno
 import fcntl
@@ -17,13 +18,15 @@ spare = Spare()
 
 
 class Files(Protocol):
-    """File operations. Calls raise `OSError`; descriptors are ints. Only `sync` and `sync_folder` make anything durable."""
+    """File operations. Calls raise `OSError`; descriptors are ints. Only `sync` and `sync_folder`
+    make anything durable."""
 
     def make_folder(self, path: Path) -> None:
         """Create the directory and its parents durably, if missing."""
 
     def lock(self, path: Path) -> int:
-        """Lock the file until the descriptor is closed; create it if missing. Raises `JournalLocked`."""
+        """Lock the file until the descriptor is closed; create it if missing. Raises
+        `JournalLocked`."""
 
     def create(self, path: Path) -> int:
         """Open a new file for reading and writing. Raises `FileExistsError` if it exists."""
@@ -42,7 +45,8 @@ class Files(Protocol):
         """Write all buffers consecutively. After an error, any part may have been written."""
 
     def allocate(self, fd: int, length: int) -> None:
-        """Allocate disk space so that the file has at least `length` bytes, zeros after the old end. A no-op where unsupported."""
+        """Allocate disk space so that the file has at least `length` bytes, zeros after the old
+        end. A no-op where unsupported."""
 
     def truncate(self, fd: int, length: int) -> None: ...
 
@@ -61,7 +65,8 @@ class Files(Protocol):
     def names(self, folder: Path) -> list[str]: ...
 
     def is_at(self, fd: int, path: Path) -> bool:
-        """Return whether the open file is still at the path; also True without permission to check."""
+        """Return whether the open file is still at the path; also True without permission to
+        check."""
 
     def random64(self) -> int: ...
 
@@ -83,7 +88,8 @@ class OsFiles:
         except BlockingIOError:
             os.close(fd)
             raise JournalLocked(
-                f"{path.parent} is in use by another process; stop that process, or choose another data directory"
+                f"{path.parent} is in use by another process; stop that process, or choose "
+                "another data directory"
             ) from None
         return fd
 

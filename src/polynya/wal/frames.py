@@ -1,4 +1,5 @@
-"""Encoding and decoding of journal segment headers, frames and marks (docs/formats/journal.md). Pure code."""
+"""Encoding and decoding of journal segment headers, frames and marks (docs/formats/journal.md).
+Pure code."""
 
 from __future__ import annotations
 
@@ -58,12 +59,20 @@ class Frame(msgspec.Struct, gc=False):
 
 def pack_segment_header(header: SegmentHeader) -> bytes:
     """Encode a header as 64 bytes."""
-    body = _SEGMENT.pack(_SEGMENT_MAGIC, FORMAT_VERSION, header.number, header.journal_id, header.nonce, header.previous_end)
+    body = _SEGMENT.pack(
+        _SEGMENT_MAGIC,
+        FORMAT_VERSION,
+        header.number,
+        header.journal_id,
+        header.nonce,
+        header.previous_end,
+    )
     return body + _CRC.pack(value(body))
 
 
 def parse_segment_header(data: bytes) -> SegmentHeader | int | None:
-    """Parse a header. Return the version if it is valid but unsupported, or None if it is no header."""
+    """Parse a header. Return the version if it is valid but unsupported, or None if it is no
+    header."""
     if len(data) < SEGMENT_HEADER_BYTES or not data.startswith(_SEGMENT_MAGIC):
         return None
     body = data[: SEGMENT_HEADER_BYTES - 4]
@@ -77,7 +86,9 @@ def parse_segment_header(data: bytes) -> SegmentHeader | int | None:
 
 def pack_mark(*, seed: int, segment: int, offset: int, synced: int) -> bytes:
     """Encode a mark at `offset` of `segment`: everything below the place `synced` is on disk."""
-    head = pack_frame_head(len(MARK_MAGIC), _MARK_CRC, 0, FrameKind.MARK, segment << 32 | offset, synced)
+    head = pack_frame_head(
+        len(MARK_MAGIC), _MARK_CRC, 0, FrameKind.MARK, segment << 32 | offset, synced
+    )
     return b"".join((head, _CRC.pack(extend(seed ^ offset, head)), MARK_MAGIC))
 
 
@@ -85,11 +96,15 @@ def is_head(data: bytes, seed: int) -> bool:
     """Return whether a frame begins here. `seed` has the offset mixed in."""
     if len(data) < FRAME_HEADER_BYTES or data[_PAD_AT]:
         return False
-    return bool(extend(seed, data[: FRAME_HEADER_BYTES - 4]) == _CRC.unpack_from(data, FRAME_HEADER_BYTES - 4)[0])
+    return bool(
+        extend(seed, data[: FRAME_HEADER_BYTES - 4])
+        == _CRC.unpack_from(data, FRAME_HEADER_BYTES - 4)[0]
+    )
 
 
 def parse_frame(data: bytes, offset: int, seed: int, limit: int) -> Frame | str:
-    """Parse the frame at `offset`, reading no further than `limit`. Return a description of the damage if it is invalid."""
+    """Parse the frame at `offset`, reading no further than `limit`. Return a description of the
+    damage if it is invalid."""
     payload_begin = offset + FRAME_HEADER_BYTES
     if payload_begin > limit:
         return "the file ends inside a frame's header"
@@ -106,12 +121,17 @@ def parse_frame(data: bytes, offset: int, seed: int, limit: int) -> Frame | str:
 
 
 def find_marks(data: bytes, begin: int, *, seed: int, segment: int) -> Iterator[int]:
-    """Yield the places named by readable marks at or after `begin`, regardless of the data between them."""
+    """Yield the places named by readable marks at or after `begin`, regardless of the data between
+    them."""
     at = data.find(MARK_MAGIC, begin + FRAME_HEADER_BYTES)
     while at >= 0:
         offset = at - FRAME_HEADER_BYTES
         frame = parse_frame(data, offset, seed, len(data))
-        if isinstance(frame, Frame) and frame.kind == FrameKind.MARK and frame.term == segment << 32 | offset:
+        if (
+            isinstance(frame, Frame)
+            and frame.kind == FrameKind.MARK
+            and frame.term == segment << 32 | offset
+        ):
             yield frame.index
         at = data.find(MARK_MAGIC, at + 1)
 

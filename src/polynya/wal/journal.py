@@ -1,4 +1,5 @@
-"""The journal of one core: stage entries, write them together, replay them after a crash (docs/formats/journal.md)."""
+"""The journal of one core: stage entries, write them together, replay them after a crash
+(docs/formats/journal.md)."""
 
 from __future__ import annotations
 
@@ -28,12 +29,22 @@ from polynya.wal.frames import (
     pack_mark,
     parse_frame,
 )
-from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, TornTail, corrupt, recover, segment_path
+from polynya.wal.recovery import (
+    OFFSET_MASK,
+    Recovered,
+    Segment,
+    TornTail,
+    corrupt,
+    recover,
+    segment_path,
+)
 from polynya.wal.writer import SegmentWrite, SegmentWriter, WriteBatch
 
 __all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
 
-BEGUN = b"begun\n"  # written to the lock file once a segment exists, followed by the journal's number; a journal always keeps a segment
+# written to the lock file once a segment exists, followed by the journal's number; a journal always
+# keeps a segment
+BEGUN = b"begun\n"
 _READ_AHEAD_BYTES = 4096  # one pread fetches most entries
 _LOCK_BYTES = len(BEGUN) + 17  # size of the lock file: the prefix, hexadecimal digits and a newline
 
@@ -65,10 +76,12 @@ class Stageable(Protocol):
 
 
 class Journal:
-    """A journal, created by `open`. One thread, the core's loop, calls `stage`, `take`, `take_mark`, `synced`, `discard` and `close`. A
-    writer thread (or the same one) calls `write`. Any thread may call `read` and `release`.
+    """A journal, created by `open`. One thread, the core's loop, calls `stage`, `take`,
+    `take_mark`, `synced`, `discard` and `close`. A writer thread (or the same one) calls `write`.
+    Any thread may call `read` and `release`.
 
-    Invariants: at most one write is in flight; `_marked` ≤ `_synced` ≤ the position; a mark names `_synced` and nothing newer.
+    Invariants: at most one write is in flight; `_marked` ≤ `_synced` ≤ the position; a mark names
+      `_synced` and nothing newer.
     """
 
     __slots__ = (
@@ -98,9 +111,18 @@ class Journal:
     )
 
     def __init__(
-        self, folder: Path, recovered: Recovered, writer: SegmentWriter, *, lock: int, journal_id: int, segment_bytes: int, files: Files
+        self,
+        folder: Path,
+        recovered: Recovered,
+        writer: SegmentWriter,
+        *,
+        lock: int,
+        journal_id: int,
+        segment_bytes: int,
+        files: Files,
     ) -> None:
-        self.cuts: tuple[TornTail, ...] = tuple(recovered.cuts)  # torn tails that `open` cut, for the operator
+        # torn tails that `open` cut, for the operator
+        self.cuts: tuple[TornTail, ...] = tuple(recovered.cuts)
         self._folder = folder
         self._files = files
         self._lock = lock
@@ -117,15 +139,24 @@ class Journal:
         self._marked = recovered.marked
         self._entries_end = recovered.entries_end
         self._point_at(recovered.segments[-1])
-        self._synced = self._begin = self.opened = self.position  # `opened`: the end of the journal when it was opened
-        self.begun = recovered.begun  # a random number, drawn once: it distinguishes this journal from a replacement
+        # `opened`: the end of the journal when it was opened
+        self._synced = self._begin = self.opened = self.position
+        # a random number, drawn once: it distinguishes this journal from a replacement
+        self.begun = recovered.begun
 
     @classmethod
-    def open(cls, directory: Path, *, journal_id: int, segment_bytes: int = JOURNAL_SEGMENT_BYTES, files: Files | None = None) -> Journal:
+    def open(
+        cls,
+        directory: Path,
+        *,
+        journal_id: int,
+        segment_bytes: int = JOURNAL_SEGMENT_BYTES,
+        files: Files | None = None,
+    ) -> Journal:
         """Lock the directory (created if missing), recover, and cut a torn tail (listed in `cuts`).
 
-        Raises `JournalLocked`; `CorruptData` for damage other than a torn tail; `ConfigError` for the directory of another journal;
-        `OSError`.
+        Raises `JournalLocked`; `CorruptData` for damage other than a torn tail; `ConfigError` for
+        the directory of another journal; `OSError`.
         """
         assert SEGMENT_HEADER_BYTES + MARK_BYTES < segment_bytes <= SEGMENT_BYTES_MAX
         files = OsFiles() if files is None else files
@@ -134,7 +165,9 @@ class Journal:
         try:
             said = files.read(lock, _LOCK_BYTES, 0) if files.size(lock) else b""
             recovered = recover(directory, journal_id=journal_id, files=files, begun=bool(said))
-            writer = SegmentWriter(directory, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+            writer = SegmentWriter(
+                directory, journal_id=journal_id, segment_bytes=segment_bytes, files=files
+            )
             writer.start(recovered)
             recovered.begun = _number_in(said)
             if not recovered.begun:
@@ -144,7 +177,15 @@ class Journal:
         except BaseException:
             files.close(lock)
             raise
-        return cls(directory, recovered, writer, lock=lock, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+        return cls(
+            directory,
+            recovered,
+            writer,
+            lock=lock,
+            journal_id=journal_id,
+            segment_bytes=segment_bytes,
+            files=files,
+        )
 
     @property
     def position(self) -> int:
@@ -153,19 +194,24 @@ class Journal:
 
     @property
     def settled(self) -> int:
-        """Return a lower bound for the places of future entries. A full disk may discard the entries between it and `position`. Everything
-        before it is synced, so no later start finds a journal that ends earlier."""
+        """Return a lower bound for the places of future entries. A full disk may discard the
+        entries between it and `position`. Everything before it is synced, so no later start finds a
+        journal that ends earlier."""
         return self._synced
 
     @property
     def pending_bytes(self) -> int:
-        """Return the bytes staged and not yet taken. The cost is constant, because it is called after each entry."""
+        """Return the bytes staged and not yet taken. The cost is constant, because it is called
+        after each entry."""
         if not self._staged:
             return 0
-        return self._offset - self._part_begin() + sum(part.end - part.offset for part in self._parts)
+        return (
+            self._offset - self._part_begin() + sum(part.end - part.offset for part in self._parts)
+        )
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Yield all recovered entries, oldest first. Call it before the first `stage`. Raises `CorruptData` at damage."""
+        """Yield all recovered entries, oldest first. Call it before the first `stage`. Raises
+        `CorruptData` at damage."""
         for segment in list(self._segments.values()):
             path = segment_path(self._folder, segment.number)
             fd = self._files.open(path)
@@ -177,9 +223,21 @@ class Journal:
             while offset < segment.end:
                 frame = parse_frame(data, offset, segment.seed, segment.end)
                 if isinstance(frame, str):
-                    raise corrupt(path, offset, f"{frame}, though everything up to offset {segment.end} is known to be synced")
+                    raise corrupt(
+                        path,
+                        offset,
+                        f"{frame}, though everything up to offset {segment.end} is known to be "
+                        "synced",
+                    )
                 if frame.kind != FrameKind.MARK:
-                    yield JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, base | offset)
+                    yield JournalEntry(
+                        frame.group,
+                        frame.term,
+                        frame.index,
+                        frame.kind,
+                        frame.payload,
+                        base | offset,
+                    )
                 offset = frame.end
 
     def stage(self, group: int, term: int, index: int, kind: int, payload: bytes) -> int:
@@ -194,8 +252,15 @@ class Journal:
         return self._base | offset
 
     def stage_all(self, entries: Iterable[Stageable], kind: int) -> None:
-        """Stage all entries of a turn and set their places. This is the hot loop: 0.5 us an entry."""
-        buffers, offset, limit, base, seed = self._buffers, self._offset, self._limit, self._base, self._seed
+        """Stage all entries of a turn and set their places. This is the hot loop: 0.5 us an
+        entry."""
+        buffers, offset, limit, base, seed = (
+            self._buffers,
+            self._offset,
+            self._limit,
+            self._base,
+            self._seed,
+        )
         for entry in entries:
             payload = entry.payload
             length = len(payload)
@@ -203,29 +268,41 @@ class Journal:
             if end > limit:
                 self._offset = offset
                 self._make_room(FRAME_HEADER_BYTES + length)
-                buffers, offset, limit, base, seed = self._buffers, self._offset, self._limit, self._base, self._seed
+                buffers, offset, limit, base, seed = (
+                    self._buffers,
+                    self._offset,
+                    self._limit,
+                    self._base,
+                    self._seed,
+                )
                 end = offset + FRAME_HEADER_BYTES + length
-            head = pack_frame_head(length, value(payload), entry.group, kind, entry.term, entry.index)
+            head = pack_frame_head(
+                length, value(payload), entry.group, kind, entry.term, entry.index
+            )
             buffers += (head, extend(seed ^ offset, head).to_bytes(4, "little"), payload)
             entry.place = base | offset
             offset = end
         self._offset = offset
 
     def take(self) -> WriteBatch | None:
-        """Return the staged entries as a batch for `write`; None if there are none, or while a write is in flight.
+        """Return the staged entries as a batch for `write`; None if there are none, or while a
+        write is in flight.
 
         Raises `JournalFailed` or `JournalGone` after a failed write.
         """
         self._writer.refuse_failed()
         if self._inflight is not None or not self._staged:
-            assert self._inflight is None or not self._inflight.refused, "a refused write is discarded before the next one"
+            assert self._inflight is None or not self._inflight.refused, (
+                "a refused write is discarded before the next one"
+            )
             return None
         self._end_part()
         return self._hand_over(durable=True)
 
     def take_mark(self) -> WriteBatch | None:
-        """Return a bare mark that confirms the last write, for an idle core. Pass it to `write` and `synced` like any other; it costs no
-        sync. Return None if everything is confirmed, or entries are staged or in flight."""
+        """Return a bare mark that confirms the last write, for an idle core. Pass it to `write` and
+        `synced` like any other; it costs no sync. Return None if everything is confirmed, or
+        entries are staged or in flight."""
         self._writer.refuse_failed()
         if self._inflight is not None or self._staged or self._marked >= self._entries_end:
             return None
@@ -236,7 +313,8 @@ class Journal:
     def write(self, batch: WriteBatch) -> None:
         """Write and sync a batch, in the writer's thread.
 
-        Raises `DiskFull` if there is no space: the write is undone and must be discarded (`discard`). Any other `OSError` is fatal for this
+        Raises `DiskFull` if there is no space: the write is undone and must be discarded
+        (`discard`). Any other `OSError` is fatal for this
         journal: the on-disk state is unknown until a restart.
         """
         self._writer.write(batch)
@@ -252,7 +330,8 @@ class Journal:
             self._segments[part.segment].end = part.end
 
     def discard(self, batch: WriteBatch) -> None:
-        """Drop the batch after `DiskFull`, with everything staged after it. Their places are reused.
+        """Drop the batch after `DiskFull`, with everything staged after it. Their places are
+        reused.
 
         The next `stage` does this automatically if nothing was staged meanwhile.
         """
@@ -267,15 +346,20 @@ class Journal:
         self._point_at(segment)
 
     def read(self, place: int) -> bytes:
-        """Return the payload of the written entry at a place. Raises `CorruptData` if it is damaged or missing."""
+        """Return the payload of the written entry at a place. Raises `CorruptData` if it is damaged
+        or missing."""
         return self.read_entry(place).payload
 
     def read_entry(self, place: int, *, within: int = 1) -> JournalEntry:
-        """Read an entry. If no frame begins at the place, read the one that begins less than `within` bytes before it; its `place` is set."""
+        """Read an entry. If no frame begins at the place, read the one that begins less than
+        `within` bytes before it; its `place` is set."""
         segment = self._segments.get(place >> 32)
         offset = place & OFFSET_MASK
         if segment is None:
-            raise CorruptData(f"journal segment {place >> 32} in {self._folder} is gone, but its offset {offset} is still needed")
+            raise CorruptData(
+                f"journal segment {place >> 32} in {self._folder} is gone, but its offset "
+                f"{offset} is still needed"
+            )
         path = segment_path(self._folder, segment.number)
         fd = self._files.open(path)
         try:
@@ -290,20 +374,35 @@ class Journal:
             self._files.close(fd)
         frame = parse_frame(data, 0, segment.seed ^ offset, len(data))
         if isinstance(frame, Frame) and frame.kind != FrameKind.MARK:
-            return JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, segment.number << 32 | offset)
+            return JournalEntry(
+                frame.group,
+                frame.term,
+                frame.index,
+                frame.kind,
+                frame.payload,
+                segment.number << 32 | offset,
+            )
         raise corrupt(path, offset, frame if isinstance(frame, str) else "there is no entry here")
 
     def _distance(self, fd: int, offset: int, within: int, seed: int) -> int:
-        """Return the distance back to the nearest frame start, less than `within` bytes; 0 if there is none. The seed is random, so no
-        payload looks like a frame header."""
+        """Return the distance back to the nearest frame start, less than `within` bytes; 0 if there
+        is none. The seed is random, so no payload looks like a frame header."""
         back = min(within - 1, offset - SEGMENT_HEADER_BYTES)
         data = self._files.read(fd, back + FRAME_HEADER_BYTES, offset - back)
-        distances = (distance for distance in range(1, back + 1) if is_head(data[back - distance :], seed ^ (offset - distance)))
+        distances = (
+            distance
+            for distance in range(1, back + 1)
+            if is_head(data[back - distance :], seed ^ (offset - distance))
+        )
         return next(distances, 0)
 
     def segments(self) -> list[tuple[int, int]]:
         """Return (number, bytes) of each written segment, oldest first."""
-        return [(segment.number, segment.end) for segment in list(self._segments.values()) if segment.end]
+        return [
+            (segment.number, segment.end)
+            for segment in list(self._segments.values())
+            if segment.end
+        ]
 
     def bytes_between(self, begin: int, end: int) -> int:
         """Return the journal bytes between two places. Released segments count as 0."""
@@ -316,7 +415,8 @@ class Journal:
         return max(total, 0)
 
     def release(self, below_segment: int) -> None:
-        """Remove segments with smaller numbers, oldest first, except the one being written. Raises `OSError`."""
+        """Remove segments with smaller numbers, oldest first, except the one being written. Raises
+        `OSError`."""
         below = min(below_segment, self._synced >> 32)
         self._released_below = max(self._released_below, below)
         for number in [n for n in list(self._segments) if n < below]:
@@ -325,8 +425,8 @@ class Journal:
             del self._segments[number]
 
     def look(self) -> None:
-        """Check that all segments are still in the directory. Called periodically from one thread. Raises `JournalGone`, after which
-        nothing can be written."""
+        """Check that all segments are still in the directory. Called periodically from one thread.
+        Raises `JournalGone`, after which nothing can be written."""
         self._writer.look()
         written = [segment.number for segment in list(self._segments.values()) if segment.end]
         try:
@@ -335,14 +435,22 @@ class Journal:
             there = set()
         except OSError:
             return  # no permission, or the disk fails, which the next write reports
-        missing = [number for number in written if number >= self._released_below and segment_path(self._folder, number).name not in there]
+        missing = [
+            number
+            for number in written
+            if number >= self._released_below
+            and segment_path(self._folder, number).name not in there
+        ]
         if missing:
             self._writer.miss(segment_path(self._folder, missing[0]))
 
     def close(self) -> None:
-        """Confirm the last write and unlock the directory. Staged entries that were not written are lost."""
+        """Confirm the last write and unlock the directory. Staged entries that were not written are
+        lost."""
         try:
-            self._writer.close(None if self._writer.failure or self._inflight else self._last_mark())
+            self._writer.close(
+                None if self._writer.failure or self._inflight else self._last_mark()
+            )
         finally:
             self._files.close(self._lock)
 
@@ -353,7 +461,8 @@ class Journal:
         return self.take_mark()
 
     def _make_room(self, size: int) -> None:
-        """Start the next write or the next segment, so that a frame of `size` bytes fits at `_offset`."""
+        """Start the next write or the next segment, so that a frame of `size` bytes fits at
+        `_offset`."""
         if size > FRAME_HEADER_BYTES + PAYLOAD_BYTES_MAX:
             raise ValueError(f"a journal entry has at most {PAYLOAD_BYTES_MAX} bytes")
         if self._inflight is not None and self._inflight.refused and not self._staged:
@@ -374,9 +483,16 @@ class Journal:
 
     def _open_segment(self) -> None:
         previous_end = self.position
-        header = SegmentHeader(self._journal_id, (previous_end >> 32) + 1, self._files.random64(), previous_end)
+        header = SegmentHeader(
+            self._journal_id, (previous_end >> 32) + 1, self._files.random64(), previous_end
+        )
         here = previous_end & OFFSET_MASK
-        farewell = pack_mark(seed=self._seed, segment=self._base >> 32, offset=here, synced=header.number << 32 | SEGMENT_HEADER_BYTES)
+        farewell = pack_mark(
+            seed=self._seed,
+            segment=self._base >> 32,
+            offset=here,
+            synced=header.number << 32 | SEGMENT_HEADER_BYTES,
+        )
         segment = Segment(header.number, header.nonce, header.seed(), previous_end, 0, farewell)
         self._segments[segment.number] = segment
         self._base = segment.number << 32
@@ -388,7 +504,15 @@ class Journal:
         """Turn the entries staged in this segment into a part of the write."""
         segment, begin = self._segments[self._base >> 32], self._part_begin()
         self._parts.append(
-            SegmentWrite(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers, segment.farewell)
+            SegmentWrite(
+                segment.number,
+                segment.nonce,
+                segment.previous_end,
+                begin,
+                self._offset,
+                self._buffers,
+                segment.farewell,
+            )
         )
 
     def _part_begin(self) -> int:
@@ -398,7 +522,9 @@ class Journal:
     def _hand_over(self, *, durable: bool) -> WriteBatch:
         first = self._parts[0]
         seed = self._segments[first.segment].seed
-        first.buffers[0] = pack_mark(seed=seed, segment=first.segment, offset=first.offset, synced=self._synced)
+        first.buffers[0] = pack_mark(
+            seed=seed, segment=first.segment, offset=first.offset, synced=self._synced
+        )
         batch = WriteBatch(self._parts, self._begin, self.position, self._synced, durable)
         self._inflight = batch
         self._staged = False

@@ -1,4 +1,5 @@
-"""Journal recovery at start: list the segments, find the end of the newest one, and tell a torn tail from corruption."""
+"""Journal recovery at start: list the segments, find the end of the newest one, and tell a torn
+tail from corruption."""
 
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ from polynya.wal.frames import (
 SUFFIX = ".journal"
 OFFSET_MASK = (1 << 32) - 1
 _ADVICE = (
-    "Nothing was cut or changed. Keep a copy of the folder, check the disk, and put the file back from a backup or from another copy; "
+    "Nothing was cut or changed. Keep a copy of the folder, check the disk, and put the file back "
+    "from a backup or from another copy; "
     "everything before this place is readable"
 )
 
 
 class Segment(msgspec.Struct, gc=False):
-    """One segment. `end` is the offset after its last frame, `previous_end` a place, `farewell` the final mark of the previous segment."""
+    """One segment. `end` is the offset after its last frame, `previous_end` a place, `farewell` the
+    final mark of the previous segment."""
 
     number: int
     nonce: int
@@ -49,7 +52,8 @@ class TornTail(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct):
-    """The result of recovery. `marked`: the highest place that a mark names. `entries_end`: the place after the newest entry.
+    """The result of recovery. `marked`: the highest place that a mark names. `entries_end`: the
+    place after the newest entry.
     `next_number`: the next free segment number. `begun`: the journal's own number."""
 
     segments: list[Segment]
@@ -71,17 +75,23 @@ def corrupt(path: Path, offset: int, why: str) -> CorruptData:
 
 
 def recover(folder: Path, *, journal_id: int, files: Files, begun: bool = False) -> Recovered:
-    """Check all headers, walk the newest segment and find its torn tail. `begun`: a segment existed before.
+    """Check all headers, walk the newest segment and find its torn tail. `begun`: a segment existed
+    before.
 
-    Raises `CorruptData` for damage other than a torn tail, `ConfigError` for another journal, `OSError`.
+    Raises `CorruptData` for damage other than a torn tail, `ConfigError` for another journal,
+    `OSError`.
     """
-    files.sync_folder(folder)  # the newest segment's name, or the removal of released ones, may not be durable yet
+    # the newest segment's name, or the removal of released ones, may not be durable yet
+    files.sync_folder(folder)
     numbers = _numbers(folder, files)
     if not numbers:
         if begun:
             raise CorruptData(f"all segments of the journal in {folder} are missing. {_ADVICE}")
         return Recovered([], 1)
-    headers = [_read_header(segment_path(folder, number), number, journal_id, files) for number in numbers[:-1]]
+    headers = [
+        _read_header(segment_path(folder, number), number, journal_id, files)
+        for number in numbers[:-1]
+    ]
     path = segment_path(folder, numbers[-1])
     data = _read_settled(path, files)
     newest = _parse_header(path, data, numbers[-1], journal_id)
@@ -114,7 +124,10 @@ def _numbers(folder: Path, files: Files) -> list[int]:
     numbers = sorted(int(name) for name in names if len(name) == 10 and name.isdecimal())
     for number, following in pairwise(numbers):
         if following != number + 1:
-            raise CorruptData(f"journal segment {segment_path(folder, number + 1)} is missing, but newer ones exist. {_ADVICE}")
+            raise CorruptData(
+                f"journal segment {segment_path(folder, number + 1)} is missing, but newer ones "
+                f"exist. {_ADVICE}"
+            )
     return numbers
 
 
@@ -133,10 +146,14 @@ def _read_header(path: Path, number: int, journal_id: int, files: Files) -> Segm
 def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> SegmentHeader | None:
     header = parse_segment_header(data)
     if isinstance(header, int):
-        raise ConfigError(f"{path} has journal format {header}; this release reads format {FORMAT_VERSION}: use the release that wrote it")
+        raise ConfigError(
+            f"{path} has journal format {header}; this release reads format {FORMAT_VERSION}: use "
+            "the release that wrote it"
+        )
     if header is not None and header.journal_id != journal_id:
         raise ConfigError(
-            f"{path} belongs to journal {header.journal_id:#x}, not to {journal_id:#x}: the data directory belongs to another node or core"
+            f"{path} belongs to journal {header.journal_id:#x}, not to {journal_id:#x}: the data "
+            "directory belongs to another node or core"
         )
     if header is not None and header.number != number:
         raise corrupt(path, 0, f"it is segment {header.number} under another name")
@@ -144,9 +161,14 @@ def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> Segm
 
 
 def _torn(path: Path, data: bytes) -> TornTail:
-    """Return the torn tail of a newest segment without a readable header. A crash while it was created leaves nothing after the header."""
+    """Return the torn tail of a newest segment without a readable header. A crash while it was
+    created leaves nothing after the header."""
     if data[SEGMENT_HEADER_BYTES:].strip(b"\0"):
-        raise corrupt(path, 0, "its header is unreadable, though it was synced before anything was written after it")
+        raise corrupt(
+            path,
+            0,
+            "its header is unreadable, though it was synced before anything was written after it",
+        )
     return TornTail(path, 0, len(data.rstrip(b"\0")), "the header of a new segment is incomplete")
 
 
@@ -160,7 +182,9 @@ def _chain(folder: Path, headers: list[SegmentHeader], files: Files) -> list[Seg
             continue
         previous, path = segments[i - 1], segment_path(folder, header.number - 1)
         if header.previous_end >> 32 != previous.number:
-            raise corrupt(segment_path(folder, header.number), 0, "it does not follow the segment before it")
+            raise corrupt(
+                segment_path(folder, header.number), 0, "it does not follow the segment before it"
+            )
         previous.end = header.previous_end & OFFSET_MASK
         length = _length(path, files)
         if length < previous.end:
@@ -169,8 +193,9 @@ def _chain(folder: Path, headers: list[SegmentHeader], files: Files) -> list[Seg
 
 
 def _read_settled(path: Path, files: Files) -> bytes:
-    """Read the newest segment from disk. A killed process may have left it unsynced. A failed sync may have left pages that exist only in
-    the cache: without `forget` they would be replayed, and lost at a power failure."""
+    """Read the newest segment from disk. A killed process may have left it unsynced. A failed sync
+    may have left pages that exist only in the cache: without `forget` they would be replayed, and
+    lost at a power failure."""
     fd = files.open(path)
     try:
         files.sync(fd)
@@ -181,13 +206,15 @@ def _read_settled(path: Path, files: Files) -> bytes:
 
 
 def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
-    """Find the end of the newest segment and a torn tail after it. The writer opens it next and cuts there."""
+    """Find the end of the newest segment and a torn tail after it. The writer opens it next and
+    cuts there."""
     segment = recovered.segments[-1]
     reason = _walk(segment, data, recovered)
     if recovered.marked >> 32 > segment.number:
         following = segment_path(path.parent, segment.number + 1)
         raise CorruptData(
-            f"journal segment {following} is missing or empty, but the previous segment records that it was written. {_ADVICE}"
+            f"journal segment {following} is missing or empty, but the previous segment records "
+            f"that it was written. {_ADVICE}"
         )
     rest = len(data[segment.end :].rstrip(b"\0"))
     if rest:
@@ -196,7 +223,8 @@ def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
 
 
 def _walk(segment: Segment, data: bytes, recovered: Recovered) -> str:
-    """Set the segment's end, the highest mark and the end of the entries. Return the reason why the walk ended."""
+    """Set the segment's end, the highest mark and the end of the entries. Return the reason why the
+    walk ended."""
     base = segment.number << 32
     recovered.marked = segment.previous_end
     recovered.entries_end = segment.previous_end
@@ -213,9 +241,16 @@ def _walk(segment: Segment, data: bytes, recovered: Recovered) -> str:
 
 def _refuse_if_synced(path: Path, segment: Segment, data: bytes, reason: str) -> None:
     here = segment.number << 32 | segment.end
-    synced = max(find_marks(data, segment.end, seed=segment.seed, segment=segment.number), default=0)
+    synced = max(
+        find_marks(data, segment.end, seed=segment.seed, segment=segment.number), default=0
+    )
     if synced > here:
-        raise corrupt(path, segment.end, f"{reason}, though everything up to offset {synced & OFFSET_MASK} is known to be synced")
+        raise corrupt(
+            path,
+            segment.end,
+            f"{reason}, though everything up to offset {synced & OFFSET_MASK} is known to be "
+            "synced",
+        )
 
 
 def _length(path: Path, files: Files) -> int:

@@ -1,7 +1,8 @@
-"""Unnamed temporary files, which disappear with the process. Calls block; any thread may call, one at a time.
+"""Unnamed temporary files, which disappear with the process. Calls block; any thread may call, one
+at a time.
 
-A thread may still fill a file when its owner closes it. Its later calls then fail instead of reaching another file that reuses the
-descriptor number.
+A thread may still fill a file when its owner closes it. Its later calls then fail instead of
+reaching another file that reuses the descriptor number.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Scratch:
     """A temporary file: append only, random reads, not durable."""
 
     def __init__(self, path: Path, files: Files) -> None:
-        """Create the file. `path` is its name until it is unlinked at once; it must not exist. Raises `DiskFull`, `OSError`."""
+        """Create the file. `path` is its name until it is unlinked at once; it must not exist.
+        Raises `DiskFull`, `OSError`."""
         self.size = 0
         self._crcs = array("I", [0])  # CRC of each block; the last one is partial
         self._files = files
@@ -58,15 +60,22 @@ class Scratch:
         return data
 
     def read_checked(self, offset: int, length: int) -> bytes:
-        """Read from a complete file and verify the checksums. Raises `CorruptData` if the bytes differ from those written."""
+        """Read from a complete file and verify the checksums. Raises `CorruptData` if the bytes
+        differ from those written."""
         if offset + length > self.size:
             raise EOFError(f"{length} bytes at {offset} of {self.size}")
         first = offset // BLOCK_BYTES
-        begin, end = first * BLOCK_BYTES, min(-(-(offset + length) // BLOCK_BYTES) * BLOCK_BYTES, self.size)
+        begin, end = (
+            first * BLOCK_BYTES,
+            min(-(-(offset + length) // BLOCK_BYTES) * BLOCK_BYTES, self.size),
+        )
         data = self.read(begin, end - begin)
         for number, at in enumerate(range(0, len(data), BLOCK_BYTES), first):
             if crc32c(data[at : at + BLOCK_BYTES]) != self._crcs[number]:
-                raise CorruptData(f"the bytes from offset {begin + at} of a temporary transfer file have a wrong checksum")
+                raise CorruptData(
+                    f"the bytes from offset {begin + at} of a temporary transfer file have a "
+                    "wrong checksum"
+                )
         return data[offset - begin : offset - begin + length]
 
     def _count(self, buffer: bytes) -> None:
@@ -93,4 +102,8 @@ class Scratch:
 
 
 def _told(error: OSError) -> OSError | DiskFull:
-    return DiskFull(f"no space for a temporary transfer file: {error.strerror}") if is_full(error) else error
+    return (
+        DiskFull(f"no space for a temporary transfer file: {error.strerror}")
+        if is_full(error)
+        else error
+    )

@@ -1,5 +1,5 @@
-"""The store of group snapshots. Each group has a chain of durable files: a root and the deltas that build on it
-(docs/formats/snapshots.md)."""
+"""The store of group snapshots. Each group has a chain of durable files: a root and the deltas that
+build on it (docs/formats/snapshots.md)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _PIECE_BYTES = 1 << 20
 
 
 class SnapshotLink(msgspec.Struct, frozen=True, gc=False):
-    """The header of one file of a chain: the state after the entry (`term`, `index`), or its changes since `base`."""
+    """The header of one file of a chain: the state after the entry (`term`, `index`), or its
+    changes since `base`."""
 
     group: int
     term: int
@@ -63,9 +64,11 @@ Merge = Callable[[Sequence[SnapshotFile]], bytes]
 
 
 class SnapshotStore:
-    """The snapshot files of a directory. Calls block; calls for different groups may run in different threads.
+    """The snapshot files of a directory. Calls block; calls for different groups may run in
+    different threads.
 
-    Invariant: the newest file of a group and its predecessors, down to a root, all exist. Other files are leftovers.
+    Invariant: the newest file of a group and its predecessors, down to a root, all exist. Other
+      files are leftovers.
     """
 
     def __init__(self, directory: Path, *, files: Files | None = None, tidy: bool = True) -> None:
@@ -83,14 +86,17 @@ class SnapshotStore:
         return self._folder
 
     def write(self, group: int, term: int, index: int, body: bytes) -> SnapshotLink:
-        """Write a base durably, then remove older files of the group. Raises `DiskFull` (the old ones stay) and `OSError`."""
+        """Write a base durably, then remove older files of the group. Raises `DiskFull` (the old
+        ones stay) and `OSError`."""
         link = SnapshotLink(group, term, index, len(body), value(body))
         self._put(link, [body])
         return link
 
-    def write_delta(self, group: int, term: int, index: int, body: Sequence[bytes], base: int) -> SnapshotLink:
-        """Write a delta on the snapshot at `base`, with its body in pieces. A delta with base 0 is a root: older files are removed as by
-        `write`."""
+    def write_delta(
+        self, group: int, term: int, index: int, body: Sequence[bytes], base: int
+    ) -> SnapshotLink:
+        """Write a delta on the snapshot at `base`, with its body in pieces. A delta with base 0 is
+        a root: older files are removed as by `write`."""
         crc = 0
         for piece in body:
             crc = extend(crc, piece)
@@ -99,12 +105,20 @@ class SnapshotStore:
         return link
 
     def fold(self, group: int, parts: int, merge: Merge) -> SnapshotLink:
-        """Replace the last `parts` files of the chain by one. It has the index of the newest and the base of the oldest. A crash leaves
-        either the old chain or the new one."""
+        """Replace the last `parts` files of the chain by one. It has the index of the newest and
+        the base of the oldest. A crash leaves either the old chain or the new one."""
         chain = self.chain(group)[-parts:]
         oldest, newest = chain[0], chain[-1]
         body = merge(chain)
-        link = SnapshotLink(group, newest.term, newest.index, len(body), value(body), delta=bool(oldest.base), base=oldest.base)
+        link = SnapshotLink(
+            group,
+            newest.term,
+            newest.index,
+            len(body),
+            value(body),
+            delta=bool(oldest.base),
+            base=oldest.base,
+        )
         self._put(link, [body])
         return link
 
@@ -117,14 +131,19 @@ class SnapshotStore:
         return sorted({group for group, _ in self._found()})
 
     def missing(self, chains: Mapping[int, Sequence[SnapshotLink]]) -> list[int]:
-        """Return the groups whose chains lack files. Recreates a missing directory. Raises `OSError`."""
+        """Return the groups whose chains lack files. Recreates a missing directory. Raises
+        `OSError`."""
         self._files.make_folder(self._folder)
         there = set(self._found())
-        return [group for group, links in chains.items() if any((group, link.index) not in there for link in links)]
+        return [
+            group
+            for group, links in chains.items()
+            if any((group, link.index) not in there for link in links)
+        ]
 
     def links(self, group: int) -> list[SnapshotLink]:
-        """Return the chain, root first; [] if there is none. Raises `CorruptData` if a file is missing or its header damaged, because an
-        older chain would not fit the journal."""
+        """Return the chain, root first; [] if there is none. Raises `CorruptData` if a file is
+        missing or its header damaged, because an older chain would not fit the journal."""
         indexes = {index for other, index in self._found() if other == group}
         links: list[SnapshotLink] = []
         index = max(indexes, default=0)
@@ -134,7 +153,10 @@ class SnapshotStore:
                 return links
             index = links[0].base
         if links:
-            raise _corrupt(self._path(group, index), f"it is missing, but the snapshot at {links[0].index} builds on it")
+            raise _corrupt(
+                self._path(group, index),
+                f"it is missing, but the snapshot at {links[0].index} builds on it",
+            )
         return []
 
     def chain(self, group: int) -> list[SnapshotFile]:
@@ -152,7 +174,11 @@ class SnapshotStore:
 
     def read(self, link: SnapshotLink, offset: int, length: int) -> bytes:
         """Read part of a body. Raises `OSError` if the file is missing."""
-        return self._bytes(self._path(link.group, link.index), HEADER_BYTES + offset, min(length, link.length - offset))
+        return self._bytes(
+            self._path(link.group, link.index),
+            HEADER_BYTES + offset,
+            min(length, link.length - offset),
+        )
 
     def _put(self, link: SnapshotLink, body: Sequence[bytes]) -> None:
         path = self._path(link.group, link.index)
@@ -161,7 +187,9 @@ class SnapshotStore:
             self._write_new(temporary, [pack_header(link), *body])
         except OSError as error:
             if is_full(error):
-                raise DiskFull(f"no space for a snapshot in {self._folder}: {error.strerror}") from error
+                raise DiskFull(
+                    f"no space for a snapshot in {self._folder}: {error.strerror}"
+                ) from error
             raise
         self._files.rename(temporary, path)
         self._files.sync_folder(self._folder)
@@ -172,7 +200,9 @@ class SnapshotStore:
 
     def remove(self, group: int) -> None:
         """Remove all snapshots of the group durably. Raises `OSError`."""
-        for other, index in sorted(self._found(), reverse=True):  # newest first: a crash leaves a valid chain
+        for other, index in sorted(
+            self._found(), reverse=True
+        ):  # newest first: a crash leaves a valid chain
             if other == group:
                 self._files.unlink(self._path(group, index))
         self._files.sync_folder(self._folder)
@@ -209,12 +239,15 @@ class SnapshotStore:
         link = parse_header(self._bytes(path, 0, HEADER_BYTES))
         if isinstance(link, int):
             raise ConfigError(
-                f"{path} has snapshot format {link}; this release reads format {FORMAT_VERSION}: use the release that wrote it"
+                f"{path} has snapshot format {link}; this release reads format {FORMAT_VERSION}: "
+                "use the release that wrote it"
             )
         if isinstance(link, str):
             raise _corrupt(path, link)
         if (link.group, link.index) != (group, index):
-            raise _corrupt(path, f"it is the snapshot of group {link.group} at {link.index} under another name")
+            raise _corrupt(
+                path, f"it is the snapshot of group {link.group} at {link.index} under another name"
+            )
         return link
 
     def _read(self, link: SnapshotLink) -> SnapshotFile:
@@ -230,12 +263,25 @@ class SnapshotStore:
 def pack_header(link: SnapshotLink) -> bytes:
     """Encode the 64-byte header."""
     kind = KIND_DELTA if link.delta else KIND_BASE
-    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, kind, 0, link.group, link.crc, link.term, link.index, link.base, link.length, 0)
+    head = _HEADER.pack(
+        _MAGIC,
+        FORMAT_VERSION,
+        kind,
+        0,
+        link.group,
+        link.crc,
+        link.term,
+        link.index,
+        link.base,
+        link.length,
+        0,
+    )
     return head + int(value(head)).to_bytes(4, "little")
 
 
 def parse_header(data: bytes) -> SnapshotLink | int | str:
-    """Parse the header. Return the version if it is valid but unsupported, or a description of the damage."""
+    """Parse the header. Return the version if it is valid but unsupported, or a description of the
+    damage."""
     head = data[: HEADER_BYTES - 4]
     if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
         return "it has no snapshot header"
@@ -253,6 +299,8 @@ def parse_header(data: bytes) -> SnapshotLink | int | str:
 
 def _corrupt(path: Path, why: str) -> CorruptData:
     return CorruptData(
-        f"snapshot {path} is damaged: {why}. Nothing was changed, and no older snapshot is used in its place, since the journal before it is "
-        "gone. Keep a copy of the folder, check the disk, and put the file back from a backup or from another copy"
+        f"snapshot {path} is damaged: {why}. Nothing was changed, and no older snapshot is used "
+        "in its place, since the journal before it is "
+        "gone. Keep a copy of the folder, check the disk, and put the file back from a backup or "
+        "from another copy"
     )

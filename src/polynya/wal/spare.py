@@ -1,4 +1,5 @@
-"""Reserved file descriptors. When the process runs out of descriptors, a journal can still open its next segment."""
+"""Reserved file descriptors. When the process runs out of descriptors, a journal can still open its
+next segment."""
 
 from __future__ import annotations
 

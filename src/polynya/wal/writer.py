@@ -1,4 +1,5 @@
-"""The writer thread's work: one write and one sync per batch, new segments, and the undo of a write on a full disk."""
+"""The writer thread's work: one write and one sync per batch, new segments, and the undo of a write
+on a full disk."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, segment_path
 
 
 class SegmentWrite(msgspec.Struct, gc=False):
-    """The bytes of a write for one segment. `nonce` and `previous_end` are for the header of a new segment. `farewell` is the final mark of
-    the segment before it."""
+    """The bytes of a write for one segment. `nonce` and `previous_end` are for the header of a new
+    segment. `farewell` is the final mark of the segment before it."""
 
     segment: int
     nonce: int
@@ -60,15 +61,20 @@ class SegmentWriter:
     def start(self, recovered: Recovered) -> None:
         """Open the newest segment, or create the first one."""
         if not recovered.segments:
-            header = SegmentHeader(self.journal_id, recovered.next_number, self._files.random64(), 0)
+            header = SegmentHeader(
+                self.journal_id, recovered.next_number, self._files.random64(), 0
+            )
             self._create(header)
-            recovered.segments.append(Segment(header.number, header.nonce, header.seed(), 0, SEGMENT_HEADER_BYTES))
+            recovered.segments.append(
+                Segment(header.number, header.nonce, header.seed(), 0, SEGMENT_HEADER_BYTES)
+            )
         else:
             newest = recovered.segments[-1]
             self._reopen(newest.number, newest.end)
 
     def write(self, batch: WriteBatch) -> None:
-        """Write a batch. Raises `DiskFull` (undone), `JournalFailed`, or an `OSError` after which this writer stays failed."""
+        """Write a batch. Raises `DiskFull` (undone), `JournalFailed`, or an `OSError` after which
+        this writer stays failed."""
         self.refuse_failed()
         try:
             for part in batch.parts:
@@ -107,13 +113,20 @@ class SegmentWriter:
         if isinstance(self.failure, JournalGone):
             raise self.failure
         if self.failure is not None:
-            raise JournalFailed(f"the journal in {self._folder} failed: {self.failure}; restart the node") from self.failure
+            raise JournalFailed(
+                f"the journal in {self._folder} failed: {self.failure}; restart the node"
+            ) from self.failure
 
     def look(self) -> None:
-        """Check, from any thread, that a restart would find the open segment. Raises `JournalGone`."""
+        """Check, from any thread, that a restart would find the open segment. Raises
+        `JournalGone`."""
         fd, path = self._fd, segment_path(self._folder, self._number)
         try:
-            if fd < 0 or self._files.is_at(fd, path) or (fd, path) != (self._fd, segment_path(self._folder, self._number)):
+            if (
+                fd < 0
+                or self._files.is_at(fd, path)
+                or (fd, path) != (self._fd, segment_path(self._folder, self._number))
+            ):
                 return
         except OSError:
             return  # closed meanwhile, or the disk fails, which the next write reports
@@ -148,7 +161,10 @@ class SegmentWriter:
 
     def _write_part(self, part: SegmentWrite) -> None:
         if part.segment != self._number:
-            assert part.segment == self._number + 1 and part.previous_end == self._number << 32 | self._end, "segments follow one another"
+            assert (
+                part.segment == self._number + 1
+                and part.previous_end == self._number << 32 | self._end
+            ), "segments follow one another"
             with self._replacing:
                 self._move_on(part)
         assert part.offset == self._end, "a write begins where the last one ended"
@@ -160,10 +176,14 @@ class SegmentWriter:
         old, end = self._fd, self._end
         self._sync()  # before the header of the next segment implies it
         self.look()
-        self._files.truncate(old, end + len(part.farewell))  # frees unused allocation; not synced, because losing this is harmless
+        # frees unused allocation; not synced, because losing this is harmless
+        self._files.truncate(old, end + len(part.farewell))
         try:
-            self._create(SegmentHeader(self.journal_id, part.segment, part.nonce, part.previous_end))
-            self._files.write(old, [part.farewell], end)  # not synced: it only matters if the new segment is lost
+            self._create(
+                SegmentHeader(self.journal_id, part.segment, part.nonce, part.previous_end)
+            )
+            # not synced: it only matters if the new segment is lost
+            self._files.write(old, [part.farewell], end)
         finally:
             if self._fd != old:
                 self._files.close(old)
@@ -179,7 +199,8 @@ class SegmentWriter:
         self._end = SEGMENT_HEADER_BYTES
 
     def _reopen(self, number: int, end: int) -> None:
-        """Truncate the segment durably at `end` and allocate it again with zeros. On a full disk it stays short."""
+        """Truncate the segment durably at `end` and allocate it again with zeros. On a full disk it
+        stays short."""
         fd = self._files.open(segment_path(self._folder, number))
         self._number, self._end = number, end
         self._fd = fd
@@ -192,7 +213,8 @@ class SegmentWriter:
                 raise
 
     def _sync(self) -> None:
-        """Sync the segment. A failed sync is fatal, even on a full disk, because the kernel may have dropped the pages."""
+        """Sync the segment. A failed sync is fatal, even on a full disk, because the kernel may
+        have dropped the pages."""
         try:
             self._files.sync(self._fd)
         except OSError as error:
@@ -207,7 +229,8 @@ class SegmentWriter:
             raise
 
     def _undo(self, batch: WriteBatch) -> None:
-        """Remove the written data durably, newest first. A refused entry must not reappear after a restart."""
+        """Remove the written data durably, newest first. A refused entry must not reappear after a
+        restart."""
         number, end = batch.begin >> 32, batch.begin & OFFSET_MASK
         try:
             if self._fd >= 0:
@@ -235,7 +258,10 @@ class SegmentWriter:
 
 def _gone(path: Path) -> JournalGone:
     return JournalGone(
-        f"journal segment {path} is missing: it was deleted, or its directory was moved, unmounted or covered by another mount, while this node "
-        "ran. Nothing is acknowledged from now on, because no restart would find it. The newest acknowledged entries may exist only in the missing "
-        "file. Restore the directory and restart the node; if the file is permanently lost, this node has lost data"
+        f"journal segment {path} is missing: it was deleted, or its directory was moved, "
+        "unmounted or covered by another mount, while this node "
+        "ran. Nothing is acknowledged from now on, because no restart would find it. The newest "
+        "acknowledged entries may exist only in the missing "
+        "file. Restore the directory and restart the node; if the file is permanently lost, this "
+        "node has lost data"
     )

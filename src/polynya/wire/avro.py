@@ -1,4 +1,5 @@
-"""Decompressed blocks of Avro object container files, sufficient to find the file names in Iceberg manifests.
+"""Decompressed blocks of Avro object container files, sufficient to find the file names in Iceberg
+manifests.
 
 https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -18,7 +19,8 @@ _VARINT_BYTES_MAX = 10
 
 
 def blocks(data: bytes) -> Iterator[bytes]:
-    """Yield the serialized objects of each block. Raises CorruptData for damaged files and for codecs other than `null` and `deflate`."""
+    """Yield the serialized objects of each block. Raises CorruptData for damaged files and for
+    codecs other than `null` and `deflate`."""
     if not data.startswith(_MAGIC):
         raise CorruptData("this is not an Avro container file")
     fields, at = _header(data, len(_MAGIC))

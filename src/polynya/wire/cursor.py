@@ -1,4 +1,5 @@
-"""Cursors that let a CDN collapse live readers (protocol section 10.1). A cursor is the number of the current 20-second interval."""
+"""Cursors that let a CDN collapse live readers (protocol section 10.1). A cursor is the number of
+the current 20-second interval."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ def current_interval(now_ms: int) -> int:
 
 
 def next_cursor(asked: str | None, now_ms: int, random: float) -> int:
-    """Return the cursor of the response. A client at or ahead of the clock gets a strictly greater one, by a random step (0 <= random < 1).
-    Thus it cannot receive a cached response again."""
+    """Return the cursor of the response. A client at or ahead of the clock gets a strictly greater
+    one, by a random step (0 <= random < 1). Thus it cannot receive a cached response again."""
     now = current_interval(now_ms)
     if asked is None or not _DIGITS.fullmatch(asked):
         return now

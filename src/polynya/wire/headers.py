@@ -1,4 +1,5 @@
-"""Header fields of the protocol: parsing and formatting. An invalid value raises `BadField` with the reason."""
+"""Header fields of the protocol: parsing and formatting. An invalid value raises `BadField` with
+the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ FOREVER = "forever"
 OCTET_STREAM = "application/octet-stream"
 
 _TTL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
-_INSTANT = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII)
+_INSTANT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))",
+    re.ASCII,
+)
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT_MS_END = 253_402_300_800_000  # the year 10000, which RFC 3339 cannot represent
@@ -39,7 +43,8 @@ def _not(value: str) -> str:
 
 
 def is_true(value: str | None) -> bool:
-    """Return whether `Stream-Closed` is `true`, in any case. Every other value is treated as absent."""
+    """Return whether `Stream-Closed` is `true`, in any case. Every other value is treated as
+    absent."""
     return value is not None and value.lower() == "true"
 
 
@@ -58,35 +63,49 @@ def parse_content_type(value: str) -> str:
 def parse_ttl(value: str) -> int:
     """Parse `Stream-TTL`: whole seconds, without sign or leading zeros."""
     if not _TTL.fullmatch(value):
-        raise BadField(f"Stream-TTL must be a whole number of seconds, without sign, fraction or leading zeros{_not(value)}")
+        raise BadField(
+            "Stream-TTL must be a whole number of seconds, without sign, fraction or leading "
+            f"zeros{_not(value)}"
+        )
     if len(value) > 10 or int(value) > TTL_SECONDS_MAX:
         raise BadField(f"Stream-TTL is at most {TTL_SECONDS_MAX} seconds")
     return int(value)
 
 
 def parse_retention(headers: Mapping[str, str]) -> Retention | None:
-    """Parse `Stream-Retention-Age` (seconds) and `Stream-Retention-Bytes`: whole numbers or `forever`. An absent one sets no limit; return
-    None if both are absent."""
+    """Parse `Stream-Retention-Age` (seconds) and `Stream-Retention-Bytes`: whole numbers or
+    `forever`. An absent one sets no limit; return None if both are absent."""
     age, size = headers.get("stream-retention-age"), headers.get("stream-retention-bytes")
     if age is None and size is None:
         return None
     return Retention(
-        None if age in (None, FOREVER) else _bound("Stream-Retention-Age", age, RETENTION_SECONDS_MAX),
-        None if size in (None, FOREVER) else _bound("Stream-Retention-Bytes", size, RETENTION_BYTES_MAX),
+        None
+        if age in (None, FOREVER)
+        else _bound("Stream-Retention-Age", age, RETENTION_SECONDS_MAX),
+        None
+        if size in (None, FOREVER)
+        else _bound("Stream-Retention-Bytes", size, RETENTION_BYTES_MAX),
     )
 
 
 def _bound(field: str, value: str, largest: int) -> int:
     if _TTL.fullmatch(value) and len(value) <= 20 and int(value) <= largest:
         return int(value)
-    raise BadField(f"{field} must be a whole number from 0 to {largest}, without sign or leading zeros, or '{FOREVER}'{_not(value)}")
+    raise BadField(
+        f"{field} must be a whole number from 0 to {largest}, without sign or leading zeros, or "
+        f"'{FOREVER}'{_not(value)}"
+    )
 
 
 def parse_instant_ms(value: str) -> int:
-    """Parse `Stream-Expires-At`, an RFC 3339 time, as Unix milliseconds. Fractions below a millisecond are truncated."""
+    """Parse `Stream-Expires-At`, an RFC 3339 time, as Unix milliseconds. Fractions below a
+    millisecond are truncated."""
     match = _INSTANT.fullmatch(value)
     if match is None:
-        raise BadField(f"Stream-Expires-At must be an RFC 3339 time with zone, such as 2030-01-31T12:00:00Z{_not(value)}")
+        raise BadField(
+            "Stream-Expires-At must be an RFC 3339 time with zone, such as "
+            f"2030-01-31T12:00:00Z{_not(value)}"
+        )
     year, month, day, hour, minute, second = (int(match[group]) for group in range(1, 7))
     fraction_ms = int((match[7] or "0")[:3].ljust(3, "0"))
     offset = timedelta(0) if match[8] else timedelta(hours=int(match[10]), minutes=int(match[11]))
@@ -98,7 +117,9 @@ def parse_instant_ms(value: str) -> int:
         instant = datetime(year, month, day, hour, minute, 59 if leap else second, tzinfo=zone)
     except ValueError:
         raise BadField("Stream-Expires-At names a date or time that does not exist") from None
-    instant_ms = (instant - _EPOCH) // timedelta(milliseconds=1) + fraction_ms + (1000 if leap else 0)
+    instant_ms = (
+        (instant - _EPOCH) // timedelta(milliseconds=1) + fraction_ms + (1000 if leap else 0)
+    )
     if instant_ms >= _INSTANT_MS_END:
         raise BadField("Stream-Expires-At must lie before the year 10000 in UTC")
     return instant_ms
@@ -112,7 +133,8 @@ def format_instant(instant_ms: int) -> str:
 
 
 def parse_producer(headers: dict[str, str]) -> Producer | None:
-    """Parse `Producer-Id`, `Producer-Epoch` and `Producer-Seq`. Return None if all are absent. Raises BadField if only some are present."""
+    """Parse `Producer-Id`, `Producer-Epoch` and `Producer-Seq`. Return None if all are absent.
+    Raises BadField if only some are present."""
     name = headers.get("producer-id")
     epoch = headers.get("producer-epoch")
     sequence = headers.get("producer-seq")
@@ -134,7 +156,8 @@ def _number(field: str, value: str) -> int:
 
 
 def parse_stream_seq(value: str | None) -> str | None:
-    """Validate `Stream-Seq`. It is opaque and compared by bytes: header text is Latin-1, whose code points equal its bytes."""
+    """Validate `Stream-Seq`. It is opaque and compared by bytes: header text is Latin-1, whose code
+    points equal its bytes."""
     if value is not None and len(value) > STREAM_SEQ_BYTES_MAX:
         raise BadField(f"Stream-Seq has at most {STREAM_SEQ_BYTES_MAX} bytes")
     return value
@@ -142,12 +165,16 @@ def parse_stream_seq(value: str | None) -> str | None:
 
 def parse_sub_offset(value: str) -> int:
     if not _TTL.fullmatch(value) or len(value) > 16:
-        raise BadField(f"Stream-Fork-Sub-Offset must be a whole number, without sign or leading zeros{_not(value)}")
+        raise BadField(
+            "Stream-Fork-Sub-Offset must be a whole number, without sign or leading "
+            f"zeros{_not(value)}"
+        )
     return int(value)
 
 
 def parse_incarnation(value: str | None) -> int:
-    """Parse `Stream-Incarnation`; 0 when absent. A value that this server never sent matches no stream."""
+    """Parse `Stream-Incarnation`; 0 when absent. A value that this server never sent matches no
+    stream."""
     if value is None:
         return 0
     if value.isdecimal() and value.isascii() and len(value) <= 20 and int(value) > 0:
@@ -156,7 +183,8 @@ def parse_incarnation(value: str | None) -> int:
 
 
 def none_match(value: str | None, etag: str) -> bool:
-    """Return whether `If-None-Match` (one tag, a list, weak tags, `*`) matches `etag` (weak comparison, RFC 9110 13.1.2)."""
+    """Return whether `If-None-Match` (one tag, a list, weak tags, `*`) matches `etag` (weak
+    comparison, RFC 9110 13.1.2)."""
     if value is None:
         return False
     if value.strip() == "*":
@@ -191,7 +219,8 @@ def accepts_records(accept: str) -> bool:
 
 
 def format_event_id(record: int, byte: int, life: tuple[int, int]) -> str:
-    """Format an SSE `id:`: the offset after the event, and the stream's incarnation (uid, history)."""
+    """Format an SSE `id:`: the offset after the event, and the stream's incarnation (uid,
+    history)."""
     return f"{record:016d}_{byte:016d}~{life[0]:x}.{life[1]:x}"
 
 

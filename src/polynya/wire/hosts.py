@@ -11,7 +11,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def bare_host(value: str) -> str:
-    """Return the host of `HOST` or `HOST:PORT`: lower case, no brackets, no trailing dot. Empty if there is none."""
+    """Return the host of `HOST` or `HOST:PORT`: lower case, no brackets, no trailing dot. Empty if
+    there is none."""
     match = _HOST_PORT.fullmatch(value)
     if match is None:
         return ""
@@ -24,13 +25,15 @@ def bare_host(value: str) -> str:
 
 
 def origin_place(origin: str) -> str:
-    """Return `HOST` or `HOST:PORT` of an origin, in lower case. Empty for an origin without a host, such as `null` or an extension."""
+    """Return `HOST` or `HOST:PORT` of an origin, in lower case. Empty for an origin without a host,
+    such as `null` or an extension."""
     match = _ORIGIN.fullmatch(origin)
     return match[1].lower() if match else ""
 
 
 def address_of(host: str) -> Address | None:
-    """Return the IP address that a bare host represents; None for a name. IPv4-mapped IPv6 addresses become IPv4."""
+    """Return the IP address that a bare host represents; None for a name. IPv4-mapped IPv6
+    addresses become IPv4."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -40,7 +43,8 @@ def address_of(host: str) -> Address | None:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether browsers resolve a bare host only to their own machine: `localhost`, its subdomains, or a loopback address."""
+    """Return whether browsers resolve a bare host only to their own machine: `localhost`, its
+    subdomains, or a loopback address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     address = address_of(host)

@@ -1,7 +1,9 @@
-"""A strict HTTP/1.1 request parser (RFC 9112). It is the only parser, so no two readers disagree about the same bytes.
+"""A strict HTTP/1.1 request parser (RFC 9112). It is the only parser, so no two readers disagree
+about the same bytes.
 
-Ambiguous input is rejected, not repaired: both length headers, repeated or signed lengths, bare LF or CR, folded lines, space before a
-colon, unknown transfer codings. Request and header lines repeat across requests, so parsed ones are kept in bounded caches.
+Ambiguous input is rejected, not repaired: both length headers, repeated or signed lengths, bare LF
+or CR, folded lines, space before a colon, unknown transfer codings. Request and header lines repeat
+across requests, so parsed ones are kept in bounded caches.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ _CACHE_LINES_MAX = 8192
 _CACHED_LINE_BYTES_MAX = 256
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-_HOST = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=%:\[\]]*")  # RFC 3986: a name, or an address in brackets, and a port
+# RFC 3986: a name, or an address in brackets, and a port
+_HOST = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=%:\[\]]*")
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
 _TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -26,7 +29,8 @@ _LENGTH_DIGITS_MAX = 15
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _CHUNK_LINE_MAX = 1024
 _LISTS = frozenset(
-    b"accept accept-charset accept-encoding accept-language cache-control connection forwarded if-match if-none-match pragma te trailer "
+    b"accept accept-charset accept-encoding accept-language cache-control connection forwarded "
+    b"if-match if-none-match pragma te trailer "
     b"upgrade via x-forwarded-for x-forwarded-host x-forwarded-proto cookie".decode().split()
 )
 
@@ -42,7 +46,8 @@ class BadRequest(Exception):
 
 
 class Head(msgspec.Struct, gc=False):
-    """A request line and its headers. Names are in lower case, values are Latin-1 text, and repeated list fields are joined by commas."""
+    """A request line and its headers. Names are in lower case, values are Latin-1 text, and
+    repeated list fields are joined by commas."""
 
     method: str
     target: str
@@ -60,10 +65,13 @@ class HeadParser:
         self._firsts: dict[bytes, tuple[str, str, int, str]] = {}
 
     def parse(self, block: bytes) -> Head:
-        """Parse a head. `block` is everything before the empty line, without the preceding line end. Raises `BadRequest`."""
+        """Parse a head. `block` is everything before the empty line, without the preceding line
+        end. Raises `BadRequest`."""
         lines = block.split(b"\r\n")
         if len(lines) > HEADERS_MAX + 1:
-            raise BadRequest(431, "HEADERS_TOO_LARGE", f"a request has at most {HEADERS_MAX} header lines")
+            raise BadRequest(
+                431, "HEADERS_TOO_LARGE", f"a request has at most {HEADERS_MAX} header lines"
+            )
         known = self._firsts.get(lines[0])
         method, target, minor, authority = known if known is not None else self._first(lines[0])
         headers: dict[str, str] = {}
@@ -85,7 +93,11 @@ class HeadParser:
     def _first(self, line: bytes) -> tuple[str, str, int, str]:
         parts = line.split(b" ")
         if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _TARGET.fullmatch(parts[1]):
-            raise BadRequest(400, "BAD_REQUEST_LINE", "the request line must be: METHOD, one space, target, one space, HTTP/1.1")
+            raise BadRequest(
+                400,
+                "BAD_REQUEST_LINE",
+                "the request line must be: METHOD, one space, target, one space, HTTP/1.1",
+            )
         if parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
             if parts[2].startswith(b"HTTP/"):
                 raise BadRequest(505, "HTTP_VERSION", "this server speaks HTTP/1.1")
@@ -101,9 +113,15 @@ class HeadParser:
     def _line(self, line: bytes) -> tuple[str, str]:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name):
-            raise BadRequest(400, "BAD_HEADER", "a header line must be a name, a colon without space before it, and a value")
+            raise BadRequest(
+                400,
+                "BAD_HEADER",
+                "a header line must be a name, a colon without space before it, and a value",
+            )
         if not _FIELD_VALUE.fullmatch(value):
-            raise BadRequest(400, "BAD_HEADER", f"the value of {name.decode()} holds a control character")
+            raise BadRequest(
+                400, "BAD_HEADER", f"the value of {name.decode()} holds a control character"
+            )
         pair = (name.lower().decode(), value.strip(b" \t").decode("latin-1"))
         if pair[0] == "host" and not _HOST.fullmatch(pair[1]):  # the value is echoed in Location
             raise BadRequest(400, "BAD_HEADER", "the value of Host is no host and port")
@@ -137,14 +155,22 @@ def _body_length(headers: dict[str, str], minor: int) -> int:
         raise BadRequest(400, "HOST_MISSING", "an HTTP/1.1 request needs a Host header")
     if coding is not None:
         if length is not None:
-            raise BadRequest(400, "BOTH_LENGTHS", "a request has either Content-Length or Transfer-Encoding, not both")
+            raise BadRequest(
+                400,
+                "BOTH_LENGTHS",
+                "a request has either Content-Length or Transfer-Encoding, not both",
+            )
         if coding.lower() != "chunked" or not minor:
-            raise BadRequest(400, "TRANSFER_CODING", "the only transfer coding taken is chunked, on HTTP/1.1")
+            raise BadRequest(
+                400, "TRANSFER_CODING", "the only transfer coding taken is chunked, on HTTP/1.1"
+            )
         return CHUNKED
     if length is None:
         return 0
     if not (length.isascii() and length.isdecimal() and len(length) <= _LENGTH_DIGITS_MAX):
-        raise BadRequest(400, "BAD_LENGTH", "Content-Length must be a number of bytes, digits alone")
+        raise BadRequest(
+            400, "BAD_LENGTH", "Content-Length must be a number of bytes, digits alone"
+        )
     return int(length)
 
 
@@ -159,14 +185,19 @@ def _keeps_alive(headers: dict[str, str], minor: int) -> bool:
 
 
 def find_head(buffer: bytes, position: int) -> int:
-    """Return the end of the head that begins at `position` (the index of its empty line), or -1 if it is incomplete.
+    """Return the end of the head that begins at `position` (the index of its empty line), or -1 if
+    it is incomplete.
 
     Raises `BadRequest` if it is too large or cannot become a valid head.
     """
     end = buffer.find(b"\r\n\r\n", position)
     size = (end if end >= 0 else len(buffer)) - position
     if size > HEADER_BLOCK_BYTES_MAX:
-        raise BadRequest(431, "HEADERS_TOO_LARGE", f"request line and headers have at most {HEADER_BLOCK_BYTES_MAX} bytes")
+        raise BadRequest(
+            431,
+            "HEADERS_TOO_LARGE",
+            f"request line and headers have at most {HEADER_BLOCK_BYTES_MAX} bytes",
+        )
     if end < 0:
         _refuse_hopeless(buffer, position)
     return end
@@ -179,7 +210,8 @@ def _refuse_hopeless(buffer: bytes, position: int) -> None:
 
 
 class ChunkedBody:
-    """Decodes one chunked body, fed in pieces of any size. With `keep` False, the data is counted and dropped."""
+    """Decodes one chunked body, fed in pieces of any size. With `keep` False, the data is counted
+    and dropped."""
 
     __slots__ = ("_buffer", "_left", "_state", "_trailer_bytes", "data", "done", "keep", "size")
 
@@ -213,7 +245,11 @@ class ChunkedBody:
             line_end = buffer.find(b"\r\n", position)
             if line_end < 0:
                 if len(buffer) - position > _CHUNK_LINE_MAX or b"\n" in buffer[position:]:
-                    raise BadRequest(400, "BAD_CHUNK", "a chunk begins with its size in hexadecimal, on a line of its own")
+                    raise BadRequest(
+                        400,
+                        "BAD_CHUNK",
+                        "a chunk begins with its size in hexadecimal, on a line of its own",
+                    )
                 break
             self._line(buffer[position:line_end])
             position = line_end + 2
@@ -235,7 +271,9 @@ class ChunkedBody:
             if not line:
                 self.done = True
             elif b":" not in line or not _FIELD_VALUE.fullmatch(line):
-                raise BadRequest(400, "BAD_HEADER", "a trailer line must be a name, a colon and a value")
+                raise BadRequest(
+                    400, "BAD_HEADER", "a trailer line must be a name, a colon and a value"
+                )
             return
         match = _CHUNK_SIZE.fullmatch(line)
         if match is None:

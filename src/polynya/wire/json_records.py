@@ -1,11 +1,13 @@
 """JSON bodies: validated and split into records once, byte for byte, and joined again for readers.
 
-A record is one element of the array (flattened once): its exact bytes without surrounding whitespace. The stored form is each record
-followed by one comma, so `[` + stored form without its last comma + `]` is an array again. Nothing is re-serialized: numbers of any size,
-key order, duplicate keys and escapes stay unchanged.
+A record is one element of the array (flattened once): its exact bytes without surrounding
+whitespace. The stored form is each record followed by one comma, so `[` + stored form without its
+last comma + `]` is an array again. Nothing is re-serialized: numbers of any size, key order,
+duplicate keys and escapes stay unchanged.
 
-`msgspec.Raw` checks the grammar but accepts invalid UTF-8 and recurses into nested brackets, so both are checked first. It also rejects
-escapes of lone surrogates, which JavaScript writes for text cut inside a character. They are legal JSON and are accepted here.
+`msgspec.Raw` checks the grammar but accepts invalid UTF-8 and recurses into nested brackets, so
+both are checked first. It also rejects escapes of lone surrogates, which JavaScript writes for text
+cut inside a character. They are legal JSON and are accepted here.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import msgspec
 
 from polynya.base.limits import JSON_DEPTH_MAX
 
-RECORDS_PER_APPEND_MAX = 1_000_000  # limit of one body; each record costs some 60 bytes while it is split
+# limit of one body; each record costs some 60 bytes while it is split
+RECORDS_PER_APPEND_MAX = 1_000_000
 
 _WHITESPACE = b" \t\n\r"
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also an unterminated one: every quote is scanned once
+# also an unterminated one: every quote is scanned once
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level deeper or less deep, as signed bytes
+# one level deeper or less deep, as signed bytes
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _BUT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 _BUT_BRACKETS_AND_COMMAS = bytes(set(_BUT_BRACKETS) - set(b","))
 _SURROGATES = re.compile(rb"\\\\|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -41,16 +46,23 @@ class TooManyRecords(ValueError):
 
 
 def parse_records(body: bytes) -> tuple[int, bytes, bytes]:
-    """Split a body into one record, or one for each array element. Return (records, payload in stored form, lengths).
+    """Split a body into one record, or one for each array element. Return (records, payload in
+    stored form, lengths).
 
-    `lengths` is empty for up to one record, else packed little-endian u32, each including its comma. An empty array is (0, b"", b"").
-    Raises `BadJson`, `TooManyRecords`.
+    `lengths` is empty for up to one record, else packed little-endian u32, each including its
+    comma. An empty array is (0, b"", b""). Raises `BadJson`, `TooManyRecords`.
     """
     text = body.strip(_WHITESPACE)
     _check_text(text)
     if text[:1] == b"[":
-        if text.count(b",") >= RECORDS_PER_APPEND_MAX and _count_elements(text) > RECORDS_PER_APPEND_MAX:
-            raise TooManyRecords(f"one append takes at most {RECORDS_PER_APPEND_MAX} JSON values; send them in several")
+        if (
+            text.count(b",") >= RECORDS_PER_APPEND_MAX
+            and _count_elements(text) > RECORDS_PER_APPEND_MAX
+        ):
+            raise TooManyRecords(
+                f"one append takes at most {RECORDS_PER_APPEND_MAX} JSON values; send them in "
+                "several"
+            )
         return _stored(_elements(text))
     try:
         _value(text)
@@ -89,9 +101,12 @@ def as_array(parts: Sequence[bytes | memoryview]) -> bytes:
 
 
 def as_lines(parts: Sequence[bytes | memoryview]) -> bytes:
-    """Return stored records as NDJSON. CR and LF inside a record, which are whitespace there, become spaces."""
+    """Return stored records as NDJSON. CR and LF inside a record, which are whitespace there,
+    become spaces."""
     records = _elements(as_array(parts))
-    return b"".join(bytes(record).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n" for record in records)
+    return b"".join(
+        bytes(record).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n" for record in records
+    )
 
 
 def _check_text(text: bytes) -> None:
@@ -105,8 +120,8 @@ def _check_text(text: bytes) -> None:
 
 
 def _deeper_than_allowed(text: bytes) -> bool:
-    """Return whether the text is nested too deeply. For malformed text the answer may be wrong, but it is rejected anyway. Up to the
-    malformed place the count is right."""
+    """Return whether the text is nested too deeply. For malformed text the answer may be wrong, but
+    it is rejected anyway. Up to the malformed place the count is right."""
     brackets = _outside_strings(text, _BUT_BRACKETS).translate(_STEPS)
     return max(accumulate(memoryview(brackets).cast("b")), default=0) > JSON_DEPTH_MAX
 
@@ -114,8 +129,9 @@ def _deeper_than_allowed(text: bytes) -> bool:
 def _outside_strings(text: bytes, without: bytes) -> bytes:
     """Return the bytes outside strings, less the bytes of `without`, which excludes quotes.
 
-    Only strings with other bytes are matched one by one. Of the other strings two adjacent quotes remain; removing both keeps every other
-    byte inside or outside. Matching all strings took longer than the rest of an append: seconds for the largest.
+    Only strings with other bytes are matched one by one. Of the other strings two adjacent quotes
+    remain; removing both keeps every other byte inside or outside. Matching all strings took longer
+    than the rest of an append: seconds for the largest.
     """
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -124,7 +140,8 @@ def _outside_strings(text: bytes, without: bytes) -> bytes:
 
 
 def _count_elements(text: bytes) -> int:
-    """Count the elements of the outermost array without building them. The text is known not to be too deep."""
+    """Count the elements of the outermost array without building them. The text is known not to be
+    too deep."""
     inner = _outside_strings(text, _BUT_BRACKETS_AND_COMMAS)[1:-1]
     for _ in range(JSON_DEPTH_MAX):
         inner, replaced = _INNERMOST.subn(b"", inner)
@@ -148,8 +165,8 @@ def _elements(text: bytes) -> list[msgspec.Raw] | list[bytes]:
 
 
 def _retry_with_surrogates(text: bytes, error: Exception) -> bytes:
-    """Validate a copy of equal length whose surrogate escapes are replaced by spaces, and return it. Raises `BadJson` if they were not the
-    reason."""
+    """Validate a copy of equal length whose surrogate escapes are replaced by spaces, and return
+    it. Raises `BadJson` if they were not the reason."""
     twin = _SURROGATES.sub(lambda match: match[0] if match[0] == b"\\\\" else b"\\u0020", text)
     if twin != text:
         try:
@@ -162,7 +179,11 @@ def _retry_with_surrogates(text: bytes, error: Exception) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error).removeprefix("JSON is malformed: ")
+    return (
+        "nested too deeply"
+        if isinstance(error, RecursionError)
+        else str(error).removeprefix("JSON is malformed: ")
+    )
 
 
 def _stored(elements: Sequence[msgspec.Raw] | Sequence[bytes]) -> tuple[int, bytes, bytes]:

@@ -1,4 +1,5 @@
-"""The pack format: slices of many streams in one immutable object, with a footer index (docs/formats/packs.md)."""
+"""The pack format: slices of many streams in one immutable object, with a footer index
+(docs/formats/packs.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from polynya.stream.state.model import HotBatch
 
 MAGIC = b"PLYNPAK1"
 VERSION = 1
-KAFKA_VERSION = 2  # of a slice whose batches are undivided: they may have many records, and no record lengths
+# of a slice whose batches are undivided: they may have many records, and no record lengths
+KAFKA_VERSION = 2
 RECORDS_MAX = 2**32 - 1  # of a slice
 TAIL_BYTES = 24
 FOOTER_GUESS_BYTES = 64 * 1024  # size of the first read from the end of an object
@@ -30,6 +32,7 @@ _LENGTHS = Struct("<IQ")
 _SLICE_MAGIC = b"PLS1"
 _HEADER = Struct("<4sBBBxIII4xQQqqQ")
 _BATCH_BYTES = 32  # column bytes per batch
+# columns with one number per batch, in order
 _FIXED = (
     ("append_times_ms", "q"),
     ("record_times_ms", "q"),
@@ -37,7 +40,7 @@ _FIXED = (
     ("batch_lengths", "I"),
     ("batch_crcs", "I"),
     ("batch_flags", "I"),
-)  # columns with one number per batch, in order
+)
 _ZEROS = bytes(8)
 
 
@@ -105,17 +108,19 @@ def home_group_of(key: str) -> int | None:
     return int(group) if group.isascii() and group.isdigit() else None
 
 
-def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequence[HotBatch]) -> tuple[SliceMeta, list[bytes]]:
+def build_slice(
+    encoding: int, base_record: int, base_byte: int, batches: Sequence[HotBatch]
+) -> tuple[SliceMeta, list[bytes]]:
     """Build the slice of contiguous batches, as parts to be written in order.
 
-    Raises CorruptData if the CRC of a payload is wrong. Raises ValueError for batches of another encoding, or for a record count that does
-    not match the lengths.
+    Raises CorruptData if the CRC of a payload is wrong. Raises ValueError for batches of another
+    encoding, or for a record count that does not match the lengths.
     """
     if not batches:
         raise ValueError("a slice has at least one batch")
     # One tuple per field, so that the following loops run in C.
-    _, _, records, payloads, lengths, crcs, times, record_times, encodings, _, producers, flags = zip(
-        *map(msgspec.structs.astuple, batches), strict=True
+    _, _, records, payloads, lengths, crcs, times, record_times, encodings, _, producers, flags = (
+        zip(*map(msgspec.structs.astuple, batches), strict=True)
     )
     if encodings.count(encoding) != len(encodings):
         raise ValueError(f"a slice has one encoding: not all batches are of {encoding}")
@@ -132,7 +137,9 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
         lengths=b"" if encoding == Encoding.KAFKA else _record_lengths(records, lengths, payloads),
         producers=_producers_of(producers),
         append_time_ms_max=max(times),
-        record_time_ms_max=max(own or appended for own, appended in zip(record_times, times, strict=True)),
+        record_time_ms_max=max(
+            own or appended for own, appended in zip(record_times, times, strict=True)
+        ),
     )
     return _assemble(encoding, (base_record, base_byte), columns, b"".join(payloads))
 
@@ -144,13 +151,19 @@ def is_intact(batch: HotBatch) -> bool:
     if not batch.lengths:
         return batch.records == 1 or batch.encoding == Encoding.KAFKA
     sizes = len(batch.lengths) // 4
-    return len(batch.lengths) == 4 * batch.records and sum(unpack(f"<{sizes}I", batch.lengths)) == len(batch.payload)
+    return len(batch.lengths) == 4 * batch.records and sum(
+        unpack(f"<{sizes}I", batch.lengths)
+    ) == len(batch.payload)
 
 
-def merge_slices(base_record: int, base_byte: int, slices: Sequence[Slice]) -> tuple[SliceMeta, list[bytes]]:
-    """Merge adjacent slices of one stream. The result equals `build_slice` of all their batches, mostly without a loop over them.
+def merge_slices(
+    base_record: int, base_byte: int, slices: Sequence[Slice]
+) -> tuple[SliceMeta, list[bytes]]:
+    """Merge adjacent slices of one stream. The result equals `build_slice` of all their batches,
+    mostly without a loop over them.
 
-    Raises ValueError for slices with different encodings, CorruptData if producers cannot be decoded.
+    Raises ValueError for slices with different encodings, CorruptData if producers cannot be
+    decoded.
     """
     encoding = slices[0].encoding
     if any(each.encoding != encoding for each in slices):
@@ -158,17 +171,29 @@ def merge_slices(base_record: int, base_byte: int, slices: Sequence[Slice]) -> t
     columns = _Columns(
         batches=sum(each.batches for each in slices),
         records=sum(each.records for each in slices),
-        fixed=b"".join(_joined(code, [getattr(each, name) for each in slices]) for name, code in _FIXED),
+        fixed=b"".join(
+            _joined(code, [getattr(each, name) for each in slices]) for name, code in _FIXED
+        ),
         lengths=b"",
         producers=_encode_producers(_all_producers(slices)),
         append_time_ms_max=max(max(each.append_times_ms) for each in slices),
         record_time_ms_max=max(
-            own or appended for each in slices for own, appended in zip(each.record_times_ms, each.append_times_ms, strict=True)
+            own or appended
+            for each in slices
+            for own, appended in zip(each.record_times_ms, each.append_times_ms, strict=True)
         ),
     )
     if any(each.record_lengths is not None for each in slices):
-        columns.lengths = _joined("I", [each.batch_lengths if each.record_lengths is None else each.record_lengths for each in slices])
-    return _assemble(encoding, (base_record, base_byte), columns, b"".join([each.payload for each in slices]))
+        columns.lengths = _joined(
+            "I",
+            [
+                each.batch_lengths if each.record_lengths is None else each.record_lengths
+                for each in slices
+            ],
+        )
+    return _assemble(
+        encoding, (base_record, base_byte), columns, b"".join([each.payload for each in slices])
+    )
 
 
 class _Columns(msgspec.Struct):
@@ -183,14 +208,25 @@ class _Columns(msgspec.Struct):
     record_time_ms_max: int
 
 
-def _assemble(encoding: int, base: tuple[int, int], columns: _Columns, payload: bytes) -> tuple[SliceMeta, list[bytes]]:
+def _assemble(
+    encoding: int, base: tuple[int, int], columns: _Columns, payload: bytes
+) -> tuple[SliceMeta, list[bytes]]:
     body = columns.fixed + columns.lengths + columns.producers
     body += _ZEROS[: -len(body) % 8]
     begin = _HEADER.size + len(body)
     header = _HEADER.pack(
-        _SLICE_MAGIC, _version_of(encoding), encoding, 0, columns.batches, len(columns.lengths) // 4, len(columns.producers),
-        columns.records, len(payload), *base, begin,
-    )  # fmt: skip
+        _SLICE_MAGIC,
+        _version_of(encoding),
+        encoding,
+        0,
+        columns.batches,
+        len(columns.lengths) // 4,
+        len(columns.producers),
+        columns.records,
+        len(payload),
+        *base,
+        begin,
+    )
     front = header + body
     meta = SliceMeta(
         records=columns.records,
@@ -214,16 +250,36 @@ class PackBuilder:
         self._parts: list[bytes] = [MAGIC]
         self._entries: list[PackEntry] = []
 
-    def add(self, uid: int, group: int, built: tuple[SliceMeta, list[bytes]], *, path: str = "", content_type: str = "") -> PackEntry:
+    def add(
+        self,
+        uid: int,
+        group: int,
+        built: tuple[SliceMeta, list[bytes]],
+        *,
+        path: str = "",
+        content_type: str = "",
+    ) -> PackEntry:
         """Append a slice made by `build_slice`."""
         meta, parts = built
         if padding := -self.size % 8:
             self._parts.append(_ZEROS[:padding])
             self.size += padding
         entry = PackEntry(
-            uid, group, meta.records, meta.length, self.size, meta.stored, meta.append_time_ms_max, meta.record_time_ms_max,
-            meta.crc, meta.encoding, meta.base_record, meta.base_byte, path, content_type,
-        )  # fmt: skip
+            uid,
+            group,
+            meta.records,
+            meta.length,
+            self.size,
+            meta.stored,
+            meta.append_time_ms_max,
+            meta.record_time_ms_max,
+            meta.crc,
+            meta.encoding,
+            meta.base_record,
+            meta.base_byte,
+            path,
+            content_type,
+        )
         self._parts += parts
         self.size += meta.stored
         self._entries.append(entry)
@@ -238,7 +294,8 @@ class PackBuilder:
 
 
 def read_footer(tail: bytes) -> Footer:
-    """Parse the footer from the last bytes of an object (`FOOTER_GUESS_BYTES`, or all of a shorter one).
+    """Parse the footer from the last bytes of an object (`FOOTER_GUESS_BYTES`, or all of a shorter
+    one).
 
     Raises ShortTail if more bytes are needed, CorruptData if the object is damaged or not a pack.
     """
@@ -265,7 +322,8 @@ def read_footer(tail: bytes) -> Footer:
 
 
 def damaged_slices(pack: bytes) -> list[int]:
-    """Verify a whole object. Return the offsets of damaged slices, or [-1] if the footer is damaged."""
+    """Verify a whole object. Return the offsets of damaged slices, or [-1] if the footer is
+    damaged."""
     try:
         footer = read_footer(pack)
     except (CorruptData, ShortTail):
@@ -284,17 +342,45 @@ def parse_slice(data: bytes, crc: int) -> Slice:
         raise CorruptData("a pack slice's checksum is wrong")
     if len(data) < _HEADER.size:
         raise CorruptData("a pack slice is shorter than its header")
-    magic, version, encoding, compression, batches, lengths, producers, records, length, base_record, base_byte, begin = (
-        _HEADER.unpack_from(data)
-    )
+    (
+        magic,
+        version,
+        encoding,
+        compression,
+        batches,
+        lengths,
+        producers,
+        records,
+        length,
+        base_record,
+        base_byte,
+        begin,
+    ) = _HEADER.unpack_from(data)
     if magic != _SLICE_MAGIC or version not in (VERSION, KAFKA_VERSION) or compression:
-        raise CorruptData(f"a pack slice has an unsupported format: {magic!r} version {version} compression {compression}")
+        raise CorruptData(
+            f"a pack slice has an unsupported format: {magic!r} version {version} compression "
+            f"{compression}"
+        )
     columns = _HEADER.size + _BATCH_BYTES * batches + 4 * lengths + producers
-    if begin != columns + -columns % 8 or begin + length != len(data) or lengths not in (0, records) or version != _version_of(encoding):
+    if (
+        begin != columns + -columns % 8
+        or begin + length != len(data)
+        or lengths not in (0, records)
+        or version != _version_of(encoding)
+    ):
         raise CorruptData("a pack slice's header does not match its length")
-    found = Slice(data, _Header(encoding, batches, lengths, producers, records, length, base_record, base_byte, begin))
+    found = Slice(
+        data,
+        _Header(
+            encoding, batches, lengths, producers, records, length, base_record, base_byte, begin
+        ),
+    )
     numbers = records if found.undivided else lengths or batches
-    if sum(found.batch_records) != records or sum(found.batch_lengths) != length or numbers != records:
+    if (
+        sum(found.batch_records) != records
+        or sum(found.batch_lengths) != length
+        or numbers != records
+    ):
         raise CorruptData("a pack slice's columns do not add up")
     return found
 
@@ -312,9 +398,11 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
 
 
 class Slice:
-    """A parsed slice. Columns are typed memoryviews of the bytes (on a little-endian machine): `len(view)` items, no copies.
+    """A parsed slice. Columns are typed memoryviews of the bytes (on a little-endian machine):
+    `len(view)` items, no copies.
 
-    Positions of records and bytes are relative to the slice. `base_record` and `base_byte` are its start, or -1.
+    Positions of records and bytes are relative to the slice. `base_record` and `base_byte` are its
+    start, or -1.
     """
 
     def __init__(self, data: bytes, header: _Header) -> None:
@@ -330,10 +418,13 @@ class Slice:
         self.record_times_ms = _view(view[at + 8 * count : at + 16 * count], "q")
         at += 16 * count
         self.batch_records, self.batch_lengths, self.batch_crcs, self.batch_flags = (
-            _view(view[at + 4 * count * column : at + 4 * count * (column + 1)], "I") for column in range(4)
+            _view(view[at + 4 * count * column : at + 4 * count * (column + 1)], "I")
+            for column in range(4)
         )
         at += 16 * count
-        self.record_lengths = _view(view[at : at + 4 * header.lengths], "I") if header.lengths else None
+        self.record_lengths = (
+            _view(view[at : at + 4 * header.lengths], "I") if header.lengths else None
+        )
         self._producers = view[at + 4 * header.lengths : at + 4 * header.lengths + header.producers]
         self.payload = view[header.begin :]
 
@@ -344,27 +435,35 @@ class Slice:
 
     @cached_property
     def producers(self) -> dict[int, tuple[Any, ...]]:
-        """Return (id, epoch, sequence, …) by batch number, for batches with a producer. Raises CorruptData."""
+        """Return (id, epoch, sequence, …) by batch number, for batches with a producer. Raises
+        CorruptData."""
         if not self._producers:
             return {}
         try:
-            ids, rows = msgspec.msgpack.decode(self._producers, type=tuple[list[str], list[list[int]]])
+            ids, rows = msgspec.msgpack.decode(
+                self._producers, type=tuple[list[str], list[list[int]]]
+            )
             return {row[0]: (ids[row[1]], *row[2:]) for row in rows}
         except (msgspec.DecodeError, IndexError) as fault:
             raise CorruptData(f"the producers of a pack slice cannot be decoded: {fault}") from None
 
     @cached_property
     def positions(self) -> array[int]:
-        """Return the start of each record in the payload, and the payload's end: `records + 1` numbers. Raises ValueError for undivided
-        batches."""
+        """Return the start of each record in the payload, and the payload's end: `records + 1`
+        numbers. Raises ValueError for undivided batches."""
         if self.undivided:
-            raise ValueError("the batches of this slice are undivided: the places of their records are not known")
+            raise ValueError(
+                "the batches of this slice are undivided: the places of their records are not known"
+            )
         return array("Q", accumulate(self.record_lengths or self.batch_lengths, initial=0))
 
     @cached_property
     def batch_begins(self) -> tuple[array[int], array[int]]:
-        """Return the first record and first byte of each batch, and the ends: `batches + 1` numbers each."""
-        return array("Q", accumulate(self.batch_records, initial=0)), array("Q", accumulate(self.batch_lengths, initial=0))
+        """Return the first record and first byte of each batch, and the ends: `batches + 1` numbers
+        each."""
+        return array("Q", accumulate(self.batch_records, initial=0)), array(
+            "Q", accumulate(self.batch_lengths, initial=0)
+        )
 
     def cut(self, begin: int, end: int) -> memoryview:
         """Return the payload of the records in [`begin`, `end`), counted from the slice's first."""
@@ -373,10 +472,12 @@ class Slice:
         return self.payload[self.positions[begin] : self.positions[end]]
 
     def hot_batches(self, *, record: int, byte: int, run_bytes: int = 0) -> Sequence[HotBatch]:
-        """Return the batches, created on access, with payloads as views. The slice begins at (`record`, `byte`).
+        """Return the batches, created on access, with payloads as views. The slice begins at
+        (`record`, `byte`).
 
-        With `run_bytes`, adjacent batches up to this total size become one batch without a CRC. Readers process records, and a few large
-        pieces cost them less. The batches have no producers, because readers do not need them (see `producers`).
+        With `run_bytes`, adjacent batches up to this total size become one batch without a CRC.
+        Readers process records, and a few large pieces cost them less. The batches have no
+        producers, because readers do not need them (see `producers`).
         """
         return _Batches(self, (record, byte), self._bounds(run_bytes))
 
@@ -415,14 +516,18 @@ class _Batches(Sequence[HotBatch]):
         begin, end = self._bounds[number], self._bounds[number + 1]
         records, positions = source.batch_begins
         first, last = records[begin], records[end]
-        every_length = source.batch_lengths if source.record_lengths is None else source.record_lengths
+        every_length = (
+            source.batch_lengths if source.record_lengths is None else source.record_lengths
+        )
         payload: Any = source.payload[positions[begin] : positions[end]]
         return HotBatch(
             record=self._record + first,
             byte=self._byte + positions[begin],
             records=last - first,
             payload=payload,
-            lengths=b"" if last - first == 1 or source.undivided else every_length[first:last].tobytes(),
+            lengths=b""
+            if last - first == 1 or source.undivided
+            else every_length[first:last].tobytes(),
             crc=source.batch_crcs[begin] if end == begin + 1 else 0,
             time_ms=source.append_times_ms[end - 1],
             record_time_ms_max=source.record_times_ms[end - 1],
@@ -434,7 +539,12 @@ class _Batches(Sequence[HotBatch]):
 
 def _fixed(columns: Sequence[Iterable[int]]) -> bytes:
     """Encode the numbers of each batch, in the order of `_FIXED`."""
-    return b"".join([_bytes(array(code, list(column))) for (_, code), column in zip(_FIXED, columns, strict=True)])
+    return b"".join(
+        [
+            _bytes(array(code, list(column)))
+            for (_, code), column in zip(_FIXED, columns, strict=True)
+        ]
+    )
 
 
 def _check_lengths(records: Sequence[int], lengths: Sequence[bytes]) -> None:
@@ -454,19 +564,31 @@ def _version_of(encoding: int) -> int:
     return KAFKA_VERSION if encoding == Encoding.KAFKA else VERSION
 
 
-def _record_lengths(records: Sequence[int], lengths: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
+def _record_lengths(
+    records: Sequence[int], lengths: Sequence[bytes], payloads: Sequence[bytes]
+) -> bytes:
     if records.count(1) == len(records):
         return b""
-    return b"".join([each or len(payload).to_bytes(4, "little") for each, payload in zip(lengths, payloads, strict=True)])
+    return b"".join(
+        [
+            each or len(payload).to_bytes(4, "little")
+            for each, payload in zip(lengths, payloads, strict=True)
+        ]
+    )
 
 
 def _producers_of(batches: Sequence[tuple[Any, ...] | None]) -> bytes:
-    """Encode producers, without a loop in the common case that one producer wrote the whole slice."""
+    """Encode producers, without a loop in the common case that one producer wrote the whole
+    slice."""
     if None not in batches:
         ids, *numbers = zip(*cast("Sequence[tuple[Any, ...]]", batches), strict=True)
         if ids.count(ids[0]) == len(ids):
-            return msgspec.msgpack.encode([ids[:1], list(zip(range(len(ids)), repeat(0), *numbers))])  # noqa: B905 (repeat has no end)
-    return _encode_producers((number, producer) for number, producer in enumerate(batches) if producer is not None)
+            return msgspec.msgpack.encode(
+                [ids[:1], list(zip(range(len(ids)), repeat(0), *numbers))]
+            )  # noqa: B905 (repeat has no end)
+    return _encode_producers(
+        (number, producer) for number, producer in enumerate(batches) if producer is not None
+    )
 
 
 def _encode_producers(producers: Iterable[tuple[int, tuple[Any, ...]]]) -> bytes:

@@ -1,7 +1,8 @@
 """Server-sent events for the protocol and its official patterns.
 
-A data event is followed by its control event. Both have the same `id:` before `event:`, because the patterns require adjacent `event:` and
-`data:`. `data:` has no space after the colon. Every line end that a client recognizes (CRLF, CR, LF) starts a new `data:` line.
+A data event is followed by its control event. Both have the same `id:` before `event:`, because the
+patterns require adjacent `event:` and `data:`. `data:` has no space after the colon. Every line end
+that a client recognizes (CRLF, CR, LF) starts a new `data:` line.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def sse_encoding(media: str) -> int:
 
 
 def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
-    """Format a data event. `payload` is in stored form (JSON records end with a comma) and not empty."""
+    """Format a data event. `payload` is in stored form (JSON records end with a comma) and not
+    empty."""
     if encoding == SseEncoding.BASE64:
         shown = b64encode(payload)
     elif encoding == SseEncoding.JSON:
@@ -37,11 +39,17 @@ def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
     else:
         shown = payload if payload.isascii() else payload.decode("utf-8", "replace").encode()
     broken = b"\n" in shown or b"\r" in shown
-    lines = b"\n".join(_data_line(line) for line in _LINE_END.split(shown)) if broken else _data_line(shown)
+    lines = (
+        b"\n".join(_data_line(line) for line in _LINE_END.split(shown))
+        if broken
+        else _data_line(shown)
+    )
     return b"id:%s\nevent: data\n%s\n\n" % (event_id.encode(), lines)
 
 
-def control_event(event_id: str, offset: str, cursor: str | None, *, up_to_date: bool, closed: bool) -> bytes:
+def control_event(
+    event_id: str, offset: str, cursor: str | None, *, up_to_date: bool, closed: bool
+) -> bytes:
     """Format a control event. `cursor` is None on the last event of a closed stream."""
     fields = f'"streamNextOffset":"{offset}"'
     if cursor is not None and not closed:
@@ -54,7 +62,8 @@ def control_event(event_id: str, offset: str, cursor: str | None, *, up_to_date:
 
 
 def error_event(body: bytes) -> bytes:
-    """Format an error event. `body` is the JSON of the error, on one line. Without an id the client resumes at its last offset."""
+    """Format an error event. `body` is the JSON of the error, on one line. Without an id the client
+    resumes at its last offset."""
     return b"event: error\ndata:" + body + b"\n\n"
 
 

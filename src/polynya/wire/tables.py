@@ -1,4 +1,5 @@
-"""JSON messages about table jobs between drivers and the server (docs/formats/tables.md, section "Routes")."""
+"""JSON messages about table jobs between drivers and the server (docs/formats/tables.md, section
+"Routes")."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # exact in every language, and as a sum of many
+# exact in every language, and as a sum of many
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class StoreRef(msgspec.Struct, frozen=True, gc=False):
@@ -21,7 +23,8 @@ class StoreRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class CommitRequest(msgspec.Struct, frozen=True):
-    """A request to move the pointers of a table and its dead letters, and the job number. It fails if they changed since the plan."""
+    """A request to move the pointers of a table and its dead letters, and the job number. It fails
+    if they changed since the plan."""
 
     uid: str
     job: Number

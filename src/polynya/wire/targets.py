@@ -14,7 +14,8 @@ class BadTarget(ValueError):
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Split a request target in origin or absolute form into (path, query). Raises BadTarget for a fragment."""
+    """Split a request target in origin or absolute form into (path, query). Raises BadTarget for a
+    fragment."""
     if _BAD_BYTE.search(target) or "#" in target:
         raise BadTarget("the request target holds a character that must be percent-encoded")
     if not target.startswith("/"):
@@ -30,8 +31,8 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def decode_path(path: str) -> str:
-    """Decode a stream path. Raises BadTarget for an encoded slash or NUL, a bad escape, or invalid UTF-8; otherwise two spellings would
-    denote one name."""
+    """Decode a stream path. Raises BadTarget for an encoded slash or NUL, a bad escape, or invalid
+    UTF-8; otherwise two spellings would denote one name."""
     if "%" not in path and path.isascii():
         return path
     lower = path.lower()
@@ -43,12 +44,14 @@ def decode_path(path: str) -> str:
 
 
 def decode_segments(path: str) -> tuple[str, ...]:
-    """Split a path and decode each segment separately, so that an encoded slash stays inside its segment."""
+    """Split a path and decode each segment separately, so that an encoded slash stays inside its
+    segment."""
     return tuple(_decoded(segment) for segment in path.split("/"))
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """Parse parameters by name. The first of repeated ones counts, except that a repeated `offset` is rejected."""
+    """Parse parameters by name. The first of repeated ones counts, except that a repeated `offset`
+    is rejected."""
     found: dict[str, str] = {}
     if not query:
         return found

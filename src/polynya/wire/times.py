@@ -6,16 +6,28 @@ import re
 
 from polynya.wire.headers import BadField, parse_instant_ms
 
-_MS_OF = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_MS_OF = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 7 * 86_400_000,
+}
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|min|m|h|d|w)", re.ASCII)
 _SHORT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt](\d\d:\d\d))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
 _MS_MAX = 10**15
-EXPECTED = "a time such as 2030-01-31T12:00:00Z, milliseconds since 1970, or a duration before now such as 10m"
+EXPECTED = (
+    "a time such as 2030-01-31T12:00:00Z, milliseconds since 1970, or a duration before now such "
+    "as 10m"
+)
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Parse a time as Unix milliseconds: an RFC 3339 time, a bare number, or a duration before `now_ms` (`10m`, `1.5h`, `7d`). A date alone
-    and a time without seconds are accepted; the default zone is UTC. Raises BadField."""
+    """Parse a time as Unix milliseconds: an RFC 3339 time, a bare number, or a duration before
+    `now_ms` (`10m`, `1.5h`, `7d`). A date alone and a time without seconds are accepted; the
+    default zone is UTC. Raises BadField."""
     duration = parse_duration_ms(text)
     if duration is not None:
         return max(0, now_ms - duration)
@@ -34,6 +46,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Parse a duration (`500ms`, `90s`, `15min`, `12h`, `7d`) as milliseconds, at most 10^15. Return None for other text."""
+    """Parse a duration (`500ms`, `90s`, `15min`, `12h`, `7d`) as milliseconds, at most 10^15.
+    Return None for other text."""
     match = _DURATION.fullmatch(text)
     return None if match is None else min(_MS_MAX, round(float(match[1]) * _MS_OF[match[2]]))

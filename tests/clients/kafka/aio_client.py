@@ -12,7 +12,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 async def write(servers: str, topic: str, codec: str, count: int) -> list[int]:
     """Write numbered records; return their offsets."""
     async with AIOKafkaProducer(
-        bootstrap_servers=servers, compression_type=None if codec == "none" else codec, enable_idempotence=True
+        bootstrap_servers=servers,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=True,
     ) as producer:
         sent = [
             await producer.send(
@@ -44,11 +46,17 @@ async def read(servers: str, topic: str, count: int) -> list[object]:
                         message.offset,
                         None if message.key is None else message.key.decode(),
                         None if message.value is None else message.value.decode(),
-                        [[name, None if data is None else data.decode()] for name, data in message.headers],
+                        [
+                            [name, None if data is None else data.decode()]
+                            for name, data in message.headers
+                        ],
                         message.timestamp,
                     ]
                 )
-        ends = [(await consumer.beginning_offsets([place]))[place], (await consumer.end_offsets([place]))[place]]
+        ends = [
+            (await consumer.beginning_offsets([place]))[place],
+            (await consumer.end_offsets([place]))[place],
+        ]
         at = (await consumer.offsets_for_times({place: 1_700_000_000_000 + count // 2}))[place]
         return [found, ends, at.offset]
     finally:

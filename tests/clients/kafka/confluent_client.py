@@ -1,4 +1,5 @@
-"""confluent-kafka (librdkafka) writes and reads with its defaults, which are idempotent; prints JSON."""
+"""confluent-kafka (librdkafka) writes and reads with its defaults, which are idempotent; prints
+JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ SECONDS = 60.0
 def write(servers: str, topic: str, codec: str, count: int) -> list[str]:
     """Write numbered records; return the errors."""
     errors: list[str] = []
-    producer = Producer({"bootstrap.servers": servers, "compression.type": codec, "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": servers, "compression.type": codec, "enable.idempotence": True}
+    )
     for number in range(count):
         producer.produce(
             topic,
@@ -32,7 +35,9 @@ def write(servers: str, topic: str, codec: str, count: int) -> list[str]:
 
 def read(servers: str, topic: str, count: int) -> list[object]:
     """Read from the beginning by assignment; return each record as JSON."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[object] = []
     deadline = time.monotonic() + SECONDS
@@ -48,12 +53,17 @@ def read(servers: str, topic: str, count: int) -> list[object]:
                 message.offset(),
                 None if key is None else key.decode(),
                 None if value is None else value.decode(),
-                [[name, None if data is None else data.decode()] for name, data in message.headers() or []],
+                [
+                    [name, None if data is None else data.decode()]
+                    for name, data in message.headers() or []
+                ],
                 message.timestamp()[1],
             ]
         )
     places = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=SECONDS)
-    at = consumer.offsets_for_times([TopicPartition(topic, 0, 1_700_000_000_000 + count // 2)], timeout=SECONDS)
+    at = consumer.offsets_for_times(
+        [TopicPartition(topic, 0, 1_700_000_000_000 + count // 2)], timeout=SECONDS
+    )
     consumer.close()
     return [found, list(places), at[0].offset]
 

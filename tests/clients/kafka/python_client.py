@@ -11,7 +11,9 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 def write(servers: str, topic: str, codec: str, count: int) -> list[int]:
     """Write numbered records; return their offsets."""
-    producer = KafkaProducer(bootstrap_servers=servers, compression_type=None if codec == "none" else codec)
+    producer = KafkaProducer(
+        bootstrap_servers=servers, compression_type=None if codec == "none" else codec
+    )
     sent = [
         producer.send(
             topic,

@@ -86,4 +86,8 @@ def as_ours(value: Any, kind: Any, *, request: bool) -> Any:
 def _bare(kind: Any) -> Any:
     """Return the type without `| None`."""
     arguments = typing.get_args(kind)
-    return next(each for each in arguments if each is not type(None)) if isinstance(kind, types.UnionType) else kind
+    return (
+        next(each for each in arguments if each is not type(None))
+        if isinstance(kind, types.UnionType)
+        else kind
+    )

@@ -26,10 +26,18 @@ RECORD = st.builds(
 )
 
 
-def theirs(records: list[Record], *, producer: tuple[int, int, int] = (-1, -1, -1), codec: int = 0) -> bytes:
+def theirs(
+    records: list[Record], *, producer: tuple[int, int, int] = (-1, -1, -1), codec: int = 0
+) -> bytes:
     builder = TheirBuilder(2, codec, False, *producer, 1 << 20)
     for delta, each in enumerate(records):
-        builder.append(delta, timestamp=each.timestamp, key=each.key, value=each.value, headers=list(each.headers))
+        builder.append(
+            delta,
+            timestamp=each.timestamp,
+            key=each.key,
+            value=each.value,
+            headers=list(each.headers),
+        )
     return bytes(builder.build())
 
 
@@ -54,7 +62,9 @@ def test_our_batches_read_as_theirs_and_theirs_as_ours(records: list[Record]) ->
 
 
 def test_a_producers_batch_has_its_numbers() -> None:
-    header = batches.check_batch(theirs([Record(b"k", b"v", 5)] * 3, producer=(9, 2, 2**31 - 2), codec=3))
+    header = batches.check_batch(
+        theirs([Record(b"k", b"v", 5)] * 3, producer=(9, 2, 2**31 - 2), codec=3)
+    )
     assert (header.records, header.codec, header.producer_id, header.producer_epoch) == (3, 3, 9, 2)
     assert header.base_sequence == 2**31 - 2
     assert header.last_sequence == 0  # sequences wrap
@@ -105,6 +115,10 @@ def test_damaged_records_are_malformed(at: int, byte: int) -> None:
 def test_batches_lie_one_after_the_other() -> None:
     first, second = theirs([Record(None, b"a", 1)]), theirs([Record(None, b"bb", 1)])
     assert [bytes(each) for each in batches.batches_of(first + second)] == [first, second]
-    for bad in (first + second[:-1], first + changed(second, 8, ">i", -1), first + changed(second, 8, ">i", 10)):
+    for bad in (
+        first + second[:-1],
+        first + changed(second, 8, ">i", -1),
+        first + changed(second, 8, ">i", 10),
+    ):
         with pytest.raises(Malformed):
             list(batches.batches_of(bad))

@@ -17,7 +17,11 @@ from polynya.wire.kafka.messages import APIS, Api, Header, decode_request, encod
 from polynya.wire.kafka.primitives import Malformed
 
 SAMPLES = 5
-VERSIONS = [pytest.param(api, version, id=f"{api.name}-{version}") for api in APIS.values() for version in api.versions]
+VERSIONS = [
+    pytest.param(api, version, id=f"{api.name}-{version}")
+    for api in APIS.values()
+    for version in api.versions
+]
 
 
 def kio_bytes(message: object) -> bytes:
@@ -32,7 +36,9 @@ def test_requests_of_kio_decode_to_the_same_values(api: Api, version: int) -> No
     kind = typing.get_type_hints(api.read)["return"].__args__[0]
     for _ in range(SAMPLES):
         theirs = random_kio(kio_class(api, version, "request"), rng)
-        found = decode_request(api, memoryview(kio_bytes(theirs)), Header(api.key, version, 1, "", 0))
+        found = decode_request(
+            api, memoryview(kio_bytes(theirs)), Header(api.key, version, 1, "", 0)
+        )
         assert found == as_ours(theirs, kind, request=True)
 
 
@@ -79,14 +85,22 @@ def test_golden_frames() -> None:
     frame = b"".join(encode_response(APIS[18], 0, 5, response))
     assert frame.hex(" ", 2) == "0000 0010 0000 0005 0023 0000 0001 0012 0000 0004"
     frame = b"".join(encode_response(APIS[18], 3, 5, response))
-    assert frame.hex() == "00000013" + "00000005" + "0023" + "02" + "001200000004" + "00" + "00000000" + "00"
+    assert (
+        frame.hex()
+        == "00000013" + "00000005" + "0023" + "02" + "001200000004" + "00" + "00000000" + "00"
+    )
     brokers = [metadata.MetadataResponseBroker(1, "h", 9092)]
     frame = b"".join(encode_response(APIS[3], 0, 5, metadata.MetadataResponse(brokers=brokers)))
-    assert frame.hex() == "00000017" + "00000005" + "00000001" + "00000001" + "000168" + "00002384" + "00000000"
-    body = "ffff" + "ffff" + "000005dc" + "00000001" + "000174" + "00000001" + "00000000" + "00000003" + "616263"
+    assert (
+        frame.hex()
+        == "00000017" + "00000005" + "00000001" + "00000001" + "000168" + "00002384" + "00000000"
+    )
+    body = "ffff ffff 000005dc 00000001 000174 00000001 00000000 00000003 616263"
     found = decode_request(APIS[0], memoryview(bytes.fromhex(body)), Header(0, 3, 1, "", 0))
     data = produce.PartitionProduceData(0, memoryview(b"abc"))
-    assert found == produce.ProduceRequest(None, -1, 1500, [produce.TopicProduceData("t", partition_data=[data])])
+    assert found == produce.ProduceRequest(
+        None, -1, 1500, [produce.TopicProduceData("t", partition_data=[data])]
+    )
 
 
 def test_records_are_views_and_pieces() -> None:

@@ -13,14 +13,19 @@ from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
 
 CODECS = range(5)
-SENT = [Record(None if n % 3 else b"k%d" % n, b"value %d " % n * 40, 1000 + n, (("h", b"x"),), n) for n in range(300)]
+SENT = [
+    Record(None if n % 3 else b"k%d" % n, b"value %d " % n * 40, 1000 + n, (("h", b"x"),), n)
+    for n in range(300)
+]
 
 
 def theirs(sent: list[Record], codec: int) -> bytes:
     builder = TheirBuilder(2, codec, False, -1, -1, -1, 1 << 24)
     for delta, each in enumerate(sent):
         headers = list(each.headers)
-        builder.append(delta, timestamp=each.timestamp, key=each.key, value=each.value, headers=headers)
+        builder.append(
+            delta, timestamp=each.timestamp, key=each.key, value=each.value, headers=headers
+        )
     return bytes(builder.build())
 
 
@@ -37,7 +42,9 @@ def with_body(batch: bytes, body: bytes, *, codec: int, control: bool = False) -
 def test_each_codec_decodes_to_what_was_sent_at_its_offsets(codec: int) -> None:
     found = list(decoded_records(memoryview(theirs(SENT, codec)), 70))
     assert [each.offset for each in found] == list(range(70, 370))
-    assert [(r.key, r.value, r.timestamp, r.headers) for r in found] == [(r.key, r.value, r.timestamp, r.headers) for r in SENT]
+    assert [(r.key, r.value, r.timestamp, r.headers) for r in found] == [
+        (r.key, r.value, r.timestamp, r.headers) for r in SENT
+    ]
 
 
 def test_raw_snappy_decodes_too() -> None:

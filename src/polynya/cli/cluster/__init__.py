@@ -1,1 +1,2 @@
-"""Commands that inspect and change a cluster, and `dev`, which starts one on this machine for development."""
+"""Commands that inspect and change a cluster, and `dev`, which starts one on this machine for
+development."""

@@ -1,4 +1,5 @@
-"""`polynya cluster`: inspect a cluster, start one locally for development, and create its certificates."""
+"""`polynya cluster`: inspect a cluster, start one locally for development, and create its
+certificates."""
 
 from __future__ import annotations
 
@@ -18,12 +19,16 @@ from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.values import toml_text
 
 WATCH_SECONDS = 1.0
-UNTOLD = "the cluster is not healthy; the server shows the reasons only with an admin token: set POLYNYA_TOKEN or pass --token"
+UNTOLD = (
+    "the cluster is not healthy; the server shows the reasons only with an admin token: set "
+    "POLYNYA_TOKEN or pass --token"
+)
 
 
 @click.group("cluster", cls=CommandGroup)
 def cluster_command() -> None:
-    """Operate a cluster: nodes that act as one server. Every node accepts every request, and the cluster survives the loss of a node."""
+    """Operate a cluster: nodes that act as one server. Every node accepts every request, and the
+    cluster survives the loss of a node."""
 
 
 for _command in (dev_command, *COMMANDS):
@@ -32,11 +37,26 @@ for _command in (dev_command, *COMMANDS):
 
 @cluster_command.command("status")
 @server_option
-@click.option("--groups", "with_groups", is_flag=True, help="Also list each group: its nodes, leader, term, and the lag of each replica.")
-@click.option("--watch", is_flag=True, help="Repeat every second until Ctrl-C, also while the node does not respond.")
-@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON; with --watch one line per second.")
+@click.option(
+    "--groups",
+    "with_groups",
+    is_flag=True,
+    help="Also list each group: its nodes, leader, term, and the lag of each replica.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Repeat every second until Ctrl-C, also while the node does not respond.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the server's JSON; with --watch one line per second.",
+)
 def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool) -> None:
-    """Show the nodes, their state, their leaders and replicas, and the moves in progress. Every node can report this.
+    """Show the nodes, their state, their leaders and replicas, and the moves in progress. Every
+    node can report this.
 
     \b
     polynya cluster status
@@ -69,21 +89,32 @@ def _look_again(client: Client) -> dict[str, Any] | None:
 
 
 def _show(told: dict[str, Any], *, with_groups: bool) -> None:
-    more = [head for head, shown in (("zone", _zone), ("role", _role)) if any(map(shown, told["nodes"]))]
+    more = [
+        head for head, shown in (("zone", _zone), ("role", _role)) if any(map(shown, told["nodes"]))
+    ]
     heads = ("node", "http", *more, "state", "release", "cores", "leader of", "replicas")
     output.table(heads, [_row(node, more) for node in told["nodes"]])
     releases = sorted({node["release"] for node in told["nodes"] if node["release"]})
     newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
     level = told.get("level", 1)
     if len(releases) > 1:
-        click.echo(f"an upgrade is under way: releases {', '.join(releases)}; feature level {level} of {newest}")
+        click.echo(
+            f"an upgrade is under way: releases {', '.join(releases)}; feature level {level} of "
+            f"{newest}"
+        )
     elif newest > level:
-        click.echo(f"feature level {level}; it rises to {newest} once every node has reported support")
+        click.echo(
+            f"feature level {level}; it rises to {newest} once every node has reported support"
+        )
     moves = [group for group in told["groups"] if group.get("voters") != group.get("goal")]
     for group in moves:
         gone = _listed(set(group["voters"]) - set(group["goal"]))
         new = _listed(set(group["goal"]) - set(group["voters"]))
-        click.echo(f"moving: group {group['group']}" + (f" from node {gone}" if gone else "") + (f" to node {new}" if new else ""))
+        click.echo(
+            f"moving: group {group['group']}"
+            + (f" from node {gone}" if gone else "")
+            + (f" to node {new}" if new else "")
+        )
     if told.get("rebalancing"):
         click.echo("rebalancing replicas and leaders")
     if with_groups:
@@ -98,11 +129,19 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
 @cluster_command.command("health")
 @server_option
 @click.option("--watch", is_flag=True, help="Check every second and print changes, until Ctrl-C.")
-@click.option("--exit-when-healthy", is_flag=True, help="With --watch: exit once the cluster is healthy.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per check: healthy, problems, notes.")
+@click.option(
+    "--exit-when-healthy", is_flag=True, help="With --watch: exit once the cluster is healthy."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per check: healthy, problems, notes.",
+)
 def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json: bool) -> None:
-    """Check the cluster: every node up, every group with a leader, every replica caught up. Exits with code 1 and the reasons otherwise.
-    Problems of read replicas alone are notes and leave the cluster healthy.
+    """Check the cluster: every node up, every group with a leader, every replica caught up. Exits
+    with code 1 and the reasons otherwise. Problems of read replicas alone are notes and leave the
+    cluster healthy.
 
     \b
     polynya cluster health
@@ -148,12 +187,20 @@ class _Host(click.ParamType):  # type: ignore[type-arg]
     required=True,
     help="Create a certificate for the node with this id. Repeatable.",
 )
-@click.option("--host", "hosts", type=_Host(), multiple=True, help="Another host name or address for the new certificates. Repeatable.")
+@click.option(
+    "--host",
+    "hosts",
+    type=_Host(),
+    multiple=True,
+    help="Another host name or address for the new certificates. Repeatable.",
+)
 def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> None:
-    """Create a certificate authority for a cluster in FOLDER, and the certificates with which its nodes authenticate to each other.
+    """Create a certificate authority for a cluster in FOLDER, and the certificates with which its
+    nodes authenticate to each other.
 
-    For development and tests: the authority's key is stored beside its certificates. An authority that exists in FOLDER is reused, to add
-    or renew certificates. Give a node ca.crt, its node-N.crt and its node-N.key. Keep ca.key off all nodes.
+    For development and tests: the authority's key is stored beside its certificates. An authority
+    that exists in FOLDER is reused, to add or renew certificates. Give a node ca.crt, its
+    node-N.crt and its node-N.key. Keep ca.key off all nodes.
 
     \b
     polynya cluster ca ./ca --node 1 --node 2 --node 3
@@ -170,7 +217,11 @@ def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> 
         raise exits.Refused(f"{folder}: {error}") from None
     for node in nodes:  # after all are created: the reader of stdout may close early
         click.echo(f"[cluster]  # node {node}")
-        for key, name in (("ca", "ca.crt"), ("cert", f"node-{node}.crt"), ("key", f"node-{node}.key")):
+        for key, name in (
+            ("ca", "ca.crt"),
+            ("cert", f"node-{node}.crt"),
+            ("key", f"node-{node}.key"),
+        ):
             click.echo(f"{key} = {toml_text(str((folder / name).absolute()))}")
 
 
@@ -184,7 +235,8 @@ def _role(node: dict[str, Any]) -> str:
 
 def _row(node: dict[str, Any], more: list[str]) -> tuple[object, ...]:
     beside = tuple({"zone": _zone, "role": _role}[head](node) for head in more)
-    condition = node.get("condition", node.get("state", "active"))  # older releases report only the state
+    # older releases report only the state
+    condition = node.get("condition", node.get("state", "active"))
     states = ([] if condition == "active" else [condition]) + ([] if node["up"] else ["down"])
     return (
         node["id"],
@@ -202,12 +254,20 @@ def _show_groups(told: dict[str, Any]) -> None:
     names = [str(node["id"]) for node in told["nodes"]]
     rows = [
         (
-            *(group["group"], _listed(group.get("voters", ())), group["leader"] or "none", group["term"], group["commit"]),
+            *(
+                group["group"],
+                _listed(group.get("voters", ())),
+                group["leader"] or "none",
+                group["term"],
+                group["commit"],
+            ),
             *(group["behind"].get(name) for name in names),
         )
         for group in told["groups"]
     ]
-    output.table(("group", "on", "leader", "term", "commit", *(f"behind on {name}" for name in names)), rows)
+    output.table(
+        ("group", "on", "leader", "term", "commit", *(f"behind on {name}" for name in names)), rows
+    )
 
 
 def _listed(nodes: Iterable[int]) -> str:
@@ -222,13 +282,20 @@ def _look(client: Client) -> dict[str, Any]:
 
 
 def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
-    """Explain an empty node list: the node was not admitted to its cluster, or it is a single node."""
+    """Explain an empty node list: the node was not admitted to its cluster, or it is a single
+    node."""
     if told.get("problems"):
-        hint = "Run 'polynya cluster add' on a node of the cluster. The log of this node names the nodes that it cannot reach."
+        hint = (
+            "Run 'polynya cluster add' on a node of the cluster. The log of this node names the "
+            "nodes that it cannot reach."
+        )
         return exits.Refused(told["problems"][0], hint=hint)
     return exits.Refused(
         f"{client.server} is a single node, not part of a cluster",
-        hint="'polynya cluster dev' starts a cluster on this machine; docs/cluster-howto.md describes production clusters.",
+        hint=(
+            "'polynya cluster dev' starts a cluster on this machine; docs/cluster-howto.md "
+            "describes production clusters."
+        ),
     )
 
 

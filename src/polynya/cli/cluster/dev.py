@@ -85,7 +85,10 @@ class DevNode:
     def entry(self) -> str:
         """The node's entry in `[[cluster.nodes]]`."""
         role = 'role = "reader"\n' if self.reader else ""
-        return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n{role}'
+        return (
+            f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n'
+            f"{role}"
+        )
 
     @property
     def was_removed(self) -> bool:
@@ -94,23 +97,43 @@ class DevNode:
 
 
 @click.command("dev")
-@click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="Number of nodes.  [default: those in the folder, else 3]")
 @click.option(
-    "--readers", type=click.IntRange(0, NODES_MAX), help="Number of read replicas: nodes with all groups and no vote.  [default: 0]"
+    "--nodes",
+    "count",
+    type=click.IntRange(1, NODES_MAX),
+    help="Number of nodes.  [default: those in the folder, else 3]",
+)
+@click.option(
+    "--readers",
+    type=click.IntRange(0, NODES_MAX),
+    help="Number of read replicas: nodes with all groups and no vote.  [default: 0]",
 )
 @click.option(
     "--replicas",
     type=click.Choice(["1", "3", "5"]),
     help="Replicas per group; the cluster needs at least as many voting nodes.  [default: 3]",
 )
-@click.option("--restore", "place", metavar="PLACE", help="Start from the newest backup in PLACE; see 'polynya restore'.")
+@click.option(
+    "--restore",
+    "place",
+    metavar="PLACE",
+    help="Start from the newest backup in PLACE; see 'polynya restore'.",
+)
 @with_hidden_settings
-def dev_command(count: int | None, readers: int | None, replicas: str | None, place: str | None, **values: str | None) -> None:
-    """Start a cluster on this machine; Ctrl-C stops it. All flags of 'polynya serve' apply to every node.
+def dev_command(
+    count: int | None,
+    readers: int | None,
+    replicas: str | None,
+    place: str | None,
+    **values: str | None,
+) -> None:
+    """Start a cluster on this machine; Ctrl-C stops it. All flags of 'polynya serve' apply to every
+    node.
 
-    Each node listens ten ports above the previous one. --data (./polynya-cluster) gets a folder node-N per node with its log, the pid of
-    its supervisor in node.pid, and start.sh, which restarts only that node. A killed node stays down until then. 'polynya cluster add
-    --dev FOLDER' starts another node while the cluster runs.
+    Each node listens ten ports above the previous one. --data (./polynya-cluster) gets a folder
+    node-N per node with its log, the pid of its supervisor in node.pid, and start.sh, which
+    restarts only that node. A killed node stays down until then. 'polynya cluster add --dev FOLDER'
+    starts another node while the cluster runs.
 
     \b
     polynya cluster dev
@@ -125,12 +148,18 @@ def dev_command(count: int | None, readers: int | None, replicas: str | None, pl
     _refuse_replicas(replicas, nodes)
     _refuse_running(nodes, folder)
     _refuse_taken(nodes)
-    laid = Laid(int(values["cores"] or 2), _flags(values), int(replicas or REPLICAS_DEFAULT), _has_objects(values))
+    laid = Laid(
+        int(values["cores"] or 2),
+        _flags(values),
+        int(replicas or REPLICAS_DEFAULT),
+        _has_objects(values),
+    )
     _lay_out(nodes, folder, laid, values)
     if place is not None:
         _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupted)  # a background job of a shell starts with SIGINT ignored
+        # a background job of a shell starts with SIGINT ignored
+        signal.signal(number, _interrupted)
     output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
     try:
         for node in nodes:
@@ -156,23 +185,34 @@ for _option in dev_command.params:
         _option.hidden, _option.help = False, _HELP[_option.name]
 
 
-# --- before the start ------------------------------------------------------------------------------------------------------------
+# --- before the start -----------------------------------------------------------------------------
 
 
-def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mapping[str, str | None]) -> list[DevNode]:
-    """Return the nodes with their folders and ports, read replicas last. `wanted`: the numbers of nodes and of read replicas. Raises
-    `exits.Misused`."""
+def _laid_out(
+    folder: Path, wanted: tuple[int | None, int | None], values: Mapping[str, str | None]
+) -> list[DevNode]:
+    """Return the nodes with their folders and ports, read replicas last. `wanted`: the numbers of
+    nodes and of read replicas. Raises `exits.Misused`."""
     from polynya.config.model import split_listen
 
-    odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
+    odd = [
+        setting.flag
+        for setting in SETTINGS
+        if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None
+    ]
     if odd:
         raise exits.Misused(f"{odd[0]} is set per node by this command; leave it out")
     known = numbers(folder)
     reading = {number for number in known if reads(folder / f"node-{number}")}
-    for flag, some, before in (("--nodes", wanted[0], len(known) - len(reading)), ("--readers", wanted[1], len(reading))):
+    for flag, some, before in (
+        ("--nodes", wanted[0], len(known) - len(reading)),
+        ("--readers", wanted[1], len(reading)),
+    ):
         if known and some not in (None, before):
             held = output.counted(before, "node" if flag == "--nodes" else "read replica")
-            raise exits.Misused(f"{folder} holds a cluster of {held}; pass {flag} {before} or another --data")
+            raise exits.Misused(
+                f"{folder} holds a cluster of {held}; pass {flag} {before} or another --data"
+            )
     if not known:
         count, readers = wanted[0] or 3, wanted[1] or 0
         known = list(range(1, count + readers + 1))
@@ -184,7 +224,8 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
     port = port or _free_ports(host, max(known))
     if port + STEP * (max(known) - 1) + PORTS - 1 > 65535:
         raise exits.Misused(
-            f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + PORTS - 1}; choose a lower port"
+            f"--listen: {len(known)} nodes need ports up to "
+            f"{port + STEP * (max(known) - 1) + PORTS - 1}; choose a lower port"
         )
     bracketed = f"[{host}]" if ":" in host else host
     return [
@@ -198,36 +239,53 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
 
 
 def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
-    """Check that each replica has a voting node. By default a small cluster has one replica per node. Raises `exits.Misused`."""
+    """Check that each replica has a voting node. By default a small cluster has one replica per
+    node. Raises `exits.Misused`."""
     voting = sum(not node.reader for node in nodes)
     if int(wanted or 0) > voting:
         raise exits.Misused(
-            f"--replicas {wanted}: each group needs {wanted} voting nodes; this cluster has {voting}",
+            f"--replicas {wanted}: each group needs {wanted} voting nodes; this cluster has "
+            f"{voting}",
             hint=f"Pass --nodes {wanted} for a new cluster, or fewer --replicas.",
         )
 
 
 def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
-    """Refuse a folder whose cluster runs: two commands would manage the same nodes. Nodes of a killed command get a moment to stop."""
+    """Refuse a folder whose cluster runs: two commands would manage the same nodes. Nodes of a
+    killed command get a moment to stop."""
     deadline = time.monotonic() + LEAVE_SECONDS
     while running := [node for node in nodes if is_running(node.folder)]:
         if time.monotonic() > deadline:
             said = ", ".join(f"{node.number} (pid {running_pid(node.folder)})" for node in running)
-            raise exits.Refused(f"the cluster in {folder} is already running: node {said}", hint="Stop it first, or pass another --data.")
+            raise exits.Refused(
+                f"the cluster in {folder} is already running: node {said}",
+                hint="Stop it first, or pass another --data.",
+            )
         time.sleep(LOOK_SECONDS)
 
 
 def _refuse_taken(nodes: list[DevNode]) -> None:
     """Refuse ports in use: another cluster there would answer for this one."""
     for node in nodes:
-        taken = [port for port in range(node.port, node.port + PORTS) if _has_a_listener(node.host.strip("[]"), port)]
+        taken = [
+            port
+            for port in range(node.port, node.port + PORTS)
+            if _has_a_listener(node.host.strip("[]"), port)
+        ]
         if taken:
             hint = "Stop that process, or pass another --listen; port 0 selects free ports."
-            raise exits.Refused(f"port {taken[0]} of {node.host}, needed by node {node.number}, is used by another process", hint=hint)
+            raise exits.Refused(
+                f"port {taken[0]} of {node.host}, needed by node {node.number}, is used by "
+                "another process",
+                hint=hint,
+            )
 
 
-def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
-    """Create the folders of all nodes. Invalid settings are refused first, so that no partial cluster is left. Raises `exits.Ended`."""
+def _lay_out(
+    nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]
+) -> None:
+    """Create the folders of all nodes. Invalid settings are refused first, so that no partial
+    cluster is left. Raises `exits.Ended`."""
     new = [node.folder for node in nodes if not node.folder.exists()]
     try:
         make_folder(folder)
@@ -245,20 +303,26 @@ def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str
 
 
 def _has_objects(values: Mapping[str, str | None]) -> bool:
-    """Return True if the nodes share the folder `objects`, because neither flags nor environment name another store.
+    """Return True if the nodes share the folder `objects`, because neither flags nor environment
+    name another store.
 
     Raises `exits.Misused` if each node would have a separate store."""
     environment = _environment()
     backend = values["cold_backend"] or environment.get("POLYNYA_COLD_BACKEND") or "local"
     root = values["cold_root"] or environment.get("POLYNYA_COLD_ROOT") or ""
     if backend == "local" and root and not os.path.isabs(root):
-        raise exits.Misused(f"cold.root: all nodes share one object folder, and {root!r} is relative to each node; pass an absolute path")
+        raise exits.Misused(
+            f"cold.root: all nodes share one object folder, and {root!r} is relative to each "
+            "node; pass an absolute path"
+        )
     return backend == "local" and not root
 
 
 def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
     """Load the settings that the node's start will read. Raises `exits.Misused`."""
-    config = loaded_config(str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()).config
+    config = loaded_config(
+        str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()
+    ).config
     try:
         check_lake(config)
     except ConfigError as wrong:
@@ -271,13 +335,18 @@ def _free_ports(host: str, count: int) -> int:
     end = _connections_from() - STEP * count
     for _ in range(PORT_TRIES):
         base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
-        if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(PORTS)):
+        if all(
+            _is_free(host, base + STEP * number + place)
+            for number in range(count)
+            for place in range(PORTS)
+        ):
             return base
     raise exits.Refused(f"no free range of ports on {host}")
 
 
 def _connections_from() -> int:
-    """Return the first ephemeral port. A connection could take a port above it from a node that is down. Defaults to Linux's 32768."""
+    """Return the first ephemeral port. A connection could take a port above it from a node that is
+    down. Defaults to Linux's 32768."""
     with contextlib.suppress(OSError, ValueError):
         begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         if begin > 2 * PORT_LOW:
@@ -295,7 +364,8 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _has_a_listener(host: str, port: int) -> bool:
-    """Return True if a process listens on the port. Ignores connections in TIME_WAIT; the node reports other errors."""
+    """Return True if a process listens on the port. Ignores connections in TIME_WAIT; the node
+    reports other errors."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -312,34 +382,64 @@ def _flags(values: Mapping[str, str | None]) -> list[str]:
     for setting in SETTINGS:
         text = values[_variable(setting.key)] if setting.flag else None
         if text is not None and setting.key not in OWN:
-            found.append(f"{setting.flag}" if setting.kind.startswith("true") else f"{setting.flag}={text}")
+            found.append(
+                f"{setting.flag}" if setting.kind.startswith("true") else f"{setting.flag}={text}"
+            )
     return found
 
 
 def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
     """Write the node's folder, settings file and start.sh."""
     make_folder(node.folder)
-    lines = [f'listen = "{node.host}:{node.port}"', f"data = {toml_text(str(node.folder))}", f"cores = {laid.cores}", ""]
+    lines = [
+        f'listen = "{node.host}:{node.port}"',
+        f"data = {toml_text(str(node.folder))}",
+        f"cores = {laid.cores}",
+        "",
+    ]
     if not any(flag.startswith("--kafka-listen") for flag in laid.flags):
         lines += ["[kafka]", f'listen = "{_kafka_place(node, laid)}"', ""]
     if laid.objects:
-        lines += ["[cold]", f"root = {toml_text(str(folder / 'objects'))}  # shared by all nodes", ""]
-    lines += ["[cluster]", f'id = "{cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
+        lines += [
+            "[cold]",
+            f"root = {toml_text(str(folder / 'objects'))}  # shared by all nodes",
+            "",
+        ]
+    lines += [
+        "[cluster]",
+        f'id = "{cluster_id(folder)}"',
+        f"node = {node.number}",
+        f"replicas = {laid.replicas}",
+    ]
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
     write_whole(node.folder / SETTINGS_FILE, "\n".join(lines).encode())
-    command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *laid.flags]
-    script = f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
-    write_whole(node.folder / "start.sh", script.encode(), mode=0o700)  # written last: it marks the node as ready to start
+    command = [
+        sys.executable,
+        "-m",
+        "polynya",
+        "serve",
+        "--config",
+        str(node.folder / "polynya.toml"),
+        *laid.flags,
+    ]
+    script = (
+        f"#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec "
+        f'{shlex.join(command)} "$@"\n'
+    )
+    # written last: it marks the node as ready to start
+    write_whole(node.folder / "start.sh", script.encode(), mode=0o700)
 
 
 def _kafka_place(node: DevNode, laid: Laid) -> str:
     """Return where a node listens for Kafka; where clients would need a password, it does not."""
-    guarded = not is_loopback(node.host.strip("[]")) or any(flag.startswith("--auth-required") for flag in laid.flags)
+    guarded = not is_loopback(node.host.strip("[]")) or any(
+        flag.startswith("--auth-required") for flag in laid.flags
+    )
     return "off" if guarded else f"{node.host}:{node.port + PORTS - 1}"
 
 
-# --- one more --------------------------------------------------------------------------------------------------------------------
+# --- one more -------------------------------------------------------------------------------------
 
 
 def next_place(folder: Path, number: int | None) -> DevNode:
@@ -355,7 +455,9 @@ def next_place(folder: Path, number: int | None) -> DevNode:
     last = max(nodes, key=lambda node: node.port)
     host = last.host.strip("[]")
     port = last.port + STEP * (number - last.number)
-    if not 0 < port <= 65536 - PORTS or any(_has_a_listener(host, port + place) for place in range(PORTS)):
+    if not 0 < port <= 65536 - PORTS or any(
+        _has_a_listener(host, port + place) for place in range(PORTS)
+    ):
         port = _free_ports(host, 1)
     return DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
 
@@ -375,7 +477,9 @@ def _nodes_of(folder: Path) -> list[DevNode]:
         settings = settings_of(node)
         if settings is not None:
             host, _, port = settings["listen"].rpartition(":")
-            found.append(DevNode(number, node, host, int(port), joins=joins(node), reader=reads(node)))
+            found.append(
+                DevNode(number, node, host, int(port), joins=joins(node), reader=reads(node))
+            )
     return found
 
 
@@ -386,15 +490,23 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
     restore_into(place, [_config(node, values) for node in nodes])
 
 
-# --- while it runs ---------------------------------------------------------------------------------------------------------------
+# --- while it runs --------------------------------------------------------------------------------
 
 
 def _start(node: DevNode) -> None:
-    """Start a node in its own session, because this process handles Ctrl-C; the node dies with this process."""
+    """Start a node in its own session, because this process handles Ctrl-C; the node dies with this
+    process."""
     with (node.folder / "node.log").open("ab") as log:
         node.log_start = log.tell()
         node.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "polynya.config.core_start", str(os.getpid()), str(node.folder / "start.sh")],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "polynya.config.core_start",
+                str(os.getpid()),
+                str(node.folder / "start.sh"),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -406,11 +518,16 @@ def _start(node: DevNode) -> None:
 def _environment() -> dict[str, str]:
     """Return the nodes' environment without the variables that their settings files replace."""
     own = {f"POLYNYA_{name.upper()}" for name in OWN}
-    return {name: text for name, text in os.environ.items() if name not in own and not name.startswith("POLYNYA_CLUSTER_")}
+    return {
+        name: text
+        for name, text in os.environ.items()
+        if name not in own and not name.startswith("POLYNYA_CLUSTER_")
+    }
 
 
 def _wait_until_healthy(nodes: list[DevNode]) -> None:
-    """Wait, and print what is missing when it changes. Raises `exits.Refused` when a node exits or time runs out."""
+    """Wait, and print what is missing when it changes. Raises `exits.Refused` when a node exits or
+    time runs out."""
     deadline = time.monotonic() + START_SECONDS
     said: list[str] = []
     with Client(nodes[0].url) as client:
@@ -418,12 +535,17 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
             for node in nodes:
                 assert node.process is not None
                 if node.process.poll() is not None:
-                    raise exits.Refused(f"node {node.number} exited:\n{_last_lines(node)}", hint=f"Its log: {node.folder / 'node.log'}")
+                    raise exits.Refused(
+                        f"node {node.number} exited:\n{_last_lines(node)}",
+                        hint=f"Its log: {node.folder / 'node.log'}",
+                    )
             problems = _problems(client)
             if not problems:
                 return
             if time.monotonic() > deadline:
-                raise exits.Refused(f"the cluster is not healthy after {START_SECONDS:g} s: {'; '.join(problems)}")
+                raise exits.Refused(
+                    f"the cluster is not healthy after {START_SECONDS:g} s: {'; '.join(problems)}"
+                )
             if problems[:SAID_OF_WAITING] != said:
                 said = problems[:SAID_OF_WAITING]
                 output.notice(f"  waiting: {'; '.join(said)}")
@@ -435,9 +557,14 @@ def _problems(client: Client) -> list[str]:
 
     try:
         told = client.send("GET", "/v1/cluster/health").json()
-        if "problems" not in told:  # without a token a node with access control shows no more than this
+        if (
+            "problems" not in told
+        ):  # without a token a node with access control shows no more than this
             return [] if told["healthy"] else ["the cluster is not healthy yet"]
-        return [*told["problems"], *(note for note in told["notes"] if note.startswith("read replica"))]
+        return [
+            *told["problems"],
+            *(note for note in told["notes"] if note.startswith("read replica")),
+        ]
     except (httpx.TransportError, ValueError, KeyError):
         return ["node 1 does not respond yet"]
 
@@ -445,7 +572,10 @@ def _problems(client: Client) -> list[str]:
 def _say(nodes: list[DevNode], folder: Path, configs: list[Config]) -> None:
     click.echo(f"a cluster of {output.counted(len(nodes), 'node')}; each accepts every request:")
     for node in nodes:
-        click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
+        click.echo(
+            f"  node {node.number}  {node.url}  {node.folder}"
+            + ("  (a read replica)" if node.reader else "")
+        )
     click.echo()
     for protocol, places in _protocol_places(configs).items():
         click.echo(f"  {protocol:<7}  {','.join(places)}")
@@ -477,7 +607,10 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
     """Run until a signal: report nodes that stop or restart, and start nodes that were added."""
     while True:
         for node in _nodes_of(folder):
-            if node.number not in [each.number for each in nodes] and (node.folder / "start.sh").exists():
+            if (
+                node.number not in [each.number for each in nodes]
+                and (node.folder / "start.sh").exists()
+            ):
                 output.notice(f"node {node.number} was added: {node.url}")
                 nodes.append(node)
                 _start(node)
@@ -487,8 +620,18 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
                 alive = True
             if alive == node.down:
                 node.down = not alive
-                start = "" if not node.down or node.was_removed else f"; restart it with: {node.folder / 'start.sh'}"
-                word = "up" if alive else "no longer a member: it was removed from the cluster" if node.was_removed else "down"
+                start = (
+                    ""
+                    if not node.down or node.was_removed
+                    else f"; restart it with: {node.folder / 'start.sh'}"
+                )
+                word = (
+                    "up"
+                    if alive
+                    else "no longer a member: it was removed from the cluster"
+                    if node.was_removed
+                    else "down"
+                )
                 output.notice(f"node {node.number} is {word}{start}")
         time.sleep(LOOK_SECONDS)
 
@@ -504,8 +647,14 @@ def _stop(nodes: list[DevNode]) -> None:
     for node in nodes:
         while is_running(node.folder) or (node.process is not None and node.process.poll() is None):
             if time.monotonic() > deadline:
-                output.notice(f"node {node.number} did not stop in time and was killed; no acknowledged data is lost")
-                _send(running_pid(node.folder) or (node.process.pid if node.process else 0), signal.SIGKILL)
+                output.notice(
+                    f"node {node.number} did not stop in time and was killed; no acknowledged "
+                    "data is lost"
+                )
+                _send(
+                    running_pid(node.folder) or (node.process.pid if node.process else 0),
+                    signal.SIGKILL,
+                )
                 break
             time.sleep(0.02)
 

@@ -1,4 +1,5 @@
-"""The folder of `polynya cluster dev`: reads the files of its cluster and nodes, and tolerates empty or torn ones of an earlier release."""
+"""The folder of `polynya cluster dev`: reads the files of its cluster and nodes, and tolerates
+empty or torn ones of an earlier release."""
 
 from __future__ import annotations
 
@@ -32,12 +33,23 @@ class Laid(msgspec.Struct):
 def numbers(folder: Path) -> list[int]:
     """Return the numbers of the folder's nodes, except those removed from the cluster.
 
-    Before any node has data, complete an interrupted start: use the nodes that any readable settings file names."""
+    Before any node has data, complete an interrupted start: use the nodes that any readable
+    settings file names."""
     there = {int(path.name[5:]) for path in folder.glob("node-*") if path.name[5:].isdigit()}
     removed = {number for number in there if (folder / f"node-{number}" / REMOVED).exists()}
-    found = {number: settings for number in there if (settings := settings_of(folder / f"node-{number}")) is not None}
+    found = {
+        number: settings
+        for number in there
+        if (settings := settings_of(folder / f"node-{number}")) is not None
+    }
     born = {number for number in there if birth_of(folder / f"node-{number}") is not None}
-    named = set() if born else {int(node["id"]) for settings in found.values() for node in settings["cluster"]["nodes"]}
+    named = (
+        set()
+        if born
+        else {
+            int(node["id"]) for settings in found.values() for node in settings["cluster"]["nodes"]
+        }
+    )
     return sorted((born | set(found) | named) - removed)
 
 
@@ -45,7 +57,11 @@ def settings_of(node: Path) -> dict[str, Any] | None:
     """Return a node's settings, or None if the file is missing, empty or torn."""
     try:
         settings = tomllib.loads((node / SETTINGS_FILE).read_text())
-        return settings if settings["listen"] and settings["cluster"]["node"] and settings["cluster"]["nodes"] else None
+        return (
+            settings
+            if settings["listen"] and settings["cluster"]["node"] and settings["cluster"]["nodes"]
+            else None
+        )
     except (OSError, KeyError, TypeError, ValueError):
         return None
 
@@ -59,16 +75,23 @@ def birth_of(node: Path) -> NodeIdentity | None:
 
 
 def joins(node: Path) -> bool:
-    """Return True if the node joined an existing cluster, according to its settings or else its data."""
+    """Return True if the node joined an existing cluster, according to its settings or else its
+    data."""
     settings = settings_of(node)
     if settings is not None:
         return bool(settings["cluster"].get("join", False))
     birth = birth_of(node)
-    return birth is not None and birth.node > 0 and not birth.nodes and birth.node not in _first_readers(node.parent)
+    return (
+        birth is not None
+        and birth.node > 0
+        and not birth.nodes
+        and birth.node not in _first_readers(node.parent)
+    )
 
 
 def reads(node: Path) -> bool:
-    """Return True for a read replica, according to its settings, else those of other nodes, else the data of the first nodes."""
+    """Return True for a read replica, according to its settings, else those of other nodes, else
+    the data of the first nodes."""
     for folder in (node, *sorted(node.parent.glob("node-*"))):
         settings = settings_of(folder)
         for entry in settings["cluster"]["nodes"] if settings is not None else ():
@@ -84,7 +107,8 @@ def _first_readers(folder: Path) -> set[int]:
 
 
 def cluster_id(folder: Path) -> str:
-    """Return the cluster's id from its file, else from the nodes' data, else a new one. Raises `exits.Refused`."""
+    """Return the cluster's id from its file, else from the nodes' data, else a new one. Raises
+    `exits.Refused`."""
     path = folder / ID
     try:
         return str(parse_cluster_id(path.read_text(errors="replace").strip()))
@@ -95,25 +119,39 @@ def cluster_id(folder: Path) -> str:
     with_data = sorted(each.parent for each in folder.glob(f"node-*/{BIRTH}"))
     known = {birth.cluster_id for node in with_data if (birth := birth_of(node)) is not None}
     if len(known) > 1 or (with_data and not known):
-        why = "belongs to different clusters" if known else f"does not contain it either ({BIRTH} is unreadable)"
+        why = (
+            "belongs to different clusters"
+            if known
+            else f"does not contain it either ({BIRTH} is unreadable)"
+        )
         raise exits.Refused(
             f"{path} {what}, and the data of the nodes {why}. Nothing was changed",
-            hint=f"Restore the cluster's id in {path} from a copy. A new id would not match the data.",
+            hint=(
+                f"Restore the cluster's id in {path} from a copy. A new id would not match the "
+                "data."
+            ),
         )
     found = known.pop() if known else secrets.token_hex(16)
     write_whole(path, f"{found}\n".encode())
     if with_data:
-        output.notice(f"{path} {what}, as after a power cut: rewritten with the id in the nodes' data, {found}")
+        output.notice(
+            f"{path} {what}, as after a power cut: rewritten with the id in the nodes' data, "
+            f"{found}"
+        )
     return found
 
 
 def read_laid(folder: Path) -> Laid:
-    """Return the start options of the nodes. Raises `exits.Refused` if the file is empty or torn."""
+    """Return the start options of the nodes. Raises `exits.Refused` if the file is empty or
+    torn."""
     path = folder / LAID
     try:
         return msgspec.json.decode(path.read_bytes(), type=Laid)
     except ValueError:
         raise exits.Refused(
             f"{path} is empty or damaged, as after a power cut",
-            hint=f"Stop the cluster with Ctrl-C and start it again with 'polynya cluster dev --data {folder}': this rewrites the file.",
+            hint=(
+                "Stop the cluster with Ctrl-C and start it again with 'polynya cluster dev "
+                f"--data {folder}': this rewrites the file."
+            ),
         ) from None

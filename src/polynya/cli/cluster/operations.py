@@ -28,14 +28,21 @@ from polynya.cli.terminal.values import Seconds
 
 _number = click.IntRange(1, 250)
 _group = click.IntRange(0)
-_wait = click.option("--wait", is_flag=True, help="Wait until it is done, and show the remaining work.")
+_wait = click.option(
+    "--wait", is_flag=True, help="Wait until it is done, and show the remaining work."
+)
 _timeout = click.option(
-    "--timeout", type=Seconds(), default="10min", show_default=True, help="With --wait: give up after this long, with exit code 3."
+    "--timeout",
+    type=Seconds(),
+    default="10min",
+    show_default=True,
+    help="With --wait: give up after this long, with exit code 3.",
 )
 
 
 class WaitMode(NamedTuple):
-    """The wait options of a command: wait for the operation, for at most `timeout` seconds, and print JSON."""
+    """The wait options of a command: wait for the operation, for at most `timeout` seconds, and
+    print JSON."""
 
     wait: bool = False
     timeout: float = 0.0
@@ -52,7 +59,9 @@ def waiting(command: Callable[..., None]) -> Callable[..., None]:
     return _wait(_timeout(output.as_json(ended)))
 
 
-_id = click.option("--id", "number", type=_number, default=None, help="The node's id. Default: the next free one.")
+_id = click.option(
+    "--id", "number", type=_number, default=None, help="The node's id. Default: the next free one."
+)
 _dev = click.option(
     "--dev",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -65,9 +74,21 @@ _dev = click.option(
 @_id
 @click.option("--peer", metavar="HOST:PORT", default="", help="Its address for the other nodes.")
 @click.option("--http", metavar="URL", default="", help="Its URL for clients.")
-@click.option("--zone", default="", help="Its failure domain, such as a rack: replicas of a group are spread over zones.")
-@click.option("--reader", is_flag=True, help="Add a read replica: it follows every group, serves reads, and has no vote.")
-@click.option("--no-rebalance", is_flag=True, help="Assign no groups to it yet: 'polynya cluster rebalance' or 'move' does so later.")
+@click.option(
+    "--zone",
+    default="",
+    help="Its failure domain, such as a rack: replicas of a group are spread over zones.",
+)
+@click.option(
+    "--reader",
+    is_flag=True,
+    help="Add a read replica: it follows every group, serves reads, and has no vote.",
+)
+@click.option(
+    "--no-rebalance",
+    is_flag=True,
+    help="Assign no groups to it yet: 'polynya cluster rebalance' or 'move' does so later.",
+)
 @_dev
 @waiting
 def add_command(  # noqa: PLR0913
@@ -81,17 +102,21 @@ def add_command(  # noqa: PLR0913
     dev: Path | None,
     ending: WaitMode,
 ) -> None:
-    """Add a node to the cluster, and print the settings to start it with. Once up, the node receives its share of the groups.
+    """Add a node to the cluster, and print the settings to start it with. Once up, the node
+    receives its share of the groups.
 
     \b
     polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
-    polynya cluster add --reader --peer 10.9.0.1:4439 --http https://10.9.0.1:4437 --zone far > cluster.toml
+    polynya cluster add --reader --peer 10.9.0.1:4439 --http https://10.9.0.1:4437 > cluster.toml
     polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it, too
     """
     wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not (no_rebalance or reader)}
     told, place = _new_node(client, number, wanted | ({"reader": True} if reader else {}), dev)
     node = int(told["node"]["id"])
-    said = f"node {node} is a member of the cluster{' as a read replica' if reader else ''}{_start_of(place)}"
+    said = (
+        f"node {node} is a member of the "
+        f"cluster{' as a read replica' if reader else ''}{_start_of(place)}"
+    )
     left = reading_left(node) if reader else arrival_left(node, balanced=not no_rebalance)
     _finish(client, told, said, left, ending, settings=place is None)
 
@@ -99,10 +124,15 @@ def add_command(  # noqa: PLR0913
 @click.command("promote")
 @server_option
 @click.argument("node", type=_number)
-@click.option("--no-rebalance", is_flag=True, help="Assign no votes to it yet: 'polynya cluster rebalance' or 'move' does so later.")
+@click.option(
+    "--no-rebalance",
+    is_flag=True,
+    help="Assign no votes to it yet: 'polynya cluster rebalance' or 'move' does so later.",
+)
 @waiting
 def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitMode) -> None:
-    """Promote a read replica to a full node: it gets its share of the groups with votes and leaders, and drops the rest.
+    """Promote a read replica to a full node: it gets its share of the groups with votes and
+    leaders, and drops the rest.
 
     \b
     polynya cluster promote 4 --wait
@@ -116,17 +146,31 @@ def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitM
 @server_option
 @click.argument("node", type=_number)
 @_id
-@click.option("--peer", metavar="HOST:PORT", default="", help="Its address for the other nodes. Default: the old node's.")
-@click.option("--http", metavar="URL", default="", help="Its URL for clients. Default: the old node's.")
+@click.option(
+    "--peer",
+    metavar="HOST:PORT",
+    default="",
+    help="Its address for the other nodes. Default: the old node's.",
+)
+@click.option(
+    "--http", metavar="URL", default="", help="Its URL for clients. Default: the old node's."
+)
 @_dev
 @waiting
 def replace_disk_command(  # noqa: PLR0913
-    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, ending: WaitMode
+    client: Client,
+    node: int,
+    number: int | None,
+    peer: str,
+    http: str,
+    dev: Path | None,
+    ending: WaitMode,
 ) -> None:
-    """Replace NODE, whose disk is lost, with a node on an empty disk. Prints the settings to start it with.
+    """Replace NODE, whose disk is lost, with a node on an empty disk. Prints the settings to start
+    it with.
 
-    A node that lost its data gets a new number. It receives the replicas of NODE from the other replicas. NODE is removed once all are
-    copied. Refused when the other replicas have no quorum.
+    A node that lost its data gets a new number. It receives the replicas of NODE from the other
+    replicas. NODE is removed once all are copied. Refused when the other replicas have no quorum.
 
     \b
     polynya cluster replace-disk 2 > cluster.toml
@@ -158,15 +202,21 @@ def _state_command(verb: str, said: str, about: str) -> click.Command:
 
 
 cordon_command = _state_command(
-    "cordon", "gets no new replicas or leaders", "Assign no new replicas or leaders to a node; it keeps those it has."
+    "cordon",
+    "gets no new replicas or leaders",
+    "Assign no new replicas or leaders to a node; it keeps those it has.",
 )
-uncordon_command = _state_command("uncordon", "is active", "Undo 'cordon', 'drain' and an unfinished 'remove'.")
+uncordon_command = _state_command(
+    "uncordon", "is active", "Undo 'cordon', 'drain' and an unfinished 'remove'."
+)
 
 
 @click.command("drain")
 @server_option
 @click.argument("node", type=_number)
-@click.option("--replicas", is_flag=True, help="Also move all replicas off it; the empty node stays a member.")
+@click.option(
+    "--replicas", is_flag=True, help="Also move all replicas off it; the empty node stays a member."
+)
 @waiting
 def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -> None:
     """Move all leaders off a node and assign nothing new to it, for maintenance of its machine.
@@ -190,21 +240,27 @@ def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -
 @click.argument("node", type=_number)
 @waiting
 def remove_command(client: Client, node: int, ending: WaitMode) -> None:
-    """Remove a node from the cluster: its replicas move to others, then it is dropped. Its number is never reused.
+    """Remove a node from the cluster: its replicas move to others, then it is dropped. Its number
+    is never reused.
 
-    Also works for a lost node, if each of its groups keeps a quorum without it. The cluster cannot shrink below its replication factor.
+    Also works for a lost node, if each of its groups keeps a quorum without it. The cluster cannot
+    shrink below its replication factor.
 
     \b
     polynya cluster remove 3 --wait
     """
     told = _act(client, f"nodes/{node}/remove", {})
-    _finish(client, told, f"node {node} is being removed from the cluster", removal_left(node), ending)
+    _finish(
+        client, told, f"node {node} is being removed from the cluster", removal_left(node), ending
+    )
 
 
 @click.command("move")
 @server_option
 @click.argument("group", type=_group)
-@click.option("--from", "source", type=_number, required=True, help="The node that holds the replica now.")
+@click.option(
+    "--from", "source", type=_number, required=True, help="The node that holds the replica now."
+)
 @click.option("--to", "target", type=_number, required=True, help="The node that receives it.")
 @waiting
 def move_command(client: Client, group: int, source: int, target: int, ending: WaitMode) -> None:
@@ -230,16 +286,29 @@ def transfer_command(client: Client, group: int, target: int, ending: WaitMode) 
     polynya cluster transfer 7 --to 2
     """
     told = _act(client, f"groups/{group}/transfer", {"to": target})
-    pending = f" ({told['pending']}; the transfer then happens without further action)" if told.get("pending") else ""
-    _finish(client, told, f"leadership of group {group} moves to node {target}{pending}", lead_left(group, target), ending)
+    pending = (
+        f" ({told['pending']}; the transfer then happens without further action)"
+        if told.get("pending")
+        else ""
+    )
+    _finish(
+        client,
+        told,
+        f"leadership of group {group} moves to node {target}{pending}",
+        lead_left(group, target),
+        ending,
+    )
 
 
 @click.command("rebalance")
 @server_option
-@click.option("--replicas", type=int, default=0, help="Also set the number of replicas per group: 1, 3 or 5.")
+@click.option(
+    "--replicas", type=int, default=0, help="Also set the number of replicas per group: 1, 3 or 5."
+)
 @waiting
 def rebalance_command(client: Client, replicas: int, ending: WaitMode) -> None:
-    """Spread replicas and leaders evenly over nodes, weighted by cores, and over zones; a few groups at a time.
+    """Spread replicas and leaders evenly over nodes, weighted by cores, and over zones; a few
+    groups at a time.
 
     \b
     polynya cluster rebalance --wait
@@ -266,7 +335,8 @@ COMMANDS = (
 def _new_node(
     client: Client, number: int | None, wanted: dict[str, Any], dev: Path | None
 ) -> tuple[dict[str, Any], cluster_dev.DevNode | None]:
-    """Return the cluster's response, and the new node's folder and ports in a development cluster."""
+    """Return the cluster's response, and the new node's folder and ports in a development
+    cluster."""
     place = None
     if dev is not None:
         if wanted["peer"] or wanted["http"]:
@@ -281,7 +351,11 @@ def _new_node(
 
 
 def _start_of(place: cluster_dev.DevNode | None) -> str:
-    return f", and starts in {place.folder}" if place is not None else "; start it with the settings below"
+    return (
+        f", and starts in {place.folder}"
+        if place is not None
+        else "; start it with the settings below"
+    )
 
 
 def settings_of(told: dict[str, Any]) -> str:
@@ -290,7 +364,12 @@ def settings_of(told: dict[str, Any]) -> str:
     lines += ["[cluster]  # add below: ca, cert and key of this node, if the other nodes have them"]
     lines += [f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
     for node in (told["node"], *told["peers"]):
-        lines += ["[[cluster.nodes]]", f"id = {node['id']}", f'peer = "{node["peer"]}"', f'http = "{node["http"]}"']
+        lines += [
+            "[[cluster.nodes]]",
+            f"id = {node['id']}",
+            f'peer = "{node["peer"]}"',
+            f'http = "{node["http"]}"',
+        ]
         lines += [f'zone = "{node["zone"]}"'] if node["zone"] else []
         lines += ['role = "reader"', ""] if node.get("role") == "reader" else [""]
     return "\n".join([*lines, "# add here: [cold], as on the other nodes", ""])
@@ -301,18 +380,30 @@ def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
     try:
         told: dict[str, Any] = client.act(
-            f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
+            f"/v1/cluster/{path}",
+            headers={"content-type": "application/json"},
+            content=msgspec.json.encode(body),
         ).json()
     except KeyboardInterrupt:
-        output.notice("it is unknown whether the cluster accepted the operation: check 'polynya cluster status'")
+        output.notice(
+            "it is unknown whether the cluster accepted the operation: check 'polynya cluster "
+            "status'"
+        )
         raise
     return told
 
 
 def _finish(  # noqa: PLR0913
-    client: Client, told: dict[str, Any], said: str, left: Left, ending: WaitMode, *, settings: bool = False
+    client: Client,
+    told: dict[str, Any],
+    said: str,
+    left: Left,
+    ending: WaitMode,
+    *,
+    settings: bool = False,
 ) -> None:
-    """Print the result (with the settings of a new node), wait for completion if asked, and print that it is done."""
+    """Print the result (with the settings of a new node), wait for completion if asked, and print
+    that it is done."""
     if not ending.as_json:
         output.notice(said)
     if settings and not ending.as_json:

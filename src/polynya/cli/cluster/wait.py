@@ -1,4 +1,5 @@
-"""Wait for a cluster operation: print the remaining work, and survive the loss of the contacted node."""
+"""Wait for a cluster operation: print the remaining work, and survive the loss of the contacted
+node."""
 
 from __future__ import annotations
 
@@ -57,7 +58,11 @@ class _Looking:
             view: View = self._client.call("GET", "/v1/cluster", seconds=10.0).json()
         except exits.Unreachable:
             return self._elsewhere()
-        self._others = [node["http"] for node in view["nodes"] if node["up"] and node["http"] != self._client.server]
+        self._others = [
+            node["http"]
+            for node in view["nodes"]
+            if node["up"] and node["http"] != self._client.server
+        ]
         return view
 
     def _elsewhere(self) -> View | None:
@@ -105,7 +110,11 @@ def reading_left(node: int) -> Left:
             return f"node {node} is not up yet: start it"
         if found["replicas"] < len(view["groups"]):
             return f"node {node} has {found['replicas']} of {len(view['groups'])} groups"
-        return f"node {node}: {output.counted(found['behind_entries'], 'entry', 'entries')} behind" if found["behind_entries"] else ""
+        return (
+            f"node {node}: {output.counted(found['behind_entries'], 'entry', 'entries')} behind"
+            if found["behind_entries"]
+            else ""
+        )
 
     return left
 
@@ -119,7 +128,9 @@ def drain_left(node: int, *, replicas: bool) -> Left:
             return ""
         leaderless = sum(not group["leader"] for group in view["groups"])
         if leaderless and not found["up"]:  # it may lead them: it only failed to respond
-            return f"node {node} does not respond and may lead {output.counted(leaderless, 'group')}"
+            return (
+                f"node {node} does not respond and may lead {output.counted(leaderless, 'group')}"
+            )
         votes = found["votes"] if replicas else 0
         parts = [output.counted(found["leader_of"], "group") + " led"] if found["leader_of"] else []
         parts += [output.counted(votes, "replica") + " held"] if votes else []
@@ -133,7 +144,11 @@ def removal_left(node: int) -> Left:
 
     def left(view: View) -> str:
         found = node_of(view, node)
-        return "" if found is None else f"node {node}: {output.counted(found['votes'], 'replica')} held"
+        return (
+            ""
+            if found is None
+            else f"node {node}: {output.counted(found['votes'], 'replica')} held"
+        )
 
     return left
 
@@ -143,7 +158,11 @@ def move_left(group: int, target: int, source: int) -> Left:
 
     def left(view: View) -> str:
         placed = view["groups"][group]
-        arrived = target in placed["voters"] and source not in placed["voters"] and placed["voters"] == placed["goal"]
+        arrived = (
+            target in placed["voters"]
+            and source not in placed["voters"]
+            and placed["voters"] == placed["goal"]
+        )
         lag = placed["behind"].get(str(target))
         copied = "" if lag is None else f", {output.counted(lag, 'entry', 'entries')} to catch up"
         return "" if arrived else f"group {group}: from node {source} to node {target}{copied}"
@@ -156,11 +175,17 @@ def lead_left(group: int, target: int) -> Left:
 
     def left(view: View) -> str:
         leader = view["groups"][group]["leader"]
-        return "" if leader == target else f"group {group}: {f'node {leader} is the leader' if leader else 'no leader'}"
+        return (
+            ""
+            if leader == target
+            else f"group {group}: {f'node {leader} is the leader' if leader else 'no leader'}"
+        )
 
     return left
 
 
 def node_of(view: View, node: int) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = next((each for each in view["nodes"] if each["id"] == node), None)
+    found: dict[str, Any] | None = next(
+        (each for each in view["nodes"] if each["id"] == node), None
+    )
     return found

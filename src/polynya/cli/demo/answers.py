@@ -1,4 +1,5 @@
-"""The demo's query, computed in four independent ways: from the original file, the streams, the Iceberg table and the Delta table."""
+"""The demo's query, computed in four independent ways: from the original file, the streams, the
+Iceberg table and the Delta table."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from polynya.cli.demo import flights
 from polynya.cli.demo.flights import Sums, Tally
 from polynya.cli.remote.client import Client, stream_path
 
-QUESTION = "select carrier, count(*) as flights, count(arr_delay) as landed, sum(arr_delay) as delay from {table} group by carrier"
+QUESTION = (
+    "select carrier, count(*) as flights, count(arr_delay) as landed, sum(arr_delay) as delay "
+    "from {table} group by carrier"
+)
 Answer = Callable[[], list[Sums]]
 
 
@@ -64,4 +68,6 @@ def from_delta(location: str) -> list[Sums]:
 
 
 def _sums(rows: Iterable[tuple[Any, ...]]) -> list[Sums]:
-    return sorted(Sums(carrier, int(count), int(landed), int(delay)) for carrier, count, landed, delay in rows)
+    return sorted(
+        Sums(carrier, int(count), int(landed), int(delay)) for carrier, count, landed, delay in rows
+    )

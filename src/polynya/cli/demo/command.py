@@ -43,15 +43,24 @@ RETRY_SECONDS = 30.0
 
 
 @click.command("demo")
-@click.option("--data", metavar="FOLDER", default=DATA, show_default=True, help="The node's data folder.")
-@click.option("--listen", metavar="ADDRESS", default=LISTEN, show_default=True, help="Address and port of the node.")
+@click.option(
+    "--data", metavar="FOLDER", default=DATA, show_default=True, help="The node's data folder."
+)
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    default=LISTEN,
+    show_default=True,
+    help="Address and port of the node.",
+)
 @click.option("--stay", is_flag=True, help="Keep the node running at the end, until Ctrl-C.")
 def demo_command(data: str, listen: str, stay: bool) -> None:
-    """Run an end-to-end demo on real data: 336,776 flights into 16 streams, the streams into a table, and one query everywhere.
+    """Run an end-to-end demo on real data: 336,776 flights into 16 streams, the streams into a
+    table, and one query everywhere.
 
-    It starts a node, appends the flights with idempotent producers while following one stream, and runs the PySpark pipeline into an
-    Iceberg and a Delta table. It fails unless the original file, the streams and both tables give the same result. Repeating it stores
-    nothing twice.
+    It starts a node, appends the flights with idempotent producers while following one stream, and
+    runs the PySpark pipeline into an Iceberg and a Delta table. It fails unless the original file,
+    the streams and both tables give the same result. Repeating it stores nothing twice.
 
     \b
     polynya demo
@@ -85,26 +94,51 @@ def _play(client: Client, data: str) -> None:
 
 
 def _append(client: Client, events: dict[str, list[bytes]], streams: dict[str, str]) -> None:
-    with _step(f"appending, {CONNECTIONS} connections, batches of {BATCH}, each fsynced", live=False) as say:
+    with _step(
+        f"appending, {CONNECTIONS} connections, batches of {BATCH}, each fsynced", live=False
+    ) as say:
         began = time.monotonic()
         total = sum(map(len, events.values()))
-        with ThreadPoolExecutor(CONNECTIONS) as pool, Bar("   ", total, lambda count: f"{count:,.0f}") as bar:
+        with (
+            ThreadPoolExecutor(CONNECTIONS) as pool,
+            Bar("   ", total, lambda count: f"{count:,.0f}") as bar,
+        ):
             longest_first = sorted(streams, key=lambda carrier: -len(events[carrier]))
-            sent = sum(pool.map(lambda carrier: _append_airline(client.server, streams[carrier], events[carrier], bar), longest_first))
+            sent = sum(
+                pool.map(
+                    lambda carrier: _append_airline(
+                        client.server, streams[carrier], events[carrier], bar
+                    ),
+                    longest_first,
+                )
+            )
         rate = f" ({sent / (time.monotonic() - began):,.0f} a second)" if sent else ""
-        say(f"{sent:,} events appended{rate}" + (f", {total - sent:,} were already stored" if sent < total else ""))
+        say(
+            f"{sent:,} events appended{rate}"
+            + (f", {total - sent:,} were already stored" if sent < total else "")
+        )
 
 
 def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar) -> int:
-    """Append the missing records; return their number. Producer id and batches are deterministic, so a repeated batch is not stored
-    again."""
+    """Append the missing records; return their number. Producer id and batches are deterministic,
+    so a repeated batch is not stored again."""
     with Client(server) as client:
         token = parse_token(facts_of(client, stream)["offset"])
         held = token[0] if token else 0
         if held > len(records):
-            raise exits.Refused(f"{stream} holds records that are not the demo's", hint="Pass another folder with --data.")
+            raise exits.Refused(
+                f"{stream} holds records that are not the demo's",
+                hint="Pass another folder with --data.",
+            )
         batches = [records[at : at + BATCH] for at in range(0, len(records), BATCH)]
-        producer = BatchProducer(client, stream, JSON_TYPE, retry_seconds=RETRY_SECONDS, lines_are_records=True, name="demo")
+        producer = BatchProducer(
+            client,
+            stream,
+            JSON_TYPE,
+            retry_seconds=RETRY_SECONDS,
+            lines_are_records=True,
+            name="demo",
+        )
         producer.batches = first = held // BATCH if held < len(records) else len(batches)
         bar.advance(first * BATCH if first < len(batches) else len(records))
         for batch in batches[first:]:
@@ -128,7 +162,10 @@ class _Follower:
         try:
             return self._future.result(TAIL_SECONDS)
         except TimeoutError:
-            raise exits.Refused(f"the reader of {self._stream} did not receive all records within {TAIL_SECONDS:g} s") from None
+            raise exits.Refused(
+                f"the reader of {self._stream} did not receive all records within "
+                f"{TAIL_SECONDS:g} s"
+            ) from None
         finally:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -143,7 +180,9 @@ class _Follower:
                 if seen >= self._wanted:
                     break
         if seen != self._wanted:
-            raise exits.Refused(f"the reader of {self._stream} received {seen:,} records; expected {self._wanted:,}")
+            raise exits.Refused(
+                f"the reader of {self._stream} received {seen:,} records; expected {self._wanted:,}"
+            )
         return f"received all {seen:,} records in {appends:,} events"
 
 
@@ -155,48 +194,76 @@ def _tables(client: Client, data: str) -> None:
 
     with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
         body = msgspec.json.encode({"prefix": PREFIX})
-        answer = client.call("PUT", f"/v1/tables/{TABLE}", content=body, headers={"content-type": JSON_TYPE})
+        answer = client.call(
+            "PUT", f"/v1/tables/{TABLE}", content=body, headers={"content-type": JSON_TYPE}
+        )
         say("created" if answer.status_code == 201 else "already exists")
-    with _step("flushing packs and running the PySpark pipeline into Iceberg and Delta") as say, explained():
+    with (
+        _step("flushing packs and running the PySpark pipeline into Iceberg and Delta") as say,
+        explained(),
+    ):
         done = compact(coordinator_of(client), [TABLE], spark_factory(""), told(verbose=False))
         rows = sum(outcome.rows for outcome in done)
         packs = [path for path in Path(data).rglob("packs/*/*") if path.is_file()]
         held = f"{len(packs)} packs of {output.size(sum(path.stat().st_size for path in packs))}"
-        say((f"{rows:,} rows" if rows else "nothing new: the table has all rows") + f"; {held} in the object store")
+        say(
+            (f"{rows:,} rows" if rows else "nothing new: the table has all rows")
+            + f"; {held} in the object store"
+        )
 
 
 def _compare(client: Client, streams: list[str], total: int) -> None:
     from polynya.cli.tables import location
 
-    table = next(row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE)
+    table = next(
+        row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE
+    )
     ways: dict[str, answers.Answer] = {
         "the original file, by Python": answers.from_file,
         "the streams, over HTTP": lambda: answers.from_streams(client, streams),
         "the Iceberg table, by DuckDB": lambda: answers.from_iceberg(client.server, TABLE),
-        "the Delta table, by deltalake": lambda: answers.from_delta(location(table, table["delta"])),
+        "the Delta table, by deltalake": lambda: answers.from_delta(
+            location(table, table["delta"])
+        ),
     }
     output.notice("query: flights and mean arrival delay per airline")
     told: dict[str, list[Sums]] = {}
     for way, ask in ways.items():
         with _step(f"  {way}") as say:
             told[way] = ask()
-            say(f"{sum(row.flights for row in told[way]):,} flights, {sum(row.delay for row in told[way]):,} minutes late in all")
+            say(
+                f"{sum(row.flights for row in told[way]):,} flights, "
+                f"{sum(row.delay for row in told[way]):,} minutes late in all"
+            )
     expected = told["the original file, by Python"]
     wrong = [way for way, sums in told.items() if sums != expected]
     if wrong or sum(row.flights for row in expected) != total or total != FLIGHTS:
-        raise exits.Refused(f"the results differ: {' and '.join(wrong) or 'the number of flights'} do not match the original file")
+        raise exits.Refused(
+            f"the results differ: {' and '.join(wrong) or 'the number of flights'} do not match "
+            "the original file"
+        )
     names = flights.airlines()
-    rows = [(row.carrier, names[row.carrier], row.flights, f"{row.mean_delay:6.2f}") for row in expected]
+    rows = [
+        (row.carrier, names[row.carrier], row.flights, f"{row.mean_delay:6.2f}") for row in expected
+    ]
     output.table(("airline", "name", "flights", "mean delay (min)"), rows)
     output.notice(f"all {len(ways)} results agree")
 
 
 def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
-    table: dict[str, Any] = next(row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE)
+    table: dict[str, Any] = next(
+        row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE
+    )
     from polynya.cli.tables import location
 
-    options = ("" if data == DATA else f" --data {data}") + ("" if listen == LISTEN else f" --listen {client.server.partition('//')[2]}")
-    tool = "polynya" if shutil.which("polynya") else os.path.relpath(Path(sys.executable).with_name("polynya"))
+    options = ("" if data == DATA else f" --data {data}") + (
+        "" if listen == LISTEN else f" --listen {client.server.partition('//')[2]}"
+    )
+    tool = (
+        "polynya"
+        if shutil.which("polynya")
+        else os.path.relpath(Path(sys.executable).with_name("polynya"))
+    )
     lines = [] if stay else [f"{tool} serve{options} &"]
     lines += [] if listen == LISTEN else [f"export POLYNYA_SERVER={client.server}"]
     lines += [
@@ -219,9 +286,29 @@ def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]
     """Run a node as a child process; yield its URL. SIGTERM stops it at the end."""
     _check_installed()
     with _step("starting a node") as say:
-        serve = ["-m", "polynya", "serve", "--listen", listen, "--data", data, "--log-level", "warning"]
-        command = [sys.executable, "-m", "polynya.config.core_start", str(os.getpid()), sys.executable, *serve]  # dies with this process
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        serve = [
+            "-m",
+            "polynya",
+            "serve",
+            "--listen",
+            listen,
+            "--data",
+            data,
+            "--log-level",
+            "warning",
+        ]
+        # dies with this process
+        command = [
+            sys.executable,
+            "-m",
+            "polynya.config.core_start",
+            str(os.getpid()),
+            sys.executable,
+            *serve,
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         try:
             say(url := _url_of(process))
         except BaseException:
@@ -239,7 +326,9 @@ def _check_installed() -> None:
     """Report missing packages before anything is started."""
     flights.data_file("flights.csv.zip")
     if missing := missing_packages():
-        raise exits.Refused(f"the demo's tables need {', '.join(missing)}", hint="pip install 'polynya[all]'")
+        raise exits.Refused(
+            f"the demo's tables need {', '.join(missing)}", hint="pip install 'polynya[all]'"
+        )
 
 
 def _url_of(process: subprocess.Popen[str]) -> str:
@@ -254,7 +343,8 @@ def _url_of(process: subprocess.Popen[str]) -> str:
         watchdog.cancel()
     code = process.wait()
     raise exits.Refused(
-        f"the node did not start (exit code {code}); its output above gives the reason", hint="Pass another --listen or --data."
+        f"the node did not start (exit code {code}); its output above gives the reason",
+        hint="Pass another --listen or --data.",
     )
 
 

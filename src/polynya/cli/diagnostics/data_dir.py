@@ -25,7 +25,21 @@ SYNC_SLOW = 0.010  # seconds; each append waits for one fsync
 SYNC_TOO_FAST = 0.000_02  # seconds; faster than any disk
 VOLATILE = frozenset(["tmpfs", "ramfs"])
 REMOTE = frozenset(
-    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "vboxsf", "virtiofs"]
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "ceph",
+        "glusterfs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "vboxsf",
+        "virtiofs",
+    ]
 )
 
 
@@ -36,14 +50,24 @@ def check_data(config: Config) -> Iterator[Finding]:
     while not place.exists():
         place = place.parent
     if not place.is_dir():
-        yield Finding("data folder", FAIL, f"{place} is not a folder", "Pass another folder with --data.")
+        yield Finding(
+            "data folder", FAIL, f"{place} is not a folder", "Pass another folder with --data."
+        )
         return
     if os.statvfs(place).f_flag & os.ST_RDONLY:
-        yield Finding("data folder", FAIL, f"{place} is on a read-only file system", "Mount it read-write, or pass another --data.")
+        yield Finding(
+            "data folder",
+            FAIL,
+            f"{place} is on a read-only file system",
+            "Mount it read-write, or pass another --data.",
+        )
         return
     if not os.access(place, os.W_OK | os.X_OK):
         yield Finding(
-            "data folder", FAIL, f"{place} is not writable for this user", f"Run: chown {_user()} {place}, or pass another --data."
+            "data folder",
+            FAIL,
+            f"{place} is not writable for this user",
+            f"Run: chown {_user()} {place}, or pass another --data.",
         )
         return
     yield _folder(folder)
@@ -53,11 +77,15 @@ def check_data(config: Config) -> Iterator[Finding]:
 
 
 def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
-    """Check the base port, the admin port, and a cluster's peer port. `running`: a local node is known to hold them."""
+    """Check the base port, the admin port, and a cluster's peer port. `running`: a local node is
+    known to hold them."""
     from polynya.system.ports import take_port
 
     host, port = split_listen(config.listen)
-    wanted = [("port", resolve(host)[0], port, "--listen"), ("admin port", "127.0.0.1", port + 1 if port else 0, "--listen")]
+    wanted = [
+        ("port", resolve(host)[0], port, "--listen"),
+        ("admin port", "127.0.0.1", port + 1 if port else 0, "--listen"),
+    ]
     if config.cluster.is_on:
         host, port = config.cluster.listen_place
         wanted.append(("peer port", resolve(host)[0], port, "cluster.nodes"))
@@ -67,7 +95,9 @@ def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
             continue
         try:
             with take_port(address, number, name="listen") as taken:
-                yield Finding(name, OK, f"{taken.getsockname()[1]} is free" if number else "any free port")
+                yield Finding(
+                    name, OK, f"{taken.getsockname()[1]} is free" if number else "any free port"
+                )
         except ConfigError as error:
             yield Finding(
                 name,
@@ -79,7 +109,9 @@ def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
 
 def _folder(folder: Path) -> Finding:
     if not folder.exists():
-        return Finding("data folder", OK, f"{folder} does not exist yet: the first start creates it")
+        return Finding(
+            "data folder", OK, f"{folder} does not exist yet: the first start creates it"
+        )
     if (folder / "node.json").exists():
         with contextlib.suppress(OSError, ValueError):
             pid = int((folder / "node.pid").read_text())
@@ -87,8 +119,13 @@ def _folder(folder: Path) -> Finding:
         return Finding("data folder", OK, f"{folder} contains a node's data")
     strangers = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".")
     if strangers:
-        step = "Pass an empty or new folder with --data. If this is a node's data, restore node.json from a copy."
-        return Finding("data folder", FAIL, f"{folder} holds unrelated files: {', '.join(strangers[:3])}", step)
+        step = (
+            "Pass an empty or new folder with --data. If this is a node's data, restore node.json "
+            "from a copy."
+        )
+        return Finding(
+            "data folder", FAIL, f"{folder} holds unrelated files: {', '.join(strangers[:3])}", step
+        )
     return Finding("data folder", OK, f"{folder} is empty")
 
 
@@ -96,7 +133,10 @@ def _file_system(place: Path) -> Finding:
     kind = file_system_of(place)
     if kind in VOLATILE:
         return Finding(
-            "file system", WARN, f"{kind}: acknowledged data is lost when the machine stops", "Pass a folder on a disk with --data."
+            "file system",
+            WARN,
+            f"{kind}: acknowledged data is lost when the machine stops",
+            "Pass a folder on a disk with --data.",
         )
     if kind in REMOTE:
         step = "Use a local disk: file locks and fsync over a network do not guarantee durability."
@@ -108,7 +148,10 @@ def file_system_of(place: Path, mounts: str = "/proc/self/mounts") -> str:
     """Return the type of the file system that holds an existing folder; empty if unknown."""
     wanted = os.path.realpath(place)
     best, kind = -1, ""
-    with contextlib.suppress(OSError), open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
+    with (
+        contextlib.suppress(OSError),
+        open(mounts, encoding="utf-8", errors="surrogateescape") as lines,
+    ):
         for line in lines:
             point, found = line.split()[1:3]
             point = point.replace("\\040", " ")
@@ -122,13 +165,28 @@ def _space(place: Path) -> Finding:
     usage = shutil.disk_usage(place)
     said = f"{output.size(usage.free)} free of {output.size(usage.total)}"
     if usage.free < FREE_BYTES_LEAST:
-        return Finding("free space", FAIL, said, "Free some space: the node refuses appends when the disk is full.")
-    if usage.free < FREE_BYTES_GOOD:
-        return Finding("free space", WARN, said, "Free some space soon: the node refuses appends when the disk is full.")
-    found = os.statvfs(place)
-    if found.f_files and found.f_favail < FILES_GOOD:  # file systems without an inode limit report 0
         return Finding(
-            "free space", WARN, f"{said}, but only {found.f_favail} more files fit", "Delete files: the file system runs out of inodes."
+            "free space",
+            FAIL,
+            said,
+            "Free some space: the node refuses appends when the disk is full.",
+        )
+    if usage.free < FREE_BYTES_GOOD:
+        return Finding(
+            "free space",
+            WARN,
+            said,
+            "Free some space soon: the node refuses appends when the disk is full.",
+        )
+    found = os.statvfs(place)
+    if (
+        found.f_files and found.f_favail < FILES_GOOD
+    ):  # file systems without an inode limit report 0
+        return Finding(
+            "free space",
+            WARN,
+            f"{said}, but only {found.f_favail} more files fit",
+            "Delete files: the file system runs out of inodes.",
         )
     return Finding("free space", OK, said)
 
@@ -138,14 +196,20 @@ def _syncs(place: Path) -> Finding:
         taken = sync_seconds(place)
     except OSError as error:
         return Finding(
-            "fsync", FAIL, f"cannot write to {place}: {error.strerror}", "Check the disk (dmesg), or pass another folder with --data."
+            "fsync",
+            FAIL,
+            f"cannot write to {place}: {error.strerror}",
+            "Check the disk (dmesg), or pass another folder with --data.",
         )
     median, worst = statistics.median(taken), max(taken)
     said = f"median {_spelled(median)}, maximum {_spelled(worst)}, of {len(taken)}"
     if median > SYNC_SLOW:
         return Finding("fsync", WARN, said, "Each append waits for an fsync: use a local SSD.")
     if median < SYNC_TOO_FAST:
-        step = "No disk is this fast. A RAM disk, or a disk that acknowledges early, loses acknowledged records in a power cut."
+        step = (
+            "No disk is this fast. A RAM disk, or a disk that acknowledges early, loses "
+            "acknowledged records in a power cut."
+        )
         return Finding("fsync", WARN, said, step)
     return Finding("fsync", OK, said)
 

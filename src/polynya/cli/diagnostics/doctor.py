@@ -19,16 +19,33 @@ COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
 @click.command("doctor")
-@click.option("--server", metavar="URL", help=f"The node to check. Default: the current context, else {SERVER_DEFAULT}.")
-@click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the server of this context.")
+@click.option(
+    "--server",
+    metavar="URL",
+    help=f"The node to check. Default: the current context, else {SERVER_DEFAULT}.",
+)
+@click.option(
+    "--context",
+    metavar="NAME",
+    shell_complete=complete_context,
+    help="Use the server of this context.",
+)
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per check: name, status, said, step.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per check: name, status, said, step.",
+)
 @with_hidden_settings
-def doctor_command(server: str | None, context: str | None, file: str | None, as_json: bool, **values: str | None) -> None:
-    """Check this machine, the settings, the data folder, the object store and the server, and suggest a fix for each problem. Accepts the
-    flags of 'polynya serve'.
+def doctor_command(
+    server: str | None, context: str | None, file: str | None, as_json: bool, **values: str | None
+) -> None:
+    """Check this machine, the settings, the data folder, the object store and the server, and
+    suggest a fix for each problem. Accepts the flags of 'polynya serve'.
 
-    It can run before the first start, and beside a running node. Exit code 1 means that a check failed; warnings do not count.
+    It can run before the first start, and beside a running node. Exit code 1 means that a check
+    failed; warnings do not count.
 
     \b
     polynya doctor
@@ -43,12 +60,17 @@ def doctor_command(server: str | None, context: str | None, file: str | None, as
         else:
             _show(finding)
     if not as_json:
-        output.notice(f"{counts[OK]} ok, {output.counted(counts[WARN], 'warning')}, {output.counted(counts[FAIL], 'failure')}")
+        output.notice(
+            f"{counts[OK]} ok, {output.counted(counts[WARN], 'warning')}, "
+            f"{output.counted(counts[FAIL], 'failure')}"
+        )
     if counts[FAIL]:
         raise click.exceptions.Exit(exits.REFUSED)
 
 
-def findings(server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]) -> Iterator[Finding]:
+def findings(
+    server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]
+) -> Iterator[Finding]:
     """Yield the result of every check; `values` are the flags of settings by variable."""
     from polynya.cli.diagnostics import machine
 
@@ -62,7 +84,9 @@ def findings(server: str | None, context: str | None, file: str | None, values: 
     yield from found
 
 
-def _settings(file: str | None, values: Mapping[str, str | None], *, running: bool) -> Iterator[Finding]:
+def _settings(
+    file: str | None, values: Mapping[str, str | None], *, running: bool
+) -> Iterator[Finding]:
     """Check the settings and what they name; invalid settings end the checks."""
     from polynya.cli.diagnostics.data_dir import check_data, check_ports
     from polynya.cli.diagnostics.machine import check_open_files, check_worker
@@ -71,16 +95,25 @@ def _settings(file: str | None, values: Mapping[str, str | None], *, running: bo
     try:
         loaded = loaded_config(file, values)
     except exits.Misused as wrong:
-        yield Finding("settings", FAIL, "; ".join(wrong.message.splitlines()), "'polynya config check' lists the problems; fix them first.")
+        yield Finding(
+            "settings",
+            FAIL,
+            "; ".join(wrong.message.splitlines()),
+            "'polynya config check' lists the problems; fix them first.",
+        )
         return
     changed = sum(origin != "default" for origin in loaded.origins.values())
-    yield Finding("settings", OK, f"{output.counted(changed, 'setting')} of {len(loaded.origins)} changed")
+    yield Finding(
+        "settings", OK, f"{output.counted(changed, 'setting')} of {len(loaded.origins)} changed"
+    )
     for line in loaded.config.unsafe:
         yield Finding("settings", WARN, line, "Not for production: see docs/access.md.")
     yield check_open_files(loaded.config)
     yield from check_worker(loaded.config)
     yield from _caught("data folder", check_data(loaded.config))
-    yield from _caught("port", check_ports(loaded.config, running=running and _holds_ports(loaded.config.listen)))
+    yield from _caught(
+        "port", check_ports(loaded.config, running=running and _holds_ports(loaded.config.listen))
+    )
     yield from _caught("object store", check_store(loaded.config))
 
 
@@ -89,7 +122,12 @@ def _caught(name: str, checks: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from checks
     except (OSError, ValueError) as error:
-        yield Finding(name, FAIL, f"cannot be checked: {error}", "Check the permissions of this user, and the settings.")
+        yield Finding(
+            name,
+            FAIL,
+            f"cannot be checked: {error}",
+            "Check the permissions of this user, and the settings.",
+        )
 
 
 def _server(server: str | None, context: str | None) -> Iterator[Finding]:
@@ -109,14 +147,18 @@ def _holds_ports(listen: str) -> bool:
 
     host, port = split_listen(listen)
     try:
-        with Client(f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}") as client:
+        with Client(
+            f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}"
+        ) as client:
             return bool(client.call("GET", "/v1/node", seconds=2.0).json()["ports"]["http"] == port)
     except (click.ClickException, ValueError, KeyError, TypeError):
         return False
 
 
 def _show(finding: Finding) -> None:
-    status = click.style(f"{finding.status:<5}", fg=COLOURS[finding.status], bold=finding.status != OK)
+    status = click.style(
+        f"{finding.status:<5}", fg=COLOURS[finding.status], bold=finding.status != OK
+    )
     click.echo(f"{status} {finding.name:<15} {finding.said}")
     if finding.step:
         click.echo(f"      {'':<15} → {finding.step}")

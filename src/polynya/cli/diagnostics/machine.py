@@ -21,7 +21,17 @@ from polynya.system.open_files import WANTED, raise_limit, shares
 
 PYTHON_LEAST = (3, 11)
 PYTHON_LATEST = (3, 13)  # latest tested version
-LEAN = ("click", "cramjam", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "pyjwt", "uvloop")
+LEAN = (
+    "click",
+    "cramjam",
+    "cryptography",
+    "google-crc32c",
+    "httpx",
+    "msgspec",
+    "obstore",
+    "pyjwt",
+    "uvloop",
+)
 LAKE = (*PACKAGES, READER)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*([^;]*)")
 _CONDITION = re.compile(r"(>=|<|==)\s*([0-9]+(?:\.[0-9]+)*)")
@@ -30,11 +40,19 @@ _TIME_ERROR = 5  # TIME_ERROR of adjtimex(2): the clock is not synchronised
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
     """Check that this Python is supported and tested."""
-    said = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
+    said = (
+        f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} "
+        f"{platform.machine()}"
+    )
     if version < PYTHON_LEAST:
         return Finding("python", FAIL, said, "Python 3.11 or newer is needed.")
     if version > PYTHON_LATEST:
-        return Finding("python", WARN, said, f"Tested with Python 3.11 to {PYTHON_LATEST[0]}.{PYTHON_LATEST[1]}.")
+        return Finding(
+            "python",
+            WARN,
+            said,
+            f"Tested with Python 3.11 to {PYTHON_LATEST[0]}.{PYTHON_LATEST[1]}.",
+        )
     if platform.python_implementation() != "CPython":
         return Finding("python", WARN, said, "Tested with CPython only.")
     return Finding("python", OK, said)
@@ -66,33 +84,52 @@ def check_worker(config: Config) -> Iterator[Finding]:
     except ConfigError as wrong:
         yield Finding("tables", FAIL, str(wrong), "The server does not start with this setting.")
     else:
-        yield Finding("tables", OK, f"synced every {config.lake.interval:g} s by Spark at {config.lake.master}")
+        yield Finding(
+            "tables",
+            OK,
+            f"synced every {config.lake.interval:g} s by Spark at {config.lake.master}",
+        )
 
 
 def check_open_files(config: Config) -> Finding:
-    """Check how many clients per core the file limit allows; a node raises its soft limit to the hard one."""
+    """Check how many clients per core the file limit allows; a node raises its soft limit to the
+    hard one."""
     limit = raise_limit()
-    step = f"Run 'ulimit -Hn {WANTED}' before 'polynya serve', or set LimitNOFILE={WANTED} in its unit: each connection is an open file."
+    step = (
+        f"Run 'ulimit -Hn {WANTED}' before 'polynya serve', or set LimitNOFILE={WANTED} in its "
+        "unit: each connection is an open file."
+    )
     try:
-        clients = shares(limit, cores=config.cores or cores_default(), nodes=len(config.cluster.nodes)).base
+        clients = shares(
+            limit, cores=config.cores or cores_default(), nodes=len(config.cluster.nodes)
+        ).base
     except ConfigError as error:
         return Finding("open files", FAIL, str(error), step)
     said = f"{limit} per core: {clients} clients"
-    return Finding("open files", OK, said) if clients == CONNECTIONS_PER_CORE_MAX else Finding("open files", WARN, said, step)
+    return (
+        Finding("open files", OK, said)
+        if clients == CONNECTIONS_PER_CORE_MAX
+        else Finding("open files", WARN, said, step)
+    )
 
 
 def check_clock() -> Finding:
     """Check that the kernel reports a synchronised clock; Linux only."""
     if sys.platform != "linux":
         return Finding("clock", OK, "not checked: this system does not report it")
-    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))  # struct timex, modes 0: read only
+    # struct timex, modes 0: read only
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))
     if state == _TIME_ERROR:
         step = "Run chrony or systemd-timesyncd: TTLs, expiry and record times follow the clock."
         return Finding("clock", WARN, "not synchronised", step)
-    return Finding("clock", OK, "synchronised" if state >= 0 else "not checked: this system does not report it")
+    return Finding(
+        "clock", OK, "synchronised" if state >= 0 else "not checked: this system does not report it"
+    )
 
 
-def _packages(name: str, packages: tuple[str, ...], wanted: dict[str, str], status: str, step: str) -> Finding:
+def _packages(
+    name: str, packages: tuple[str, ...], wanted: dict[str, str], status: str, step: str
+) -> Finding:
     found, wrong = [], []
     for package in packages:
         try:
@@ -103,24 +140,34 @@ def _packages(name: str, packages: tuple[str, ...], wanted: dict[str, str], stat
         found.append(f"{package} {version}")
         if not satisfies(version, wanted.get(package, "")):
             wrong.append(f"{package} {version} does not satisfy {wanted[package]}")
-    return Finding(name, status, "; ".join(wrong), step) if wrong else Finding(name, OK, ", ".join(found))
+    return (
+        Finding(name, status, "; ".join(wrong), step)
+        if wrong
+        else Finding(name, OK, ", ".join(found))
+    )
 
 
 def satisfies(version: str, conditions: str) -> bool:
-    """Return True if a version meets conditions such as `>=2.2,<3` or `==1.6.*`; unknown conditions are ignored."""
+    """Return True if a version meets conditions such as `>=2.2,<3` or `==1.6.*`; unknown conditions
+    are ignored."""
     for condition in conditions.split(","):
         match = _CONDITION.match(condition.strip())
         if match is None:
             continue
         bound = _parts(match[2])
         have = _parts(version)
-        if (match[1] == ">=" and have < bound) or (match[1] == "<" and have >= bound) or (match[1] == "==" and have[: len(bound)] != bound):
+        if (
+            (match[1] == ">=" and have < bound)
+            or (match[1] == "<" and have >= bound)
+            or (match[1] == "==" and have[: len(bound)] != bound)
+        ):
             return False
     return True
 
 
 def _wanted() -> dict[str, str]:
-    """Return package -> conditions from this distribution's metadata; empty when run from source."""
+    """Return package -> conditions from this distribution's metadata; empty when run from
+    source."""
     try:
         lines = importlib.metadata.requires("polynya") or []
     except importlib.metadata.PackageNotFoundError:

@@ -20,7 +20,8 @@ ANSWER_SECONDS = 10.0
 
 
 def check_server(client: Client) -> Iterator[Finding]:
-    """Check the server. A missing server at the default address is only a warning: none may have been started."""
+    """Check the server. A missing server at the default address is only a warning: none may have
+    been started."""
     began = time.monotonic()
     try:
         node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
@@ -31,10 +32,18 @@ def check_server(client: Client) -> Iterator[Finding]:
         yield Finding("server", status, failure.message, failure.hint)
         return
     except (ValueError, KeyError, TypeError):
-        yield Finding("server", FAIL, f"{client.server} is not a Polynya node", "Pass the node with --server, POLYNYA_SERVER or --context.")
+        yield Finding(
+            "server",
+            FAIL,
+            f"{client.server} is not a Polynya node",
+            "Pass the node with --server, POLYNYA_SERVER or --context.",
+        )
         return
     taken = time.monotonic() - began
-    said = f"{client.server} ({client.origin}) responded in {taken * 1000:.0f} ms: {output.counted(told.get('cores', 1), 'core')}"
+    said = (
+        f"{client.server} ({client.origin}) responded in {taken * 1000:.0f} ms: "
+        f"{output.counted(told.get('cores', 1), 'core')}"
+    )
     yield Finding(
         "server",
         OK if taken < SLOW_SECONDS else WARN,
@@ -51,7 +60,12 @@ def check_server(client: Client) -> Iterator[Finding]:
 def _version(version: str) -> Finding:
     if version == __version__:
         return Finding("versions", OK, f"{version}, both")
-    return Finding("versions", WARN, f"the server is {version}, this command is {__version__}", "Upgrade the older one.")
+    return Finding(
+        "versions",
+        WARN,
+        f"the server is {version}, this command is {__version__}",
+        "Upgrade the older one.",
+    )
 
 
 def _health(client: Client) -> Iterator[Finding]:
@@ -59,13 +73,20 @@ def _health(client: Client) -> Iterator[Finding]:
         answer = client.send("GET", "/health")
         told = answer.json()
         failed = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told["failed"]]
-        warned = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told.get("warnings", ())]
+        warned = [
+            f"core {row['core']} {row['check']}: {row['reason']}"
+            for row in told.get("warnings", ())
+        ]
         unsafe = list(told["unsafe"])
     except (httpx.TransportError, ValueError, KeyError, TypeError):
         yield Finding("health", FAIL, "the server reported no reason", "Read its log.")
         return
     step = "Read its log and /readyz?verbose."
-    yield Finding("health", FAIL, "; ".join(failed), step) if failed else Finding("health", OK, "all checks pass")
+    yield (
+        Finding("health", FAIL, "; ".join(failed), step)
+        if failed
+        else Finding("health", OK, "all checks pass")
+    )
     for line in warned:
         yield Finding("health", WARN, line, step)
     for line in unsafe:
@@ -73,11 +94,16 @@ def _health(client: Client) -> Iterator[Finding]:
 
 
 def _cluster(client: Client) -> Iterator[Finding]:
-    """Report the cluster's problems. A node that is down is a warning: the other nodes keep serving."""
+    """Report the cluster's problems. A node that is down is a warning: the other nodes keep
+    serving."""
     try:
         told = client.send("GET", "/v1/cluster/health").json()
         if "nodes" not in told:  # details require a token
-            yield Finding("cluster", OK, "healthy") if told["healthy"] else Finding("cluster", WARN, UNTOLD)
+            yield (
+                Finding("cluster", OK, "healthy")
+                if told["healthy"]
+                else Finding("cluster", WARN, UNTOLD)
+            )
             return
         problems, notes, nodes = list(told["problems"]), list(told["notes"]), int(told["nodes"])
     except (httpx.TransportError, exits.Ended, ValueError, KeyError, TypeError):
@@ -86,7 +112,12 @@ def _cluster(client: Client) -> Iterator[Finding]:
     if not problems and not notes:
         yield Finding("cluster", OK, f"{output.counted(nodes, 'node')}, healthy")
     for line in (*problems, *notes):
-        yield Finding("cluster", WARN, line, "Run 'polynya cluster status', and read the logs of the nodes that it names.")
+        yield Finding(
+            "cluster",
+            WARN,
+            line,
+            "Run 'polynya cluster status', and read the logs of the nodes that it names.",
+        )
 
 
 def _clock(answer: httpx.Response) -> Iterator[Finding]:

@@ -13,19 +13,37 @@ import msgspec
 from polynya.base.errors import PolynyaError
 from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.config.model import Config
-from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, prove_conditional_writes
+from polynya.objectstore import (
+    NotFound,
+    ObjectStore,
+    StoreSettings,
+    open_store,
+    prove_conditional_writes,
+)
 from polynya.objectstore.root import MARKER_KEY
 
 SECONDS = 30.0
-_S3_STEP = "Check cold.s3_bucket, cold.s3_endpoint, the credentials and their permissions (get, put, delete, list)."
+_S3_STEP = (
+    "Check cold.s3_bucket, cold.s3_endpoint, the credentials and their permissions (get, put, "
+    "delete, list)."
+)
 
 
 def check_store(config: Config) -> Iterator[Finding]:
     """Check conditional writes, ranges, listing and deletion, and the owner of the root."""
     backend = config.cold.backend
     if backend in ("none", "memory"):
-        said = "no object store: all data stays in the journal" if backend == "none" else "in memory: lost on exit"
-        yield Finding("object store", WARN, f"{backend}: {said}", 'cold.backend = "local" or "s3" stores flushed data permanently.')
+        said = (
+            "no object store: all data stays in the journal"
+            if backend == "none"
+            else "in memory: lost on exit"
+        )
+        yield Finding(
+            "object store",
+            WARN,
+            f"{backend}: {said}",
+            'cold.backend = "local" or "s3" stores flushed data permanently.',
+        )
         return
     yield from asyncio.run(_checked(config))
 
@@ -39,7 +57,14 @@ async def _checked(config: Config) -> list[Finding]:
     except TimeoutError:
         return [Finding("object store", FAIL, f"no response within {SECONDS:g} s", _S3_STEP)]
     except (PolynyaError, ValueError, OSError) as error:
-        return [Finding("object store", FAIL, str(error), _S3_STEP if config.cold.backend == "s3" else "Check the folder and its disk.")]
+        return [
+            Finding(
+                "object store",
+                FAIL,
+                str(error),
+                _S3_STEP if config.cold.backend == "s3" else "Check the folder and its disk.",
+            )
+        ]
 
 
 async def _local(config: Config) -> Finding:
@@ -56,7 +81,11 @@ async def _remote(config: Config) -> list[Finding]:
     cold = config.cold
     where = f"s3://{cold.s3_bucket}/{cold.root.strip('/')}".rstrip("/")
     marker = await _proven(config.store)
-    found = [Finding("object store", OK, f"{where}: conditional writes, ranges, listing and deletion work")]
+    found = [
+        Finding(
+            "object store", OK, f"{where}: conditional writes, ranges, listing and deletion work"
+        )
+    ]
     found.append(_owner(config, marker))
     return found
 
@@ -89,7 +118,9 @@ def _owner(config: Config, marker: bytes | None) -> Finding:
     try:
         owner = str(json.loads(marker)["cluster_id"])
     except (ValueError, KeyError, TypeError):
-        return Finding("object root", FAIL, f"its {MARKER_KEY} is invalid", "Choose another cold.root.")
+        return Finding(
+            "object root", FAIL, f"its {MARKER_KEY} is invalid", "Choose another cold.root."
+        )
     mine = _cluster(config)
     if mine == owner:
         return Finding("object root", OK, "owned by this node")
@@ -97,7 +128,8 @@ def _owner(config: Config, marker: bytes | None) -> Finding:
     return Finding(
         "object root",
         FAIL,
-        f"it belongs to the cluster {owner}" + (f", and this node to {mine}" if mine else ", and the data folder is new"),
+        f"it belongs to the cluster {owner}"
+        + (f", and this node to {mine}" if mine else ", and the data folder is new"),
         step,
     )
 
@@ -105,6 +137,8 @@ def _owner(config: Config, marker: bytes | None) -> Finding:
 def _cluster(config: Config) -> str:
     """Return the cluster id in the data folder, or ""."""
     try:
-        return str(msgspec.json.decode((Path(config.data) / "node.json").read_bytes())["cluster_id"])
+        return str(
+            msgspec.json.decode((Path(config.data) / "node.json").read_bytes())["cluster_id"]
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from polynya.base.errors import ConfigError
-from polynya.cli.node.setting_flags import config_option, inspected_config, loaded_config, with_hidden_settings
+from polynya.cli.node.setting_flags import (
+    config_option,
+    inspected_config,
+    loaded_config,
+    with_hidden_settings,
+)
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.output import as_json
@@ -24,12 +29,18 @@ def config_command() -> None:
 
 
 @config_command.command("show")
-@click.option("--origin", is_flag=True, help="Also print the source of each value: default, FILE:LINE, a variable or a flag.")
+@click.option(
+    "--origin",
+    is_flag=True,
+    help="Also print the source of each value: default, FILE:LINE, a variable or a flag.",
+)
 @click.option("--changed", is_flag=True, help="Only settings that differ from their defaults.")
 @config_option
 @as_json
 @with_hidden_settings
-def config_show_command(origin: bool, changed: bool, file: str | None, as_json: bool, **values: str | None) -> None:
+def config_show_command(
+    origin: bool, changed: bool, file: str | None, as_json: bool, **values: str | None
+) -> None:
     """Print every setting with its value; secrets are masked. Accepts the flags of 'polynya serve'.
 
     \b
@@ -40,7 +51,12 @@ def config_show_command(origin: bool, changed: bool, file: str | None, as_json: 
 
     rows = [row for row in show(loaded_config(file, values)) if row[2] != "default" or not changed]
     if as_json:
-        output.json_line({key: {"value": value, "origin": where} if origin else value for key, value, where in rows})
+        output.json_line(
+            {
+                key: {"value": value, "origin": where} if origin else value
+                for key, value, where in rows
+            }
+        )
     elif rows:
         heads = ("setting", "value", "from")
         output.table(heads if origin else heads[:2], rows if origin else [row[:2] for row in rows])
@@ -53,8 +69,8 @@ def config_show_command(origin: bool, changed: bool, file: str | None, as_json: 
 @as_json
 @with_hidden_settings
 def config_check_command(file: str | None, as_json: bool, **values: str | None) -> None:
-    """Check the settings and their certificates without starting a node, and list all problems with their places. Exits with 2 if any is
-    found.
+    """Check the settings and their certificates without starting a node, and list all problems with
+    their places. Exits with 2 if any is found.
 
     'polynya doctor' checks the rest: free ports and write access to the bucket.
 
@@ -69,14 +85,19 @@ def config_check_command(file: str | None, as_json: bool, **values: str | None) 
         raise click.exceptions.Exit(exits.USAGE)
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems)
-        raise exits.Misused(f"{output.counted(len(problems), 'problem')} with the settings:\n{shown}")
+        raise exits.Misused(
+            f"{output.counted(len(problems), 'problem')} with the settings:\n{shown}"
+        )
     if as_json:
         output.json_line({"problems": [], "unsafe": loaded.config.unsafe})
         return
     for line in loaded.config.unsafe:
         output.notice(f"unsafe: {line}")
     changed = sum(origin != "default" for origin in loaded.origins.values())
-    output.notice(f"the settings are valid ({output.counted(changed, 'setting')} of {len(loaded.origins)} changed)")
+    output.notice(
+        f"the settings are valid ({output.counted(changed, 'setting')} of {len(loaded.origins)} "
+        "changed)"
+    )
 
 
 def _certificate_problems(config: Config, known: list[str]) -> list[str]:
@@ -86,7 +107,9 @@ def _certificate_problems(config: Config, known: list[str]) -> list[str]:
 
     looks: dict[str, Callable[[], object]] = {
         r"tls\.(?:cert|key|self)": lambda: None if config.tls.self else prepare(config),
-        r"cluster\.(?:ca|cert|key)": lambda: peer_tls_of(config.cluster, dates=True) if config.cluster.node else None,
+        r"cluster\.(?:ca|cert|key)": lambda: (
+            peer_tls_of(config.cluster, dates=True) if config.cluster.node else None
+        ),
     }
     problems = []
     for settings, look in looks.items():

@@ -11,13 +11,15 @@ from polynya.cli.terminal import output
 @click.command("serve")
 @with_settings
 @config_option
-@click.option("--show-config", is_flag=True, help="Print every setting with its value and source, and exit.")
+@click.option(
+    "--show-config", is_flag=True, help="Print every setting with its value and source, and exit."
+)
 @click.option("--json", "as_json", is_flag=True, help="With --show-config: print JSON.")
 def serve_command(file: str | None, show_config: bool, as_json: bool, **values: str | None) -> None:
     """Start a node and serve until SIGTERM or Ctrl-C.
 
-    Acknowledged data is on disk, however the node ends. Only common settings are listed below: each setting has a flag, a variable and a
-    key in the file, and --show-config prints them all.
+    Acknowledged data is on disk, however the node ends. Only common settings are listed below: each
+    setting has a flag, a variable and a key in the file, and --show-config prints them all.
 
     \b
     polynya serve
@@ -30,7 +32,9 @@ def serve_command(file: str | None, show_config: bool, as_json: bool, **values: 
 
         rows = show(loaded)
         if as_json:
-            output.json_line({key: {"value": value, "origin": origin} for key, value, origin in rows})
+            output.json_line(
+                {key: {"value": value, "origin": origin} for key, value, origin in rows}
+            )
         else:
             output.table(("setting", "value", "from"), rows)
         return

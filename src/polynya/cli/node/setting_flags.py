@@ -14,9 +14,22 @@ from polynya.config.model import Loaded, inspect, load
 from polynya.config.settings import SETTINGS, Setting, parse_seconds, parse_switch
 
 # The settings that --help shows; docs/configuration.md has all of them, and every one has a flag.
-SHOWN = ("listen", "data", "cores", "long_poll_timeout", "lake.interval", "cold.backend", "unsafe_no_auth")
+SHOWN = (
+    "listen",
+    "data",
+    "cores",
+    "long_poll_timeout",
+    "lake.interval",
+    "cold.backend",
+    "unsafe_no_auth",
+)
 
-config_option = click.option("--config", "file", metavar="FILE", help="A TOML file of settings. Default: ./polynya.toml if it exists.")
+config_option = click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    help="A TOML file of settings. Default: ./polynya.toml if it exists.",
+)
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,8 +37,19 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     for setting in reversed(SETTINGS):
         if setting.flag is not None:
             hidden = setting.key not in SHOWN
-            kind: dict[str, Any] = {"is_flag": True, "flag_value": "true"} if setting.parse is parse_switch else {"metavar": "VALUE"}
-            command = click.option(setting.flag, _variable(setting), default=None, help=_help(setting), hidden=hidden, **kind)(command)
+            kind: dict[str, Any] = (
+                {"is_flag": True, "flag_value": "true"}
+                if setting.parse is parse_switch
+                else {"metavar": "VALUE"}
+            )
+            command = click.option(
+                setting.flag,
+                _variable(setting),
+                default=None,
+                help=_help(setting),
+                hidden=hidden,
+                **kind,
+            )(command)
     return command
 
 
@@ -37,8 +61,11 @@ def with_hidden_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def loaded_config(file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> Loaded:
-    """Return the configuration; `values` are the flags by variable. Raises `exits.Misused` listing every problem."""
+def loaded_config(
+    file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> Loaded:
+    """Return the configuration; `values` are the flags by variable. Raises `exits.Misused` listing
+    every problem."""
     try:
         return load(_flags(values), environ=environ, path=file)
     except ConfigError as error:
@@ -53,7 +80,11 @@ def inspected_config(
 
 
 def _flags(values: Mapping[str, str | None]) -> dict[str, str]:
-    return {setting.flag: text for setting in SETTINGS if setting.flag and (text := values[_variable(setting)]) is not None}
+    return {
+        setting.flag: text
+        for setting in SETTINGS
+        if setting.flag and (text := values[_variable(setting)]) is not None
+    }
 
 
 def _variable(setting: Setting) -> str:

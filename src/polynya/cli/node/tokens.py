@@ -1,4 +1,5 @@
-"""`polynya token`: create, list and revoke access tokens, in a node's data folder or over its admin port."""
+"""`polynya token`: create, list and revoke access tokens, in a node's data folder or over its admin
+port."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ from polynya.cli.terminal.values import SECONDS
 
 _PATH = "/v1/admin/tokens"
 _JWTS = "/v1/admin/jwts"
-_LIMITS = {"requests": "requests_per_second", "bytes": "bytes_per_second", "streams": "streams", "connections": "connections"}
+_LIMITS = {
+    "requests": "requests_per_second",
+    "bytes": "bytes_per_second",
+    "streams": "streams",
+    "connections": "connections",
+}
 
 
 class Tokens(Protocol):
@@ -51,17 +57,42 @@ class Tokens(Protocol):
 def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that locate a node's tokens, and pass a `Tokens` as first argument."""
 
-    @click.option("--data", metavar="FOLDER", help="The node's data folder. Default: the one in its settings.")
+    @click.option(
+        "--data", metavar="FOLDER", help="The node's data folder. Default: the one in its settings."
+    )
     @config_option
-    @click.option("--server", metavar="URL", help="Use the API of this node, with an admin token, instead of writing to its data folder.")
-    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the API of the node of this context.")
+    @click.option(
+        "--server",
+        metavar="URL",
+        help="Use the API of this node, with an admin token, instead of writing to its data folder.",
+    )
+    @click.option(
+        "--context",
+        metavar="NAME",
+        shell_complete=complete_context,
+        help="Use the API of the node of this context.",
+    )
     @wraps(command)
-    def with_tokens(*args: Any, data: str | None, file: str | None, server: str | None, context: str | None, **options: Any) -> Any:
+    def with_tokens(
+        *args: Any,
+        data: str | None,
+        file: str | None,
+        server: str | None,
+        context: str | None,
+        **options: Any,
+    ) -> Any:
         if (server or context) and (data or file):
-            raise click.UsageError("--server and --context use a node's API; --data and --config use its folder. Pass one of them.")
+            raise click.UsageError(
+                "--server and --context use a node's API; --data and --config use its folder. "
+                "Pass one of them."
+            )
         if not (server or context):
             return command(_Folder(_data_folder(data, file)), *args, **options)
-        with Client.of(find_target(server, context, os.environ)) as client, client.understood(), client.admin() as admin:
+        with (
+            Client.of(find_target(server, context, os.environ)) as client,
+            client.understood(),
+            client.admin() as admin,
+        ):
             return command(_Node(admin), *args, **options)
 
     return with_tokens
@@ -71,26 +102,71 @@ def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def token_command() -> None:
     """Create, list and revoke access tokens.
 
-    Without --server the command writes to the node's data folder, and a running node loads the change within a quarter of a second. With
-    --server it uses the admin port. Access control is on when the node listens beyond loopback, or with auth.required.
+    Without --server the command writes to the node's data folder, and a running node loads the
+    change within a quarter of a second. With --server it uses the admin port. Access control is on
+    when the node listens beyond loopback, or with auth.required.
     """
 
 
 @token_command.command("create")
 @click.argument("name")
-@click.option("--allow", "scopes", metavar="SCOPE", multiple=True, required=True, help="VERB[,VERB][:PREFIX]. Repeatable.")
-@click.option("--expires", metavar="DURATION", type=SECONDS, help="The lifetime of the token: 12h, 30d.  [default: never]")
-@click.option("--requests", metavar="N", type=click.FloatRange(0), default=0, help="Limit of requests per second.")
-@click.option("--bytes", metavar="N", type=click.IntRange(0), default=0, help="Limit of body bytes per second, in both directions.")
-@click.option("--streams", metavar="N", type=click.IntRange(0), default=0, help="Refuse creates when its prefixes have this many streams.")
-@click.option("--connections", metavar="N", type=click.IntRange(0), default=0, help="Limit of open connections.")
+@click.option(
+    "--allow",
+    "scopes",
+    metavar="SCOPE",
+    multiple=True,
+    required=True,
+    help="VERB[,VERB][:PREFIX]. Repeatable.",
+)
+@click.option(
+    "--expires",
+    metavar="DURATION",
+    type=SECONDS,
+    help="The lifetime of the token: 12h, 30d.  [default: never]",
+)
+@click.option(
+    "--requests",
+    metavar="N",
+    type=click.FloatRange(0),
+    default=0,
+    help="Limit of requests per second.",
+)
+@click.option(
+    "--bytes",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    help="Limit of body bytes per second, in both directions.",
+)
+@click.option(
+    "--streams",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    help="Refuse creates when its prefixes have this many streams.",
+)
+@click.option(
+    "--connections",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    help="Limit of open connections.",
+)
 @as_json
 @tokens_option
-def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], expires: float | None, as_json: bool, **limits: float) -> None:
+def token_create_command(
+    tokens: Tokens,
+    name: str,
+    scopes: tuple[str, ...],
+    expires: float | None,
+    as_json: bool,
+    **limits: float,
+) -> None:
     """Create a token and print it once: only its hash is stored.
 
-    Verbs are read, append, create, delete, subscribe, table, metrics and admin; 'all' is those that can be limited to a prefix. The
-    prefix 'orders/' is the bucket, 'orders' is every name in the default bucket that starts so; without a prefix it is all streams.
+    Verbs are read, append, create, delete, subscribe, table, metrics and admin; 'all' is those that
+    can be limited to a prefix. The prefix 'orders/' is the bucket, 'orders' is every name in the
+    default bucket that starts so; without a prefix it is all streams.
 
     \b
     polynya token create shop --allow read,append:orders/ --expires 30d
@@ -108,12 +184,21 @@ def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], exp
         output.json_line(token)
         return
     click.echo(token["secret"])
-    until = f"until {_moment(token['expires_ms'])}" if token["expires_ms"] else "until it is revoked"
-    output.notice(f"token {token['id']} ({name}) is valid {until}; save it now, it is not shown again")
+    until = (
+        f"until {_moment(token['expires_ms'])}" if token["expires_ms"] else "until it is revoked"
+    )
+    output.notice(
+        f"token {token['id']} ({name}) is valid {until}; save it now, it is not shown again"
+    )
 
 
 @token_command.command("ls")
-@click.option("--all", "everything", is_flag=True, help="Include tokens that were revoked or expired in the last 30 days.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Include tokens that were revoked or expired in the last 30 days.",
+)
 @click.option("--jwts", is_flag=True, help="List revoked JWTs instead.")
 @as_json
 @tokens_option
@@ -135,7 +220,14 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
     if not found:
         output.notice("no tokens yet: 'polynya token create NAME --allow read' creates one")
     rows = [
-        (token["id"], token["name"], token["state"], " ".join(token["scopes"]), _moment(token["created_ms"]), _moment(token["expires_ms"]))
+        (
+            token["id"],
+            token["name"],
+            token["state"],
+            " ".join(token["scopes"]),
+            _moment(token["created_ms"]),
+            _moment(token["expires_ms"]),
+        )
         for token in sorted(found, key=lambda token: str(token["name"]))
     ]
     output.table(("id", "name", "state", "allowed", "created", "expires"), rows)
@@ -144,15 +236,29 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
 @token_command.command("revoke")
 @click.argument("token", required=False)
 @click.option("--jti", metavar="ID", help="Revoke the JWT with this id instead.")
-@click.option("--sub", metavar="SUBJECT", help="Revoke all JWTs issued to this subject so far instead.")
-@click.option("--keep", metavar="DURATION", type=SECONDS, help="Keep JWTs revoked this long; must exceed their lifetime.  [default: 30d]")
+@click.option(
+    "--sub", metavar="SUBJECT", help="Revoke all JWTs issued to this subject so far instead."
+)
+@click.option(
+    "--keep",
+    metavar="DURATION",
+    type=SECONDS,
+    help="Keep JWTs revoked this long; must exceed their lifetime.  [default: 30d]",
+)
 @as_json
 @tokens_option
-def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub: str | None, keep: float | None, as_json: bool) -> None:
+def token_revoke_command(
+    tokens: Tokens,
+    token: str | None,
+    jti: str | None,
+    sub: str | None,
+    keep: float | None,
+    as_json: bool,
+) -> None:
     """Revoke a token by its id or name, or JWTs.
 
-    Requests are refused within a quarter of a second, and open streams with the token are cut off. A subject whose JWTs are revoked may
-    return with a newer one from the issuer.
+    Requests are refused within a quarter of a second, and open streams with the token are cut off.
+    A subject whose JWTs are revoked may return with a newer one from the issuer.
 
     \b
     polynya token revoke shop
@@ -163,7 +269,9 @@ def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub
         raise click.UsageError("pass one of: a TOKEN (id or name), --jti or --sub")
     if token is None:
         wanted = {"jti": jti, "sub": sub, "expires_in_seconds": keep}
-        entry = tokens.revoke_jwts({key: value for key, value in wanted.items() if value is not None})
+        entry = tokens.revoke_jwts(
+            {key: value for key, value in wanted.items() if value is not None}
+        )
         what = f"the JWT {jti}" if jti is not None else f"every JWT issued to {sub} so far"
         _told(entry, f"{what} is revoked until {_moment(entry['expires_ms'])}", as_json=as_json)
         return
@@ -185,7 +293,12 @@ def _show_jwts(found: list[dict[str, Any]], *, as_json: bool) -> None:
         output.json_line(found)
         return
     rows = [
-        ("jti" if "jti" in entry else "sub", entry.get("jti") or entry["sub"], _moment(entry["revoked_ms"]), _moment(entry["expires_ms"]))
+        (
+            "jti" if "jti" in entry else "sub",
+            entry.get("jti") or entry["sub"],
+            _moment(entry["revoked_ms"]),
+            _moment(entry["expires_ms"]),
+        )
         for entry in found
     ]
     output.table(("claim", "value", "revoked", "until"), rows)
@@ -208,7 +321,9 @@ class _Folder:
         from polynya.front.http.api.tokens import shown
 
         with self._noted("token.create", str(wanted["name"])):
-            record, text = self._tokens.add(msgspec.convert(wanted, Wanted), int(time.time() * 1000))
+            record, text = self._tokens.add(
+                msgspec.convert(wanted, Wanted), int(time.time() * 1000)
+            )
         return {**shown(record), "secret": text}
 
     def all(self) -> list[dict[str, Any]]:
@@ -229,7 +344,9 @@ class _Folder:
         from polynya.access.revocations import UnwantedJwt
 
         with self._noted("jwt.revoke", str(unwanted.get("jti") or unwanted.get("sub"))):
-            entry = self._tokens.revoke_jwt(msgspec.convert(unwanted, UnwantedJwt), int(time.time() * 1000))
+            entry = self._tokens.revoke_jwt(
+                msgspec.convert(unwanted, UnwantedJwt), int(time.time() * 1000)
+            )
         found: dict[str, Any] = msgspec.to_builtins(entry)
         return found
 
@@ -252,7 +369,9 @@ class _Folder:
                 outcome = "ok"
         finally:
             with contextlib.suppress(OSError):
-                self._audit.write(act(act_name, target, f"{getpass.getuser()} on this machine", outcome=outcome))
+                self._audit.write(
+                    act(act_name, target, f"{getpass.getuser()} on this machine", outcome=outcome)
+                )
 
 
 class _Node:
@@ -278,16 +397,21 @@ class _Node:
         found: list[dict[str, Any]] = self._admin.call("GET", _JWTS).json()["revoked"]
         return found
 
-    def _told(self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _told(
+        self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         import msgspec
 
         content = None if body is None else msgspec.json.encode(body)
-        found: dict[str, Any] = self._admin.call(method, path, headers={"content-type": JSON_TYPE}, content=content).json()[key]
+        found: dict[str, Any] = self._admin.call(
+            method, path, headers={"content-type": JSON_TYPE}, content=content
+        ).json()[key]
         return found
 
 
 def _data_folder(data: str | None, file: str | None) -> Path:
-    """Return the data folder. Raises `exits.Misused` if it is not a node's, unless `--data` names it."""
+    """Return the data folder. Raises `exits.Misused` if it is not a node's, unless `--data` names
+    it."""
     if data:
         return Path(data).expanduser().absolute()
     from polynya.config.model import load
@@ -312,10 +436,14 @@ def _explained() -> Iterator[None]:
     except BadScope as bad:
         raise exits.Misused(str(bad)) from None
     except NoToken as none:
-        raise exits.Refused(str(none), code="TOKEN_NOT_FOUND", hint="'polynya token ls' lists them.") from None
+        raise exits.Refused(
+            str(none), code="TOKEN_NOT_FOUND", hint="'polynya token ls' lists them."
+        ) from None
     except ConfigError as error:
         raise exits.Refused(str(error)) from None
 
 
 def _moment(ms: int | None) -> str:
-    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return (
+        "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    )

@@ -1,4 +1,5 @@
-"""The commands' HTTP client: one connection pool, and errors converted to messages with a next step."""
+"""The commands' HTTP client: one connection pool, and errors converted to messages with a next
+step."""
 
 from __future__ import annotations
 
@@ -28,22 +29,40 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # an append waits for fsync, a read may wait for the object store
-_ELSEWHERE = "Check the address: --server, POLYNYA_SERVER or --context set it. 'polynya doctor' finds the cause."
+_ELSEWHERE = (
+    "Check the address: --server, POLYNYA_SERVER or --context set it. 'polynya doctor' finds the "
+    "cause."
+)
 NAMES_LOOKED_AT = 1000  # names to search for a suggestion
 
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--server`, `--context` and `--token` to a command, and pass a `Client` as first argument."""
+    """Add `--server`, `--context` and `--token` to a command, and pass a `Client` as first
+    argument."""
 
     @click.option(
         "--server",
         metavar="URL",
-        help=f"The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current context, else {SERVER_DEFAULT}.",
+        help=(
+            "The URL of a node, or of several nodes of a cluster: A,B,C. Default: the current "
+            f"context, else {SERVER_DEFAULT}."
+        ),
     )
-    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="Use the server of this context.")
-    @click.option("--token", metavar="TOKEN", help="The access token. Other users can see command lines, so prefer POLYNYA_TOKEN.")
+    @click.option(
+        "--context",
+        metavar="NAME",
+        shell_complete=complete_context,
+        help="Use the server of this context.",
+    )
+    @click.option(
+        "--token",
+        metavar="TOKEN",
+        help="The access token. Other users can see command lines, so prefer POLYNYA_TOKEN.",
+    )
     @wraps(command)
-    def with_client(*args: Any, server: str | None, context: str | None, token: str | None, **options: Any) -> Any:
+    def with_client(
+        *args: Any, server: str | None, context: str | None, token: str | None, **options: Any
+    ) -> Any:
         import httpx
 
         with Client.of(find_target(server, context, os.environ, token=token or "")) as client:
@@ -60,7 +79,10 @@ def never_sent(error: httpx.TransportError) -> bool:
     """Return True if nothing reached the server, so that nothing can have been applied."""
     import httpx
 
-    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol)
+    return isinstance(
+        error,
+        httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol,
+    )
 
 
 def stream_path(name: str) -> str:
@@ -76,9 +98,18 @@ def is_json(content_type: str) -> bool:
 
 
 class Client:
-    """A client of one server, or of the nodes of a cluster. Calls block; failures are `exits.Ended`."""
+    """A client of one server, or of the nodes of a cluster. Calls block; failures are
+    `exits.Ended`."""
 
-    def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server", quiet: bool = False) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        token: str = "",
+        ca_file: str = "",
+        origin: str = "--server",
+        quiet: bool = False,
+    ) -> None:
         """`quiet`: skip the warning about unencrypted tokens."""
         from polynya.client.routing import NodeRouter
 
@@ -89,12 +120,16 @@ class Client:
         self.origin = origin
         for url in self.router.servers if token and not quiet else ():
             if not is_loopback(url) and url.startswith("http://"):
-                output.notice(f"the token is sent to {url} unencrypted: anyone on the network path can read and use it")
+                output.notice(
+                    f"the token is sent to {url} unencrypted: anyone on the network path can read "
+                    "and use it"
+                )
         self._http = self.connections()
         self._wire: Wire | None = None
 
     def connections(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
-        """Return a connection pool with this client's token and trust; relative URLs are the server's."""
+        """Return a connection pool with this client's token and trust; relative URLs are the
+        server's."""
         import httpx
 
         try:
@@ -108,7 +143,9 @@ class Client:
             verify=self.verify,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
             # A proxy cannot reach this machine's loopback.
-            trust_env=not (all(map(is_loopback, self.router.servers)) or os.environ.get("NO_PROXY") == "*"),
+            trust_env=not (
+                all(map(is_loopback, self.router.servers)) or os.environ.get("NO_PROXY") == "*"
+            ),
         )
 
     def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
@@ -134,16 +171,27 @@ class Client:
 
     def another(self) -> Client:
         """Return a client of the same servers with its own connections, one per thread."""
-        return Client(",".join(self.router.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
+        return Client(
+            ",".join(self.router.servers),
+            ca_file=self.ca_file,
+            origin=self.origin,
+            token=self.token,
+            quiet=True,
+        )
 
     def admin(self) -> Client:
-        """Return a client of the node's admin port: on the same host, or on this machine if the port is local only. Raises `exits.Ended`."""
+        """Return a client of the node's admin port: on the same host, or on this machine if the
+        port is local only. Raises `exits.Ended`."""
         from polynya.lakehouse.admin_port import far_refusal, near_admin
         from polynya.wire.hosts import is_this_machine
 
         answer = self.call("GET", "/v1/node")
         told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
-        admin = str(url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"]))
+        admin = str(
+            url.copy_with(
+                scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"]
+            )
+        )
         if told.get("admin_near") and not is_this_machine(url.host):
             admin = near_admin(told["ports"]["admin"], told.get("start", ""))
             if not admin:
@@ -152,20 +200,25 @@ class Client:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Convert malformed responses to an error, if the server is not a Polynya node. Raises `exits.Ended`."""
+        """Convert malformed responses to an error, if the server is not a Polynya node. Raises
+        `exits.Ended`."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError):
             if self.is_node():
                 raise
-            raise exits.Refused(f"the server at {self.server} is not a Polynya node", hint=_ELSEWHERE) from None
+            raise exits.Refused(
+                f"the server at {self.server} is not a Polynya node", hint=_ELSEWHERE
+            ) from None
 
     def is_node(self) -> bool:
         """Return True if a Polynya node responds there."""
         import httpx
 
         try:
-            told = self._http.request("GET", f"{self.server}/v1/node", timeout=CONNECT_SECONDS).json()
+            told = self._http.request(
+                "GET", f"{self.server}/v1/node", timeout=CONNECT_SECONDS
+            ).json()
         except (httpx.HTTPError, ValueError):
             return False
         return isinstance(told, dict) and {"version", "history", "ports"} <= told.keys()
@@ -178,16 +231,25 @@ class Client:
         if self._wire is not None:
             self._wire.close()
 
-    def send(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> httpx.Response:
         """Return the response with any status. Raises httpx.TransportError."""
         return self._tried(method, path, headers=headers, content=content)
 
     def get(self, url: str) -> httpx.Response:
-        """Return the response of exactly this address, such as an admin port. Raises httpx.TransportError."""
+        """Return the response of exactly this address, such as an admin port. Raises
+        httpx.TransportError."""
         return self._http.get(url, timeout=ANSWER_SECONDS)
 
     def _tried(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send to the preferred node, and to the next one while nothing could be sent. Raises httpx.TransportError."""
+        """Send to the preferred node, and to the next one while nothing could be sent. Raises
+        httpx.TransportError."""
         import httpx
 
         from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS
@@ -198,7 +260,10 @@ class Client:
         for left, server in reversed(list(enumerate(reversed(ways)))):
             if len(ways) > 1:
                 seconds = OWNER_SECONDS if self.router.owns(server, path) else ANSWER_SECONDS
-                options = {**options, "timeout": httpx.Timeout(min(seconds, wanted), connect=NEXT_SECONDS)}
+                options = {
+                    **options,
+                    "timeout": httpx.Timeout(min(seconds, wanted), connect=NEXT_SECONDS),
+                }
             try:
                 answer = self._http.request(method, server + path, **options)
             except httpx.TransportError as error:
@@ -206,9 +271,13 @@ class Client:
                 if not left or not never_sent(error):
                     raise
                 continue
-            if self.router.on_answer(server, path, (answer.status_code, answer.headers), time.monotonic()):
+            if self.router.on_answer(
+                server, path, (answer.status_code, answer.headers), time.monotonic()
+            ):
                 self._meet(server)
-                self.router.on_answer(server, path, (answer.status_code, answer.headers), time.monotonic())
+                self.router.on_answer(
+                    server, path, (answer.status_code, answer.headers), time.monotonic()
+                )
             return answer
         raise AssertionError("unreachable: at least one route exists")
 
@@ -233,11 +302,14 @@ class Client:
         params: Mapping[str, str | int] | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> httpx.Response:
-        """Return a successful response. A missing `stream` is reported with similar names. Raises `exits.Ended`."""
+        """Return a successful response. A missing `stream` is reported with similar names. Raises
+        `exits.Ended`."""
         import httpx
 
         try:
-            answer = self._tried(method, path, headers=headers, content=content, params=params, seconds=seconds)
+            answer = self._tried(
+                method, path, headers=headers, content=content, params=params, seconds=seconds
+            )
         except httpx.TransportError as error:
             raise self.failed(error, applied=method not in ("GET", "HEAD")) from None
         if answer.is_success:
@@ -245,7 +317,8 @@ class Client:
         raise self.refused(answer, stream=stream)
 
     def act(self, path: str, *, headers: Mapping[str, str], content: bytes) -> httpx.Response:
-        """Send a cluster operation to the given port, or to the admin port if only that accepts it. Raises `exits.Ended`."""
+        """Send a cluster operation to the given port, or to the admin port if only that accepts it.
+        Raises `exits.Ended`."""
         try:
             return self.call("POST", path, headers=headers, content=content)
         except exits.Refused as refused:
@@ -260,7 +333,9 @@ class Client:
         if self._wire is None:
             from polynya.client.http import Options, Wire
 
-            self._wire = Wire(Options(servers=self.router.servers, token=self.token, verify=self.verify))
+            self._wire = Wire(
+                Options(servers=self.router.servers, token=self.token, verify=self.verify)
+            )
         return self._wire
 
     def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:
@@ -274,50 +349,106 @@ class Client:
         told = {"code": error.code, "message": said, "request_id": error.request_id}
         headers = {"retry-after": f"{error.retry_after:.0f}"} if error.retry_after else {}
         request = httpx.Request("GET", self.server)
-        return self.refused(httpx.Response(error.status, json={"error": told}, headers=headers, request=request), stream=stream)
+        return self.refused(
+            httpx.Response(error.status, json={"error": told}, headers=headers, request=request),
+            stream=stream,
+        )
 
     def failed(self, error: httpx.TransportError, *, applied: bool) -> exits.Ended:
-        """Convert a missing response to an error. `applied`: the request may have changed something."""
+        """Convert a missing response to an error. `applied`: the request may have changed
+        something."""
         why = str(error) or type(error).__name__
         if never_sent(error) or not applied:
             chosen = "" if self.origin in ("default", "--server") else f" (of {self.origin})"
-            return exits.Unreachable(f"no response from {self.server}{chosen}: {why}", hint=self._next_step(why))
-        return exits.Unknown(f"lost the connection to {self.server} before the response ({why}): the request may have been applied")
+            return exits.Unreachable(
+                f"no response from {self.server}{chosen}: {why}", hint=self._next_step(why)
+            )
+        return exits.Unknown(
+            f"lost the connection to {self.server} before the response ({why}): the request may "
+            "have been applied"
+        )
 
     def _next_step(self, why: str) -> str:
         """Return the hint for a missing response."""
         if "WRONG_VERSION_NUMBER" in why or "RECORD_LAYER_FAILURE" in why:
-            return f"The server does not use TLS on this port: try {self.server.replace('https:', 'http:', 1)}."
+            return (
+                "The server does not use TLS on this port: try "
+                f"{self.server.replace('https:', 'http:', 1)}."
+            )
         if "CERTIFICATE_VERIFY_FAILED" in why:
-            return f"To trust its certificate authority: polynya context add NAME --server {self.server} --ca-file FILE --use"
-        if "Name or service not known" in why or "nodename nor servname" in why or "name resolution" in why:
+            return (
+                "To trust its certificate authority: polynya context add NAME --server "
+                f"{self.server} --ca-file FILE --use"
+            )
+        if (
+            "Name or service not known" in why
+            or "nodename nor servname" in why
+            or "name resolution" in why
+        ):
             return "The host name does not resolve: check its spelling."
-        if self.server.startswith("http:") and ("illegal status line" in why or "disconnected without" in why):
+        if self.server.startswith("http:") and (
+            "illegal status line" in why or "disconnected without" in why
+        ):
             return f"The server may require TLS: try {self.server.replace('http:', 'https:', 1)}."
         if is_loopback(self.server):
-            return "Start a node with 'polynya serve', or pass another address with --server or POLYNYA_SERVER."
-        return "Check that the node runs, and its address: --server, POLYNYA_SERVER or --context set it. 'polynya doctor' finds the cause."
+            return (
+                "Start a node with 'polynya serve', or pass another address with --server or "
+                "POLYNYA_SERVER."
+            )
+        return (
+            "Check that the node runs, and its address: --server, POLYNYA_SERVER or --context set "
+            "it. 'polynya doctor' finds the cause."
+        )
 
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """Convert an error response."""
         code, message, request_id = _told(answer)
-        if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's message does not name it
-            message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' was deleted"}.get(answer.status_code, message)
+        if stream and (
+            answer.request.method == "HEAD" or code == "NOT_FOUND"
+        ):  # the server's message does not name it
+            message = {
+                404: f"there is no stream '{stream}'",
+                410: f"the stream '{stream}' was deleted",
+            }.get(answer.status_code, message)
         if answer.status_code in (500, 502, 504) and answer.request.method in ("GET", "HEAD"):
-            return exits.Unreachable(message, code=code, request_id=request_id)  # reads have no side effects
-        if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
+            # reads have no side effects
+            return exits.Unreachable(message, code=code, request_id=request_id)
+        if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (
+            500,
+            502,
+            504,
+        ):
             return exits.Unknown(message, code=code, request_id=request_id)
         if answer.status_code in (408, 429, 503, 507):
             after = answer.headers.get("retry-after")
-            hint = f"Nothing was applied; retry in {after} s." if after else "Nothing was applied; retry."
-            if answer.request.method == "HEAD" and answer.status_code == 503:  # a response to HEAD has no message
+            hint = (
+                f"Nothing was applied; retry in {after} s."
+                if after
+                else "Nothing was applied; retry."
+            )
+            if (
+                answer.request.method == "HEAD" and answer.status_code == 503
+            ):  # a response to HEAD has no message
                 message = "the server is unavailable (503)"
                 hint += " In a cluster, 'polynya cluster health' shows the reason."
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)
-        hint = self._nearest(stream) if answer.status_code == 404 and stream else self._whose(answer, code)
-        return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)
+        hint = (
+            self._nearest(stream)
+            if answer.status_code == 404 and stream
+            else self._whose(answer, code)
+        )
+        return exits.Refused(
+            message, status=answer.status_code, code=code, hint=hint, request_id=request_id
+        )
 
-    def names(self, prefix: str, *, after: str = "", limit: int = NAMES_LOOKED_AT, consistency: str = "leader") -> dict[str, Any]:
+    def names(
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        limit: int = NAMES_LOOKED_AT,
+        consistency: str = "leader",
+    ) -> dict[str, Any]:
         """Return one page of the listing."""
         params: dict[str, str | int] = {"prefix": prefix, "after": after, "limit": limit}
         if consistency != "leader":
@@ -329,13 +460,23 @@ class Client:
         """Return the hint for a refusal about credentials or routing."""
         if answer.status_code == 401:
             held = "was not accepted" if self.token else "is needed"
-            return f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME --server URL --token-file FILE'."
+            return (
+                f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME "
+                "--server URL --token-file FILE'."
+            )
         if answer.status_code == 403:
-            return "The token does not allow this; use a token with that permission." if self.token else ""
+            return (
+                "The token does not allow this; use a token with that permission."
+                if self.token
+                else ""
+            )
         if code == "NO_ROUTE":
             return "The server may run an older release that does not support this command."
         if not code and answer.request.method != "HEAD":
-            return f"Check that {self.server} is a Polynya node: 'polynya doctor --server {self.server}'."
+            return (
+                f"Check that {self.server} is a Polynya node: 'polynya doctor --server "
+                f"{self.server}'."
+            )
         return ""
 
     def _nearest(self, stream: str) -> str:
@@ -363,10 +504,16 @@ def _trusted(ca_file: str) -> ssl.SSLContext:
 
 
 def _told(answer: httpx.Response) -> tuple[str, str, str]:
-    """Return (code, message, request id) of an error response of any form. The body has been read."""
+    """Return (code, message, request id) of an error response of any form. The body has been
+    read."""
     try:
         error = answer.json()["error"]
         return str(error.get("code", "")), str(error["message"]), str(error.get("request_id", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         text = answer.text.strip()[:300]
-        return "", f"the server responded {answer.status_code} {answer.reason_phrase}" + (f": {text}" if text else ""), ""
+        return (
+            "",
+            f"the server responded {answer.status_code} {answer.reason_phrase}"
+            + (f": {text}" if text else ""),
+            "",
+        )

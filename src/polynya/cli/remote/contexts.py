@@ -36,11 +36,19 @@ def context_command() -> None:
 @context_command.command("add")
 @click.argument("name")
 @click.option("--server", metavar="URL", required=True, help="The URL of the node.")
-@click.option("--token-file", metavar="FILE", help="A file with the access token. The context stores its path, not the token.")
-@click.option("--ca-file", metavar="FILE", help="A certificate authority (PEM) to trust for this server only.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="A file with the access token. The context stores its path, not the token.",
+)
+@click.option(
+    "--ca-file", metavar="FILE", help="A certificate authority (PEM) to trust for this server only."
+)
 @click.option("--use", is_flag=True, help="Make it the current context. The first one always is.")
 @as_json
-def context_add_command(name: str, server: str, token_file: str | None, ca_file: str | None, use: bool, as_json: bool) -> None:
+def context_add_command(
+    name: str, server: str, token_file: str | None, ca_file: str | None, use: bool, as_json: bool
+) -> None:
     """Save a server under NAME; an existing one is replaced.
 
     \b
@@ -48,7 +56,9 @@ def context_add_command(name: str, server: str, token_file: str | None, ca_file:
     polynya context add dev --server http://127.0.0.1:4437 --use
     """
     if not NAME.fullmatch(name):
-        raise exits.Misused(f"'{name}' is not a context name: use up to 64 letters, digits, '_', '-' and '.'")
+        raise exits.Misused(
+            f"'{name}' is not a context name: use up to 64 letters, digits, '_', '-' and '.'"
+        )
     context = Context(",".join(server_urls(server)), _file(token_file), _file(ca_file))
     if context.token_file:
         read_token(context.token_file)
@@ -57,14 +67,21 @@ def context_add_command(name: str, server: str, token_file: str | None, ca_file:
         raise exits.Misused(f"--ca-file: there is no file {context.ca_file}")
     path, contexts = _loaded()
     if len(contexts.known) >= CONTEXTS_MAX and name not in contexts.known:
-        raise exits.Refused(f"the limit of {CONTEXTS_MAX} contexts is reached", hint="'polynya context rm NAME' removes one.")
+        raise exits.Refused(
+            f"the limit of {CONTEXTS_MAX} contexts is reached",
+            hint="'polynya context rm NAME' removes one.",
+        )
     current = name if use or not contexts.known else contexts.current
     contexts = replace(contexts, current=current, known={**contexts.known, name: context})
     save_contexts(path, contexts)
     if as_json:
         output.json_line(_row(contexts, name))
     else:
-        used = "is now current" if current == name else f"was saved; 'polynya context use {name}' makes it current"
+        used = (
+            "is now current"
+            if current == name
+            else f"was saved; 'polynya context use {name}' makes it current"
+        )
         output.notice(f"context {name} {used}: {context.server}")
         _warn_of_variables()
 
@@ -100,7 +117,10 @@ def context_ls_command(as_json: bool) -> None:
     elif rows:
         columns = ("name", "server", "token_file", "ca_file")
         heads = ("", "name", "server", "token file", "ca file")
-        output.table(heads, [["*" if row["current"] else "", *(row[column] for column in columns)] for row in rows])
+        output.table(
+            heads,
+            [["*" if row["current"] else "", *(row[column] for column in columns)] for row in rows],
+        )
         _warn_of_variables()
     else:
         output.notice("no contexts yet: 'polynya context add NAME --server URL' creates one")
@@ -154,4 +174,6 @@ def _warn_of_variables() -> None:
     """Warn about variables that override the current context."""
     for variable in (SERVER_VARIABLE, CONTEXT_VARIABLE):
         if os.environ.get(variable):
-            output.notice(f"{variable}={os.environ[variable]} is set and overrides the current context")
+            output.notice(
+                f"{variable}={os.environ[variable]} is set and overrides the current context"
+            )

@@ -51,7 +51,11 @@ class Contexts:
         if name in self.known:
             return self.known[name]
         near = difflib.get_close_matches(name, self.known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else "'polynya context ls' lists the contexts, 'polynya context add' creates one."
+        hint = (
+            f"Did you mean {near[0]}?"
+            if near
+            else "'polynya context ls' lists the contexts, 'polynya context add' creates one."
+        )
         raise exits.Misused(f"{origin}: there is no context '{name}'", hint=hint)
 
 
@@ -68,7 +72,11 @@ class Target:
 def contexts_path(environ: Mapping[str, str]) -> Path:
     """Return the contexts file, by the XDG base directories."""
     base = environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if base.startswith("/") else Path(environ.get("HOME") or os.path.expanduser("~")) / ".config"
+    folder = (
+        Path(base)
+        if base.startswith("/")
+        else Path(environ.get("HOME") or os.path.expanduser("~")) / ".config"
+    )
     return folder / "polynya" / "contexts.toml"
 
 
@@ -79,9 +87,15 @@ def load_contexts(path: Path) -> Contexts:
     except (FileNotFoundError, NotADirectoryError):
         return Contexts("", {})
     except OSError as error:
-        raise exits.Misused(f"{path}: {error.strerror}", hint="With --server or POLYNYA_SERVER the file is not read.") from None
+        raise exits.Misused(
+            f"{path}: {error.strerror}",
+            hint="With --server or POLYNYA_SERVER the file is not read.",
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise exits.Misused(f"{path}: invalid TOML: {error}", hint="Fix the file, or move it away and add the contexts again.") from None
+        raise exits.Misused(
+            f"{path}: invalid TOML: {error}",
+            hint="Fix the file, or move it away and add the contexts again.",
+        ) from None
     known = tree.get("contexts", {})
     current = tree.get("current", "")
     if not isinstance(known, dict) or not isinstance(current, str):
@@ -90,11 +104,16 @@ def load_contexts(path: Path) -> Contexts:
 
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the file atomically, with mode 0600; a new folder gets 0700. Raises `exits.Refused`."""
+    """Replace the file atomically, with mode 0600; a new folder gets 0700. Raises
+    `exits.Refused`."""
     lines = [f"current = {toml_text(contexts.current)}"]
     for name, context in sorted(contexts.known.items()):
         lines += ["", f"[contexts.{toml_text(name)}]"]
-        lines += [f"{field} = {toml_text(value)}" for field in _FIELDS if (value := getattr(context, field))]
+        lines += [
+            f"{field} = {toml_text(value)}"
+            for field in _FIELDS
+            if (value := getattr(context, field))
+        ]
     try:
         make_folder(path.parent, mode=0o700)
         write_whole(path, ("\n".join(lines) + "\n").encode())
@@ -102,10 +121,14 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
         raise exits.Refused(f"{path} cannot be written: {error.strerror}") from None
 
 
-def find_target(server: str | None, context: str | None, environ: Mapping[str, str], *, token: str = "") -> Target:
-    """Return the server of the flags, else of the environment, else of the current context, else the default.
+def find_target(
+    server: str | None, context: str | None, environ: Mapping[str, str], *, token: str = ""
+) -> Target:
+    """Return the server of the flags, else of the environment, else of the current context, else
+    the default.
 
-    `token` comes from `--token`. A context's token is sent only to its server. Raises `exits.Misused`.
+    `token` comes from `--token`. A context's token is sent only to its server. Raises
+    `exits.Misused`.
     """
     if server and context:
         raise exits.Misused("--server and --context both set the server; pass one of them")
@@ -117,12 +140,18 @@ def find_target(server: str | None, context: str | None, environ: Mapping[str, s
         return Target(environ[SERVER_VARIABLE], SERVER_VARIABLE, token, ca_file)
     path = contexts_path(environ)
     contexts = load_contexts(path)
-    wanted = [(context, "--context"), (environ.get(CONTEXT_VARIABLE), CONTEXT_VARIABLE), (contexts.current, str(path))]
+    wanted = [
+        (context, "--context"),
+        (environ.get(CONTEXT_VARIABLE), CONTEXT_VARIABLE),
+        (contexts.current, str(path)),
+    ]
     for name, origin in wanted:
         if name:
             found = contexts.get(name, origin)
             token = token or (read_token(found.token_file) if found.token_file else "")
-            return Target(found.server, f"context {name} ({origin})", token, found.ca_file or ca_file)
+            return Target(
+                found.server, f"context {name} ({origin})", token, found.ca_file or ca_file
+            )
     return Target(SERVER_DEFAULT, "default", token, ca_file)
 
 
@@ -139,7 +168,13 @@ def read_token(file: str) -> str:
 def checked_token(text: str, origin: str) -> str:
     """Return a token that is valid in a header. Raises `exits.Misused`."""
     token = text.strip()
-    if not token or len(token) > TOKEN_BYTES_MAX or not token.isascii() or not token.isprintable() or " " in token:
+    if (
+        not token
+        or len(token) > TOKEN_BYTES_MAX
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
         raise exits.Misused(f"{origin} holds no token: expected one word of printable ASCII")
     return token
 
@@ -151,9 +186,18 @@ def _token_of_environment(environ: Mapping[str, str]) -> str:
 
 
 def _context(path: Path, name: str, fields: Any) -> Context:
-    if not NAME.fullmatch(name) or not isinstance(fields, dict) or not isinstance(fields.get("server"), str):
-        raise exits.Misused(f"{path}: [contexts.{name}] is invalid: a context needs a name of letters and digits, and a server")
+    if (
+        not NAME.fullmatch(name)
+        or not isinstance(fields, dict)
+        or not isinstance(fields.get("server"), str)
+    ):
+        raise exits.Misused(
+            f"{path}: [contexts.{name}] is invalid: a context needs a name of letters and digits, "
+            "and a server"
+        )
     odd = [key for key, value in fields.items() if key not in _FIELDS or not isinstance(value, str)]
     if odd:
-        raise exits.Misused(f"{path}: contexts.{name}.{odd[0]}: a context has {', '.join(_FIELDS)}, all strings")
+        raise exits.Misused(
+            f"{path}: contexts.{name}.{odd[0]}: a context has {', '.join(_FIELDS)}, all strings"
+        )
     return Context(**fields)

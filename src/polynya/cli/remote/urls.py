@@ -14,20 +14,33 @@ def server_url(server: str, origin: str = "--server") -> str:
     url = server if "://" in server else f"http://{server}"
     try:
         parsed = urlsplit(url)
-        good = parsed.scheme in ("http", "https") and bool(parsed.hostname) and not parsed.query and not parsed.fragment
+        good = (
+            parsed.scheme in ("http", "https")
+            and bool(parsed.hostname)
+            and not parsed.query
+            and not parsed.fragment
+        )
         _ = parsed.port  # raises ValueError for an invalid port
     except ValueError:
         good = False
     if not good or not url.isprintable() or " " in url:
-        raise click.UsageError(f"{origin} {server!r} is not a URL; expected a form like {SERVER_DEFAULT}")
+        raise click.UsageError(
+            f"{origin} {server!r} is not a URL; expected a form like {SERVER_DEFAULT}"
+        )
     return url.rstrip("/")
 
 
 def server_urls(servers: str, origin: str = "--server") -> list[str]:
     """Parse one or several URLs separated by commas. Raises click.UsageError."""
-    found = list(dict.fromkeys(server_url(part.strip(), origin) for part in servers.split(",") if part.strip()))
+    found = list(
+        dict.fromkeys(
+            server_url(part.strip(), origin) for part in servers.split(",") if part.strip()
+        )
+    )
     if not found:
-        raise click.UsageError(f"{origin} contains no server; expected a form like {SERVER_DEFAULT}")
+        raise click.UsageError(
+            f"{origin} contains no server; expected a form like {SERVER_DEFAULT}"
+        )
     if len({urlsplit(url).scheme for url in found}) > 1:
         raise click.UsageError(f"{origin}: the nodes of a cluster are all https or all http")
     return found

@@ -38,7 +38,9 @@ _HELP = (
 class TextClient:
     """A blocking connection of the text protocol. Failures are `exits.Ended`."""
 
-    def __init__(self, host: str, port: int, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, *, token: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
         self.place = f"{host}:{port}"
         try:
             plain = socket.create_connection((host, port), CONNECT_SECONDS)
@@ -46,7 +48,10 @@ class TextClient:
         except OSError as error:
             raise exits.Unreachable(
                 f"the text protocol of {self.place} cannot be reached: {error}",
-                hint="The node serves it with text_listen = on (docs/walrus.md); --addr names another place.",
+                hint=(
+                    "The node serves it with text_listen = on (docs/walrus.md); --addr names "
+                    "another place."
+                ),
             ) from None
         self._socket.settimeout(ANSWER_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,7 +65,10 @@ class TextClient:
             self._socket.sendall(_LENGTH.pack(len(body)) + body)
             return self._exactly(_LENGTH.unpack(self._exactly(4))[0]).decode("utf-8", "replace")
         except OSError as error:
-            raise exits.Unknown(f"{self.place} did not answer: {error}; the command may or may not have been applied") from None
+            raise exits.Unknown(
+                f"{self.place} did not answer: {error}; the command may or may not have been "
+                "applied"
+            ) from None
 
     def close(self) -> None:
         """Close the connection."""
@@ -77,15 +85,40 @@ class TextClient:
 
 
 @click.command("walrus")
-@click.option("--command", "-c", "commands", metavar="TEXT", multiple=True, help="A command to run; may be repeated.")
-@click.option("--addr", metavar="HOST:PORT", help="The text port.  [default: the server's port plus 4]")
+@click.option(
+    "--command",
+    "-c",
+    "commands",
+    metavar="TEXT",
+    multiple=True,
+    help="A command to run; may be repeated.",
+)
+@click.option(
+    "--addr", metavar="HOST:PORT", help="The text port.  [default: the server's port plus 4]"
+)
 @click.option("--server", metavar="URL", help="The node whose text port is meant.")
-@click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
-@click.option("--token", metavar="TOKEN", help="The access token. Others here can see command lines: better is POLYNYA_TOKEN.")
-def walrus_command(commands: tuple[str, ...], addr: str | None, server: str | None, context: str | None, token: str | None) -> None:
+@click.option(
+    "--context",
+    metavar="NAME",
+    shell_complete=complete_context,
+    help="The context to take the node from.",
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    help="The access token. Others here can see command lines: better is POLYNYA_TOKEN.",
+)
+def walrus_command(
+    commands: tuple[str, ...],
+    addr: str | None,
+    server: str | None,
+    context: str | None,
+    token: str | None,
+) -> None:
     """Speak the text protocol of Walrus: a prompt with history and completion, or single commands.
 
-    Without a terminal, commands are read from stdin, one per line. The exit code is 1 if a command was answered with ERR.
+    Without a terminal, commands are read from stdin, one per line. The exit code is 1 if a command
+    was answered with ERR.
 
     \b
     polynya walrus
@@ -131,7 +164,8 @@ def _tls(target: Target) -> ssl.SSLContext | None:
 
 
 def _run(client: TextClient, lines: Iterable[str]) -> None:
-    """Run commands and print the responses. Raises `exits.Refused` if the last response was an error."""
+    """Run commands and print the responses. Raises `exits.Refused` if the last response was an
+    error."""
     failed = ""
     for line in lines:
         if not line.strip():
@@ -183,7 +217,9 @@ def _line_editor(topics: set[str]) -> Iterator[None]:
     except ImportError:
         yield
         return
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local", "state"
+    )
     history = Path(base) / "polynya" / "walrus_history"
 
     def complete(word: str, state: int) -> str | None:

@@ -1,4 +1,5 @@
-"""`polynya backup | verify | restore`: back up a running cluster, check a backup, and restore one."""
+"""`polynya backup | verify | restore`: back up a running cluster, check a backup, and restore
+one."""
 
 from __future__ import annotations
 
@@ -25,23 +26,43 @@ if TYPE_CHECKING:
 
 NOTES_SHOWN = 20
 T = TypeVar("T")
-config_option = click.option("--config", "file", metavar="FILE", help="The TOML file with the S3 settings. Default: ./polynya.toml.")
-backup_option = click.option("--backup", "backup", metavar="ID", default="", help="The id of the backup. Default: the newest.")
+config_option = click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    help="The TOML file with the S3 settings. Default: ./polynya.toml.",
+)
+backup_option = click.option(
+    "--backup",
+    "backup",
+    metavar="ID",
+    default="",
+    help="The id of the backup. Default: the newest.",
+)
 
 
 @click.command("backup")
 @click.argument("place", metavar="PLACE")
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="Then delete all but the newest N backups in PLACE.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Then delete all but the newest N backups in PLACE.",
+)
 @click.option("--list", "listing", is_flag=True, help="List the backups in PLACE instead.")
 @config_option
 @as_json
 @server_option
-def backup_command(client: Client, place: str, keep: int | None, listing: bool, file: str | None, as_json: bool) -> None:
-    """Back up a cluster or a single node to PLACE while it runs: a folder, s3://BUCKET/PREFIX, or one tar file (- is stdout).
+def backup_command(
+    client: Client, place: str, keep: int | None, listing: bool, file: str | None, as_json: bool
+) -> None:
+    """Back up a cluster or a single node to PLACE while it runs: a folder, s3://BUCKET/PREFIX, or
+    one tar file (- is stdout).
 
-    The backup holds everything acknowledged before the command. Objects that PLACE already has are not copied again, so later backups are
-    fast and an interrupted one resumes. It needs the admin port: run it on the node's machine, or with a token that has admin. Anyone who
-    can read PLACE can read all streams.
+    The backup holds everything acknowledged before the command. Objects that PLACE already has are
+    not copied again, so later backups are fast and an interrupted one resumes. It needs the admin
+    port: run it on the node's machine, or with a token that has admin. Anyone who can read PLACE
+    can read all streams.
 
     \b
     polynya backup /backups/polynya
@@ -54,12 +75,19 @@ def backup_command(client: Client, place: str, keep: int | None, listing: bool, 
         return
     manifest, done = carried_out(place, lambda: _take(client, place, file, keep))
     if as_json:
-        counts = {"copied": done.objects, "copied_bytes": done.bytes, "kept": done.kept, "damaged": done.damaged}
+        counts = {
+            "copied": done.objects,
+            "copied_bytes": done.bytes,
+            "kept": done.kept,
+            "damaged": done.damaged,
+        }
         output.json_line({"place": place, **_summary(manifest), **counts})
     else:
         output.notice(
-            f"backup {manifest.id}: {output.counted(manifest.groups + 1, 'group')}, {output.counted(_streams(manifest), 'stream')}, "
-            f"{output.counted(manifest.objects.count, 'object')} ({output.size(done.bytes)} copied, {done.kept:,} already there)"
+            f"backup {manifest.id}: {output.counted(manifest.groups + 1, 'group')}, "
+            f"{output.counted(_streams(manifest), 'stream')}, "
+            f"{output.counted(manifest.objects.count, 'object')} ({output.size(done.bytes)} "
+            f"copied, {done.kept:,} already there)"
         )
         for key in done.damaged:
             output.notice(f"damaged object: {key}; 'polynya store verify' lists its streams")
@@ -67,7 +95,9 @@ def backup_command(client: Client, place: str, keep: int | None, listing: bool, 
         raise click.exceptions.Exit(exits.REFUSED)
 
 
-async def _take(client: Client, place: str, file: str | None, keep: int | None) -> tuple[Manifest, BackupProgress]:
+async def _take(
+    client: Client, place: str, file: str | None, keep: int | None
+) -> tuple[Manifest, BackupProgress]:
     from polynya.backup.pruning import prune
     from polynya.backup.writer import BackupProgress, BackupWriter
     from polynya.cli.storage import places
@@ -92,7 +122,10 @@ async def _take(client: Client, place: str, file: str | None, keep: int | None) 
 def _taking(done: BackupProgress, seconds: float) -> str:
     what = f"{done.doing}: {output.size(done.files_bytes)} of state"
     if done.total:
-        what = f"{done.doing}: {done.objects + done.kept:,} of {done.total:,}, {output.size(done.bytes)} copied"
+        what = (
+            f"{done.doing}: {done.objects + done.kept:,} of {done.total:,}, "
+            f"{output.size(done.bytes)} copied"
+        )
     return f"{what}, {progress.spelled_seconds(seconds)}"
 
 
@@ -109,11 +142,21 @@ def _list(place: str, file: str | None, as_json: bool) -> None:
         for manifest in found:
             output.json_line(_summary(manifest))
         return
-    rows = [(each.id, each.cluster, each.history, _streams(each), each.objects.count, output.size(_bytes(each))) for each in found]
+    rows = [
+        (
+            each.id,
+            each.cluster,
+            each.history,
+            _streams(each),
+            each.objects.count,
+            output.size(_bytes(each)),
+        )
+        for each in found
+    ]
     output.table(("backup", "cluster", "history", "streams", "objects", "size"), rows)
 
 
-# --- verify ----------------------------------------------------------------------------------------------------------------------
+# --- verify ---------------------------------------------------------------------------------------
 
 
 @click.command("verify")
@@ -124,20 +167,27 @@ def _list(place: str, file: str | None, as_json: bool) -> None:
 def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> None:
     """Read a whole backup, compare every checksum, and check every reference.
 
-    Lists what is damaged or missing and the streams that need it, and then exits with 1. Needs no server.
+    Lists what is damaged or missing and the streams that need it, and then exits with 1. Needs no
+    server.
 
     \b
     polynya verify /backups/polynya
     polynya verify polynya.tar --json | jq .damages
     """
-    manifest, found = carried_out(place, lambda: _verify(place, backup, file, as_json), "--backup ID verifies another backup.")
+    manifest, found = carried_out(
+        place, lambda: _verify(place, backup, file, as_json), "--backup ID verifies another backup."
+    )
     if as_json:
-        damages = [{"name": each.name, "what": each.what, "streams": _spelled(each.streams)} for each in found.damages]
+        damages = [
+            {"name": each.name, "what": each.what, "streams": _spelled(each.streams)}
+            for each in found.damages
+        ]
         counts = {"objects": found.objects, "read_bytes": found.bytes}
         output.json_line({"place": place, **_summary(manifest), **counts, "damages": damages})
     else:
         looked = (
-            f"{output.counted(found.groups, 'group')}, {output.counted(found.streams, 'stream')}, {output.counted(found.objects, 'object')}"
+            f"{output.counted(found.groups, 'group')}, {output.counted(found.streams, 'stream')}, "
+            f"{output.counted(found.objects, 'object')}"
         )
         judged = output.counted(len(found.damages), "damage") if found.damages else "no damage"
         output.notice(f"backup {manifest.id}: {looked}, {output.size(found.bytes)}: {judged}")
@@ -145,7 +195,9 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
         raise click.exceptions.Exit(exits.REFUSED)
 
 
-async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tuple[Manifest, Verified]:
+async def _verify(
+    place: str, backup: str, file: str | None, quiet: bool
+) -> tuple[Manifest, Verified]:
     from polynya.backup.repository import chosen
     from polynya.backup.verifying import BackupVerifier
     from polynya.cli.storage import places
@@ -160,41 +212,66 @@ async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tup
         verifier = BackupVerifier(shelf, manifest, told)
         total = sum(each.size for each in manifest.files) + manifest.objects.bytes
         with progress.Live(
-            lambda seconds: f"{output.size(verifier.found.bytes)} of {output.size(total)}, {progress.spelled_seconds(seconds)}"
+            lambda seconds: (
+                f"{output.size(verifier.found.bytes)} of {output.size(total)}, "
+                f"{progress.spelled_seconds(seconds)}"
+            )
         ):
             return manifest, await verifier.run()
 
 
-# --- restore ---------------------------------------------------------------------------------------------------------------------
+# --- restore --------------------------------------------------------------------------------------
 
 
 @click.command("restore")
 @click.argument("place", metavar="[PLACE]", default="")
 @backup_option
-@click.option("--from-store", is_flag=True, help="Restore from the object store in the settings, without a backup.")
 @click.option(
-    "--config", "files", metavar="FILE", multiple=True, help="The TOML file of the new node; once per node that is restored here."
+    "--from-store",
+    is_flag=True,
+    help="Restore from the object store in the settings, without a backup.",
 )
-@click.option("--take-over", is_flag=True, help="Take over the root of the lost cluster, whose nodes never return.")
-@click.option("--report", is_flag=True, help="List all streams that lost records, not only the first ones.")
+@click.option(
+    "--config",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    help="The TOML file of the new node; once per node that is restored here.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Take over the root of the lost cluster, whose nodes never return.",
+)
+@click.option(
+    "--report", is_flag=True, help="List all streams that lost records, not only the first ones."
+)
 @as_json
 @with_hidden_settings
 def restore_command(
-    place: str, backup: str, from_store: bool, files: tuple[str, ...], take_over: bool, report: bool, as_json: bool, **values: str | None
+    place: str,
+    backup: str,
+    from_store: bool,
+    files: tuple[str, ...],
+    take_over: bool,
+    report: bool,
+    as_json: bool,
+    **values: str | None,
 ) -> None:
-    """Restore the data folders of a node, or of the nodes of a cluster, from a backup in PLACE or from the object store alone. Then start
-    them with 'polynya serve'.
+    """Restore the data folders of a node, or of the nodes of a cluster, from a backup in PLACE or
+    from the object store alone. Then start them with 'polynya serve'.
 
-    The data folder must be empty or new. All flags of 'polynya serve' apply; pass those that the node will start with, above all --data,
-    --cores and the object store. A cluster may have any number of nodes: run the command on each with its own file and the same --backup,
-    or once with all files.
+    The data folder must be empty or new. All flags of 'polynya serve' apply; pass those that the
+    node will start with, above all --data, --cores and the object store. A cluster may have any
+    number of nodes: run the command on each with its own file and the same --backup, or once with
+    all files.
 
-    Records keep their offsets; streams keep their lifetimes, producers and subscriptions. Appends after the backup are lost, and their offsets
-    are never reused.
+    Records keep their offsets; streams keep their lifetimes, producers and subscriptions. Appends
+    after the backup are lost, and their offsets are never reused.
 
     \b
     polynya restore /backups/polynya --data /var/lib/polynya
-    polynya restore s3://backups/polynya --config node-1.toml --config node-2.toml --config node-3.toml
+    polynya restore s3://backups/polynya --config n1.toml --config n2.toml --config n3.toml
     polynya restore --from-store --take-over --config node.toml
     """
     if bool(place) == from_store:
@@ -203,7 +280,12 @@ def restore_command(
         raise click.UsageError("--backup needs the PLACE of a backup")
     configs = [loaded_config(file, values).config for file in files or (None,)]
     if from_store:
-        _say_restored(configs, carried_out("the object store", lambda: _recover(configs, take_over)), report=report, as_json=as_json)
+        _say_restored(
+            configs,
+            carried_out("the object store", lambda: _recover(configs, take_over)),
+            report=report,
+            as_json=as_json,
+        )
     else:
         work = lambda: _restore(place, backup, files[0] if files else None, configs, take_over)  # noqa: E731
         _say_restored(configs, carried_out(place, work), report=report, as_json=as_json)
@@ -223,15 +305,25 @@ def restore_into(place: str, configs: list[Config]) -> None:
     _say_restored(configs, outcome, report=False, as_json=False)
 
 
-async def _restore(place: str, backup: str, file: str | None, configs: list[Config], take_over: bool) -> _Outcome:
+async def _restore(
+    place: str, backup: str, file: str | None, configs: list[Config], take_over: bool
+) -> _Outcome:
     from polynya.backup.repository import chosen
     from polynya.cli.storage import places
     from polynya.recovery.from_backup import FromBackup, renaming
-    from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreTarget, check_root, open_shared
+    from polynya.recovery.restore import (
+        RestoreOrigin,
+        Restorer,
+        RestoreTarget,
+        check_root,
+        open_shared,
+    )
 
     async with places.to_read(place, file) as shelf:
         manifest = await chosen(shelf, backup)
-        origin = RestoreOrigin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
+        origin = RestoreOrigin(
+            cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups
+        )
         with contextlib.ExitStack() as held:
             targets = [RestoreTarget(config, origin, held) for config in configs]
             store = open_shared(configs)
@@ -244,31 +336,56 @@ async def _restore(place: str, backup: str, file: str | None, configs: list[Conf
             finally:
                 if store is not None:
                     await store.close()
-    return _Outcome(f"from backup {manifest.id}", {**_summary(manifest), "restored_history": origin.history}, done)
+    return _Outcome(
+        f"from backup {manifest.id}",
+        {**_summary(manifest), "restored_history": origin.history},
+        done,
+    )
 
 
 async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
     from polynya.recovery.from_store import FromStore, check_ids
-    from polynya.recovery.restore import RestoreOrigin, Restorer, RestoreTarget, check_root, open_shared
+    from polynya.recovery.restore import (
+        RestoreOrigin,
+        Restorer,
+        RestoreTarget,
+        check_root,
+        open_shared,
+    )
 
-    if any(config.cold.backend == "local" and not os.path.isdir(config.store.root) for config in configs):
-        raise ConfigError(f"cold.root: there is no folder {configs[0].store.root}; set the folder of the lost node's objects")
+    if any(
+        config.cold.backend == "local" and not os.path.isdir(config.store.root)
+        for config in configs
+    ):
+        raise ConfigError(
+            f"cold.root: there is no folder {configs[0].store.root}; set the folder of the lost "
+            "node's objects"
+        )
     store = open_shared(configs)
     if store is None:
         raise ConfigError('cold.backend = "none": set the object store of the lost nodes')
     try:
-        with progress.Live(lambda seconds: f"listing the object store, {progress.spelled_seconds(seconds)}"):
+        with progress.Live(
+            lambda seconds: f"listing the object store, {progress.spelled_seconds(seconds)}"
+        ):
             states = await FromStore.open(store)
         whole = states.whole
         check_ids([config.cluster.id for config in configs], whole)
-        origin = RestoreOrigin(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
+        origin = RestoreOrigin(
+            cluster_id=whole.cluster, history=states.next_history, groups=whole.groups
+        )
         with contextlib.ExitStack() as held:
             targets = [RestoreTarget(config, origin, held) for config in configs]
             await check_root(store, targets[0].birth, take_over=take_over)
             done = await _run(Restorer(states, targets, store, lambda key: key))
     finally:
         await store.close()
-    summary = {"cluster": whole.cluster, "history": whole.history, "groups": whole.groups, "restored_history": origin.history}
+    summary = {
+        "cluster": whole.cluster,
+        "history": whole.history,
+        "groups": whole.groups,
+        "restored_history": origin.history,
+    }
     return _Outcome("from the object store", {**summary, "packs_looked_into": states.packs}, done)
 
 
@@ -278,7 +395,11 @@ async def _run(restorer: Restorer) -> RestoreResult:
 
 
 def _restoring(done: RestoreResult, seconds: float) -> str:
-    objects = f", {output.size(done.bytes)} of {output.size(done.total_bytes)}" if done.total and done.doing == "objects" else ""
+    objects = (
+        f", {output.size(done.bytes)} of {output.size(done.total_bytes)}"
+        if done.total and done.doing == "objects"
+        else ""
+    )
     return f"{done.doing}{objects}, {progress.spelled_seconds(seconds)}"
 
 
@@ -291,26 +412,43 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
         for note in sorted(done.notes, key=lambda note: note.name)
     ]
     if as_json:
-        counts = {"restored_streams": done.streams, "objects_copied": done.objects, "lost": lost, "warnings": done.warnings}
+        counts = {
+            "restored_streams": done.streams,
+            "objects_copied": done.objects,
+            "lost": lost,
+            "warnings": done.warnings,
+        }
         output.json_line({**outcome.summary, "data": folders, **counts})
         return
     for row in lost if report else lost[:NOTES_SHOWN]:
-        output.notice(f"lost: {row['stream']}, records {row['from']} to {row['to'] - 1}: {row['why']}")
+        output.notice(
+            f"lost: {row['stream']}, records {row['from']} to {row['to'] - 1}: {row['why']}"
+        )
     if len(lost) > NOTES_SHOWN and not report:
-        output.notice(f"… and {len(lost) - NOTES_SHOWN:,} more streams lost records; --report lists all")
+        output.notice(
+            f"… and {len(lost) - NOTES_SHOWN:,} more streams lost records; --report lists all"
+        )
     for warning in done.warnings:
         output.notice(f"NOTE {warning}")
     start = "it" if len(folders) == 1 else "all"
-    output.notice(f"restored {output.counted(done.streams, 'stream')} {outcome.what}: start {start} with 'polynya serve'")
+    output.notice(
+        f"restored {output.counted(done.streams, 'stream')} {outcome.what}: start {start} with "
+        "'polynya serve'"
+    )
     for folder in folders:
         click.echo(folder)
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------------------
 
 
-def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'polynya verify' checks the whole backup.") -> T:
-    """Run `work` and convert its errors to `exits.Ended`. `hint`: the next step for damaged data."""
+def carried_out(
+    place: str,
+    work: Callable[[], Awaitable[T]],
+    hint: str = "'polynya verify' checks the whole backup.",
+) -> T:
+    """Run `work` and convert its errors to `exits.Ended`. `hint`: the next step for damaged
+    data."""
     from polynya.base.errors import Unavailable
     from polynya.objectstore import StoreUnavailable
 
@@ -324,7 +462,9 @@ def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'poly
     except ConfigError as fault:
         raise exits.Refused(str(fault)) from None
     except (StoreUnavailable, Unavailable) as fault:
-        raise exits.Unreachable(str(fault), hint="Repeat the command: it resumes where it stopped.") from None
+        raise exits.Unreachable(
+            str(fault), hint="Repeat the command: it resumes where it stopped."
+        ) from None
     except (PolynyaError, OSError) as fault:
         raise exits.Refused(f"{place}: {fault}") from None
 

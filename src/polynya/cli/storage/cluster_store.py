@@ -1,4 +1,5 @@
-"""Object-store checks of a whole cluster through one node: each group by its leader, shares of groups concurrently."""
+"""Object-store checks of a whole cluster through one node: each group by its leader, shares of
+groups concurrently."""
 
 from __future__ import annotations
 
@@ -29,9 +30,12 @@ class Unseen(msgspec.Struct):
 
 
 class WholeStore:
-    """One check. It passes each response to `heard`. `pending` of the `total` groups are not fully checked."""
+    """One check. It passes each response to `heard`. `pending` of the `total` groups are not fully
+    checked."""
 
-    def __init__(self, admin: Client, verb: str, question: dict[str, Any], heard: Callable[[Answer], None]) -> None:
+    def __init__(
+        self, admin: Client, verb: str, question: dict[str, Any], heard: Callable[[Answer], None]
+    ) -> None:
         self._admin, self._verb, self._question, self._heard = admin, verb, question, heard
         self.pending: dict[int, str] = {}  # group → its last checked pack
         self._why: dict[int, str] = {}
@@ -42,12 +46,16 @@ class WholeStore:
         return self.total - len(self.pending)
 
     async def look(self, groups: list[int] | None = None) -> list[Unseen]:
-        """Check these groups (None: all); return those that could not be checked. Raises `exits.Ended` if the contacted node cannot do
-        so."""
+        """Check these groups (None: all); return those that could not be checked. Raises
+        `exits.Ended` if the contacted node cannot do so."""
         vain = 0
         async with self._admin.asynchronous(PART_SECONDS) as http:
             plan = await self._ask(http, "shares", {"groups": groups})
-            self.pending = {group: "" for part in plan["shares"] + plan["leaderless"] for group in part["groups"]}
+            self.pending = {
+                group: ""
+                for part in plan["shares"] + plan["leaderless"]
+                for group in part["groups"]
+            }
             self.total = len(self.pending)
             while True:
                 before = self._answers
@@ -59,7 +67,8 @@ class WholeStore:
                 plan = await self._plan_again(http)
 
     async def _look_once(self, http: httpx.AsyncClient, plan: Answer) -> None:
-        """Check all groups that have a leader. Groups of a share with different cursors are checked separately."""
+        """Check all groups that have a leader. Groups of a share with different cursors are checked
+        separately."""
         turn = asyncio.Semaphore(AT_ONCE)
         for part in plan["leaderless"]:
             self._why.update(dict.fromkeys(part["groups"], part["why"]))
@@ -71,7 +80,14 @@ class WholeStore:
                 for after, groups in at.items():
                     tasks.create_task(self._look_at(http, turn, share["node"], groups, after))
 
-    async def _look_at(self, http: httpx.AsyncClient, turn: asyncio.Semaphore, node: int, groups: list[int], after: str | None) -> None:
+    async def _look_at(
+        self,
+        http: httpx.AsyncClient,
+        turn: asyncio.Semaphore,
+        node: int,
+        groups: list[int],
+        after: str | None,
+    ) -> None:
         async with turn:
             try:
                 while groups and after is not None:
@@ -80,12 +96,16 @@ class WholeStore:
                 where = f"node {node}: " if node else ""
                 self._why.update(dict.fromkeys(groups, where + fault.message))
 
-    async def _part(self, http: httpx.AsyncClient, groups: list[int], after: str) -> tuple[list[int], str | None]:
+    async def _part(
+        self, http: httpx.AsyncClient, groups: list[int], after: str
+    ) -> tuple[list[int], str | None]:
         """Check one part; return the remaining groups and the cursor, None at the end."""
         cursor = {"after": after} if after else {}
         answer = await self._ask(http, self._verb, {**self._question, "groups": groups, **cursor})
         if answer["left"]:
-            self._why.update(dict.fromkeys(answer["left"], "its leadership is moving between nodes"))
+            self._why.update(
+                dict.fromkeys(answer["left"], "its leadership is moving between nodes")
+            )
             return [group for group in groups if group not in answer["left"]], answer["next"]
         self._answers += 1
         self._heard(answer)
@@ -100,7 +120,10 @@ class WholeStore:
         try:
             return await self._ask(http, "shares", {"groups": sorted(self.pending)})
         except exits.Ended as fault:
-            return {"shares": [], "leaderless": [{"groups": list(self.pending), "why": fault.message}]}
+            return {
+                "shares": [],
+                "leaderless": [{"groups": list(self.pending), "why": fault.message}],
+            }
 
     async def _ask(self, http: httpx.AsyncClient, verb: str, question: dict[str, Any]) -> Answer:
         import httpx

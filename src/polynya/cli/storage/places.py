@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 
 def path_of(place: str) -> str:
-    """Return the path of a `file:` URL, and other places as they are. Raises `exits.Misused` for other schemes."""
+    """Return the path of a `file:` URL, and other places as they are. Raises `exits.Misused` for
+    other schemes."""
     scheme, mark, rest = place.partition("://")
     if not mark or scheme == "s3":
         return place
     if scheme == "file" and rest.startswith("/"):
         return unquote(rest)
-    raise exits.Misused(f"{place} is not a backup location: pass a folder, s3://BUCKET/PREFIX, or a file name that ends in .tar")
+    raise exits.Misused(
+        f"{place} is not a backup location: pass a folder, s3://BUCKET/PREFIX, or a file name "
+        "that ends in .tar"
+    )
 
 
 def is_file(place: str) -> bool:
@@ -37,8 +41,8 @@ def is_file(place: str) -> bool:
 
 
 def store_settings(url: str, file: str | None) -> StoreSettings:
-    """Return the settings of `s3://BUCKET/PREFIX` or a folder, with the endpoint and credentials of 'polynya serve'. Raises
-    `exits.Misused`."""
+    """Return the settings of `s3://BUCKET/PREFIX` or a folder, with the endpoint and credentials of
+    'polynya serve'. Raises `exits.Misused`."""
     from polynya.config.model import load
     from polynya.objectstore import StoreSettings
 
@@ -47,17 +51,26 @@ def store_settings(url: str, file: str | None) -> StoreSettings:
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not bucket:
         raise exits.Misused(f"{url} names no bucket; expected s3://BUCKET/PREFIX")
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("POLYNYA_CLUSTER")}
+    environ = {
+        name: text for name, text in os.environ.items() if not name.startswith("POLYNYA_CLUSTER")
+    }
     try:
-        settings = load({}, environ={**environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}, path=file).config.store
+        settings = load(
+            {},
+            environ={**environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket},
+            path=file,
+        ).config.store
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
     return msgspec.structs.replace(settings, root=prefix.rstrip("/"))
 
 
 @asynccontextmanager
-async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Repository, ObjectStore | None]]:
-    """Open a place for a backup; yield it, and unless it is a tar file the same store for reading. Raises `exits.Ended`."""
+async def to_write(
+    place: str, file: str | None
+) -> AsyncIterator[tuple[Repository, ObjectStore | None]]:
+    """Open a place for a backup; yield it, and unless it is a tar file the same store for reading.
+    Raises `exits.Ended`."""
     place = path_of(place)
     if not is_file(place):
         if not place.startswith("s3://"):
@@ -70,7 +83,9 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Reposito
         return
     if place == "-":
         if sys.stdout.isatty():
-            raise exits.Misused("a backup is not written to a terminal: redirect stdout to a file, or pass a folder")
+            raise exits.Misused(
+                "a backup is not written to a terminal: redirect stdout to a file, or pass a folder"
+            )
         async with _tar(sys.stdout.buffer) as tar:
             yield tar, None
         return

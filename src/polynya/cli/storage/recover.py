@@ -1,7 +1,9 @@
-"""`polynya recover`: copy single streams from a backup into a running server, exactly once across interruptions and repeats.
+"""`polynya recover`: copy single streams from a backup into a running server, exactly once across
+interruptions and repeats.
 
-Every append belongs to an idempotent producer whose id names the backup and the stream. So the copy records its own progress: a repeated
-command stores nothing twice and never writes to an unrelated stream of the same name.
+Every append belongs to an idempotent producer whose id names the backup and the stream. So the copy
+records its own progress: a repeated command stores nothing twice and never writes to an unrelated
+stream of the same name.
 """
 
 from __future__ import annotations
@@ -61,16 +63,33 @@ class Done:
 
     def text(self, seconds: float) -> str:
         size = f"{output.size(self.bytes)} of {output.size(self.total)}" if self.total else ""
-        return f"{self.doing}: {len(self.streams):,} of {output.counted(self.found, 'stream')}, {size}, {progress.spelled_seconds(seconds)}"
+        return (
+            f"{self.doing}: {len(self.streams):,} of {output.counted(self.found, 'stream')}, "
+            f"{size}, {progress.spelled_seconds(seconds)}"
+        )
 
 
 @click.command("recover")
 @click.argument("place", metavar="PLACE")
 @click.argument("streams", nargs=-1, metavar="[STREAM]...")
-@click.option("--prefix", metavar="PREFIX", help="All streams whose names start with PREFIX; '' selects all.")
-@click.option("--as", "target", metavar="NAME", help="The new name of the stream, or the replacement for --prefix.")
+@click.option(
+    "--prefix", metavar="PREFIX", help="All streams whose names start with PREFIX; '' selects all."
+)
+@click.option(
+    "--as",
+    "target",
+    metavar="NAME",
+    help="The new name of the stream, or the replacement for --prefix.",
+)
 @click.option("--list", "listing", is_flag=True, help="List the streams without restoring them.")
-@click.option("--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Retry timeout.")
+@click.option(
+    "--retry",
+    metavar="DURATION",
+    type=SECONDS,
+    default="1min",
+    show_default=True,
+    help="Retry timeout.",
+)
 @backup_option
 @config_option
 @as_json_option
@@ -87,11 +106,13 @@ def recover_command(
     file: str | None,
     as_json: bool,
 ) -> None:
-    """Restore single STREAMs from the backup in PLACE into a running server, for example after an accidental deletion.
+    """Restore single STREAMs from the backup in PLACE into a running server, for example after an
+    accidental deletion.
 
-    Each stream gets its name if that is free, or another (--as), and its content type, lifetime and retention. Its records are appended
-    byte by byte: offsets start at 0, and records that a fork inherited become its own. It is closed if it was. Existing streams are left
-    alone. A repeated command resumes, within seven days.
+    Each stream gets its name if that is free, or another (--as), and its content type, lifetime and
+    retention. Its records are appended byte by byte: offsets start at 0, and records that a fork
+    inherited become its own. It is closed if it was. Existing streams are left alone. A repeated
+    command resumes, within seven days.
 
     \b
     polynya recover /backups/polynya orders
@@ -101,7 +122,12 @@ def recover_command(
     """
     wanted = _wanted(streams, prefix, target)
     done = Done()
-    manifest = carried_out(place, lambda: _recover(client, (place, backup, file), wanted, done, retry=None if listing else retry))
+    manifest = carried_out(
+        place,
+        lambda: _recover(
+            client, (place, backup, file), wanted, done, retry=None if listing else retry
+        ),
+    )
     _say(manifest, done, listing=listing, as_json=as_json)
 
 
@@ -113,8 +139,16 @@ def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) ->
     if target is not None and len(streams) > 1:
         raise click.UsageError("--as needs exactly one stream, or --prefix")
     try:
-        moved = target if target is None else (canonical_name(target) if prefix is None else canonical_prefix(target))
-        return Selection(frozenset(map(canonical_name, streams)), prefix if prefix is None else canonical_prefix(prefix), moved)
+        moved = (
+            target
+            if target is None
+            else (canonical_name(target) if prefix is None else canonical_prefix(target))
+        )
+        return Selection(
+            frozenset(map(canonical_name, streams)),
+            prefix if prefix is None else canonical_prefix(prefix),
+            moved,
+        )
     except ValueError as error:
         raise exits.Misused(str(error)) from None
 
@@ -122,7 +156,8 @@ def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) ->
 async def _recover(
     client: Client, where: tuple[str, str, str | None], wanted: Selection, done: Done, *, retry: float | None
 ) -> Manifest:  # fmt: skip
-    """Recover the streams. `where`: place, backup, settings file. Without `retry`, only list them."""
+    """Recover the streams. `where`: place, backup, settings file. Without `retry`, only list
+    them."""
     from polynya.backup.repository import chosen
     from polynya.backup.streams import BackupStreams, streams_of
     from polynya.cli.storage import places
@@ -148,13 +183,18 @@ async def _recover(
 def _groups_of(wanted: Selection, groups: int) -> list[int]:
     from polynya.base.names import group_of
 
-    return list(range(1, groups + 1)) if wanted.prefix is not None else sorted({group_of(name, groups) for name in wanted.names})
+    return (
+        list(range(1, groups + 1))
+        if wanted.prefix is not None
+        else sorted({group_of(name, groups) for name in wanted.names})
+    )
 
 
 async def _carry(
     client: Client, library: BackupStreams, machine: Machine, moves: list[tuple[Stream, str]], done: Done, retry: float
 ) -> None:  # fmt: skip
-    """Copy streams concurrently, each to its target name. A refusal is recorded; an unreachable server ends the command."""
+    """Copy streams concurrently, each to its target name. A refusal is recorded; an unreachable
+    server ends the command."""
     todo = iter(moves)
 
     async def work() -> None:
@@ -168,7 +208,14 @@ async def _carry(
                 except (exits.Refused, exits.Unknown) as failure:
                     done.failed.append((carrier.name, failure))
                 except CorruptData as fault:
-                    done.failed.append((carrier.name, exits.Refused(str(fault), hint="'polynya verify' checks the whole backup.")))
+                    done.failed.append(
+                        (
+                            carrier.name,
+                            exits.Refused(
+                                str(fault), hint="'polynya verify' checks the whole backup."
+                            ),
+                        )
+                    )
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -181,19 +228,27 @@ async def _carry(
 class Carrier:
     """Copies one stream. `name` is its displayed name."""
 
-    def __init__(self, client: Client, backup: str, stream: Stream, target: str, retry: float) -> None:
+    def __init__(
+        self, client: Client, backup: str, stream: Stream, target: str, retry: float
+    ) -> None:
         from polynya.base.names import spelled_name
 
         self.name = spelled_name(target)
         self._client, self._stream, self._retry = client, stream, retry
         self._is_json = is_json(stream.content_type)
         self._producer = BatchProducer(
-            client, self.name, stream.content_type, retry_seconds=retry, lines_are_records=False, name=f"recover-{backup}-{stream.uid:x}"
+            client,
+            self.name,
+            stream.content_type,
+            retry_seconds=retry,
+            lines_are_records=False,
+            name=f"recover-{backup}-{stream.uid:x}",
         )
         self._resumed = False
 
     async def run(self, pieces: AsyncIterator[BackupPiece], done: Done) -> dict[str, Any]:
-        """Create the stream or find its position, and append the rest. Raises `exits.Ended` and read errors."""
+        """Create the stream or find its position, and append the rest. Raises `exits.Ended` and
+        read errors."""
         found = await asyncio.to_thread(self._look)
         if found is None:
             done.bytes += self._stream.next_byte - self._stream.first_byte
@@ -215,7 +270,8 @@ class Carrier:
         return _row(self._stream, self.name, resumed=self._resumed)
 
     def _look(self) -> int | None:
-        """Return the number of the next append, 0 if the stream is missing, None if it is complete."""
+        """Return the number of the next append, 0 if the stream is missing, None if it is
+        complete."""
         answer = self._ask("HEAD")
         if answer.status_code == 404:
             return 0
@@ -224,7 +280,11 @@ class Carrier:
         size = int(answer.headers.get("stream-next-offset", "").partition("_")[2] or 0)
         is_closed = answer.headers.get("stream-closed", "") == "true"
         wanted = self._stream.next_byte - self._stream.first_byte
-        if answer.headers.get("content-type", "") == self._stream.content_type and size == wanted and (is_closed or not size):
+        if (
+            answer.headers.get("content-type", "") == self._stream.content_type
+            and size == wanted
+            and (is_closed or not size)
+        ):
             if is_closed == self._stream.closed:
                 return None
             if not is_closed:
@@ -236,47 +296,67 @@ class Carrier:
         return found
 
     def _create(self, body: bytes) -> None:
-        """Create the stream with its first append, so that an unrelated stream is never mistaken for a copy."""
+        """Create the stream with its first append, so that an unrelated stream is never mistaken
+        for a copy."""
         headers = _creation(self._stream) | (self._producer.headers(0) if body else {})
         path = stream_path(self.name)
-        answer = patiently(lambda: self._client.call("PUT", path, headers=headers, content=body, stream=self.name), self._retry)
+        answer = patiently(
+            lambda: self._client.call("PUT", path, headers=headers, content=body, stream=self.name),
+            self._retry,
+        )
         if answer.status_code != 201 and body:
             raise self._taken()
         self._producer.batches = 1
 
-    def _ask(self, method: str, headers: dict[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
+    def _ask(
+        self, method: str, headers: dict[str, str] | None = None, content: bytes | None = None
+    ) -> httpx.Response:
         """Send a request that changes nothing."""
         import httpx
 
         try:
-            return self._client.send(method, stream_path(self.name), headers=headers, content=content)
+            return self._client.send(
+                method, stream_path(self.name), headers=headers, content=content
+            )
         except httpx.TransportError as error:
             raise self._client.failed(error, applied=False) from None
 
     def _expected(self) -> int:
-        """Return the producer sequence that the server expects. Raises `exits.Refused` if the stream is unrelated."""
+        """Return the producer sequence that the server expects. Raises `exits.Refused` if the
+        stream is unrelated."""
         body = b"[0]" if self._is_json else b"?"
         headers = {"content-type": self._stream.content_type} | self._producer.headers(FAR_SEQUENCE)
         answer = self._ask("POST", headers, body)
         expected = answer.headers.get("producer-expected-seq", "")
         if answer.status_code != 409 or not expected.isdigit():
-            raise self._client.refused(answer, stream=self.name) if answer.is_error else self._taken()
+            raise (
+                self._client.refused(answer, stream=self.name) if answer.is_error else self._taken()
+            )
         if expected == "0":
             raise self._taken()
         return int(expected)
 
     def _taken(self) -> exits.Refused:
         return exits.Refused(
-            f"the stream {self.name} already exists with other contents", hint="Restore under another name with --as NAME."
+            f"the stream {self.name} already exists with other contents",
+            hint="Restore under another name with --as NAME.",
         )
 
     def _close(self) -> None:
         path = stream_path(self.name)
-        patiently(lambda: self._client.call("POST", path, headers={"stream-closed": "true"}, stream=self.name), self._retry)
+        patiently(
+            lambda: self._client.call(
+                "POST", path, headers={"stream-closed": "true"}, stream=self.name
+            ),
+            self._retry,
+        )
 
 
-async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield (records, body) of each append, deterministically. Small JSON appends are merged; others stay single."""
+async def _appends(
+    pieces: AsyncIterator[BackupPiece], of_json: bool
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield (records, body) of each append, deterministically. Small JSON appends are merged;
+    others stay single."""
     if not of_json:
         async for piece in pieces:
             yield piece.records, piece.payload
@@ -294,27 +374,46 @@ async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIt
 
 
 def _creation(stream: Stream) -> dict[str, str]:
-    """Return the headers that create such a stream. An expired lifetime is dropped, so that the stream can be read."""
+    """Return the headers that create such a stream. An expired lifetime is dropped, so that the
+    stream can be read."""
     headers = {"content-type": stream.content_type}
     if stream.ttl_seconds is not None:
         headers["stream-ttl"] = str(stream.ttl_seconds)
-    elif stream.expires_at_ms is not None and stream.expires_at_ms > datetime.now(UTC).timestamp() * 1000:
-        headers["stream-expires-at"] = datetime.fromtimestamp(stream.expires_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    elif (
+        stream.expires_at_ms is not None
+        and stream.expires_at_ms > datetime.now(UTC).timestamp() * 1000
+    ):
+        headers["stream-expires-at"] = datetime.fromtimestamp(
+            stream.expires_at_ms / 1000, UTC
+        ).isoformat(timespec="milliseconds")
     retention = stream.extras.retention if stream.extras is not None else None
     if retention is not None:
-        headers["stream-retention-age"] = "forever" if retention.age_seconds is None else str(retention.age_seconds)
-        headers["stream-retention-bytes"] = "forever" if retention.bytes is None else str(retention.bytes)
+        headers["stream-retention-age"] = (
+            "forever" if retention.age_seconds is None else str(retention.age_seconds)
+        )
+        headers["stream-retention-bytes"] = (
+            "forever" if retention.bytes is None else str(retention.bytes)
+        )
     return headers
 
 
-def _row(stream: Stream, target: str, *, resumed: bool = False, was_there: bool = False) -> dict[str, Any]:
+def _row(
+    stream: Stream, target: str, *, resumed: bool = False, was_there: bool = False
+) -> dict[str, Any]:
     from polynya.backup.streams import size_of
     from polynya.base.names import spelled_name
 
     records, size = size_of(stream)
     name = spelled_name(stream.name)
     target = spelled_name(target) if target.startswith("default/") else target
-    row = {"name": name, "as": target, "content_type": stream.content_type, "records": records, "bytes": size, "closed": stream.closed}
+    row = {
+        "name": name,
+        "as": target,
+        "content_type": stream.content_type,
+        "records": records,
+        "bytes": size,
+        "closed": stream.closed,
+    }
     return {**row, "resumed": resumed, "was_there": was_there}
 
 
@@ -325,14 +424,25 @@ def _say(manifest: Manifest, done: Done, *, listing: bool, as_json: bool) -> Non
         output.json_line({"backup": manifest.id, "streams": rows, "failed": failed})
     elif listing:
         kept = ("name", "as", "content_type", "records", "bytes", "closed")
-        output.table(("stream", "as", "content type", "records", "size", "closed"), [tuple(row[key] for key in kept) for row in rows])
+        output.table(
+            ("stream", "as", "content type", "records", "size", "closed"),
+            [tuple(row[key] for key in kept) for row in rows],
+        )
     for name, failure in () if as_json else sorted(done.failed, key=lambda each: each[0]):
         output.notice(
-            f"{name}: {failure.message}" + (f" [{failure.code}]" if failure.code else "") + (f"; {failure.hint}" if failure.hint else "")
+            f"{name}: {failure.message}"
+            + (f" [{failure.code}]" if failure.code else "")
+            + (f"; {failure.hint}" if failure.hint else "")
         )
     if not done.found:
-        raise exits.Refused(f"backup {manifest.id} has no such stream", hint="--prefix '' --list lists all its streams.")
+        raise exits.Refused(
+            f"backup {manifest.id} has no such stream",
+            hint="--prefix '' --list lists all its streams.",
+        )
     if not (as_json or listing):
-        output.notice(f"backup {manifest.id}: {output.counted(len(rows), 'stream')} restored, {output.size(done.bytes)}")
+        output.notice(
+            f"backup {manifest.id}: {output.counted(len(rows), 'stream')} restored, "
+            f"{output.size(done.bytes)}"
+        )
     if done.failed:
         raise click.exceptions.Exit(exits.REFUSED)

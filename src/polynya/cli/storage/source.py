@@ -25,8 +25,8 @@ PATH = "/v1/admin/backup"
 
 
 class HttpSource:
-    """A `polynya.backup.source.BackupSource` over a client of the admin port. Create it on a running loop. Raises `exits.Ended` for
-    refusals."""
+    """A `polynya.backup.source.BackupSource` over a client of the admin port. Create it on a
+    running loop. Raises `exits.Ended` for refusals."""
 
     def __init__(self, admin: Client) -> None:
         self._admin = admin
@@ -40,17 +40,26 @@ class HttpSource:
 
     async def capture(self, group: int) -> Captured:
         content = msgspec.json.encode({"group": group})
-        answer = await self._ask("POST", "/capture", content=content, headers={"content-type": JSON_TYPE})
+        answer = await self._ask(
+            "POST", "/capture", content=content, headers={"content-type": JSON_TYPE}
+        )
         return msgspec.json.decode(answer.content, type=Captured)
 
     async def part(self, captured: Captured, offset: int) -> bytes:
-        answer = await self._ask("GET", "/part", params={"group": captured.group, "token": captured.token, "offset": offset}, absent=Lost)
+        answer = await self._ask(
+            "GET",
+            "/part",
+            params={"group": captured.group, "token": captured.token, "offset": offset},
+            absent=Lost,
+        )
         return answer.content
 
     async def objects(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
         after: str | None = ""
         while after is not None:
-            page = (await self._ask("GET", "/objects", params={"prefix": prefix, "after": after})).json()
+            page = (
+                await self._ask("GET", "/objects", params={"prefix": prefix, "after": after})
+            ).json()
             for key, size in page["objects"]:
                 yield key, size
             after = page["next"]
@@ -59,7 +68,9 @@ class HttpSource:
         params = {"key": key, "offset": offset, "length": length}
         return (await self._ask("GET", "/object", params=params, absent=NotFound)).content
 
-    async def _ask(self, method: str, path: str, *, absent: type[Exception] | None = None, **more: Any) -> httpx.Response:
+    async def _ask(
+        self, method: str, path: str, *, absent: type[Exception] | None = None, **more: Any
+    ) -> httpx.Response:
         """Send a request with retries. `absent` is raised for 404."""
         import httpx
 
@@ -73,7 +84,10 @@ class HttpSource:
                     raise absent(path)
                 if answer.status_code not in (429, 500, 502, 503, 504):
                     raise self._admin.refused(answer)
-                failure = f"{self._admin.refused(answer)}; in a cluster, 'polynya cluster health' shows the reason"
+                failure = (
+                    f"{self._admin.refused(answer)}; in a cluster, 'polynya cluster health' shows "
+                    "the reason"
+                )
             except httpx.TransportError as error:
                 failure = f"no response from {self._admin.server}: {error or type(error).__name__}"
             if time.monotonic() > deadline:

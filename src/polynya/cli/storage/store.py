@@ -38,10 +38,12 @@ def store_command() -> None:
 @as_json
 @server_option
 def verify_command(client: Client, as_json: bool) -> None:
-    """Read every object that a stream needs and compare its checksum; then list the orphaned objects.
+    """Read every object that a stream needs and compare its checksum; then list the orphaned
+    objects.
 
-    In a cluster it checks all groups, each through its leader, several at a time. It reads everything once, besides the nodes' other
-    work. Exits with 1 when an object is missing or damaged, and with 3 when groups could not be checked; it lists them with the reason.
+    In a cluster it checks all groups, each through its leader, several at a time. It reads
+    everything once, besides the nodes' other work. Exits with 1 when an object is missing or
+    damaged, and with 3 when groups could not be checked; it lists them with the reason.
 
     \b
     polynya store verify
@@ -57,9 +59,14 @@ def verify_command(client: Client, as_json: bool) -> None:
     unseen += unswept
     groups = {"all": whole.total, "unseen": [msgspec.to_builtins(each) for each in unseen]}
     if as_json:
-        output.json_line({**checked.counts, "faults": checked.faults, "orphans": swept.shown(), "groups": groups})
+        output.json_line(
+            {**checked.counts, "faults": checked.faults, "orphans": swept.shown(), "groups": groups}
+        )
     else:
-        output.notice(f"checked {checked.spelled()}, in {whole.done} of {output.counted(whole.total, 'group')}: {_judged(checked.faults)}")
+        output.notice(
+            f"checked {checked.spelled()}, in {whole.done} of "
+            f"{output.counted(whole.total, 'group')}: {_judged(checked.faults)}"
+        )
         _show_orphans(swept, "'polynya store sweep' deletes them")
         _show_unseen(unseen)
     if checked.faults:
@@ -81,14 +88,22 @@ class _Checked:
             self.counts[key] += part[key]
         self.faults += part["faults"]
         for fault in [] if self._quiet else part["faults"]:
-            output.notice(f"{fault['kind']}: {fault['pack']}, needed by {', '.join(fault['streams'])}")
+            output.notice(
+                f"{fault['kind']}: {fault['pack']}, needed by {', '.join(fault['streams'])}"
+            )
 
     def spelled(self) -> str:
-        packs, slices = output.counted(self.counts["packs"], "pack"), output.counted(self.counts["slices"], "slice")
+        packs, slices = (
+            output.counted(self.counts["packs"], "pack"),
+            output.counted(self.counts["slices"], "slice"),
+        )
         return f"{packs}, {slices}, {output.size(self.counts['bytes'])}"
 
     def progress(self, whole: WholeStore, seconds: float) -> str:
-        return f"{whole.done} of {output.counted(whole.total, 'group')}, {self.spelled()}  {spelled_seconds(seconds)}"
+        return (
+            f"{whole.done} of {output.counted(whole.total, 'group')}, {self.spelled()}  "
+            f"{spelled_seconds(seconds)}"
+        )
 
 
 def _show_unseen(unseen: list[Unseen]) -> None:
@@ -98,14 +113,20 @@ def _show_unseen(unseen: list[Unseen]) -> None:
 
 @store_command.command("sweep")
 @click.option("--dry-run", is_flag=True, help="List them without deleting.")
-@click.option("--grace", metavar="DURATION", type=WHOLE_SECONDS, help="Keep objects younger than this, at least 10min.  [default: 1h]")
+@click.option(
+    "--grace",
+    metavar="DURATION",
+    type=WHOLE_SECONDS,
+    help="Keep objects younger than this, at least 10min.  [default: 1h]",
+)
 @as_json
 @server_option
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
-    """Delete orphaned objects: packs of dead writers, and table files of lost jobs and long superseded metadata.
+    """Delete orphaned objects: packs of dead writers, and table files of lost jobs and long
+    superseded metadata.
 
-    Keeps everything that a table snapshot or an unfinished job refers to. The nodes do the same every hour. Exits with 3 when groups of a
-    cluster could not be checked.
+    Keeps everything that a table snapshot or an unfinished job refers to. The nodes do the same
+    every hour. Exits with 3 when groups of a cluster could not be checked.
 
     \b
     polynya store sweep --dry-run
@@ -113,14 +134,25 @@ def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: boo
     with client.admin() as admin:
         swept, unseen = _sweep(admin, None, dry_run=dry_run, grace=grace)
     if as_json:
-        output.json_line({"orphans": swept.shown(), "deleted": swept.deleted, "unseen": [msgspec.to_builtins(each) for each in unseen]})
+        output.json_line(
+            {
+                "orphans": swept.shown(),
+                "deleted": swept.deleted,
+                "unseen": [msgspec.to_builtins(each) for each in unseen],
+            }
+        )
     elif swept.deleted:
-        output.notice(f"deleted {output.counted(swept.count, 'object')}, {output.size(swept.bytes)}")
+        output.notice(
+            f"deleted {output.counted(swept.count, 'object')}, {output.size(swept.bytes)}"
+        )
     else:
         why = (
             "without --dry-run the command deletes them"
             if dry_run
-            else "this node must not delete them: another node owns the root, or the data was restored"
+            else (
+                "this node must not delete them: another node owns the root, or the data was "
+                "restored"
+            )
         )
         _show_orphans(swept, why)
     if not as_json:
@@ -130,14 +162,29 @@ def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: boo
 
 
 @store_command.command("wipe")
-@click.option("--root", metavar="URL", required=True, help="The root to delete: s3://BUCKET/PREFIX, or the folder of an embedded store.")
+@click.option(
+    "--root",
+    metavar="URL",
+    required=True,
+    help="The root to delete: s3://BUCKET/PREFIX, or the folder of an embedded store.",
+)
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@click.option("--force", is_flag=True, help="Delete even if the marker names an owner: a killed node cannot release it.")
-@click.option("--config", "file", metavar="FILE", help="The TOML file with the S3 settings. Default: ./polynya.toml if it exists.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Delete even if the marker names an owner: a killed node cannot release it.",
+)
+@click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    help="The TOML file with the S3 settings. Default: ./polynya.toml if it exists.",
+)
 def wipe_command(root: str, yes: bool, force: bool, file: str | None) -> None:
     """Delete all objects under a root, including tables, permanently.
 
-    Refused while a node owns the root, and where the root's marker is missing. Credentials and endpoint are those of 'polynya serve'.
+    Refused while a node owns the root, and where the root's marker is missing. Credentials and
+    endpoint are those of 'polynya serve'.
 
     \b
     polynya store wipe --root ./polynya-data/objects
@@ -163,19 +210,28 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
             raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
         keys = [info.key async for info in store.list("") if info.key != MARKER_KEY]
         if not yes:
-            _ask_whether(f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, permanently?")
+            _ask_whether(
+                f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster "
+                f"{marker.cluster_id}, permanently?"
+            )
         await _delete(store, keys)
         await store.delete([MARKER_KEY])  # last: until then a repeat finds the root
         await store.close()
     except StoreUnavailable as fault:
-        raise exits.Unknown(f"{root} cannot be reached: {fault}", hint="Some objects may be deleted. Repeat the command.") from None
+        raise exits.Unknown(
+            f"{root} cannot be reached: {fault}",
+            hint="Some objects may be deleted. Repeat the command.",
+        ) from None
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
     output.notice(f"deleted {output.counted(len(keys), 'object')} under {root}")
 
 
 def _no_root(root: str) -> exits.Refused:
-    return exits.Refused(f"{root} has no polynya-root.json: it is not the root of a node's objects", hint="Check --root.")
+    return exits.Refused(
+        f"{root} has no polynya-root.json: it is not the root of a node's objects",
+        hint="Check --root.",
+    )
 
 
 def _ask_whether(question: str) -> None:
@@ -221,11 +277,14 @@ def _check_stopped(root: str) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise exits.Refused(f"the node of {lock.parent} is running", hint="Stop it first.") from None
+            raise exits.Refused(
+                f"the node of {lock.parent} is running", hint="Stop it first."
+            ) from None
 
 
 class _Swept:
-    """The orphans of all groups: the first thousand keys per share, their count and bytes, and whether they were deleted."""
+    """The orphans of all groups: the first thousand keys per share, their count and bytes, and
+    whether they were deleted."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -242,7 +301,9 @@ class _Swept:
         return {"count": self.count, "bytes": self.bytes, "keys": self.keys}
 
 
-def _sweep(admin: Client, groups: list[int] | None, *, dry_run: bool, grace: int | None) -> tuple[_Swept, list[Unseen]]:
+def _sweep(
+    admin: Client, groups: list[int] | None, *, dry_run: bool, grace: int | None
+) -> tuple[_Swept, list[Unseen]]:
     """Sweep these groups (None: all)."""
     swept = _Swept()
     whole = WholeStore(admin, "sweep", {"dry_run": dry_run, "grace_seconds": grace}, swept.hear)
@@ -252,7 +313,10 @@ def _sweep(admin: Client, groups: list[int] | None, *, dry_run: bool, grace: int
 def _judged(faults: list[dict[str, Any]]) -> str:
     if not faults:
         return "no damage"
-    kinds = {kind: sum(fault["kind"] == kind for fault in faults) for kind in sorted({fault["kind"] for fault in faults})}
+    kinds = {
+        kind: sum(fault["kind"] == kind for fault in faults)
+        for kind in sorted({fault["kind"] for fault in faults})
+    }
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
@@ -263,4 +327,6 @@ def _show_orphans(swept: _Swept, then: str) -> None:
     for key in swept.keys[:SHOWN]:
         click.echo(key)
     more = f", the first {SHOWN} are listed" if swept.count > SHOWN else ""
-    output.notice(f"{output.counted(swept.count, 'orphan')}, {output.size(swept.bytes)}{more}; {then}")
+    output.notice(
+        f"{output.counted(swept.count, 'orphan')}, {output.size(swept.bytes)}{more}; {then}"
+    )

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import click
 
-from polynya.cli.remote.client import JSON_TYPE, Client, is_json, never_sent, server_option, stream_path
+from polynya.cli.remote.client import (
+    JSON_TYPE,
+    Client,
+    is_json,
+    never_sent,
+    server_option,
+    stream_path,
+)
 from polynya.cli.streams.lifecycle import facts_if_there, facts_of
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.complete import complete_stream
@@ -37,15 +44,29 @@ T = TypeVar("T")
 @click.command("append")
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("records", nargs=-1)
-@click.option("--whole", is_flag=True, help="Append all of stdin at once, not line by line. Each element of a JSON array is a record.")
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Append all of stdin at once, not line by line. Each element of a JSON array is a record.",
+)
 @click.option("--create", is_flag=True, help="Create the stream if it does not exist.")
 @click.option(
     "--content-type",
     metavar="TYPE",
-    help="Content type of the stream that --create creates.  [default: application/json; with --whole bytes]",
+    help=(
+        "Content type of the stream that --create creates.  [default: application/json; with "
+        "--whole bytes]"
+    ),
 )
 @click.option("--close", is_flag=True, help="Close the stream after the last record.")
-@click.option("--retry", metavar="DURATION", type=SECONDS, default="30s", show_default=True, help="Retry timeout.")
+@click.option(
+    "--retry",
+    metavar="DURATION",
+    type=SECONDS,
+    default="30s",
+    show_default=True,
+    help="Retry timeout.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @server_option
 def append_command(
@@ -61,11 +82,13 @@ def append_command(
 ) -> None:
     """Append RECORDS, or the lines of stdin, to STREAM.
 
-    For a JSON stream each argument or line is one record; empty lines are skipped. Other streams take the bytes as they are, line by
-    line. Lines are batched while the server is busy. Each batch is retried until the server acknowledges it; the producer is idempotent,
-    so no batch is stored twice.
+    For a JSON stream each argument or line is one record; empty lines are skipped. Other streams
+    take the bytes as they are, line by line. Lines are batched while the server is busy. Each batch
+    is retried until the server acknowledges it; the producer is idempotent, so no batch is stored
+    twice.
 
-    A JSON array is one record, unless --whole is given: then each element is a record, as in an HTTP POST.
+    A JSON array is one record, unless --whole is given: then each element is a record, as in an
+    HTTP POST.
 
     \b
     polynya append orders '{"item": 7}' '{"item": 8}'
@@ -76,8 +99,16 @@ def append_command(
     if content_type is not None and not create:
         raise click.UsageError("--content-type needs --create")
     wanted = content_type or ("application/octet-stream" if whole else JSON_TYPE)
-    content_type = patiently(lambda: _content_type(client, stream, create=create, wanted=wanted), retry)
-    producer = BatchProducer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
+    content_type = patiently(
+        lambda: _content_type(client, stream, create=create, wanted=wanted), retry
+    )
+    producer = BatchProducer(
+        client,
+        stream,
+        content_type,
+        retry_seconds=retry,
+        lines_are_records=is_json(content_type) and not whole,
+    )
     try:
         with _bar(stream, records) as bar:
             for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
@@ -94,13 +125,16 @@ def append_command(
 
 
 def _bar(stream: str, records: Sequence[str]) -> Bar:
-    """Return a progress bar; it shows only for a large file, because the size of a pipe is unknown."""
+    """Return a progress bar; it shows only for a large file, because the size of a pipe is
+    unknown."""
     total = 0
     if not records:
         with contextlib.suppress(OSError, ValueError):
             status = os.fstat(sys.stdin.fileno())
             total = status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return Bar(f"appending to {stream}", total, output.size, shown=None if total >= BAR_BYTES else False)
+    return Bar(
+        f"appending to {stream}", total, output.size, shown=None if total >= BAR_BYTES else False
+    )
 
 
 def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> str:
@@ -127,12 +161,20 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
 
 
 class BatchProducer:
-    """An idempotent producer for one stream: one batch in flight, retried until its outcome is known.
+    """An idempotent producer for one stream: one batch in flight, retried until its outcome is
+    known.
 
     `batches` is the sequence of the next one."""
 
     def __init__(
-        self, client: Client, stream: str, content_type: str, *, retry_seconds: float, lines_are_records: bool, name: str = ""
+        self,
+        client: Client,
+        stream: str,
+        content_type: str,
+        *,
+        retry_seconds: float,
+        lines_are_records: bool,
+        name: str = "",
     ) -> None:
         self._client = client
         self._stream = stream
@@ -151,15 +193,22 @@ class BatchProducer:
         return {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(sequence)}
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Send a batch and wait until it is durable. Raises `exits.Refused`, `exits.Unreachable`, `exits.Unknown`."""
-        body = b"[%s]" % b",".join(line.strip() for line in lines) if self.lines_are_records else b"".join(lines)
+        """Send a batch and wait until it is durable. Raises `exits.Refused`, `exits.Unreachable`,
+        `exits.Unknown`."""
+        body = (
+            b"[%s]" % b",".join(line.strip() for line in lines)
+            if self.lines_are_records
+            else b"".join(lines)
+        )
         headers = self.headers(self.batches) | {"content-type": self._content_type}
         answer = self._sent(body, headers)
         if not answer.is_success:
             raise self._refused(answer, lines)
         self.batches += 1
         self.records += len(lines)
-        self.arrays += sum(line.lstrip()[:1] == b"[" for line in lines) if self.lines_are_records else 0
+        self.arrays += (
+            sum(line.lstrip()[:1] == b"[" for line in lines) if self.lines_are_records else 0
+        )
         self.bytes += len(body)
         self.offset = answer.headers.get("stream-next-offset", self.offset)
 
@@ -172,7 +221,9 @@ class BatchProducer:
         perhaps = False  # an attempt may have been applied
         while True:
             try:
-                answer = self._client.send("POST", stream_path(self._stream), headers=headers, content=body)
+                answer = self._client.send(
+                    "POST", stream_path(self._stream), headers=headers, content=body
+                )
                 failure = self._client.refused(answer) if answer.is_error else None
                 if failure is None or isinstance(failure, exits.Refused):
                     return answer
@@ -186,19 +237,44 @@ class BatchProducer:
             pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
 
     def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
-        """Return the error after the last retry. `perhaps`: the batch may have been applied. Repeating the command would store earlier
-        batches twice."""
+        """Return the error after the last retry. `perhaps`: the batch may have been applied.
+        Repeating the command would store earlier batches twice."""
         if perhaps:
-            return exits.Unknown(failure.message, code=failure.code, hint=self._progress(), request_id=failure.request_id)
+            return exits.Unknown(
+                failure.message,
+                code=failure.code,
+                hint=self._progress(),
+                request_id=failure.request_id,
+            )
         if self.batches:
-            return exits.Refused(failure.message, code=failure.code, hint=self._progress(), request_id=failure.request_id)
+            return exits.Refused(
+                failure.message,
+                code=failure.code,
+                hint=self._progress(),
+                request_id=failure.request_id,
+            )
         return failure
 
     def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
-        if self.lines_are_records and answer.status_code == 400 and (bad := _first_bad(lines)) is not None:
+        if (
+            self.lines_are_records
+            and answer.status_code == 400
+            and (bad := _first_bad(lines)) is not None
+        ):
             shown = lines[bad].strip()[:100].decode(errors="replace")
-            hint = self._progress() if self.records else "Nothing was appended. For text, use a stream of type text/plain (--content-type)."
-            return exits.Refused(f"record {self.records + bad + 1:,} is not valid JSON: {shown}", status=400, hint=hint)
+            hint = (
+                self._progress()
+                if self.records
+                else (
+                    "Nothing was appended. For text, use a stream of type text/plain "
+                    "(--content-type)."
+                )
+            )
+            return exits.Refused(
+                f"record {self.records + bad + 1:,} is not valid JSON: {shown}",
+                status=400,
+                hint=hint,
+            )
         return self._client.refused(answer, stream=self._stream)
 
     def _progress(self) -> str:
@@ -207,7 +283,11 @@ class BatchProducer:
 
     def said(self) -> str:
         """Return the appended amount in the stream's unit."""
-        return output.counted(self.records, "record") if self.counts_records else output.size(self.bytes)
+        return (
+            output.counted(self.records, "record")
+            if self.counts_records
+            else output.size(self.bytes)
+        )
 
 
 def _elements(body: bytes) -> int:
@@ -242,13 +322,16 @@ def _batches(records: Sequence[str], *, whole: bool, records_only: bool) -> Iter
     if whole:
         yield [source.read()]
     else:
-        yield from gathered(source, keep=(lambda line: bool(line.strip())) if records_only else bool)
+        yield from gathered(
+            source, keep=(lambda line: bool(line.strip())) if records_only else bool
+        )
 
 
 def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
     """Yield the kept lines of `source` in batches of what has arrived.
 
-    A slow source is sent at once, a fast one in large batches. The reader thread is bounded by `LINES_READ_AHEAD`."""
+    A slow source is sent at once, a fast one in large batches. The reader thread is bounded by
+    `LINES_READ_AHEAD`."""
     waiting: queue.Queue[bytes | BaseException | None] = queue.Queue(LINES_READ_AHEAD)
 
     def read() -> None:
@@ -284,11 +367,29 @@ def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[lis
 def _report(producer: BatchProducer, stream: str, *, as_json: bool) -> None:
     if as_json:
         facts = {"records": producer.records} if producer.counts_records else {}
-        output.json_line({"name": stream, **facts, "batches": producer.batches, "bytes": producer.bytes, "offset": producer.offset or None})
+        output.json_line(
+            {
+                "name": stream,
+                **facts,
+                "batches": producer.batches,
+                "bytes": producer.bytes,
+                "offset": producer.offset or None,
+            }
+        )
     else:
-        output.notice(f"appended {producer.said()} to {stream} in {output.counted(producer.batches, 'batch', 'batches')}")
+        output.notice(
+            f"appended {producer.said()} to {stream} in "
+            f"{output.counted(producer.batches, 'batch', 'batches')}"
+        )
     if producer.arrays:
-        what = "one record is a JSON array" if producer.arrays == 1 else f"{producer.arrays:,} records are JSON arrays"
+        what = (
+            "one record is a JSON array"
+            if producer.arrays == 1
+            else f"{producer.arrays:,} records are JSON arrays"
+        )
         what = "the record is a JSON array" if producer.records == 1 else what
         each, its = ("", "its") if producer.arrays == 1 else (" each", "their")
-        output.notice(f"  {what}, stored as one record{each}; to store {its} elements as records: polynya append {stream} --whole < FILE")
+        output.notice(
+            f"  {what}, stored as one record{each}; to store {its} elements as records: polynya "
+            f"append {stream} --whole < FILE"
+        )

@@ -1,4 +1,5 @@
-"""`polynya bench`: load a node with appends and tails, measure from the client, and verify everything that was written."""
+"""`polynya bench`: load a node with appends and tails, measure from the client, and verify
+everything that was written."""
 
 from __future__ import annotations
 
@@ -27,12 +28,24 @@ RETRY_SECONDS = 5.0  # longer outages are not measured
 RECORD_BYTES_MIN = 48  # size of a record's number and time
 
 seconds_option = click.option(
-    "--seconds", metavar="DURATION", type=SECONDS, default="10s", show_default=True, help="Duration of the measurement."
+    "--seconds",
+    metavar="DURATION",
+    type=SECONDS,
+    default="10s",
+    show_default=True,
+    help="Duration of the measurement.",
 )
 size_option = click.option(
-    "--size", metavar="BYTES", type=click.IntRange(RECORD_BYTES_MIN, 1 << 20), default=256, show_default=True, help="Size of a record."
+    "--size",
+    metavar="BYTES",
+    type=click.IntRange(RECORD_BYTES_MIN, 1 << 20),
+    default=256,
+    show_default=True,
+    help="Size of a record.",
 )
-keep_option = click.option("--keep", is_flag=True, help="Keep the streams instead of deleting them.")
+keep_option = click.option(
+    "--keep", is_flag=True, help="Keep the streams instead of deleting them."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 
 
@@ -40,8 +53,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the fi
 def bench_command() -> None:
     """Load a node from this machine, measure it, and verify what it stored.
 
-    Every acknowledged record is read back and must be present once and in order; otherwise the command fails. The figures include this
-    client, machine and network. Ctrl-C stops the writing and reports the figures so far.
+    Every acknowledged record is read back and must be present once and in order; otherwise the
+    command fails. The figures include this client, machine and network. Ctrl-C stops the writing
+    and reports the figures so far.
 
     \b
     polynya bench append --streams 8 --seconds 30s
@@ -68,12 +82,26 @@ def bench_command() -> None:
     show_default=True,
     help="Largest number of records in a request.",
 )
-@click.option("--in-flight", metavar="N", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests in flight per producer.")
+@click.option(
+    "--in-flight",
+    metavar="N",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Requests in flight per producer.",
+)
 @keep_option
 @json_option
 @server_option
 def append_command(
-    client: Client, streams: int, seconds: float, size: int, batch_records: int, in_flight: int, keep: bool, as_json: bool
+    client: Client,
+    streams: int,
+    seconds: float,
+    size: int,
+    batch_records: int,
+    in_flight: int,
+    keep: bool,
+    as_json: bool,
 ) -> None:
     """Append at the node's maximum rate.
 
@@ -84,7 +112,9 @@ def append_command(
     load = BenchLoad(size=size, seconds=seconds, batch_records=batch_records, in_flight=in_flight)
     stop = Stop()
 
-    async def story(session: AsyncClient, names: list[str], step: Callable[[str], None]) -> dict[str, Any]:
+    async def story(
+        session: AsyncClient, names: list[str], step: Callable[[str], None]
+    ) -> dict[str, Any]:
         step(f"appending to {output.counted(streams, 'stream')}")
         runs = [BenchRun(session.stream(name), stop) for name in names]
         began = time.monotonic()
@@ -114,17 +144,35 @@ def append_command(
 
 
 @bench_command.command("tail")
-@click.option("--rate", metavar="N", type=click.FloatRange(0.1, 100_000), default=100, show_default=True, help="Records per second.")
-@click.option("--readers", metavar="N", type=click.IntRange(1, 1000), default=4, show_default=True, help="Number of readers.")
+@click.option(
+    "--rate",
+    metavar="N",
+    type=click.FloatRange(0.1, 100_000),
+    default=100,
+    show_default=True,
+    help="Records per second.",
+)
+@click.option(
+    "--readers",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    help="Number of readers.",
+)
 @seconds_option
 @size_option
 @keep_option
 @json_option
 @server_option
-def tail_command(client: Client, rate: float, readers: int, seconds: float, size: int, keep: bool, as_json: bool) -> None:
-    """Append at a steady rate, follow with many readers, and measure the latency of each record to each reader.
+def tail_command(
+    client: Client, rate: float, readers: int, seconds: float, size: int, keep: bool, as_json: bool
+) -> None:
+    """Append at a steady rate, follow with many readers, and measure the latency of each record to
+    each reader.
 
-    Latency counts from the time a record was due, so a stall counts for every record that it delayed.
+    Latency counts from the time a record was due, so a stall counts for every record that it
+    delayed.
 
     \b
     polynya bench tail
@@ -133,7 +181,9 @@ def tail_command(client: Client, rate: float, readers: int, seconds: float, size
     load = BenchLoad(size=size, seconds=seconds, batch_records=1000, in_flight=8, rate=rate)
     stop = Stop()
 
-    async def story(session: AsyncClient, names: list[str], step: Callable[[str], None]) -> dict[str, Any]:
+    async def story(
+        session: AsyncClient, names: list[str], step: Callable[[str], None]
+    ) -> dict[str, Any]:
         step(f"{output.counted(readers, 'reader')} at {rate:g} records/s")
         run = BenchRun(session.stream(names[0]), stop)
         followers = [Follower(session.stream(names[0])) for _ in range(readers)]
@@ -147,7 +197,10 @@ def tail_command(client: Client, rate: float, readers: int, seconds: float, size
             await session.stream(names[0]).close()
         for follower in followers:
             if follower.seen != run.written:
-                raise Mismatch(f"a reader of '{names[0]}' received {follower.seen:,} of {run.written:,} records")
+                raise Mismatch(
+                    f"a reader of '{names[0]}' received {follower.seen:,} of {run.written:,} "
+                    "records"
+                )
         latencies = sorted(latency for follower in followers for latency in follower.latencies.kept)
         return {
             "records": run.written,
@@ -216,7 +269,8 @@ class Latencies:
 
 
 class BenchRun:
-    """The writing of one stream. `written` records are acknowledged; `latencies` are those of batches, from their first record."""
+    """The writing of one stream. `written` records are acknowledged; `latencies` are those of
+    batches, from their first record."""
 
     def __init__(self, stream: AsyncStream, stop: Stop) -> None:
         self._stream = stream
@@ -230,8 +284,16 @@ class BenchRun:
         from polynya.client import Batching
 
         linger = 0.0 if load.batch_records == 1 or load.rate else 0.001
-        batching = Batching(batch_records=load.batch_records, in_flight=load.in_flight, linger_seconds=linger, buffer_bytes=4 << 20)
-        async with self._stream.producer(batching=batching) as producer, asyncio.TaskGroup() as group:
+        batching = Batching(
+            batch_records=load.batch_records,
+            in_flight=load.in_flight,
+            linger_seconds=linger,
+            buffer_bytes=4 << 20,
+        )
+        async with (
+            self._stream.producer(batching=batching) as producer,
+            asyncio.TaskGroup() as group,
+        ):
             if load.rate is None:
                 await self._fast(load, producer, group)
             else:
@@ -240,7 +302,9 @@ class BenchRun:
         self.written = producer.applied
         self.repeats = producer.repeats
 
-    async def _fast(self, load: BenchLoad, producer: AsyncProducer, group: asyncio.TaskGroup) -> None:
+    async def _fast(
+        self, load: BenchLoad, producer: AsyncProducer, group: asyncio.TaskGroup
+    ) -> None:
         end = time.monotonic() + load.seconds
         last: AsyncReceipt | None = None
         number = 0
@@ -275,7 +339,10 @@ class BenchRun:
             _check(record, seen, load)
             seen += 1
         if seen != self.written:
-            raise Mismatch(f"'{self._stream.name}' holds {seen:,} records, but {self.written:,} were acknowledged")
+            raise Mismatch(
+                f"'{self._stream.name}' holds {seen:,} records, but {self.written:,} were "
+                "acknowledged"
+            )
 
 
 class Follower:
@@ -300,18 +367,25 @@ class Follower:
 
 
 def _check(record: Record, number: int, load: BenchLoad) -> int:
-    """Return the time in the record. Raises `Mismatch` if it is not the record written under this number."""
+    """Return the time in the record. Raises `Mismatch` if it is not the record written under this
+    number."""
     value = record.value
     if value != load.record(number, value.get("t", 0)):
-        raise Mismatch(f"record {number:,} of '{record.stream}' differs from the written one: {record.text[:100]}")
+        raise Mismatch(
+            f"record {number:,} of '{record.stream}' differs from the written one: "
+            f"{record.text[:100]}"
+        )
     return int(value["t"])
 
 
 Story = Callable[["AsyncClient", list[str], Callable[[str], None]], Awaitable[dict[str, Any]]]
 
 
-def _played(client: Client, streams: int, story: Story, stop: Stop, *, keep: bool) -> dict[str, Any]:
-    """Run the story on new streams and return its figures; delete the streams afterwards. Raises `exits.Ended`."""
+def _played(
+    client: Client, streams: int, story: Story, stop: Stop, *, keep: bool
+) -> dict[str, Any]:
+    """Run the story on new streams and return its figures; delete the streams afterwards. Raises
+    `exits.Ended`."""
     from polynya.client import AsyncClient, ClientError, Retry
 
     names = [f"{PREFIX}/{secrets.token_hex(4)}-{number}" for number in range(streams)]
@@ -320,13 +394,18 @@ def _played(client: Client, streams: int, story: Story, stop: Stop, *, keep: boo
         made: list[AsyncStream] = []
         retry = Retry(seconds=RETRY_SECONDS)
         stop.listen()
-        async with AsyncClient(client.server, token=client.token, verify=client.verify, retry=retry) as session:
+        async with AsyncClient(
+            client.server, token=client.token, verify=client.verify, retry=retry
+        ) as session:
             with steps("creating streams") as step:
                 try:
                     for name in names:
                         await session.stream(name).create()
                         made.append(session.stream(name))
-                    return {**await story(session, names, step), **({"streams": names} if keep else {})}
+                    return {
+                        **await story(session, names, step),
+                        **({"streams": names} if keep else {}),
+                    }
                 finally:
                     step("deleting streams")
                     for stream in () if keep else made:
@@ -346,7 +425,13 @@ def _ended(error: BaseException) -> BaseException:
         error = error.exceptions[0]
     if not isinstance(error, ClientError):
         return error
-    kind = exits.Unknown if error.outcome is Outcome.UNKNOWN else exits.Unreachable if isinstance(error, Unavailable) else exits.Refused
+    kind = (
+        exits.Unknown
+        if error.outcome is Outcome.UNKNOWN
+        else exits.Unreachable
+        if isinstance(error, Unavailable)
+        else exits.Refused
+    )
     return kind(error.message, code=error.code, request_id=error.request_id)
 
 
@@ -354,7 +439,9 @@ def _spread(name: str, ordered: list[float]) -> dict[str, float | None]:
     """Return percentiles."""
 
     def at(part: float) -> float | None:
-        return round(ordered[min(len(ordered) - 1, int(part * len(ordered)))], 3) if ordered else None
+        return (
+            round(ordered[min(len(ordered) - 1, int(part * len(ordered)))], 3) if ordered else None
+        )
 
     return {f"{name}_p50": at(0.5), f"{name}_p99": at(0.99), f"{name}_max": at(1.0)}
 
@@ -364,7 +451,13 @@ def _report(figures: dict[str, Any], stop: Stop, *, as_json: bool) -> None:
         output.json_line(figures)
     else:
         for name, figure in figures.items():
-            shown = output.size(figure) if name.startswith("bytes") else f"{figure:,}" if isinstance(figure, int | float) else figure
+            shown = (
+                output.size(figure)
+                if name.startswith("bytes")
+                else f"{figure:,}"
+                if isinstance(figure, int | float)
+                else figure
+            )
             click.echo(f"{name.replace('_', ' '):<26}{shown}")
     if stop.asked:
         output.notice("interrupted: the figures cover the time until then")

@@ -1,8 +1,9 @@
 """`polynya import`: copy a stream from another server exactly once, across interruptions.
 
-The copy records its own position. Each append carries `Stream-Seq: OFFSET+COUNT`: the source offset where a page starts, and how much of
-that page is stored after the append. The server accepts only increasing values, so nothing is stored twice. HEAD returns the last value,
-where the next import resumes. Offsets of every server sort as text; so do these values.
+The copy records its own position. Each append carries `Stream-Seq: OFFSET+COUNT`: the source offset
+where a page starts, and how much of that page is stored after the append. The server accepts only
+increasing values, so nothing is stored twice. HEAD returns the last value, where the next import
+resumes. Offsets of every server sort as text; so do these values.
 """
 
 from __future__ import annotations
@@ -33,10 +34,28 @@ LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses of transient failu
 @click.command("import")
 @click.argument("url")
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@click.option("--follow", "-f", is_flag=True, help="Keep copying new records until the source is closed or Ctrl-C.")
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Keep copying new records until the source is closed or Ctrl-C.",
+)
 @click.option("--keep-open", is_flag=True, help="Do not close the copy when the source is closed.")
-@click.option("--header", "headers", metavar="NAME: VALUE", multiple=True, help="Send this header to the source, such as a token.")
-@click.option("--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Retry timeout, for both servers.")
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME: VALUE",
+    multiple=True,
+    help="Send this header to the source, such as a token.",
+)
+@click.option(
+    "--retry",
+    metavar="DURATION",
+    type=SECONDS,
+    default="1min",
+    show_default=True,
+    help="Retry timeout, for both servers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @server_option
 def import_command(
@@ -49,10 +68,11 @@ def import_command(
     retry: float,
     as_json: bool,
 ) -> None:
-    """Copy the stream at URL, on a Durable Streams or Ursula server, into STREAM (default: the same name).
+    """Copy the stream at URL, on a Durable Streams or Ursula server, into STREAM (default: the same
+    name).
 
-    The copy gets the source's content type and lifetime, the same bytes per record, and new offsets. It is closed when the source is. A
-    repeated command resumes where the copy ends.
+    The copy gets the source's content type and lifetime, the same bytes per record, and new
+    offsets. It is closed when the source is. A repeated command resumes where the copy ends.
 
     \b
     polynya import http://old:4437/v1/stream/orders
@@ -75,7 +95,14 @@ def import_command(
         client.call("POST", stream_path(name), headers={"stream-closed": "true"}, stream=name)
     if as_json:
         output.json_line(
-            {"name": name, "source": url, "bytes": copy.bytes, "resumed": copy.resumed, "source_offset": copy.at, "closed": closed}
+            {
+                "name": name,
+                "source": url,
+                "bytes": copy.bytes,
+                "resumed": copy.resumed,
+                "source_offset": copy.at,
+                "closed": closed,
+            }
         )
     else:
         state = "and is closed" if closed else f"up to offset {copy.at} of the source"
@@ -89,11 +116,21 @@ class ImportSource:
         import httpx
 
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise click.UsageError(f"{url!r} is not the URL of a stream; expected a form like http://host:4437/v1/stream/orders")
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+        ):
+            raise click.UsageError(
+                f"{url!r} is not the URL of a stream; expected a form like "
+                "http://host:4437/v1/stream/orders"
+            )
         self.url = url
         self.patience = patience
-        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(LONG_POLL_SECONDS, connect=5.0))
+        self._http = httpx.Client(
+            headers=headers, timeout=httpx.Timeout(LONG_POLL_SECONDS, connect=5.0)
+        )
 
     def ask(self, method: str, params: Mapping[str, str] | None = None) -> httpx.Response:
         """Return a successful response. Raises `exits.Ended`."""
@@ -111,7 +148,8 @@ class ImportSource:
                     raise failure
             except httpx.TransportError as error:
                 failure = exits.Unreachable(
-                    f"no response from {self.url}: {error or type(error).__name__}", hint="Check that the source is running."
+                    f"no response from {self.url}: {error or type(error).__name__}",
+                    hint="Check that the source is running.",
                 )
             if time.monotonic() + pause > deadline:
                 raise failure
@@ -123,7 +161,8 @@ class ImportSource:
 
 
 class ImportCopy:
-    """`at` is the source offset of the next or current page; `_here` is how many of its records or bytes are stored."""
+    """`at` is the source offset of the next or current page; `_here` is how many of its records or
+    bytes are stored."""
 
     def __init__(self, client: Client, source: ImportSource, name: str) -> None:
         self._client = client
@@ -151,21 +190,31 @@ class ImportCopy:
             self._go_on_at(held)
         elif answer.headers.get("stream-next-offset", "").strip("0_"):
             raise exits.Refused(
-                f"the stream {self._name} holds records that were not imported", hint="Pass another name as the second argument."
+                f"the stream {self._name} holds records that were not imported",
+                hint="Pass another name as the second argument.",
             )
         if is_json(answer.headers.get("content-type", "")) != is_json(self._type):
-            raise exits.Refused(f"the stream {self._name} has another content type than {self._source.url}")
+            raise exits.Refused(
+                f"the stream {self._name} has another content type than {self._source.url}"
+            )
 
     def run(self, *, follow: bool) -> bool:
-        """Copy up to the source's tail, or with `follow` until it is closed. Return True if the source is closed and fully copied."""
+        """Copy up to the source's tail, or with `follow` until it is closed. Return True if the
+        source is closed and fully copied."""
         cursor = ""
         while True:
             params = {"offset": self.at}
-            answer = self._source.ask("GET", params | ({"live": "long-poll", "cursor": cursor} if follow and cursor else {}))
+            answer = self._source.ask(
+                "GET",
+                params | ({"live": "long-poll", "cursor": cursor} if follow and cursor else {}),
+            )
             headers = answer.headers
             following = headers.get("stream-next-offset", "")
             if not following:
-                raise exits.Refused(f"{self._source.url} responds without Stream-Next-Offset: it is not a Durable Streams server")
+                raise exits.Refused(
+                    f"{self._source.url} responds without Stream-Next-Offset: it is not a Durable "
+                    "Streams server"
+                )
             self._copy(answer)
             moved = following != self.at
             self.at, self._here = following, 0
@@ -179,24 +228,39 @@ class ImportCopy:
     def _go_on_at(self, held: str) -> None:
         offset, plus, here = held.rpartition("+")
         if not plus or not here.isdigit():
-            raise exits.Refused(f"the stream {self._name} is not an import: its writer sets Stream-Seq ({held!r})")
+            raise exits.Refused(
+                f"the stream {self._name} is not an import: its writer sets Stream-Seq ({held!r})"
+            )
         self.at, self._here, self.resumed = offset, int(here), True
 
     def _copy(self, answer: httpx.Response) -> None:
         kind = answer.headers.get("content-type", "")
-        parts = _json_parts(kind, answer.content, self._here) if is_json(self._type) else _byte_parts(answer.content, self._here)
+        parts = (
+            _json_parts(kind, answer.content, self._here)
+            if is_json(self._type)
+            else _byte_parts(answer.content, self._here)
+        )
         for body, here in parts:
             self._append(body, f"{self.at}+{here:016d}")
             self.bytes += len(body)
 
     def _append(self, body: bytes, place: str) -> None:
         """Append, and retry until the data is known to be stored."""
-        headers = {"content-type": JSON_TYPE if is_json(self._type) else self._type, "stream-seq": place}
+        headers = {
+            "content-type": JSON_TYPE if is_json(self._type) else self._type,
+            "stream-seq": place,
+        }
         deadline = time.monotonic() + self._source.patience
         pause = PAUSE_SECONDS
         while True:
             try:
-                self._client.call("POST", stream_path(self._name), headers=headers, content=body, stream=self._name)
+                self._client.call(
+                    "POST",
+                    stream_path(self._name),
+                    headers=headers,
+                    content=body,
+                    stream=self._name,
+                )
                 return
             except exits.Refused as refused:
                 if refused.status == 409 and self._is_here(place):
@@ -214,7 +278,8 @@ class ImportCopy:
 
 
 def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:
-    """Yield (array, records of the page stored after it), without the first `skip` records. Elements keep their bytes."""
+    """Yield (array, records of the page stored after it), without the first `skip` records.
+    Elements keep their bytes."""
     from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
     if "ndjson" in content_type or "jsonl" in content_type:  # Ursula's format
@@ -223,13 +288,17 @@ def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[byt
         count, payload, packed = parse_records(body or b"[]")
     except (BadJson, TooManyRecords) as error:
         raise exits.Refused(f"a page of the source is invalid: {error}") from None
-    lengths = [length for (length,) in iter_unpack("<I", packed)] if packed else [len(payload)] * count  # each includes its comma
+    # each includes its comma
+    lengths = (
+        [length for (length,) in iter_unpack("<I", packed)] if packed else [len(payload)] * count
+    )
     at = sum(lengths[:skip])
     begin = at
     for here in range(skip + 1, count + 1):
         at += lengths[here - 1]
         if here == count or at + lengths[here] - begin > PART_BYTES:
-            # The server unpacks one level of arrays: a record that is an array keeps its brackets inside these.
+            # The server unpacks one level of arrays: a record that is an array keeps its brackets
+            # inside these.
             yield b"[%b]" % payload[begin : at - 1], here
             begin = at
 
@@ -243,7 +312,9 @@ def _byte_parts(body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or not text.isprintable():
-        raise click.UsageError(f"--header {text!r} is not a header; expected a form like 'Authorization: Bearer …'")
+        raise click.UsageError(
+            f"--header {text!r} is not a header; expected a form like 'Authorization: Bearer …'"
+        )
     return name.strip(), value.strip()
 
 

@@ -19,12 +19,35 @@ if TYPE_CHECKING:
 @click.command("create")
 @click.argument("stream", shell_complete=complete_stream)
 @click.option(
-    "--content-type", metavar="TYPE", default="application/json", show_default=True, help="Content type; application/json stores records."
+    "--content-type",
+    metavar="TYPE",
+    default="application/json",
+    show_default=True,
+    help="Content type; application/json stores records.",
 )
-@click.option("--ttl", metavar="DURATION", type=WHOLE_SECONDS, help="Delete the stream after this long without use (90s, 15min, 7d).")
-@click.option("--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).")
-@click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Delete records older than this (7d).")
-@click.option("--keep-bytes", metavar="SIZE", type=SIZE, help="Keep only the newest bytes (10GiB); delete older records.")
+@click.option(
+    "--ttl",
+    metavar="DURATION",
+    type=WHOLE_SECONDS,
+    help="Delete the stream after this long without use (90s, 15min, 7d).",
+)
+@click.option(
+    "--expires-at",
+    metavar="TIME",
+    help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).",
+)
+@click.option(
+    "--keep-age",
+    metavar="DURATION",
+    type=WHOLE_SECONDS,
+    help="Delete records older than this (7d).",
+)
+@click.option(
+    "--keep-bytes",
+    metavar="SIZE",
+    type=SIZE,
+    help="Keep only the newest bytes (10GiB); delete older records.",
+)
 @as_json
 @server_option
 def create_command(
@@ -45,7 +68,9 @@ def create_command(
     polynya create events --keep-age 30d --keep-bytes 10GiB
     """
     if ttl is not None and expires_at is not None:
-        raise click.UsageError("--ttl and --expires-at exclude each other: --ttl counts from the last use")
+        raise click.UsageError(
+            "--ttl and --expires-at exclude each other: --ttl counts from the last use"
+        )
     headers = {"content-type": content_type}
     if ttl is not None:
         headers["stream-ttl"] = str(ttl)
@@ -56,7 +81,13 @@ def create_command(
     if keep_bytes is not None:
         headers["stream-retention-bytes"] = str(keep_bytes)
     answer = client.call("PUT", stream_path(stream), headers=headers)
-    _say(client, stream, "created" if answer.status_code == 201 else "already exists", created=answer.status_code == 201, as_json=as_json)
+    _say(
+        client,
+        stream,
+        "created" if answer.status_code == 201 else "already exists",
+        created=answer.status_code == 201,
+        as_json=as_json,
+    )
 
 
 @click.command("info")
@@ -65,7 +96,8 @@ def create_command(
 @as_json
 @server_option
 def info_command(client: Client, stream: str, consistency: str, as_json: bool) -> None:
-    """Show the properties of STREAM: content type, first and tail offset, state, expiry and retention.
+    """Show the properties of STREAM: content type, first and tail offset, state, expiry and
+    retention.
 
     \b
     polynya info orders
@@ -83,12 +115,17 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
 
 @click.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_stream)
-@click.option("--limit", metavar="N", type=click.IntRange(1), help="List at most this many streams.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), help="List at most this many streams."
+)
 @consistency_option
 @as_json
 @server_option
-def ls_command(client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool) -> None:
-    """List the streams whose names start with PREFIX, by bucket and name; with --json one object per line.
+def ls_command(
+    client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool
+) -> None:
+    """List the streams whose names start with PREFIX, by bucket and name; with --json one object
+    per line.
 
     \b
     polynya ls
@@ -106,17 +143,33 @@ def ls_command(client: Client, prefix: str, limit: int | None, consistency: str,
         if not after:
             break
     if not count:
-        output.notice(f"no streams under '{prefix}'" if prefix else "no streams yet: 'polynya create NAME' creates one")
+        output.notice(
+            f"no streams under '{prefix}'"
+            if prefix
+            else "no streams yet: 'polynya create NAME' creates one"
+        )
 
 
 @click.command("fork")
 @click.argument("new")
-@click.option("--from", "source", metavar="STREAM", required=True, shell_complete=complete_stream, help="The source stream.")
-@click.option("--offset", metavar="OFFSET", help="The fork point: an offset from a read, or 'start'. Default: the tail.")
+@click.option(
+    "--from",
+    "source",
+    metavar="STREAM",
+    required=True,
+    shell_complete=complete_stream,
+    help="The source stream.",
+)
+@click.option(
+    "--offset",
+    metavar="OFFSET",
+    help="The fork point: an offset from a read, or 'start'. Default: the tail.",
+)
 @as_json
 @server_option
 def fork_command(client: Client, new: str, source: str, offset: str | None, as_json: bool) -> None:
-    """Create NEW as a fork: it starts with the records of another stream up to an offset, then diverges.
+    """Create NEW as a fork: it starts with the records of another stream up to an offset, then
+    diverges.
 
     \b
     polynya fork experiment --from orders
@@ -127,7 +180,13 @@ def fork_command(client: Client, new: str, source: str, offset: str | None, as_j
         headers["stream-fork-offset"] = offset_of(offset, fork=True)
     answer = client.call("PUT", stream_path(new), headers=headers, stream=source)
     created = answer.status_code == 201
-    _say(client, new, f"forked from {source}" if created else "already exists", created=created, as_json=as_json)
+    _say(
+        client,
+        new,
+        f"forked from {source}" if created else "already exists",
+        created=created,
+        as_json=as_json,
+    )
 
 
 @click.command("close")
@@ -140,9 +199,13 @@ def close_command(client: Client, stream: str, as_json: bool) -> None:
     \b
     polynya close orders
     """
-    answer = client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
+    answer = client.call(
+        "POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream
+    )
     if as_json:
-        output.json_line({"name": stream, "closed": True, "offset": answer.headers.get("stream-next-offset")})
+        output.json_line(
+            {"name": stream, "closed": True, "offset": answer.headers.get("stream-next-offset")}
+        )
     else:
         output.notice(f"closed {stream} at offset {answer.headers.get('stream-next-offset')}")
 
@@ -174,9 +237,12 @@ def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: b
 
 
 def facts_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:
-    """Return the facts from HEAD. Raises `exits.Refused` with similar names if the stream is missing."""
+    """Return the facts from HEAD. Raises `exits.Refused` with similar names if the stream is
+    missing."""
     asked = {} if consistency == "leader" else {"consistency": consistency}
-    return _facts(client, stream, client.call("HEAD", stream_path(stream), params=asked, stream=stream))
+    return _facts(
+        client, stream, client.call("HEAD", stream_path(stream), params=asked, stream=stream)
+    )
 
 
 def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:

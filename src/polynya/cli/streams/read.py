@@ -21,10 +21,18 @@ if TYPE_CHECKING:
 
 FORMATS = ("raw", "json", "table")
 _OFFSET = "An offset from a read, 'start' or 'now'."
-_FROM = "Like --offset, or an age (10m, 2h, 7d), a time (2026-11-01T00:00Z), or -N for the last N records."
-_JSON = "Same as --format json: one object per {}: offset, records (or text, or base64), up_to_date, closed."
+_FROM = (
+    "Like --offset, or an age (10m, 2h, 7d), a time (2026-11-01T00:00Z), or -N for the last N "
+    "records."
+)
+_JSON = (
+    "Same as --format json: one object per {}: offset, records (or text, or base64), up_to_date, "
+    "closed."
+)
 
-limit_option = click.option("--limit", metavar="N", type=click.IntRange(1), help="Stop after N records (JSON streams).")
+limit_option = click.option(
+    "--limit", metavar="N", type=click.IntRange(1), help="Stop after N records (JSON streams)."
+)
 from_option = click.option("--from", "begin", metavar="WHERE", type=BEGIN, help=_FROM)
 format_option = click.option(
     "--format",
@@ -55,7 +63,8 @@ def read_command(
 ) -> None:
     """Print the records of STREAM up to its tail, one per line; other content as it is.
 
-    The offset to resume from is printed on stderr. Times are when the server accepted the records; without a zone they are local.
+    The offset to resume from is printed on stderr. Times are when the server accepted the records;
+    without a zone they are local.
 
     \b
     polynya read orders | jq .item
@@ -76,7 +85,9 @@ def read_command(
             _check_limit(limit, stream, page.content_type)
             show = shower(form, stream, page.content_type)
         left = _show(page, show, left)
-        end = f"next offset {page.offset}" + (" (closed: nothing will follow)" if page.closed else "")
+        end = f"next offset {page.offset}" + (
+            " (closed: nothing will follow)" if page.closed else ""
+        )
         if left == 0:
             break
     if form != JSON:
@@ -85,12 +96,26 @@ def read_command(
 
 @click.command("tail")
 @click.argument("stream", shell_complete=complete_stream)
-@click.option("--lines", "-n", "last", metavar="N", type=click.IntRange(0), help="Print the last N records, and exit unless -f is given.")
+@click.option(
+    "--lines",
+    "-n",
+    "last",
+    metavar="N",
+    type=click.IntRange(0),
+    help="Print the last N records, and exit unless -f is given.",
+)
 @click.option("--follow", "-f", is_flag=True, help="With -n: then follow new records.")
 @click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: now]")
 @from_option
 @limit_option
-@click.option("--retry", metavar="DURATION", type=SECONDS, default="60s", show_default=True, help="Retry timeout for a lost connection.")
+@click.option(
+    "--retry",
+    metavar="DURATION",
+    type=SECONDS,
+    default="60s",
+    show_default=True,
+    help="Retry timeout for a lost connection.",
+)
 @format_option
 @click.option("--json", "as_json", is_flag=True, help=_JSON.format("append"))
 @consistency_option
@@ -110,8 +135,8 @@ def tail_command(
 ) -> None:
     """Print new records of STREAM as they arrive, until the stream is closed or Ctrl-C.
 
-    A lost connection is resumed without gaps or repeats. With -n it prints the last records and exits; with -n and -f it follows after
-    them.
+    A lost connection is resumed without gaps or repeats. With -n it prints the last records and
+    exits; with -n and -f it follows after them.
 
     \b
     polynya tail orders
@@ -127,7 +152,12 @@ def tail_command(
     _check_limit(limit, stream, facts["content_type"])
     show = shower(_form(form, as_json) or RAW, stream, facts["content_type"])
     wanted = Begin(last=last) if last is not None else _begin(offset, begin, default="now")
-    found = _found(client, facts, wanted, _Follow(live=follow or last is None, retry=retry, local=consistency == "local"))
+    found = _found(
+        client,
+        facts,
+        wanted,
+        _Follow(live=follow or last is None, retry=retry, local=consistency == "local"),
+    )
     left = limit
     for page in found:
         left = _show(page, show, left)
@@ -147,7 +177,8 @@ class _Follow:
 
 
 def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[ReadPage]:
-    """Yield the pages of a tail. With a time, read existing records first, since only reads find times."""
+    """Yield the pages of a tail. With a time, read existing records first, since only reads find
+    times."""
     from polynya.cli.terminal.read_pages import follow, pages
 
     stream = facts["name"]
@@ -158,7 +189,9 @@ def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) ->
             where = {"offset": page.offset}
     if how.live:
         offset = facts["offset"] if where["offset"] == "now" else where["offset"]
-        yield from follow(client, stream, facts["content_type"], offset, retry_seconds=how.retry, local=how.local)
+        yield from follow(
+            client, stream, facts["content_type"], offset, retry_seconds=how.retry, local=how.local
+        )
 
 
 def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
@@ -168,7 +201,8 @@ def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
 
 
 def _where(ask: Callable[[], dict[str, Any]], begin: Begin) -> dict[str, str]:
-    """Return the start parameters of a read. The last N records are found by the record half of an offset."""
+    """Return the start parameters of a read. The last N records are found by the record half of an
+    offset."""
     if begin.time:
         return {"from_time": begin.time}
     if begin.last is None:
@@ -192,10 +226,15 @@ def _show(page: ReadPage, show: Any, left: int | None) -> int | None:
 
 def _form(form: str | None, as_json: bool) -> str | None:
     if as_json and form not in (None, "json"):
-        raise click.UsageError(f"--json and --format {form} select different formats; pass one of them")
+        raise click.UsageError(
+            f"--json and --format {form} select different formats; pass one of them"
+        )
     return "json" if as_json else form
 
 
 def _check_limit(limit: int | None, stream: str, content_type: str) -> None:
     if limit is not None and not is_json(content_type):
-        raise click.UsageError(f"--limit counts the records of JSON streams, and {stream} is {content_type}; pipe into 'head -c' instead")
+        raise click.UsageError(
+            f"--limit counts the records of JSON streams, and {stream} is {content_type}; pipe "
+            "into 'head -c' instead"
+        )

@@ -15,24 +15,46 @@ from polynya.cli.terminal.complete import complete_stream
 from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.values import SIZE, WHOLE_SECONDS
 
-keep_age_option = click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep records younger than this (90s, 12h, 7d).")
-keep_bytes_option = click.option(
-    "--keep-bytes", metavar="SIZE", type=SIZE, help="Keep at least this many of the newest bytes (64MiB, 10GB)."
+keep_age_option = click.option(
+    "--keep-age",
+    metavar="DURATION",
+    type=WHOLE_SECONDS,
+    help="Keep records younger than this (90s, 12h, 7d).",
 )
-bucket_option = click.option("--bucket", metavar="BUCKET", help="Apply to all streams of a bucket that have no retention of their own.")
+keep_bytes_option = click.option(
+    "--keep-bytes",
+    metavar="SIZE",
+    type=SIZE,
+    help="Keep at least this many of the newest bytes (64MiB, 10GB).",
+)
+bucket_option = click.option(
+    "--bucket",
+    metavar="BUCKET",
+    help="Apply to all streams of a bucket that have no retention of their own.",
+)
 
 
 @click.command("trim")
 @click.argument("stream", shell_complete=complete_stream)
 @click.option(
-    "--before", metavar="OFFSET|TIME", help="Delete records before an offset, 'now', a time (2030-01-31T12:00:00Z) or an age (10m)."
+    "--before",
+    metavar="OFFSET|TIME",
+    help="Delete records before an offset, 'now', a time (2030-01-31T12:00:00Z) or an age (10m).",
 )
 @keep_bytes_option
 @keep_age_option
 @as_json
 @server_option
-def trim_command(client: Client, stream: str, before: str | None, keep_bytes: int | None, keep_age: int | None, as_json: bool) -> None:
-    """Delete the oldest records of STREAM permanently. Readers of a deleted offset get the first retained one.
+def trim_command(
+    client: Client,
+    stream: str,
+    before: str | None,
+    keep_bytes: int | None,
+    keep_age: int | None,
+    as_json: bool,
+) -> None:
+    """Delete the oldest records of STREAM permanently. Readers of a deleted offset get the first
+    retained one.
 
     Forks keep inherited records, and tables their rows. The space is freed within minutes.
 
@@ -47,7 +69,11 @@ def trim_command(client: Client, stream: str, before: str | None, keep_bytes: in
         output.json_line({"name": stream, **answer})
         return
     records, size = answer["records"], output.size(answer["bytes"])
-    what = f"deleted {output.counted(records, 'record')} ({size})" if records else "no records before that"
+    what = (
+        f"deleted {output.counted(records, 'record')} ({size})"
+        if records
+        else "no records before that"
+    )
     output.notice(f"{stream}: {what}; the first retained offset is {answer['retained_offset']}")
 
 
@@ -62,7 +88,8 @@ def _trim_body(before: str | None, keep_bytes: int | None, keep_age: int | None)
 
 @click.group("retention", cls=CommandGroup)
 def retention_command() -> None:
-    """Set how much of a stream, or of a bucket's streams, is retained; older records are deleted automatically."""
+    """Set how much of a stream, or of a bucket's streams, is retained; older records are deleted
+    automatically."""
 
 
 @retention_command.command("set")
@@ -70,7 +97,9 @@ def retention_command() -> None:
 @bucket_option
 @keep_age_option
 @keep_bytes_option
-@click.option("--forever", is_flag=True, help="Keep everything, regardless of the bucket's retention.")
+@click.option(
+    "--forever", is_flag=True, help="Keep everything, regardless of the bucket's retention."
+)
 @as_json
 @server_option
 def set_command(
@@ -82,10 +111,12 @@ def set_command(
     forever: bool,
     as_json: bool,
 ) -> None:
-    """Set the retention of STREAM, or of all streams in a bucket. With both limits, records beyond either are deleted.
+    """Set the retention of STREAM, or of all streams in a bucket. With both limits, records beyond
+    either are deleted.
 
-    A stream's own retention replaces its bucket's. Deletion works on pieces of about 4 MiB, so slightly more may be kept. By age, records
-    that share a piece with younger ones are deleted up to a quarter of the age late.
+    A stream's own retention replaces its bucket's. Deletion works on pieces of about 4 MiB, so
+    slightly more may be kept. By age, records that share a piece with younger ones are deleted up
+    to a quarter of the age late.
 
     \b
     polynya retention set orders --keep-age 30d
@@ -93,7 +124,13 @@ def set_command(
     """
     if forever == (keep_age is not None or keep_bytes is not None):
         raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever")
-    answer = _send(client, "PUT", _path(stream, bucket), {"age_seconds": keep_age, "bytes": keep_bytes}, stream=stream or "")
+    answer = _send(
+        client,
+        "PUT",
+        _path(stream, bucket),
+        {"age_seconds": keep_age, "bytes": keep_bytes},
+        stream=stream or "",
+    )
     if as_json:
         output.json_line({"name": stream or bucket, **answer})
     else:
@@ -106,7 +143,8 @@ def set_command(
 @as_json
 @server_option
 def show_command(client: Client, stream: str | None, bucket: str | None, as_json: bool) -> None:
-    """Show the retention and first retained offset of STREAM, or of a bucket; without a name, all buckets with a retention.
+    """Show the retention and first retained offset of STREAM, or of a bucket; without a name, all
+    buckets with a retention.
 
     \b
     polynya retention show
@@ -117,15 +155,24 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
         if as_json:
             output.json_line(buckets)
         elif buckets:
-            output.table(("bucket", "keeps"), [[each["name"], _spelled(each["retention"])] for each in buckets])
+            output.table(
+                ("bucket", "keeps"),
+                [[each["name"], _spelled(each["retention"])] for each in buckets],
+            )
         else:
-            output.notice("no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' sets one")
+            output.notice(
+                "no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' "
+                "sets one"
+            )
         return
     answer = client.call("GET", _path(stream, bucket), stream=stream or "").json()
     if as_json:
         output.json_line({"name": stream or bucket, **answer})
         return
-    click.echo(f"{'keeps':<17}{_spelled(answer)}" + (" (from its bucket)" if stream and answer["from"] == "bucket" else ""))
+    click.echo(
+        f"{'keeps':<17}{_spelled(answer)}"
+        + (" (from its bucket)" if stream and answer["from"] == "bucket" else "")
+    )
     for key in ("retained_offset", "next_offset"):
         if key in answer:
             click.echo(f"{key.replace('_', ' '):<17}{answer[key]}")
@@ -148,16 +195,22 @@ def clear_command(client: Client, stream: str | None, bucket: str | None) -> Non
 def _path(stream: str | None, bucket: str | None) -> str:
     if (stream is None) == (bucket is None):
         raise click.UsageError("pass a stream, or a bucket with --bucket")
-    return f"/v1/buckets/{bucket}/retention" if stream is None else f"{stream_path(stream)}/retention"
+    return (
+        f"/v1/buckets/{bucket}/retention" if stream is None else f"{stream_path(stream)}/retention"
+    )
 
 
 def _named(stream: str | None, bucket: str | None) -> str:
     return stream if stream is not None else f"bucket {bucket}"
 
 
-def _send(client: Client, method: str, path: str, body: dict[str, Any], *, stream: str) -> dict[str, Any]:
+def _send(
+    client: Client, method: str, path: str, body: dict[str, Any], *, stream: str
+) -> dict[str, Any]:
     headers = {"content-type": JSON_TYPE}
-    answer: dict[str, Any] = client.call(method, path, content=msgspec.json.encode(body), headers=headers, stream=stream).json()
+    answer: dict[str, Any] = client.call(
+        method, path, content=msgspec.json.encode(body), headers=headers, stream=stream
+    ).json()
     return answer
 
 

@@ -1,4 +1,5 @@
-"""`polynya sub`: subscriptions that wake a webhook or a group of workers when their streams grow."""
+"""`polynya sub`: subscriptions that wake a webhook or a group of workers when their streams
+grow."""
 
 from __future__ import annotations
 
@@ -19,7 +20,18 @@ from polynya.cli.terminal.values import SECONDS
 ROOT = "/v1/stream/__ds/subscriptions"
 SHOWN = 100  # streams of one subscription, unless more are asked for
 PAGE = 1000
-_FACTS = ("id", "type", "state", "status", "pattern", "description", "created_at", "generation", "current_holder", "next_attempt_at")
+_FACTS = (
+    "id",
+    "type",
+    "state",
+    "status",
+    "pattern",
+    "description",
+    "created_at",
+    "generation",
+    "current_holder",
+    "next_attempt_at",
+)
 
 
 @click.group("sub", cls=CommandGroup)
@@ -29,14 +41,29 @@ def sub_command() -> None:
 
 @sub_command.command("create")
 @click.argument("id")
-@click.option("--pattern", metavar="GLOB", help="All matching streams, including future ones: 'orders/*'.")
-@click.option("--stream", "streams", metavar="STREAM", multiple=True, shell_complete=complete_stream, help="This stream. Repeatable.")
-@click.option("--webhook", metavar="URL", help="Send wakes to this URL as signed POST requests.")
 @click.option(
-    "--wake-stream", metavar="STREAM", shell_complete=complete_stream, help="Append wakes to this stream, where workers claim them."
+    "--pattern", metavar="GLOB", help="All matching streams, including future ones: 'orders/*'."
 )
 @click.option(
-    "--lease", metavar="DURATION", type=SECONDS, help="A worker loses the work after this long without a heartbeat.  [default: 30s]"
+    "--stream",
+    "streams",
+    metavar="STREAM",
+    multiple=True,
+    shell_complete=complete_stream,
+    help="This stream. Repeatable.",
+)
+@click.option("--webhook", metavar="URL", help="Send wakes to this URL as signed POST requests.")
+@click.option(
+    "--wake-stream",
+    metavar="STREAM",
+    shell_complete=complete_stream,
+    help="Append wakes to this stream, where workers claim them.",
+)
+@click.option(
+    "--lease",
+    metavar="DURATION",
+    type=SECONDS,
+    help="A worker loses the work after this long without a heartbeat.  [default: 30s]",
 )
 @click.option("--description", metavar="TEXT", help="A description for people.")
 @as_json
@@ -54,8 +81,9 @@ def sub_create_command(
 ) -> None:
     """Subscribe to streams as ID. Succeeds if it exists with the same settings.
 
-    Later appends wake the webhook, or are announced in the wake stream. There the first worker to claim the work holds it until it
-    acknowledges. Existing streams count from their tails. In a pattern '*' is one segment of a name, '**' any number.
+    Later appends wake the webhook, or are announced in the wake stream. There the first worker to
+    claim the work holds it until it acknowledges. Existing streams count from their tails. In a
+    pattern '*' is one segment of a name, '**' any number.
 
     \b
     polynya sub create mailer --pattern 'orders/*' --webhook https://mail.example.com/hook
@@ -66,23 +94,36 @@ def sub_create_command(
     if not pattern and not streams:
         raise click.UsageError("pass --pattern GLOB or --stream STREAM: the streams to watch")
     body: dict[str, Any] = {"type": "webhook" if webhook else "pull-wake"}
-    told = {"pattern": pattern, "streams": list(streams) or None, "wake_stream": wake_stream, "description": description}
+    told = {
+        "pattern": pattern,
+        "streams": list(streams) or None,
+        "wake_stream": wake_stream,
+        "description": description,
+    }
     body |= {name: value for name, value in told.items() if value is not None}
     if webhook is not None:
         body["webhook"] = {"url": webhook}
     if lease is not None:
         body["lease_ttl_ms"] = round(lease * 1000)
     is_missing = wake_stream is not None and not _is_wake_stream(client, wake_stream)
-    answer = client.call("PUT", _path(id), content=_encoded(body), headers={"content-type": JSON_TYPE})
+    answer = client.call(
+        "PUT", _path(id), content=_encoded(body), headers={"content-type": JSON_TYPE}
+    )
     created = answer.status_code == 201
     if wake_stream is not None and is_missing:
         _create_wake_stream(client, wake_stream, id)
     if as_json:
         output.json_line({**answer.json(), "created": created})
         return
-    output.notice(f"subscription {id} {'created' if created else 'already exists'}, for {_watched(answer.json())}")
+    output.notice(
+        f"subscription {id} {'created' if created else 'already exists'}, for "
+        f"{_watched(answer.json())}"
+    )
     if wake_stream is not None and created:
-        output.notice(f'  a worker claims with: curl -X POST -d \'{{"worker": "me"}}\' {client.server}{_path(id)}/claim')
+        output.notice(
+            '  a worker claims with: curl -X POST -d \'{"worker": "me"}\' '
+            f"{client.server}{_path(id)}/claim"
+        )
 
 
 @sub_command.command("ls")
@@ -101,7 +142,9 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
     after = ""
     while limit is None or len(rows) < limit:
         wanted = PAGE if limit is None else min(PAGE, limit - len(rows))
-        page = client.call("GET", ROOT, params={"prefix": prefix, "after": after, "limit": wanted}).json()
+        page = client.call(
+            "GET", ROOT, params={"prefix": prefix, "after": after, "limit": wanted}
+        ).json()
         rows += page["subscriptions"]
         after = page["next"] or ""
         if not after:
@@ -112,21 +155,34 @@ def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool
     elif rows:
         output.table(
             ("id", "type", "watches", "wakes", "state", "status"),
-            [(row["id"], row["type"], _watched(row), _woken(row), row["state"], row["status"]) for row in rows],
+            [
+                (row["id"], row["type"], _watched(row), _woken(row), row["state"], row["status"])
+                for row in rows
+            ],
         )
     else:
-        output.notice(f"no subscriptions under '{prefix}'" if prefix else "no subscriptions yet: 'polynya sub create' creates one")
+        output.notice(
+            f"no subscriptions under '{prefix}'"
+            if prefix
+            else "no subscriptions yet: 'polynya sub create' creates one"
+        )
 
 
 @sub_command.command("show")
 @click.argument("id", shell_complete=complete_subscription)
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(1), default=SHOWN, show_default=True, help="Show at most this many of its streams."
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1),
+    default=SHOWN,
+    show_default=True,
+    help="Show at most this many of its streams.",
 )
 @as_json
 @server_option
 def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None:  # noqa: A002
-    """Show the subscription ID: its state, its current worker, and the acknowledged offset of each stream.
+    """Show the subscription ID: its state, its current worker, and the acknowledged offset of each
+    stream.
 
     \b
     polynya sub show workers
@@ -135,7 +191,9 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
     shown = _asked(client, id, min(limit, PAGE))
     links, after = shown["streams"], shown.get("streams_after")
     while after and len(links) < limit:
-        page = client.call("GET", _path(id), params={"limit": min(limit - len(links), PAGE), "after": after}).json()
+        page = client.call(
+            "GET", _path(id), params={"limit": min(limit - len(links), PAGE), "after": after}
+        ).json()
         links += page["streams"]
         after = page.get("streams_after")
     if as_json:
@@ -147,7 +205,10 @@ def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None
         if value not in (None, ""):
             click.echo(f"{name.replace('_', ' '):<17}{value}")
     click.echo()
-    output.table(("stream", "linked by", "acknowledged up to"), [(link["path"], link["link_type"], link["acked_offset"]) for link in links])
+    output.table(
+        ("stream", "linked by", "acknowledged up to"),
+        [(link["path"], link["link_type"], link["acked_offset"]) for link in links],
+    )
     if after:
         output.notice(f"only the first {output.counted(len(links), 'stream')}; --limit shows more")
     elif not links:
@@ -183,7 +244,10 @@ def _is_wake_stream(client: Client, stream: str) -> bool:
             hint="Nothing was created. Pass another stream; a missing one is created.",
         )
     if facts["closed"]:
-        raise exits.Refused(f"the stream {stream} is closed, so no wake can be appended", hint="Nothing was created. Pass another stream.")
+        raise exits.Refused(
+            f"the stream {stream} is closed, so no wake can be appended",
+            hint="Nothing was created. Pass another stream.",
+        )
     return True
 
 
@@ -192,7 +256,9 @@ def _create_wake_stream(client: Client, stream: str, key: str) -> None:
     try:
         client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
     except exits.Ended as failure:
-        failure.hint = f"The subscription {key} was created. Create its wake stream: polynya create {stream}"
+        failure.hint = (
+            f"The subscription {key} was created. Create its wake stream: polynya create {stream}"
+        )
         raise
     output.notice(f"created the missing wake stream {stream}")
 
@@ -203,9 +269,16 @@ def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
         shown: dict[str, Any] = client.call("GET", _path(key), params={"limit": limit}).json()
     except exits.Refused as refused:
         if refused.code == "SUBSCRIPTION_NOT_FOUND":
-            known = [row["id"] for row in client.call("GET", ROOT, params={"limit": PAGE}).json()["subscriptions"]]
+            known = [
+                row["id"]
+                for row in client.call("GET", ROOT, params={"limit": PAGE}).json()["subscriptions"]
+            ]
             near = difflib.get_close_matches(key, known, n=3)
-            refused.hint = f"Did you mean {' or '.join(near)}?" if near else "'polynya sub ls' lists the subscriptions."
+            refused.hint = (
+                f"Did you mean {' or '.join(near)}?"
+                if near
+                else "'polynya sub ls' lists the subscriptions."
+            )
         raise
     return shown
 

@@ -8,10 +8,14 @@ _LINE_MAX = 400  # long enough for a command's first sentence
 
 
 class CommandGroup(click.Group):
-    """Lists its commands by their whole first sentences. Reports where an option that precedes its command belongs."""
+    """Lists its commands by their whole first sentences. Reports where an option that precedes its
+    command belongs."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, self.commands[name].get_short_help_str(_LINE_MAX)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, self.commands[name].get_short_help_str(_LINE_MAX))
+            for name in self.list_commands(ctx)
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -21,9 +25,14 @@ class CommandGroup(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             command, words = self._meant(ctx, given)
-            if command is None or not any(error.option_name in parameter.opts for parameter in command.params):
+            if command is None or not any(
+                error.option_name in parameter.opts for parameter in command.params
+            ):
                 raise
-            told = f"'{error.option_name}' belongs after the command: '{ctx.command_path} {words} {error.option_name} …'."
+            told = (
+                f"'{error.option_name}' belongs after the command: '{ctx.command_path} {words} "
+                f"{error.option_name} …'."
+            )
             raise click.UsageError(told, ctx) from None
 
     def _meant(self, ctx: click.Context, args: list[str]) -> tuple[click.Command | None, str]:

@@ -1,4 +1,5 @@
-"""Shell completion of stream, table, subscription and context names; gives up if the server does not respond quickly."""
+"""Shell completion of stream, table, subscription and context names; gives up if the server does
+not respond quickly."""
 
 from __future__ import annotations
 
@@ -19,33 +20,47 @@ NAMES_MAX = 100
 ANSWER_BYTES_MAX = 1 << 20
 
 
-def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_stream(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Complete stream names; long lists are cut."""
     found = _asked(ctx, "/v1/streams?" + urlencode({"prefix": incomplete, "limit": NAMES_MAX}))
     return _items([row["name"] for row in found["streams"]] if found else [], incomplete)
 
 
-def complete_table(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_table(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Complete table names."""
     found = _asked(ctx, "/v1/tables")
     return _items([row["name"] for row in found["tables"]] if found else [], incomplete)
 
 
-def complete_subscription(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_subscription(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Complete subscription ids."""
     found = _asked(ctx, "/v1/stream/__ds/subscriptions?" + urlencode({"limit": NAMES_MAX}))
     return _items([row["id"] for row in found["subscriptions"]] if found else [], incomplete)
 
 
-def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_context(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Complete context names."""
-    return _items(_quietly(lambda: sorted(load_contexts(contexts_path(os.environ)).known)) or [], incomplete)
+    return _items(
+        _quietly(lambda: sorted(load_contexts(contexts_path(os.environ)).known)) or [], incomplete
+    )
 
 
 def _items(names: list[str], incomplete: str) -> list[CompletionItem]:
     """Keep names that are one plain word in every shell: others need shell-specific quoting."""
     plain = [
-        name for name in names if name.startswith(incomplete) and name.isprintable() and not set(name) & set(" \t:,'\"`$\\()<>|&;*?[]{}!#~")
+        name
+        for name in names
+        if name.startswith(incomplete)
+        and name.isprintable()
+        and not set(name) & set(" \t:,'\"`$\\()<>|&;*?[]{}!#~")
     ]
     return [CompletionItem(name) for name in plain[:NAMES_MAX]]
 
@@ -69,7 +84,9 @@ def _got(target: Target, path: str) -> Any:
     connection = http.client.HTTPConnection(host, url.port or 80, timeout=ANSWER_SECONDS)
     if url.scheme == "https":
         trusted = ssl.create_default_context(cafile=target.ca_file or None)
-        connection = http.client.HTTPSConnection(host, url.port or 443, timeout=ANSWER_SECONDS, context=trusted)
+        connection = http.client.HTTPSConnection(
+            host, url.port or 443, timeout=ANSWER_SECONDS, context=trusted
+        )
     try:
         headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
         connection.request("GET", url.path + path, headers=headers)
@@ -84,5 +101,12 @@ def _quietly(work: Callable[[], Any]) -> Any:
 
     try:
         return work()
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, click.ClickException):
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        KeyError,
+        TypeError,
+        click.ClickException,
+    ):
         return None

@@ -16,11 +16,14 @@ BROKEN_PIPE = 141  # the reader of stdout closed it
 
 
 class Ended(click.ClickException):
-    """The end of a command with an error. `code` is the server's error code, if any; `hint` is the next step."""
+    """The end of a command with an error. `code` is the server's error code, if any; `hint` is the
+    next step."""
 
     exit_code = REFUSED
 
-    def __init__(self, message: str, *, code: str = "", hint: str = "", request_id: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: str = "", hint: str = "", request_id: str = ""
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.hint = hint
@@ -28,8 +31,14 @@ class Ended(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message, the server's code and request id, and the next step to stderr."""
-        tail = (f" [{self.code}]" if self.code else "") + (f" (request {self.request_id})" if self.request_id else "")
-        click.echo(f"polynya: {self.message}{tail}" + (f"\n  {self.hint}" if self.hint else ""), file=file, err=True)
+        tail = (f" [{self.code}]" if self.code else "") + (
+            f" (request {self.request_id})" if self.request_id else ""
+        )
+        click.echo(
+            f"polynya: {self.message}{tail}" + (f"\n  {self.hint}" if self.hint else ""),
+            file=file,
+            err=True,
+        )
 
 
 class Misused(Ended):
@@ -41,7 +50,9 @@ class Misused(Ended):
 class Refused(Ended):
     """The server refused; a retry fails too. `status` is its HTTP status."""
 
-    def __init__(self, message: str, *, status: int = 0, code: str = "", hint: str = "", request_id: str = "") -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, code: str = "", hint: str = "", request_id: str = ""
+    ) -> None:
         super().__init__(message, code=code, hint=hint, request_id=request_id)
         self.status = status
 

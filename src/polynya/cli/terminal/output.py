@@ -43,7 +43,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     right = [bool(cells) and all(isinstance(cell, int | float) for cell in cells) for cells in held]
     widths = [max(len(line[at]) for line in texts) for at in range(len(heads))]
     for line in texts:
-        cells = [text.rjust(width) if to_right else text.ljust(width) for text, width, to_right in zip(line, widths, right, strict=True)]
+        cells = [
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ]
         click.echo("  ".join(cells).rstrip())
 
 
@@ -65,7 +68,10 @@ def visible(text: str) -> str:
     """Escape control characters in foreign text: they could move the cursor or fake lines."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii") for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii")
+        for char in text
+    )
 
 
 def _text(cell: object) -> str:

@@ -1,4 +1,5 @@
-"""Process exit with the command's exit code while threads of the object-store library or a stdin reader still run."""
+"""Process exit with the command's exit code while threads of the object-store library or a stdin
+reader still run."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ LIBRARY = "obstore"
 class ProcessExit:
     """Create it before a command runs; `code` is the exit code.
 
-    The library's threads release Python objects shortly after a call has returned. If the interpreter is finalizing then, they abort it
-    with SIGABRT although the command succeeded. So if the library is loaded, the process exits before finalization. This handler is
-    registered first and therefore runs last. A thread that still reads stdin gets the same exit: finalization would abort on its buffer
-    lock.
+    The library's threads release Python objects shortly after a call has returned. If the
+    interpreter is finalizing then, they abort it with SIGABRT although the command succeeded. So if
+    the library is loaded, the process exits before finalization. This handler is registered first
+    and therefore runs last. A thread that still reads stdin gets the same exit: finalization would
+    abort on its buffer lock.
     """
 
     def __init__(self) -> None:
@@ -27,7 +29,13 @@ class ProcessExit:
 
     def ended(self, end: SystemExit) -> None:
         """Set the exit code as the interpreter would."""
-        self.code = end.code if isinstance(end.code, int) else exits.OK if end.code is None else exits.REFUSED
+        self.code = (
+            end.code
+            if isinstance(end.code, int)
+            else exits.OK
+            if end.code is None
+            else exits.REFUSED
+        )
 
     def _end(self) -> None:
         if LIBRARY in sys.modules or any(thread.daemon for thread in threading.enumerate()):

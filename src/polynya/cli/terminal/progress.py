@@ -26,9 +26,16 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 
 
 class Live:
-    """A line that `describe` renders repeatedly from the elapsed seconds. Notices are printed above it."""
+    """A line that `describe` renders repeatedly from the elapsed seconds. Notices are printed above
+    it."""
 
-    def __init__(self, describe: Callable[[float], str], *, stream: TextIO | None = None, shown: bool | None = None) -> None:
+    def __init__(
+        self,
+        describe: Callable[[float], str],
+        *,
+        stream: TextIO | None = None,
+        shown: bool | None = None,
+    ) -> None:
         self._describe = describe
         self._stream = stream or sys.stderr
         self._shown = is_terminal(self._stream) if shown is None else shown
@@ -84,7 +91,9 @@ class Live:
 class Bar:
     """A progress bar of a known total. `advance` may be called from any thread."""
 
-    def __init__(self, what: str, total: int, spelled: Callable[[float], str], *, shown: bool | None = None) -> None:
+    def __init__(
+        self, what: str, total: int, spelled: Callable[[float], str], *, shown: bool | None = None
+    ) -> None:
         self._what = what
         self._total = max(total, 1)
         self._spelled = spelled
@@ -109,8 +118,15 @@ class Bar:
         filled = round(part * BAR_WIDTH)
         bar = "█" * filled + "░" * (BAR_WIDTH - filled)
         rate = self._done / seconds if seconds > 0 else 0.0
-        left = f", {spelled_seconds((self._total - self._done) / rate)} left" if rate and self._done < self._total else ""
-        return f"{self._what} {bar} {part:4.0%}  {self._spelled(self._done)} of {self._spelled(self._total)}{left}, {self._spelled(rate)}/s"
+        left = (
+            f", {spelled_seconds((self._total - self._done) / rate)} left"
+            if rate and self._done < self._total
+            else ""
+        )
+        return (
+            f"{self._what} {bar} {part:4.0%}  {self._spelled(self._done)} of "
+            f"{self._spelled(self._total)}{left}, {self._spelled(rate)}/s"
+        )
 
 
 @contextmanager
@@ -123,7 +139,11 @@ def steps(what: str) -> Iterator[Callable[[str], None]]:
     def next_step(name: str) -> None:
         doing[0], since[0] = name, time.monotonic() - began
 
-    with Live(lambda seconds: f"{doing[0]}  {spelled_seconds(seconds - since[0])} (of {spelled_seconds(seconds)})"):
+    with Live(
+        lambda seconds: (
+            f"{doing[0]}  {spelled_seconds(seconds - since[0])} (of {spelled_seconds(seconds)})"
+        )
+    ):
         yield next_step
 
 

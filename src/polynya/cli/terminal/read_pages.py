@@ -18,7 +18,8 @@ RETRY_PAUSE_SECONDS = 0.2
 
 
 class ReadPage(msgspec.Struct):
-    """One response to a read, or one event of a tail. JSON streams have `records`, the exact bytes of each; others have `body`."""
+    """One response to a read, or one event of a tail. JSON streams have `records`, the exact bytes
+    of each; others have `body`."""
 
     offset: str  # after the page
     content_type: str
@@ -29,7 +30,9 @@ class ReadPage(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if is_json(self.content_type):
-            self.records = msgspec.json.decode(self.body, type=list[msgspec.Raw]) if self.body else []
+            self.records = (
+                msgspec.json.decode(self.body, type=list[msgspec.Raw]) if self.body else []
+            )
             self.body = b""
 
     @property
@@ -44,27 +47,47 @@ class ReadPage(msgspec.Struct):
         token = parse_token(self.offset)
         if dropped and token is not None and token[0] >= len(dropped):
             record, byte = token
-            self.offset = format_token(record - len(dropped), byte - sum(len(bytes(raw).strip()) + 1 for raw in dropped))
+            self.offset = format_token(
+                record - len(dropped), byte - sum(len(bytes(raw).strip()) + 1 for raw in dropped)
+            )
         if dropped:
             self.records = self.records[:count]
             self.up_to_date = self.closed = False
 
 
-def pages(client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False) -> Iterator[ReadPage]:
-    """Yield the pages of a stream from the start parameters in `begin` to its tail. Raises `exits.Ended`."""
-    place = ReadPosition(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local)
+def pages(
+    client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False
+) -> Iterator[ReadPage]:
+    """Yield the pages of a stream from the start parameters in `begin` to its tail. Raises
+    `exits.Ended`."""
+    place = ReadPosition(
+        stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local
+    )
     yield from _given(client, place, reading.read(place, Retry(seconds=0)))
 
 
-def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float, local: bool = False) -> Iterator[ReadPage]:
+def follow(
+    client: Client,
+    stream: str,
+    content_type: str,
+    offset: str,
+    *,
+    retry_seconds: float,
+    local: bool = False,
+) -> Iterator[ReadPage]:
     """Yield the appends to a stream from `offset` until it is closed, across reconnects.
 
-    Raises `exits.Refused` if the stream is gone, `exits.Unreachable` if no server responds for `retry_seconds`.
+    Raises `exits.Refused` if the stream is gone, `exits.Unreachable` if no server responds for
+    `retry_seconds`.
     """
     place = ReadPosition(stream, offset, local=local)
     place.content_type = content_type
     try:
-        for page in _given(client, place, reading.follow(place, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS))):
+        for page in _given(
+            client,
+            place,
+            reading.follow(place, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS)),
+        ):
             if page.body or page.records:
                 yield page
     except exits.Unreachable as unreachable:

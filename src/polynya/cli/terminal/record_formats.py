@@ -25,17 +25,26 @@ Show = Callable[[ReadPage], None]
 
 
 def shower(form: str, stream: str, content_type: str) -> Show:
-    """Return the printer of a stream's pages. Raises click.UsageError for a table of a stream without records."""
+    """Return the printer of a stream's pages. Raises click.UsageError for a table of a stream
+    without records."""
     if form == TABLE:
         if not is_json(content_type):
-            raise click.UsageError(f"--format table needs a JSON stream; {stream} is {content_type}")
+            raise click.UsageError(
+                f"--format table needs a JSON stream; {stream} is {content_type}"
+            )
         return RecordTable(_width()).show
     return show_json if form == JSON else show_raw
 
 
 def show_raw(page: ReadPage) -> None:
     """Print records one per line with their exact bytes; other content as it is."""
-    output.data(b"".join(bytes(record).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n" for record in page.records) or page.body)
+    output.data(
+        b"".join(
+            bytes(record).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+            for record in page.records
+        )
+        or page.body
+    )
 
 
 def show_json(page: ReadPage) -> None:
@@ -53,8 +62,8 @@ def show_json(page: ReadPage) -> None:
 class RecordTable:
     """Records as table rows: the record's number, then a column for each object key seen so far.
 
-    The header is repeated when a column is added. `width` is the terminal's width; None cuts nothing. Cells are cut to fit, and columns
-    without room are named on stderr.
+    The header is repeated when a column is added. `width` is the terminal's width; None cuts
+    nothing. Cells are cut to fit, and columns without room are named on stderr.
     """
 
     def __init__(self, width: int | None) -> None:
@@ -65,7 +74,10 @@ class RecordTable:
 
     def show(self, page: ReadPage) -> None:
         for at in range(0, len(page.records), BLOCK_RECORDS):
-            self._block(page.first_record + at, [_cells(raw) for raw in page.records[at : at + BLOCK_RECORDS]])
+            self._block(
+                page.first_record + at,
+                [_cells(raw) for raw in page.records[at : at + BLOCK_RECORDS]],
+            )
 
     def _block(self, first: int, rows: list[dict[str, Any]]) -> None:
         rows = [{"record": first + at, **row} for at, row in enumerate(rows)]
@@ -73,15 +85,22 @@ class RecordTable:
         for line in texts:
             for name, text in line.items():
                 if name in self._columns or len(self._columns) < COLUMNS_MAX:
-                    self._columns[name] = max(self._columns.get(name, display_width(name)), display_width(text))
+                    self._columns[name] = max(
+                        self._columns.get(name, display_width(name)), display_width(text)
+                    )
         shown = fitted(self._columns, self._width)
-        right = {name for name in shown if all(isinstance(row.get(name, 0), int | float) for row in rows)}
+        right = {
+            name for name in shown if all(isinstance(row.get(name, 0), int | float) for row in rows)
+        }
         lines = []
         if len(self._columns) != self._headed:
             lines += [""] if self._headed else []
             lines.append(_line([(name, shown[name], name in right) for name in shown]))
             self._headed = len(self._columns)
-        lines += [_line([(line.get(name, ""), shown[name], name in right) for name in shown]) for line in texts]
+        lines += [
+            _line([(line.get(name, ""), shown[name], name in right) for name in shown])
+            for line in texts
+        ]
         output.data("".join(f"{line}\n" for line in lines).encode(errors="replace"))
         self._tell_of({name for line in texts for name in line} - shown.keys())
 
@@ -90,15 +109,22 @@ class RecordTable:
         if new:
             self._left_out |= names
             shown = ", ".join(new[:10]) + (", …" if len(new) > 10 else "")
-            output.notice(f"no room for {output.counted(len(new), 'column')} ({shown}); --format json shows everything")
+            output.notice(
+                f"no room for {output.counted(len(new), 'column')} ({shown}); --format json shows "
+                "everything"
+            )
 
 
 def fitted(columns: dict[str, int], width: int | None) -> dict[str, int]:
-    """Return column widths that fit into `width`: cut the widest first, and drop the last columns if that is not enough."""
+    """Return column widths that fit into `width`: cut the widest first, and drop the last columns
+    if that is not enough."""
     shown = dict(columns)
     if width is None:
         return shown
-    while len(shown) > 1 and sum(min(size, WIDTH_MIN) + len(GAP) for size in shown.values()) - len(GAP) > width:
+    while (
+        len(shown) > 1
+        and sum(min(size, WIDTH_MIN) + len(GAP) for size in shown.values()) - len(GAP) > width
+    ):
         shown.popitem()
     over = sum(shown.values()) + len(GAP) * (len(shown) - 1) - width
     while over > 0 and (wide := [name for name, size in shown.items() if size > WIDTH_MIN]):
@@ -118,7 +144,13 @@ def cell_text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = value if isinstance(value, str) else str(value) if isinstance(value, int) else msgspec.json.encode(value).decode()
+    text = (
+        value
+        if isinstance(value, str)
+        else str(value)
+        if isinstance(value, int)
+        else msgspec.json.encode(value).decode()
+    )
     return output.visible(text)
 
 
@@ -126,13 +158,20 @@ def display_width(text: str) -> int:
     """Return the terminal columns that a text takes."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
 
 
 def _cells(raw: msgspec.Raw) -> dict[str, Any]:
     """Return the cells of a record; a record that is not an object has one cell `value`."""
     value = msgspec.json.decode(raw)
-    return {cell_text(name): inner for name, inner in value.items()} if isinstance(value, dict) else {"value": value}
+    return (
+        {cell_text(name): inner for name, inner in value.items()}
+        if isinstance(value, dict)
+        else {"value": value}
+    )
 
 
 def _line(cells: Sequence[tuple[str, int, bool]]) -> str:

@@ -15,13 +15,18 @@ _LOOKS = (
         r"(?!\*\*\*|null|true|false)[^\s\"',;&{}\[\]]+"
     ),
     re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"),  # a JWT
-    re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+    re.compile(
+        r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    ),
 )
 
 
 def scrubber(secrets: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that replaces known secrets and everything that looks like one with `***`."""
-    known = sorted({secret for secret in secrets if len(secret) >= KNOWN_LENGTH_LEAST}, key=len, reverse=True)
+    """Return a function that replaces known secrets and everything that looks like one with
+    `***`."""
+    known = sorted(
+        {secret for secret in secrets if len(secret) >= KNOWN_LENGTH_LEAST}, key=len, reverse=True
+    )
     exact = re.compile("|".join(map(re.escape, known))) if known else None
 
     def scrub(text: str) -> str:

@@ -12,7 +12,18 @@ import click
 from polynya.base.offsets import START, parse_token
 
 _UNITS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
@@ -22,7 +33,10 @@ consistency_option = click.option(
     type=click.Choice(("leader", "local")),
     default="leader",
     show_default=True,
-    help="leader: all acknowledged records; local: the contacted node's replica, without contacting another node.",
+    help=(
+        "leader: all acknowledged records; local: the contacted node's replica, without "
+        "contacting another node."
+    ),
 )
 
 
@@ -31,17 +45,25 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
     name = "duration"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         match = _DURATION.fullmatch(str(value).strip().lower())
         if match is None or match[2] not in _UNITS:
-            self.fail(f"{value!r} is not a duration; expected a form like 90s, 15min, 12h or 7d", param, ctx)
+            self.fail(
+                f"{value!r} is not a duration; expected a form like 90s, 15min, 12h or 7d",
+                param,
+                ctx,
+            )
         return float(match[1]) * _UNITS[match[2]]
 
 
 class WholeSeconds(Seconds):
     """Seconds without fractions."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
         seconds = super().convert(value, param, ctx)
         if seconds != int(seconds):
             self.fail(f"{value!r} is not a whole number of seconds", param, ctx)
@@ -50,7 +72,8 @@ class WholeSeconds(Seconds):
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of a read: an offset; a time (RFC 3339, or an age from the server's clock); or a number of last records."""
+    """The start of a read: an offset; a time (RFC 3339, or an age from the server's clock); or a
+    number of last records."""
 
     offset: str = ""
     time: str = ""
@@ -62,7 +85,9 @@ class BeginType(click.ParamType):  # type: ignore[type-arg]
 
     name = "where"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Begin:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Begin:
         if isinstance(value, Begin):
             return value
         text = str(value).strip()
@@ -77,7 +102,8 @@ class BeginType(click.ParamType):  # type: ignore[type-arg]
             return Begin(time=_instant(datetime.fromisoformat(text)))
         except (ValueError, OverflowError):
             self.fail(
-                f"{value!r} is not a start; expected 'start', 'now', an offset, an age (10m), a time (2026-11-01T00:00Z) or -20 (the last 20)",
+                f"{value!r} is not a start; expected 'start', 'now', an offset, an age (10m), a "
+                "time (2026-11-01T00:00Z) or -20 (the last 20)",
                 param,
                 ctx,
             )
@@ -88,10 +114,16 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
     name = "size"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
         match = _SIZE.fullmatch(str(value).strip().lower())
         if match is None or match[2] not in _SIZE_UNITS:
-            self.fail(f"{value!r} is not a size; expected a form like 4096, 64kB, 8MiB or 10GB", param, ctx)
+            self.fail(
+                f"{value!r} is not a size; expected a form like 4096, 64kB, 8MiB or 10GB",
+                param,
+                ctx,
+            )
         return int(float(match[1]) * _SIZE_UNITS[match[2]])
 
 
@@ -108,11 +140,15 @@ def offset_of(text: str, *, fork: bool = False) -> str:
     if (text == "now" and not fork) or parse_token(text):
         return text
     choices = "'start'" if fork else "'start', 'now'"
-    raise click.UsageError(f"--offset {text!r} is not an offset; expected {choices}, or an offset from a read ({START})")
+    raise click.UsageError(
+        f"--offset {text!r} is not an offset; expected {choices}, or an offset from a read "
+        f"({START})"
+    )
 
 
 def _instant(moment: datetime) -> str:
-    """Format a moment for the server; without a zone it is local. Raises ValueError if it is out of range."""
+    """Format a moment for the server; without a zone it is local. Raises ValueError if it is out of
+    range."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

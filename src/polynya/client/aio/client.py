@@ -18,7 +18,16 @@ from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
-from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
+from polynya.client.values import (
+    NOW,
+    SERVER_DEFAULT,
+    START,
+    Consistency,
+    Facts,
+    Page,
+    Record,
+    is_local,
+)
 from polynya.client.verbs import Lifetime
 from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
 
@@ -32,11 +41,19 @@ Result = TypeVar("Result")
 class AsyncReader(Position):
     """Iterate over it for records, or over `pages()` for pages.
 
-    A reader from `read()` ends at the tail. A reader from `tail()` ends when the stream is closed. `offset` is the position after the
-    last record handed out; pass it to a new reader to resume. Close the reader, or use it in an `async with`, to release its connection
-    early. Cancelling a wait, for example by `asyncio.timeout`, loses no records: the next call resumes it."""
+    A reader from `read()` ends at the tail. A reader from `tail()` ends when the stream is closed.
+    `offset` is the position after the last record handed out; pass it to a new reader to resume.
+    Close the reader, or use it in an `async with`, to release its connection early. Cancelling a
+    wait, for example by `asyncio.timeout`, loses no records: the next call resumes it."""
 
-    def __init__(self, wire: AsyncWire, place: ReadPosition, operation: Operation[None], *, live: bool = False) -> None:
+    def __init__(
+        self,
+        wire: AsyncWire,
+        place: ReadPosition,
+        operation: Operation[None],
+        *,
+        live: bool = False,
+    ) -> None:
         super().__init__(place, live=live)
         self._feed = AsyncFeed(wire, operation)
 
@@ -64,7 +81,8 @@ class AsyncReader(Position):
 
 
 class _Pages(AsyncIterator[Page]):
-    """Iterate over pages. A generator would end when its caller is cancelled; this iterator survives."""
+    """Iterate over pages. A generator would end when its caller is cancelled; this iterator
+    survives."""
 
     def __init__(self, feed: AsyncFeed, passed: Callable[[Page], bool]) -> None:
         self._feed = feed
@@ -81,7 +99,9 @@ def _verb(
 ) -> Callable[Concatenate[AsyncStream, Arguments], Coroutine[Any, Any, Result]]:
     """Return a method that runs a stream operation."""
 
-    async def method(stream: AsyncStream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    async def method(
+        stream: AsyncStream, /, *args: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
         return await AsyncDriver(stream._wire).run(operation(stream, *args, **options))
 
     describe(method, operation)
@@ -89,8 +109,8 @@ def _verb(
 
 
 class AsyncStream(Subject):
-    """A handle to a stream by name; the stream need not exist. The client fetches a missing `content_type` from the server when it needs
-    it."""
+    """A handle to a stream by name; the stream need not exist. The client fetches a missing
+    `content_type` from the server when it needs it."""
 
     def __init__(self, wire: AsyncWire, name: str, content_type: str | None, retry: Retry) -> None:
         super().__init__(name, content_type, retry)
@@ -105,23 +125,31 @@ class AsyncStream(Subject):
     close = _verb(streams.close)
     delete = _verb(streams.delete)
 
-    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncStream:
+    def with_options(
+        self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None
+    ) -> AsyncStream:
         """Return a handle that adds custom headers and query parameters to every request.
 
-        For a single call: `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for names that the
-        client sets."""
+        For a single call: `stream.with_options(headers={"traceparent": "..."}).append(record)`.
+        Raises ValueError for names that the client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
-    def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> OpeningProducer:
-        """Return an idempotent producer: use `async with stream.producer() as producer`, or `await` it.
+    def producer(
+        self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None
+    ) -> OpeningProducer:
+        """Return an idempotent producer: use `async with stream.producer() as producer`, or `await`
+        it.
 
-        Without an id the producer draws a random one. With an id it takes the next epoch and thereby fences earlier runs of the same id.
-        A given `epoch` must never have been used for the id."""
+        Without an id the producer draws a random one. With an id it takes the next epoch and
+        thereby fences earlier runs of the same id. A given `epoch` must never have been used for
+        the id."""
 
         async def opened() -> AsyncProducer:
-            names = await AsyncDriver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
+            names = await AsyncDriver(self._wire).run(
+                streams.producer_names(self, producer_id, epoch, drawn_producer_id())
+            )
             return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
 
         return OpeningProducer(opened)
@@ -136,22 +164,34 @@ class AsyncStream(Subject):
     ) -> AsyncReader:
         """Read from an offset, or from a time, up to the tail.
 
-        `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page. `consistency="local"` accepts the possibly stale copy of
-        the contacted node."""
+        `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page.
+        `consistency="local"` accepts the possibly stale copy of the contacted node."""
         place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
         return AsyncReader(self._wire, place, read(place, self._retry))
 
     def tail(
-        self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
+        self,
+        offset: str = NOW,
+        *,
+        from_time: str | datetime = "",
+        live: Live = "auto",
+        consistency: Consistency = "leader",
     ) -> AsyncReader:
-        """Read from an offset or a time, then follow new records until the stream is closed. Lost connections are resumed."""
+        """Read from an offset or a time, then follow new records until the stream is closed. Lost
+        connections are resumed."""
         place = streams.place(self, offset, from_time, consistency=consistency)
         return AsyncReader(self._wire, place, tail(place, self._retry, live), live=True)
 
     async def fork(
-        self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None
+        self,
+        name: str,
+        *,
+        offset: str | None = None,
+        ttl_seconds: int | None = None,
+        expires_at: str | None = None,
     ) -> AsyncStream:
-        """Create a stream that starts with the records of this one up to an offset (None: the tail)."""
+        """Create a stream that starts with the records of this one up to an offset (None: the
+        tail)."""
         lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
         await AsyncDriver(self._wire).run(streams.fork(self, name, offset, lifetime))
         return AsyncStream(self._wire, name, self.content_type, self._retry)
@@ -160,11 +200,13 @@ class AsyncStream(Subject):
 class AsyncClient:
     """A client of one server, or of the nodes of one cluster.
 
-    Pass several URLs as a list, or separated by commas. The client sends requests to the node that owns a stream, and fails over when a
-    node is down. It pools connections: keep one client and close it, or use it in an `async with`. It belongs to one event loop.
+    Pass several URLs as a list, or separated by commas. The client sends requests to the node that
+    owns a stream, and fails over when a node is down. It pools connections: keep one client and
+    close it, or use it in an `async with`. It belongs to one event loop.
 
-    `token` is sent as a bearer token, and `headers` and `params` as custom headers and query parameters, with every request. `retry` is
-    the policy for transient failures. `verify` is False or an `ssl.SSLContext`, for certificates that this machine does not trust."""
+    `token` is sent as a bearer token, and `headers` and `params` as custom headers and query
+    parameters, with every request. `retry` is the policy for transient failures. `verify` is False
+    or an `ssl.SSLContext`, for certificates that this machine does not trust."""
 
     def __init__(
         self,
@@ -176,7 +218,11 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> None:
-        from polynya.client.http import AsyncWire, options_of  # httpx is loaded with the first client
+        # httpx is loaded with the first client
+        from polynya.client.http import (
+            AsyncWire,
+            options_of,
+        )
 
         options = options_of(server, token, verify, headers, params)
         self._wire = AsyncWire(options)
@@ -193,10 +239,13 @@ class AsyncClient:
         """Close the pooled connections."""
         await self._wire.close()
 
-    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncClient:
+    def with_options(
+        self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None
+    ) -> AsyncClient:
         """Return a client that adds custom headers and query parameters to every request.
 
-        It shares the connections of this client; close this one. Raises ValueError for names that the client sets."""
+        It shares the connections of this client; close this one. Raises ValueError for names that
+        the client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
@@ -205,9 +254,13 @@ class AsyncClient:
         """Return a handle to the stream of this name. Sends no request."""
         return AsyncStream(self._wire, name, content_type, self._retry)
 
-    def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> AsyncIterator[Facts]:
+    def streams(
+        self, prefix: str = "", *, consistency: Consistency = "leader"
+    ) -> AsyncIterator[Facts]:
         """List the streams whose names start with `prefix`, sorted by name."""
-        return AsyncFeed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
+        return AsyncFeed(
+            self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency))
+        )
 
     def share(
         self,
@@ -220,9 +273,16 @@ class AsyncClient:
         wait: bool = True,
     ) -> AsyncWork:
         """Join a worker group, as `Client.share` does; iterate with `async for`."""
-        plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
-        return AsyncWork(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
+        plan = WorkerSettings(
+            group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds
+        )
+        return AsyncWork(
+            self._wire,
+            Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds),
+            wait=wait,
+        )
 
     async def disband(self, group: str) -> int:
-        """Delete a group and its cursors, but not its source streams. Return the number of lanes that it had."""
+        """Delete a group and its cursors, but not its source streams. Return the number of lanes
+        that it had."""
         return await AsyncDriver(self._wire).run(disband(group, self._retry))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class AsyncReceipt:
-    """The pending result of a batch: await it for the `Appended` result. Awaiting is optional. Cancelling one waiter leaves the others
-    unaffected."""
+    """The pending result of a batch: await it for the `Appended` result. Awaiting is optional.
+    Cancelling one waiter leaves the others unaffected."""
 
     __slots__ = ("_future",)
 
@@ -37,14 +37,16 @@ class AsyncReceipt:
             self._future.set_result(result)
         else:
             self._future.set_exception(result)
-            self._future.exception()  # marks the exception as retrieved: without an awaited receipt, `flush` raises it
+            # marks the exception as retrieved: without an awaited receipt, `flush` raises it
+            self._future.exception()
 
     def __await__(self) -> Generator[Any, None, Appended]:
         return asyncio.shield(self._future).__await__()
 
 
 class OpeningProducer:
-    """A producer that still has to fetch its epoch: enter it with `async with`, or await it, once. It sends no request before that."""
+    """A producer that still has to fetch its epoch: enter it with `async with`, or await it, once.
+    It sends no request before that."""
 
     def __init__(self, opened: Callable[[], Coroutine[Any, Any, AsyncProducer]]) -> None:
         self._opened = opened
@@ -65,7 +67,8 @@ class OpeningProducer:
 class AsyncProducer(ProducerProgress):
     """An idempotent producer: it stores each record once, in the order of the `append` calls.
 
-    Use it in an `async with`: the end of the block waits until all records are durable, and raises `ProducerFailed` if one cannot be."""
+    Use it in an `async with`: the end of the block waits until all records are durable, and raises
+    `ProducerFailed` if one cannot be."""
 
     def __init__(self, wire: AsyncWire, names: Names, batching: Batching, retry: Retry) -> None:
         super().__init__(ProducerCore(names, batching, retry))
@@ -73,13 +76,18 @@ class AsyncProducer(ProducerProgress):
         self._news = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._tasks = [loop.create_task(self._work(), name=f"producer-{number}") for number in range(batching.in_flight)]
+        self._tasks = [
+            loop.create_task(self._work(), name=f"producer-{number}")
+            for number in range(batching.in_flight)
+        ]
 
     async def __aenter__(self) -> AsyncProducer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):  # on cancellation, do not wait for the server
+        if kind is not None and not issubclass(
+            kind, Exception
+        ):  # on cancellation, do not wait for the server
             await self.abandon()
         else:
             await self.close()
@@ -87,8 +95,9 @@ class AsyncProducer(ProducerProgress):
     async def append(self, record: Json) -> AsyncReceipt:
         """Buffer one record for the next batch, and return the batch's receipt.
 
-        Waits while the buffer is full. Await the receipt to wait until the record is durable; awaiting is optional. Raises TypeError or
-        ValueError for an invalid record, `ProducerFailed` once the producer has failed."""
+        Waits while the buffer is full. Await the receipt to wait until the record is durable;
+        awaiting is optional. Raises TypeError or ValueError for an invalid record, `ProducerFailed`
+        once the producer has failed."""
         data = self._core.encode(record)
         while not self._core.has_room(len(data)):
             await self._news.wait()
@@ -103,10 +112,11 @@ class AsyncProducer(ProducerProgress):
         return batch.receipt
 
     async def close_stream(self, *records: Json) -> Appended:
-        """Close the stream after all appended records and the given last ones, which are stored atomically.
+        """Close the stream after all appended records and the given last ones, which are stored
+        atomically.
 
-        Waits until the stream is closed. Calling it again without records returns the same result. Raises `ProducerFailed`, and TypeError
-        or ValueError for an invalid record."""
+        Waits until the stream is closed. Calling it again without records returns the same result.
+        Raises `ProducerFailed`, and TypeError or ValueError for an invalid record."""
         batch = self._core.close_stream([self._core.encode(record) for record in records])
         if batch.receipt is None:
             batch.receipt = AsyncReceipt(self._loop.create_future())
@@ -124,7 +134,8 @@ class AsyncProducer(ProducerProgress):
             raise self._core.failure
 
     async def close(self) -> None:
-        """Flush and stop. Raises `ProducerFailed`. On cancellation, stop without waiting for the server."""
+        """Flush and stop. Raises `ProducerFailed`. On cancellation, stop without waiting for the
+        server."""
         try:
             await self.flush()
         except asyncio.CancelledError:
@@ -152,7 +163,8 @@ class AsyncProducer(ProducerProgress):
         self._news = asyncio.Event()
 
     async def _work(self) -> None:
-        """Run a sender; an unexpected error, such as a closed client, fails the producer and wakes its waiters."""
+        """Run a sender; an unexpected error, such as a closed client, fails the producer and wakes
+        its waiters."""
         try:
             await self._send_all()
         except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)

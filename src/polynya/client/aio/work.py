@@ -1,4 +1,5 @@
-"""The asyncio worker: it yields jobs one by one, and a task renews the lease while a job is handled."""
+"""The asyncio worker: it yields jobs one by one, and a task renews the lease while a job is
+handled."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class AsyncWork(Membership, AsyncIterator[Job]):
-    """Iterate over it for jobs. `async with` creates the group before the block starts, and releases the lease at its end."""
+    """Iterate over it for jobs. `async with` creates the group before the block starts, and
+    releases the lease at its end."""
 
     def __init__(self, wire: AsyncWire, worker: Worker, *, wait: bool) -> None:
         super().__init__(worker)
@@ -42,7 +44,9 @@ class AsyncWork(Membership, AsyncIterator[Job]):
             raise
         if self._beater is None:
             loop = asyncio.get_running_loop()
-            self._beater = loop.create_task(self._beat(job.lease.seconds / BEATS_PER_LEASE), name="lease")
+            self._beater = loop.create_task(
+                self._beat(job.lease.seconds / BEATS_PER_LEASE), name="lease"
+            )
         return job
 
     async def close(self) -> None:

@@ -18,7 +18,16 @@ from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
-from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
+from polynya.client.values import (
+    NOW,
+    SERVER_DEFAULT,
+    START,
+    Consistency,
+    Facts,
+    Page,
+    Record,
+    is_local,
+)
 from polynya.client.verbs import Lifetime
 from polynya.client.workers import HANDLE_SECONDS, By, Worker, WorkerSettings, disband
 
@@ -32,10 +41,13 @@ Result = TypeVar("Result")
 class Reader(Position):
     """Iterate over it for records, or over `pages()` for pages.
 
-    A reader from `read()` ends at the tail. A reader from `tail()` ends when the stream is closed. `offset` is the position after the
-    last record handed out; pass it to a new reader to resume. Close the reader, or use it in a `with`, to release its connection early."""
+    A reader from `read()` ends at the tail. A reader from `tail()` ends when the stream is closed.
+    `offset` is the position after the last record handed out; pass it to a new reader to resume.
+    Close the reader, or use it in a `with`, to release its connection early."""
 
-    def __init__(self, wire: Wire, place: ReadPosition, operation: Operation[None], *, live: bool = False) -> None:
+    def __init__(
+        self, wire: Wire, place: ReadPosition, operation: Operation[None], *, live: bool = False
+    ) -> None:
         super().__init__(place, live=live)
         self._feed = Feed(wire, operation)
 
@@ -62,7 +74,9 @@ class Reader(Position):
         self._feed.close()
 
 
-def _verb(operation: Callable[Concatenate[Subject, Arguments], Operation[Result]]) -> Callable[Concatenate[Stream, Arguments], Result]:
+def _verb(
+    operation: Callable[Concatenate[Subject, Arguments], Operation[Result]],
+) -> Callable[Concatenate[Stream, Arguments], Result]:
     """Return a method that runs a stream operation."""
 
     def method(stream: Stream, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -73,8 +87,8 @@ def _verb(operation: Callable[Concatenate[Subject, Arguments], Operation[Result]
 
 
 class Stream(Subject):
-    """A handle to a stream by name; the stream need not exist. The client fetches a missing `content_type` from the server when it needs
-    it."""
+    """A handle to a stream by name; the stream need not exist. The client fetches a missing
+    `content_type` from the server when it needs it."""
 
     def __init__(self, wire: Wire, name: str, content_type: str | None, retry: Retry) -> None:
         super().__init__(name, content_type, retry)
@@ -89,21 +103,28 @@ class Stream(Subject):
     close = _verb(streams.close)
     delete = _verb(streams.delete)
 
-    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Stream:
+    def with_options(
+        self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None
+    ) -> Stream:
         """Return a handle that adds custom headers and query parameters to every request.
 
-        For a single call: `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for names that the
-        client sets."""
+        For a single call: `stream.with_options(headers={"traceparent": "..."}).append(record)`.
+        Raises ValueError for names that the client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
 
-    def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> Producer:
+    def producer(
+        self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None
+    ) -> Producer:
         """Return an idempotent producer; use it in a `with`.
 
-        Without an id the producer draws a random one. With an id it takes the next epoch and thereby fences earlier runs of the same id.
-        A given `epoch` must never have been used for the id."""
-        names = Driver(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
+        Without an id the producer draws a random one. With an id it takes the next epoch and
+        thereby fences earlier runs of the same id. A given `epoch` must never have been used for
+        the id."""
+        names = Driver(self._wire).run(
+            streams.producer_names(self, producer_id, epoch, drawn_producer_id())
+        )
         return Producer(self._wire, names, batching or Batching(), self._retry)
 
     def read(
@@ -116,20 +137,34 @@ class Stream(Subject):
     ) -> Reader:
         """Read from an offset, or from a time, up to the tail.
 
-        `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page. `consistency="local"` accepts the possibly stale copy of
-        the contacted node."""
+        `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page.
+        `consistency="local"` accepts the possibly stale copy of the contacted node."""
         place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
         return Reader(self._wire, place, read(place, self._retry))
 
     def tail(
-        self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
+        self,
+        offset: str = NOW,
+        *,
+        from_time: str | datetime = "",
+        live: Live = "auto",
+        consistency: Consistency = "leader",
     ) -> Reader:
-        """Read from an offset or a time, then follow new records until the stream is closed. Lost connections are resumed."""
+        """Read from an offset or a time, then follow new records until the stream is closed. Lost
+        connections are resumed."""
         place = streams.place(self, offset, from_time, consistency=consistency)
         return Reader(self._wire, place, tail(place, self._retry, live), live=True)
 
-    def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
-        """Create a stream that starts with the records of this one up to an offset (None: the tail)."""
+    def fork(
+        self,
+        name: str,
+        *,
+        offset: str | None = None,
+        ttl_seconds: int | None = None,
+        expires_at: str | None = None,
+    ) -> Stream:
+        """Create a stream that starts with the records of this one up to an offset (None: the
+        tail)."""
         lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
         Driver(self._wire).run(streams.fork(self, name, offset, lifetime))
         return Stream(self._wire, name, self.content_type, self._retry)
@@ -138,11 +173,13 @@ class Stream(Subject):
 class Client:
     """A client of one server, or of the nodes of one cluster.
 
-    Pass several URLs as a list, or separated by commas. The client sends requests to the node that owns a stream, and fails over when a
-    node is down. It pools connections: keep one client and close it, or use it in a `with`. Threads may share it.
+    Pass several URLs as a list, or separated by commas. The client sends requests to the node that
+    owns a stream, and fails over when a node is down. It pools connections: keep one client and
+    close it, or use it in a `with`. Threads may share it.
 
-    `token` is sent as a bearer token, and `headers` and `params` as custom headers and query parameters, with every request. `retry` is
-    the policy for transient failures. `verify` is False or an `ssl.SSLContext`, for certificates that this machine does not trust."""
+    `token` is sent as a bearer token, and `headers` and `params` as custom headers and query
+    parameters, with every request. `retry` is the policy for transient failures. `verify` is False
+    or an `ssl.SSLContext`, for certificates that this machine does not trust."""
 
     def __init__(
         self,
@@ -171,10 +208,13 @@ class Client:
         """Close the pooled connections."""
         self._wire.close()
 
-    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Client:
+    def with_options(
+        self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None
+    ) -> Client:
         """Return a client that adds custom headers and query parameters to every request.
 
-        It shares the connections of this client; close this one. Raises ValueError for names that the client sets."""
+        It shares the connections of this client; close this one. Raises ValueError for names that
+        the client sets."""
         other = copy(self)
         other._wire = self._wire.extended(extras_of(headers, params))
         return other
@@ -199,16 +239,26 @@ class Client:
     ) -> Work:
         """Join a worker group and share the records of its source streams.
 
-        All workers of a group name the same `sources`: streams, and at most one pattern (`*` matches a segment, `**` any number). Each
-        record goes to one worker, at least once. Iterate for jobs; fetching the next job acknowledges the previous one. The group
-        receives the records appended after its creation.
+        All workers of a group name the same `sources`: streams, and at most one pattern (`*`
+        matches a segment, `**` any number). Each record goes to one worker, at least once. Iterate
+        for jobs; fetching the next job acknowledges the previous one. The group receives the
+        records appended after its creation.
 
-        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream by sending all its records to one lane.
-        A lease is renewed while a record is handled, for `handle_seconds` at most. The lease of a dead worker expires after
-        `lease_seconds`. `wait=False` ends when no work is left. Raises `StreamExists` when the group exists with other sources or lanes."""
-        plan = WorkerSettings(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
-        return Work(self._wire, Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds), wait=wait)
+        At most `lanes` workers are busy at once. `by="stream"` preserves the order of each stream
+        by sending all its records to one lane. A lease is renewed while a record is handled, for
+        `handle_seconds` at most. The lease of a dead worker expires after `lease_seconds`.
+        `wait=False` ends when no work is left. Raises `StreamExists` when the group exists with
+        other sources or lanes."""
+        plan = WorkerSettings(
+            group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds
+        )
+        return Work(
+            self._wire,
+            Worker(plan, worker_name(), self._retry, handle_seconds=handle_seconds),
+            wait=wait,
+        )
 
     def disband(self, group: str) -> int:
-        """Delete a group and its cursors, but not its source streams. Return the number of lanes that it had."""
+        """Delete a group and its cursors, but not its source streams. Return the number of lanes
+        that it had."""
         return Driver(self._wire).run(disband(group, self._retry))

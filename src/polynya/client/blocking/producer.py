@@ -20,16 +20,19 @@ Receipt = Future[Appended]
 
 
 class Producer(ProducerProgress):
-    """An idempotent producer: it stores each record once, in the order of the `append` calls. Threads may share it.
+    """An idempotent producer: it stores each record once, in the order of the `append` calls.
+    Threads may share it.
 
-    Use it in a `with`: the end of the block waits until all records are durable, and raises `ProducerFailed` if one cannot be."""
+    Use it in a `with`: the end of the block waits until all records are durable, and raises
+    `ProducerFailed` if one cannot be."""
 
     def __init__(self, wire: Wire, names: Names, batching: Batching, retry: Retry) -> None:
         super().__init__(ProducerCore(names, batching, retry))
         self._wire = wire
         self._changed = threading.Condition()
         self._threads = [
-            threading.Thread(target=self._work, name=f"producer-{number}", daemon=True) for number in range(batching.in_flight)
+            threading.Thread(target=self._work, name=f"producer-{number}", daemon=True)
+            for number in range(batching.in_flight)
         ]
         for thread in self._threads:
             thread.start()
@@ -38,7 +41,9 @@ class Producer(ProducerProgress):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):  # on an interrupt, do not wait for the server
+        if kind is not None and not issubclass(
+            kind, Exception
+        ):  # on an interrupt, do not wait for the server
             self.abandon()
         else:
             self.close()
@@ -46,8 +51,9 @@ class Producer(ProducerProgress):
     def append(self, record: Json) -> Receipt:
         """Buffer one record for the next batch, and return the batch's receipt.
 
-        Waits while the buffer is full. The receipt's `result()` waits until the record is durable; calling it is optional. Raises
-        TypeError or ValueError for an invalid record, `ProducerFailed` once the producer has failed."""
+        Waits while the buffer is full. The receipt's `result()` waits until the record is durable;
+        calling it is optional. Raises TypeError or ValueError for an invalid record,
+        `ProducerFailed` once the producer has failed."""
         data = self._core.encode(record)
         with self._changed:
             while not self._core.has_room(len(data)):
@@ -56,17 +62,19 @@ class Producer(ProducerProgress):
             began = batch.receipt is None
             if began:
                 batch.receipt = Future()
-                batch.receipt.set_running_or_notify_cancel()  # callers share a batch: none may cancel it
+                # callers share a batch: none may cancel it
+                batch.receipt.set_running_or_notify_cancel()
             if began or self._core.is_full:
                 self._changed.notify_all()
         assert isinstance(batch.receipt, Future)
         return batch.receipt
 
     def close_stream(self, *records: Json) -> Appended:
-        """Close the stream after all appended records and the given last ones, which are stored atomically.
+        """Close the stream after all appended records and the given last ones, which are stored
+        atomically.
 
-        Waits until the stream is closed. Calling it again without records returns the same result. Raises `ProducerFailed`, and TypeError
-        or ValueError for an invalid record."""
+        Waits until the stream is closed. Calling it again without records returns the same result.
+        Raises `ProducerFailed`, and TypeError or ValueError for an invalid record."""
         data = [self._core.encode(record) for record in records]
         with self._changed:
             batch = self._core.close_stream(data)
@@ -89,7 +97,8 @@ class Producer(ProducerProgress):
                 raise self._core.failure
 
     def close(self) -> None:
-        """Flush and stop. Raises `ProducerFailed`. On an interrupt, stop without waiting for the server."""
+        """Flush and stop. Raises `ProducerFailed`. On an interrupt, stop without waiting for the
+        server."""
         try:
             self.flush()
         except KeyboardInterrupt:
@@ -115,7 +124,8 @@ class Producer(ProducerProgress):
             thread.join()
 
     def _work(self) -> None:
-        """Run a sender; an unexpected error, such as a closed client, fails the producer and wakes its waiters."""
+        """Run a sender; an unexpected error, such as a closed client, fails the producer and wakes
+        its waiters."""
         try:
             self._send_all()
         except Exception as error:  # noqa: BLE001 (`append` and `flush` raise the failure)

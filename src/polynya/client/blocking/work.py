@@ -1,4 +1,5 @@
-"""The blocking worker: it yields jobs one by one, and a thread renews the lease while a job is handled."""
+"""The blocking worker: it yields jobs one by one, and a thread renews the lease while a job is
+handled."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Work(Membership, Iterator[Job]):
-    """Iterate over it for jobs. `with` creates the group before the block starts, and releases the lease at its end."""
+    """Iterate over it for jobs. `with` creates the group before the block starts, and releases the
+    lease at its end."""
 
     def __init__(self, wire: Wire, worker: Worker, *, wait: bool) -> None:
         super().__init__(worker)
@@ -39,7 +41,12 @@ class Work(Membership, Iterator[Job]):
             self.close()
             raise
         if self._beater is None:
-            self._beater = threading.Thread(target=self._beat, args=(job.lease.seconds / BEATS_PER_LEASE,), name="lease", daemon=True)
+            self._beater = threading.Thread(
+                target=self._beat,
+                args=(job.lease.seconds / BEATS_PER_LEASE,),
+                name="lease",
+                daemon=True,
+            )
             self._beater.start()
         return job
 

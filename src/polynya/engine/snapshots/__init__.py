@@ -1,1 +1,2 @@
-"""Snapshots of groups: capture, encode, merge, transfer to a replica that fell behind, and receive."""
+"""Snapshots of groups: capture, encode, merge, transfer to a replica that fell behind, and
+receive."""

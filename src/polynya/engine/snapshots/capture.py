@@ -1,8 +1,10 @@
-"""Capture a group's whole state at one log index, for a copy or a backup, without stalling the core's turns.
+"""Capture a group's whole state at one log index, for a copy or a backup, without stalling the
+core's turns.
 
-The streams are encoded in slices while the log advances; changed streams are encoded again. The last changed streams and the small parts
-are encoded in one step, which fixes the index. The machine's `changes` track modifications. They belong to the snapshots, so they are put
-back, and `lock` (one per core) excludes a snapshot meanwhile.
+The streams are encoded in slices while the log advances; changed streams are encoded again. The
+last changed streams and the small parts are encoded in one step, which fixes the index. The
+machine's `changes` track modifications. They belong to the snapshots, so they are put back, and
+`lock` (one per core) excludes a snapshot meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _encode = msgspec.msgpack.encode
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """The group at (`term`, `index`): its state in pieces, and its hot payload in the group file format. The counters are the machine's."""
+    """The group at (`term`, `index`): its state in pieces, and its hot payload in the group file
+    format. The counters are the machine's."""
 
     term: int
     index: int
@@ -54,7 +57,8 @@ class _Encoded(msgspec.Struct, gc=False):
 
 
 async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
-    """Capture a group that is led here, with all entries applied before. `hot`: include the payload.
+    """Capture a group that is led here, with all entries applied before. `hot`: include the
+    payload.
 
     Raises Unavailable when an installed snapshot replaces the group's state meanwhile."""
     machine, found = group.machine, dict[int, _Encoded]()
@@ -71,7 +75,9 @@ async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
                 taken = more
                 await _encode_all(machine, found, keys, hot=hot)
             if group.machine is not machine:
-                raise Unavailable("a snapshot from another node replaced the group's state: capture it again")
+                raise Unavailable(
+                    "a snapshot from another node replaced the group's state: capture it again"
+                )
             for key in keys_of(machine.changes):
                 _encode_one(machine, found, key, hot=hot)
             moment = _moment(group, found)
@@ -81,7 +87,8 @@ async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
 
 
 class _Moment(msgspec.Struct, frozen=True):
-    """The parts that are encoded in the last step: the counters, and the state before and behind the streams."""
+    """The parts that are encoded in the last step: the counters, and the state before and behind
+    the streams."""
 
     term: int
     index: int
@@ -96,11 +103,19 @@ def _moment(group: Group, found: dict[int, _Encoded]) -> _Moment:
     machine = group.machine
     before, behind = snapshots.around_streams(machine, len(found))
     return _Moment(
-        group.term, group.applied_index, machine.hot_bytes, machine.message_counter, machine.pack_counter, before, behind
-    )  # fmt: skip
+        group.term,
+        group.applied_index,
+        machine.hot_bytes,
+        machine.message_counter,
+        machine.pack_counter,
+        before,
+        behind,
+    )
 
 
-async def _encode_all(machine: Machine, found: dict[int, _Encoded], keys: Iterable[int | str], *, hot: bool) -> None:
+async def _encode_all(
+    machine: Machine, found: dict[int, _Encoded], keys: Iterable[int | str], *, hot: bool
+) -> None:
     size = 0
     for key in keys:
         size += _encode_one(machine, found, key, hot=hot)
@@ -110,7 +125,8 @@ async def _encode_all(machine: Machine, found: dict[int, _Encoded], keys: Iterab
 
 
 def _encode_one(machine: Machine, found: dict[int, _Encoded], key: int | str, *, hot: bool) -> int:
-    """Encode one stream and return its cost in bytes. `key`: its uid, or its name if it is evicted."""
+    """Encode one stream and return its cost in bytes. `key`: its uid, or its name if it is
+    evicted."""
     stream = stream_or_ghost(machine, key)
     if stream is None:
         if isinstance(key, int):

@@ -1,4 +1,5 @@
-"""Serve snapshots and old entries to members on other nodes that are behind, and install the snapshots that arrive here."""
+"""Serve snapshots and old entries to members on other nodes that are behind, and install the
+snapshots that arrive here."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _Key = tuple[int, int, int]  # group, index, identity
 
 
 class _Packed(msgspec.Struct):
-    """An outgoing snapshot. `file` is None while it is packed. `reads`: only read replicas have requested it."""
+    """An outgoing snapshot. `file` is None while it is packed. `reads`: only read replicas have
+    requested it."""
 
     asked: deque[ChunkWanted]
     at: float  # time of the last request
@@ -43,10 +45,15 @@ class _Packed(msgspec.Struct):
 
 
 class CatchUp:
-    """The snapshot transfers of one core. `installed` is called with each machine that replaces a group's."""
+    """The snapshot transfers of one core. `installed` is called with each machine that replaces a
+    group's."""
 
     def __init__(
-        self, core: ReplicatedEngine, store: SnapshotStore, snapshotter: Snapshotter, installed: Callable[[int, Machine], None]
+        self,
+        core: ReplicatedEngine,
+        store: SnapshotStore,
+        snapshotter: Snapshotter,
+        installed: Callable[[int, Machine], None],
     ) -> None:
         self._core, self._store, self._snapshotter = core, store, snapshotter
         self._installed = installed
@@ -86,11 +93,14 @@ class CatchUp:
         if not task.cancelled() and task.exception() is not None:
             self._core.fail(task.exception() or RuntimeError("a task ended"))
 
-    # --- out -------------------------------------------------------------------------------------------------------------------
+    # --- out --------------------------------------------------------------------------------------
 
     def _want(self, member: Member, wanted: ChunkWanted) -> None:
         """Send a chunk. A request above the limits is ignored; the member retries."""
-        now, reads = asyncio.get_running_loop().time(), wanted.to in member.raft.configuration.readers
+        now, reads = (
+            asyncio.get_running_loop().time(),
+            wanted.to in member.raft.configuration.readers,
+        )
         key = (member.group.number, wanted.snapshot.index, wanted.snapshot.identity)
         packed = self._packed.get(key)
         if packed is not None and packed.at < 0:
@@ -103,15 +113,20 @@ class CatchUp:
             self._spawn(self._pack(member, key, packed, wanted.snapshot))
             return
         packed.at, packed.reads = now, packed.reads and reads
-        if wanted in packed.asked:  # already queued; a second read would grow the queue on a slow disk
+        if (
+            wanted in packed.asked
+        ):  # already queued; a second read would grow the queue on a slow disk
             return
         packed.asked.append(wanted)
         if len(packed.asked) == 1 and packed.file is not None:
             self._spawn(self._give(member, packed, packed.file))
 
     def _make_room(self, now: float, reads: bool) -> bool:
-        """Evict idle snapshots. Read replicas may be distant and slow, so they leave a slot for a voter."""
-        while (full := len(self._packed) >= PACKED_MAX) or (reads and sum(each.reads for each in self._packed.values()) >= READS_MAX):
+        """Evict idle snapshots. Read replicas may be distant and slow, so they leave a slot for a
+        voter."""
+        while (full := len(self._packed) >= PACKED_MAX) or (
+            reads and sum(each.reads for each in self._packed.values()) >= READS_MAX
+        ):
             idle = [
                 key
                 for key, packed in self._packed.items()
@@ -149,12 +164,17 @@ class CatchUp:
     def _fill(self, file: Scratch, number: int, snapshot: Snapshot) -> None:
         links = self._store.links(number)
         if not links or (links[-1].index, links[-1].term) != (snapshot.index, snapshot.term):
-            raise Unavailable(f"the snapshot of group {number} at {snapshot.index} is no longer the newest")
+            raise Unavailable(
+                f"the snapshot of group {number} at {snapshot.index} is no longer the newest"
+            )
         if identity_of(links) != snapshot.identity:  # merged, or its payload has moved
             raise Unavailable(f"the snapshot of group {number} at {snapshot.index} was rewritten")
         pack_transfer(links, self._store, self._core.journal, file)
         if file.size != snapshot.size:
-            raise CorruptData(f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes instead of {snapshot.size}")
+            raise CorruptData(
+                f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes "
+                f"instead of {snapshot.size}"
+            )
 
     async def _give(self, member: Member, packed: _Packed, file: Scratch) -> None:
         """Send the requested chunks in order."""
@@ -177,7 +197,11 @@ class CatchUp:
 
         def sweep() -> None:
             packed = self._packed.get(key)
-            if packed is not None and not packed.asked and loop.time() - packed.at >= PACKED_SECONDS:
+            if (
+                packed is not None
+                and not packed.asked
+                and loop.time() - packed.at >= PACKED_SECONDS
+            ):
                 self._forget(key)
             elif packed is not None:
                 loop.call_later(PACKED_SECONDS, sweep)
@@ -215,19 +239,25 @@ class CatchUp:
         for index, place in enumerate(places, load.begin):
             found = self._core.journal.read_entry(place)
             if found.index != index:
-                raise CorruptData(f"journal place {place:#x} holds entry {found.index} instead of {index}")
+                raise CorruptData(
+                    f"journal place {place:#x} holds entry {found.index} instead of {index}"
+                )
             size += len(found.payload)
             if entries and size > load.bytes_max:
                 break
-            entries.append(Entry(found.payload, found.kind, found.term, found.index, found.group, place))
+            entries.append(
+                Entry(found.payload, found.kind, found.term, found.index, found.group, place)
+            )
         return entries
 
-    # --- in --------------------------------------------------------------------------------------------------------------------
+    # --- in ---------------------------------------------------------------------------------------
 
     async def _install(self, member: Member, snapshot: Snapshot) -> None:
         file = await self.arriving.take(member.group.number, snapshot)
         try:
-            async with self._snapshotter.lock:  # a concurrent snapshot round would release payload that no snapshot on disk refers to yet
+            # a concurrent snapshot round would release payload that no snapshot on disk refers to
+            # yet
+            async with self._snapshotter.lock:
                 if self._is_here(member):
                     await self._install_from(file, member, snapshot)
         finally:
@@ -235,18 +265,23 @@ class CatchUp:
                 await asyncio.to_thread(file.close)
 
     async def _install_from(self, file: Scratch | None, member: Member, snapshot: Snapshot) -> None:
-        """Write the payload to the journal, then the snapshot's file, then reset the log to begin behind it."""
+        """Write the payload to the journal, then the snapshot's file, then reset the log to begin
+        behind it."""
         number, core = member.group.number, self._core
         try:
             if file is None:
-                raise OSError("the received file is incomplete: the disk is full, or the transfer was dropped")
+                raise OSError(
+                    "the received file is incomplete: the disk is full, or the transfer was dropped"
+                )
             machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
             for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
                 if not await core.copy_forward(number, some):
                     raise OSError("the disk is full")
             if not await core.configured(number, snapshot):
                 raise OSError("the disk is full")
-            chain = await self._snapshotter.write_installed(Group(number, machine, term=snapshot.term, index=snapshot.index))
+            chain = await self._snapshotter.write_installed(
+                Group(number, machine, term=snapshot.term, index=snapshot.index)
+            )
         except (PolynyaError, OSError) as fault:
             log.warning("a received snapshot of group %d could not be installed: %s", number, fault)
             await asyncio.sleep(MISSING_SECONDS)

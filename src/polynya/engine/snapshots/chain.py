@@ -36,13 +36,17 @@ class SnapshotChain(msgspec.Struct):
 
     @property
     def transfer(self) -> tuple[int, int]:
-        """Return the size and the identity of the transfer (docs/formats/snapshots.md, Transfer)."""
+        """Return the size and the identity of the transfer (docs/formats/snapshots.md,
+        Transfer)."""
         return len(transfer_head(self.links)) + self.bytes + self.hot_bytes, identity_of(self.links)
 
 
 def transfer_head(links: Sequence[SnapshotLink]) -> bytes:
-    """Return the head of a transfer. It holds the CRCs of the bodies; its own CRC is the identity."""
-    return _COUNT.pack(len(links)) + b"".join([_LINK.pack(link.crc, link.delta, link.length, link.base) for link in links])
+    """Return the head of a transfer. It holds the CRCs of the bodies; its own CRC is the
+    identity."""
+    return _COUNT.pack(len(links)) + b"".join(
+        [_LINK.pack(link.crc, link.delta, link.length, link.base) for link in links]
+    )
 
 
 def identity_of(links: Sequence[SnapshotLink]) -> int:
@@ -52,7 +56,10 @@ def identity_of(links: Sequence[SnapshotLink]) -> int:
 
 def links_of(count: bytes, links: bytes) -> list[SnapshotLink]:
     """Decode the links of a head. Raises struct.error."""
-    found = [SnapshotLink(0, 0, 0, length, crc, bool(delta), base) for crc, delta, length, base in _LINK.iter_unpack(links)]
+    found = [
+        SnapshotLink(0, 0, 0, length, crc, bool(delta), base)
+        for crc, delta, length, base in _LINK.iter_unpack(links)
+    ]
     if _COUNT.unpack(count) != (len(found),):
         raise struct.error("the number of links differs from the header")
     return found

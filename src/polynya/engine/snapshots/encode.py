@@ -12,7 +12,8 @@ from polynya.stream.snapshots import deltas
 from polynya.stream.state.changes import Changes, keys_of
 
 SLICE_BYTES = 128 << 10  # of streams encoded in one step: about a millisecond
-PASSES = 4  # over the streams that changed during the previous pass; then the rest is encoded in one step
+# over the streams that changed during the previous pass; then the rest is encoded in one step
+PASSES = 4
 BATCHES = 10_000  # hot batches checked in one step
 
 
@@ -26,7 +27,8 @@ class Delta(msgspec.Struct):
 
 
 async def encode_delta(group: Group, *, whole: bool) -> Delta:
-    """Encode the changes since the last call, or the whole state. The last step is atomic and fixes the index.
+    """Encode the changes since the last call, or the whole state. The last step is atomic and fixes
+    the index.
 
     A caller that does not persist the body puts the changes back."""
     machine = group.machine
@@ -37,7 +39,10 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
     try:
         for left in reversed(range(PASSES)):
             count += await _slices(machine, keys, body)
-            if not left or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
+            if (
+                not left
+                or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6
+            ):
                 break
             more = machine.take_changes()
             keys = keys_of(more)
@@ -54,9 +59,11 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
 
 
 async def lowest_place(machine: Machine, unapplied: int) -> int:
-    """Return a lower bound of the journal places that the machine's hot batches need when this returns.
+    """Return a lower bound of the journal places that the machine's hot batches need when this
+    returns.
 
-    `unapplied`: a lower bound of the entries that are applied meanwhile, which may be old in the journal."""
+    `unapplied`: a lower bound of the entries that are applied meanwhile, which may be old in the
+      journal."""
     lowest, seen = unapplied, 0
     for stream in list(machine.hot.values()):
         hot = stream.hot or ()

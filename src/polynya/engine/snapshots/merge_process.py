@@ -1,6 +1,8 @@
-"""Merge parts of group snapshots in a subprocess: `python -m polynya.engine.snapshots.merge_process FOLDER`, jobs on stdin.
+"""Merge parts of group snapshots in a subprocess: `python -m polynya.engine.snapshots.merge_process
+FOLDER`, jobs on stdin.
 
-A merge touches every stream of a group. Even in a thread of the core's process it would delay turns.
+A merge touches every stream of a group. Even in a thread of the core's process it would delay
+turns.
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ Job = tuple[int, int]  # group, number of parts to merge, from the chain's end
 
 def merge(parts: Sequence[SnapshotFile]) -> bytes:
     """Merge the parts into one body."""
-    return deltas.merge([deltas.SnapshotPart(part.body, part.delta, not part.base) for part in parts])
+    return deltas.merge(
+        [deltas.SnapshotPart(part.body, part.delta, not part.base) for part in parts]
+    )
 
 
 def due(links: Sequence[SnapshotLink]) -> int:
-    """Return how many of the last parts to merge, 0 for none. Each part stays larger than all parts that build on it.
+    """Return how many of the last parts to merge, 0 for none. Each part stays larger than all parts
+    that build on it.
 
-    So a chain's length, and the number of times that a byte is rewritten, grow with the logarithm of its size."""
+    So a chain's length, and the number of times that a byte is rewritten, grow with the logarithm
+    of its size."""
     total, parts = links[-1].length, 0
     for count, link in enumerate(reversed(links[:-1]), 2):
         if link.length <= total:
@@ -53,11 +59,15 @@ async def fold_beside(store: SnapshotStore, jobs: Sequence[Job]) -> None:
             process.kill()
             await asyncio.shield(asyncio.to_thread(process.wait))
     if process.returncode:
-        raise OSError(f"snapshots could not be merged, exit code {process.returncode}: {err[-2000:].decode(errors='replace').strip()}")
+        raise OSError(
+            f"snapshots could not be merged, exit code {process.returncode}: "
+            f"{err[-2000:].decode(errors='replace').strip()}"
+        )
 
 
 def _spawn(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the subprocess, in a thread. `subprocess` avoids copying a large process's page tables, which would stall all turns."""
+    """Start the subprocess, in a thread. `subprocess` avoids copying a large process's page tables,
+    which would stall all turns."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, str(folder)],
         stdin=subprocess.PIPE,
@@ -74,7 +84,8 @@ async def fold_here(store: SnapshotStore, jobs: Sequence[Job]) -> None:
 
 
 def main() -> int:
-    """Run the jobs; stop early when the parent has exited, since another process may use the folder by then."""
+    """Run the jobs; stop early when the parent has exited, since another process may use the folder
+    by then."""
     keep_private()
     os.nice(NICENESS)
     parent = os.getppid()

@@ -1,4 +1,5 @@
-"""Receive snapshots from other nodes and write them to disk. A chunk is acknowledged once it is in the file.
+"""Receive snapshots from other nodes and write them to disk. A chunk is acknowledged once it is in
+the file.
 
 A slow disk thus throttles the sender and does not fill this node's memory.
 """
@@ -20,31 +21,41 @@ from polynya.wal.scratch import Scratch
 
 ARRIVING_MAX = 4  # groups that receive a snapshot at the same time
 QUEUED_BYTES_MAX = 4 << 20  # of one group's chunks; chunks above it are dropped
-IDLE_SECONDS = 2.0  # without a chunk, a transfer may be evicted: its sender may be waiting for a slot
+# without a chunk, a transfer may be evicted: its sender may be waiting for a slot
+IDLE_SECONDS = 2.0
 STALE_SECONDS = 20.0  # without a chunk: the sender is down or has a newer snapshot
 
 
 class _Arrival(msgspec.Struct):
-    """The incoming snapshot of one group. `kept`: chunks that Raft has accepted and that are not written yet."""
+    """The incoming snapshot of one group. `kept`: chunks that Raft has accepted and that are not
+    written yet."""
 
     member: Member
     queue: list[SnapshotChunk]
     at: float  # time of the last chunk
     queued: int = 0
-    idle: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # set while nothing is to be written
+    # set while nothing is to be written
+    idle: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     kept: list[ChunkArrived] = []
     file: Scratch | None = None
     snapshot: Snapshot | None = None
 
     def rests(self, since: float) -> bool:
-        """Return True if no chunk has arrived since then and none is in progress. Queued chunks wait for a lost one."""
+        """Return True if no chunk has arrived since then and none is in progress. Queued chunks
+        wait for a lost one."""
         return self.at <= since and self.idle.is_set() and self.member.raft.installing is None
 
 
 class SnapshotReceiver:
-    """The incoming snapshots of one core. A group's Raft gets the next chunk when the previous one is in the file."""
+    """The incoming snapshots of one core. A group's Raft gets the next chunk when the previous one
+    is in the file."""
 
-    def __init__(self, core: ReplicatedEngine, store: SnapshotStore, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(
+        self,
+        core: ReplicatedEngine,
+        store: SnapshotStore,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
         self._core, self._store, self._spawn = core, store, spawn
         self._arrivals: dict[int, _Arrival] = {}
         core.on_chunk = self.hear
@@ -60,8 +71,13 @@ class SnapshotReceiver:
             arrival.idle.set()
             self._watch(member)
         arrival.at = now
-        if any(known.offset == message.offset and known.snapshot == message.snapshot for known in arrival.queue):
-            if _next(member, [message]) is None:  # a duplicate behind a gap: Raft tells the sender what is missing
+        if any(
+            known.offset == message.offset and known.snapshot == message.snapshot
+            for known in arrival.queue
+        ):
+            if (
+                _next(member, [message]) is None
+            ):  # a duplicate behind a gap: Raft tells the sender what is missing
                 self._core.step(member, message)
             return
         if arrival.queued + len(message.data) > QUEUED_BYTES_MAX:
@@ -85,7 +101,9 @@ class SnapshotReceiver:
         if arrival is None:
             return None
         await arrival.idle.wait()
-        if self._arrivals.get(number) is arrival:  # else the replica was removed, and may exist again
+        if (
+            self._arrivals.get(number) is arrival
+        ):  # else the replica was removed, and may exist again
             del self._arrivals[number]
         file, arrival.file = arrival.file, None  # the caller closes it
         if file is None or (arrival.snapshot == snapshot and file.size == snapshot.size):
@@ -106,7 +124,14 @@ class SnapshotReceiver:
         self._arrivals = {}
 
     def _make_room(self, now: float) -> bool:
-        idle = next((number for number, arrival in self._arrivals.items() if not arrival.queue and arrival.rests(now - IDLE_SECONDS)), None)
+        idle = next(
+            (
+                number
+                for number, arrival in self._arrivals.items()
+                if not arrival.queue and arrival.rests(now - IDLE_SECONDS)
+            ),
+            None,
+        )
         if idle is None:
             return False
         self._drop(self._arrivals.pop(idle))
@@ -120,9 +145,15 @@ class SnapshotReceiver:
             arrival.queue.remove(message)
             arrival.queued -= len(message.data)
             self._core.step(member, message)
-            asyncio.get_running_loop().call_soon(self._go_on, member, arrival)  # continues if Raft ignored it
-        elif arrival.file is None and not arrival.queue and self._arrivals.get(member.group.number) is arrival:
-            del self._arrivals[member.group.number]  # no chunk was accepted, or the file could not be written
+            # continues if Raft ignored it
+            asyncio.get_running_loop().call_soon(self._go_on, member, arrival)
+        elif (
+            arrival.file is None
+            and not arrival.queue
+            and self._arrivals.get(member.group.number) is arrival
+        ):
+            # no chunk was accepted, or the file could not be written
+            del self._arrivals[member.group.number]
 
     async def _store_kept(self, member: Member, arrival: _Arrival) -> None:
         try:
@@ -141,7 +172,11 @@ class SnapshotReceiver:
                 arrival.file.close()
             arrival.file, arrival.snapshot = None, None
             arrival.file, arrival.snapshot = self._store.scratch(), chunk.snapshot
-        if arrival.file is None or arrival.snapshot != chunk.snapshot or arrival.file.size != chunk.offset:
+        if (
+            arrival.file is None
+            or arrival.snapshot != chunk.snapshot
+            or arrival.file.size != chunk.offset
+        ):
             raise OSError("an earlier chunk is missing")
         arrival.file.append(chunk.data)
 
@@ -170,12 +205,20 @@ class SnapshotReceiver:
 
 
 def _next(member: Member, queue: Sequence[SnapshotChunk]) -> SnapshotChunk | None:
-    """Return a chunk that Raft can accept or must answer, or None while earlier chunks are missing."""
+    """Return a chunk that Raft can accept or must answer, or None while earlier chunks are
+    missing."""
     incoming = member.raft.incoming
     if incoming is None:
         return min(queue, key=lambda message: message.offset, default=None)
     snapshot, received = incoming
-    return next((message for message in queue if message.snapshot != snapshot or message.offset <= received), None)
+    return next(
+        (
+            message
+            for message in queue
+            if message.snapshot != snapshot or message.offset <= received
+        ),
+        None,
+    )
 
 
 async def _closed(arrival: _Arrival) -> None:

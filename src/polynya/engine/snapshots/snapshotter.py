@@ -1,4 +1,5 @@
-"""Write group snapshots, triggered by journal bytes, and release the journal segments that recovery does not need."""
+"""Write group snapshots, triggered by journal bytes, and release the journal segments that recovery
+does not need."""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 from polynya.wire.pack import is_intact
 
 PACE_SECONDS = 0.02  # between two groups
-KEEP_BYTES = 256 << 20  # of journal: older hot batches are copied forward, so that they do not pin old segments
+# of journal: older hot batches are copied forward, so that they do not pin old segments
+KEEP_BYTES = 256 << 20
 COPY_BYTES = 1 << 20  # of payload in one turn
 SKIPS_AFTER_FAILURE = 25  # calls of `due` that are skipped after a failed round
 SMALL_STREAMS = 256  # a group with at most this many streams …
-SMALL_BYTES = 64 << 10  # … and this many snapshot bytes is written whole: fast, and there is nothing to merge
+# … and this many snapshot bytes is written whole: fast, and there is nothing to merge
+SMALL_BYTES = 64 << 10
 _LOST = frozenset((errno.EIO, errno.ENOENT))
 log = logging.getLogger("polynya.snapshots")
 
@@ -36,8 +39,9 @@ log = logging.getLogger("polynya.snapshots")
 class Snapshotter:
     """Snapshots the changes of each group in turn, merges parts, and releases segments.
 
-    Recovery of a group reads the hot batches that its snapshots on disk refer to, and all entries behind them. The machine's current
-    batches do not matter; they may be in packs by now. A replicated group keeps some earlier entries for followers that lag."""
+    Recovery of a group reads the hot batches that its snapshots on disk refer to, and all entries
+    behind them. The machine's current batches do not matter; they may be in packs by now. A
+    replicated group keeps some earlier entries for followers that lag."""
 
     def __init__(
         self,
@@ -53,7 +57,8 @@ class Snapshotter:
         self.folded = 0
         self.covered_ms = 0  # every entry logged before this log time is in a snapshot
         self.lock = asyncio.Lock()  # held for a round
-        self.encoding = asyncio.Lock()  # held from taking a machine's changes until they are encoded
+        # held from taking a machine's changes until they are encoded
+        self.encoding = asyncio.Lock()
         self._core = core
         self._replicated = core if isinstance(core, ReplicatedEngine) else None
         self._store = store
@@ -80,7 +85,11 @@ class Snapshotter:
         if self._skips_left:
             self._skips_left -= 1
             return False
-        return self._wanted or self._core.journal.bytes_between(self._written_at, self._core.journal.position) >= self._every_bytes
+        return (
+            self._wanted
+            or self._core.journal.bytes_between(self._written_at, self._core.journal.position)
+            >= self._every_bytes
+        )
 
     async def run(self, now_ms: int, pace_seconds: float = PACE_SECONDS) -> None:
         """Snapshot every group that changed, then release segments. `now_ms` is the log time.
@@ -104,7 +113,8 @@ class Snapshotter:
             self._running = False
 
     async def look(self) -> None:
-        """Find deleted snapshot files, and rewrite those groups in the next round: their state is in memory."""
+        """Find deleted snapshot files, and rewrite those groups in the next round: their state is
+        in memory."""
         async with self.lock:
             chains = {number: chain.links for number, chain in self._chains.items()}
             try:
@@ -114,18 +124,23 @@ class Snapshotter:
             for number in missing:
                 del self._chains[number]
         if missing:
-            log.error("snapshot files are missing: rewriting them", extra={"groups": missing, "folder": str(self._store.folder)})
+            log.error(
+                "snapshot files are missing: rewriting them",
+                extra={"groups": missing, "folder": str(self._store.folder)},
+            )
             self.want()
 
     async def doubt(self, number: int) -> None:
-        """Check a group's files after a read error; damaged ones are rewritten in the next round."""
+        """Check a group's files after a read error; damaged ones are rewritten in the next
+        round."""
         async with self.lock:
             group = self._core.shard.groups.get(number)
             if group is not None and number in self._chains and not await self._is_damaged(number):
                 await self._copy_damaged(group)
 
     async def write_installed(self, group: Group) -> SnapshotChain:
-        """Write a snapshot of a machine that is about to replace the group's; `group` is not the live one. The caller holds the lock."""
+        """Write a snapshot of a machine that is about to replace the group's; `group` is not the
+        live one. The caller holds the lock."""
         return await self._write(group, whole=True, unapplied=self._core.journal.settled)
 
     def forget(self, number: int) -> None:
@@ -136,7 +151,9 @@ class Snapshotter:
     async def _round(self, pace_seconds: float) -> None:
         await self._copy_forward()
         await self._core.wait_applied()  # so that every entry with an earlier timestamp is applied
-        for number, group in list(self._core.shard.groups.items()):  # groups may be added meanwhile; none is removed
+        for number, group in list(
+            self._core.shard.groups.items()
+        ):  # groups may be added meanwhile; none is removed
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
         if self._replicated is not None:
@@ -144,9 +161,13 @@ class Snapshotter:
         await asyncio.to_thread(self._core.journal.release, self._floor() >> 32)
 
     def _floor(self) -> int:
-        """Return the lowest place that any recovery reads. A group added during the round counts from where its log begins."""
+        """Return the lowest place that any recovery reads. A group added during the round counts
+        from where its log begins."""
         came = [number for number in self._core.shard.groups if number not in self._floors]
-        floors = [*self._floors.values(), *(self._replicated.floor_of(number) for number in came if self._replicated is not None)]
+        floors = [
+            *self._floors.values(),
+            *(self._replicated.floor_of(number) for number in came if self._replicated is not None),
+        ]
         return min(floors, default=self._core.journal.position)
 
     async def _one(self, number: int, group: Group) -> None:
@@ -158,7 +179,9 @@ class Snapshotter:
             whole = whole or 2 * len(group.machine.changes.streams) > group.machine.count
             chain = await self._write(group, whole=whole, unapplied=self._unapplied_floor(number))
             if self._replicated is not None:
-                self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
+                self._replicated.snapshotted(
+                    number, chain.index, chain.transfer, keep_from=self._written_at
+                )
         elif self._replicated is not None:
             self._replicated.compact(number, keep_from=self._written_at)
         if self._replicated is not None:
@@ -167,25 +190,48 @@ class Snapshotter:
 
     def _unapplied_floor(self, number: int) -> int:
         """Return a lower bound of the places of entries that are applied from now on."""
-        return self._core.applied_place if isinstance(self._core, StandaloneEngine) else self._core.floor_of(number, unapplied=True)
+        return (
+            self._core.applied_place
+            if isinstance(self._core, StandaloneEngine)
+            else self._core.floor_of(number, unapplied=True)
+        )
 
     async def _write(self, group: Group, *, whole: bool, unapplied: int) -> SnapshotChain:
-        """Write a snapshot. `unapplied` bounds the places of hot batches that are added meanwhile."""
-        chain, number, machine, store = self._chains.get(group.number), group.number, group.machine, self._store
+        """Write a snapshot. `unapplied` bounds the places of hot batches that are added
+        meanwhile."""
+        chain, number, machine, store = (
+            self._chains.get(group.number),
+            group.number,
+            group.machine,
+            self._store,
+        )
         before: tuple[SnapshotLink, ...] = ()
         write: Callable[[], SnapshotLink]
         async with self.encoding:
-            if machine.count <= self._small_streams and (chain is None or chain.bytes <= SMALL_BYTES):
+            if machine.count <= self._small_streams and (
+                chain is None or chain.bytes <= SMALL_BYTES
+            ):
                 lowest = machine.needed_places()
-                changes, index, term, body = machine.take_changes(), group.applied_index, group.term, machine.snapshot()
+                changes, index, term, body = (
+                    machine.take_changes(),
+                    group.applied_index,
+                    group.term,
+                    machine.snapshot(),
+                )
                 write = partial(store.write, number, term, index, body)
             else:
                 lowest = await lowest_place(machine, unapplied)
                 delta = await encode_delta(group, whole=whole)
                 before = () if whole or chain is None else chain.links
                 changes, base = delta.changes, before[-1].index if before else 0
-                write = partial(store.write_delta, number, delta.term, delta.index, delta.body, base)
-        needed, hot_bytes = lowest if machine.hot else None, hot_bytes_of(machine)  # at the same moment as the body
+                write = partial(
+                    store.write_delta, number, delta.term, delta.index, delta.body, base
+                )
+        # at the same moment as the body
+        needed, hot_bytes = (
+            lowest if machine.hot else None,
+            hot_bytes_of(machine),
+        )
         try:
             link = await asyncio.to_thread(write)
         except BaseException:
@@ -198,7 +244,9 @@ class Snapshotter:
 
     async def _merge(self) -> None:
         """Merge parts of long chains. A failure is harmless and is retried in the next round."""
-        jobs = [(number, count) for number, chain in self._chains.items() if (count := due(chain.links))]
+        jobs = [
+            (number, count) for number, chain in self._chains.items() if (count := due(chain.links))
+        ]
         if not jobs:
             return
         try:
@@ -212,30 +260,48 @@ class Snapshotter:
             self.folded += len(chain.links) - len(links)
             chain.links = links
             if self._replicated is not None:
-                self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
+                self._replicated.snapshotted(
+                    number, chain.index, chain.transfer, keep_from=self._written_at
+                )
 
     async def _is_damaged(self, number: int) -> bool:
-        """Return True if the group's chain is unreadable; it is then discarded and rewritten, since recovery would fail."""
+        """Return True if the group's chain is unreadable; it is then discarded and rewritten, since
+        recovery would fail."""
         try:
             await asyncio.to_thread(self._store.check, number)
         except (CorruptData, OSError) as fault:
             if isinstance(fault, OSError) and fault.errno not in _LOST:
                 return False
             del self._chains[number]
-            log.error("a snapshot is unreadable: rewriting it", extra={"group": number, "error": str(fault)})
+            log.error(
+                "a snapshot is unreadable: rewriting it",
+                extra={"group": number, "error": str(fault)},
+            )
             self.want()
             return True
         return False
 
     async def _copy_damaged(self, group: Group) -> None:
         """Write the hot batches that are damaged in the journal again."""
-        hot = [(batch, stream.uid) for stream, batches in group.machine.flush_candidates() for batch in batches]
+        hot = [
+            (batch, stream.uid)
+            for stream, batches in group.machine.flush_candidates()
+            for batch in batches
+        ]
         lost = await asyncio.to_thread(
-            lambda: [(batch, uid) for batch, uid in hot if not is_readable(self._core.journal, batch.place, uid)]
+            lambda: [
+                (batch, uid)
+                for batch, uid in hot
+                if not is_readable(self._core.journal, batch.place, uid)
+            ]
         )
-        lost = [(batch, uid) for batch, uid in lost if is_intact(batch)]  # a copy of a corrupt batch would look intact
+        # a copy of a corrupt batch would look intact
+        lost = [(batch, uid) for batch, uid in lost if is_intact(batch)]
         if lost:
-            log.error("appends are unreadable in the journal: writing them again", extra={"group": group.number})
+            log.error(
+                "appends are unreadable in the journal: writing them again",
+                extra={"group": group.number},
+            )
             group.machine.changes.streams.update(uid for _, uid in lost)
             for some in portions([batch for batch, _ in lost]):
                 await self._core.copy_forward(group.number, some)
@@ -250,10 +316,15 @@ class Snapshotter:
                 await self._core.copy_forward(number, some)
 
     async def _deep(self, machine: Machine, below: int) -> list[HotBatch]:
-        """Return old batches, and mark their streams as changed. A batch that is corrupt in memory stays: the journal may be intact."""
+        """Return old batches, and mark their streams as changed. A batch that is corrupt in memory
+        stays: the journal may be intact."""
         old: list[HotBatch] = []
         for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
-            deep = [] if stream.uid in self.faulted else [batch for batch in hot if batch.place >> 32 < below and is_intact(batch)]
+            deep = (
+                []
+                if stream.uid in self.faulted
+                else [batch for batch in hot if batch.place >> 32 < below and is_intact(batch)]
+            )
             if deep:
                 machine.changes.streams.add(stream.uid)
                 old += deep

@@ -1,7 +1,8 @@
-"""The transfer format of a group's snapshot for a member that is far behind (docs/formats/snapshots.md, Transfer).
+"""The transfer format of a group's snapshot for a member that is far behind
+(docs/formats/snapshots.md, Transfer).
 
-A transfer has the bodies of the chain and the hot payload that these leave in the journal. Both ends keep it in a file, so memory use does
-not grow with its size.
+A transfer has the bodies of the chain and the hot payload that these leave in the journal. Both
+ends keep it in a file, so memory use does not grow with its size.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ _BODY = Struct("<Q")  # length
 _HOT = Struct("<QI")  # place in the sender's journal, length
 
 
-def pack_transfer(links: Sequence[SnapshotLink], store: SnapshotStore, journal: Journal, into: Scratch) -> None:
-    """Write a chain's transfer into a file, in a thread. Raises CorruptData or OSError when a part is missing or damaged, and DiskFull."""
+def pack_transfer(
+    links: Sequence[SnapshotLink], store: SnapshotStore, journal: Journal, into: Scratch
+) -> None:
+    """Write a chain's transfer into a file, in a thread. Raises CorruptData or OSError when a part
+    is missing or damaged, and DiskFull."""
     into.append(transfer_head(links))
     for link in links:
         crc = 0
@@ -70,11 +74,14 @@ def _of_a_chain(data: Scratch, identity: int) -> Machine:
         raise CorruptData("a received snapshot fails its checksum")
     links = links_of(count, heads)
     bodies = len(count) + len(heads)
-    return Machine.restore(_merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links)))
+    return Machine.restore(
+        _merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links))
+    )
 
 
 def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
-    """Decode the older format: one body, whose CRC is the identity, and payload in any order. Return None for the current format."""
+    """Decode the older format: one body, whose CRC is the identity, and payload in any order.
+    Return None for the current format."""
     (length,) = _BODY.unpack(data.read(0, _BODY.size))
     at = _BODY.size + length
     if at > data.size or crc32c(body := data.read(_BODY.size, length)) != identity:
@@ -87,7 +94,9 @@ def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
 
     def read_payload(place: int, uid: int) -> bytes:
         if place not in payloads:
-            raise CorruptData(f"a received snapshot has no payload for place {place:#x} of stream {uid}")
+            raise CorruptData(
+                f"a received snapshot has no payload for place {place:#x} of stream {uid}"
+            )
         return data.read(*payloads[place])
 
     return Machine.restore(body, read_payload)
@@ -102,7 +111,9 @@ class _Payloads:
     def __call__(self, place: int, uid: int) -> bytes:
         found, length = _HOT.unpack(self._data.read(self._at, _HOT.size))
         if found != place:
-            raise CorruptData(f"a received snapshot has no payload for place {place:#x} of stream {uid}")
+            raise CorruptData(
+                f"a received snapshot has no payload for place {place:#x} of stream {uid}"
+            )
         payload = self._data.read(self._at + _HOT.size, length)
         self._at += _HOT.size + length
         return payload
@@ -120,8 +131,9 @@ def _merged(data: Scratch, at: int, links: Sequence[SnapshotLink]) -> bytes:
 
 
 class PayloadReader:
-    """Reads the payload of hot batches from the journal. It keeps the last entry: the batches of a bundle are mostly read one after the
-    other, and each read of an entry reads and checks all of it."""
+    """Reads the payload of hot batches from the journal. It keeps the last entry: the batches of a
+    bundle are mostly read one after the other, and each read of an entry reads and checks all of
+    it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -154,5 +166,8 @@ def _batch_in(entry: JournalEntry, place: int, uid: int) -> Batch:
     command = decode_part(entry.payload, place - entry.place)
     batch = command.batch if isinstance(command, Append | Create | Produce) else None
     if not isinstance(batch, Batch):
-        raise CorruptData(f"journal place {place:#x} holds no batch, but a snapshot refers to it for the stream {uid}")
+        raise CorruptData(
+            f"journal place {place:#x} holds no batch, but a snapshot refers to it for the stream "
+            f"{uid}"
+        )
     return batch

@@ -1,8 +1,10 @@
-"""A memory budget for responses that clients have not read: an equal share for each caller, and a reserve of small pages.
+"""A memory budget for responses that clients have not read: an equal share for each caller, and a
+reserve of small pages.
 
-A caller is a token, or an address for requests without one. A page that would exceed the caller's share is cut to the rest of the share.
-Once the share is used up, pages are small and count against the reserve. So a reader makes progress even beside stalled readers at its
-own address. A connection counts while its transport holds more than its high-water mark (64 KiB).
+A caller is a token, or an address for requests without one. A page that would exceed the caller's
+share is cut to the rest of the share. Once the share is used up, pages are small and count against
+the reserve. So a reader makes progress even beside stalled readers at its own address. A connection
+counts while its transport holds more than its high-water mark (64 KiB).
 """
 
 from __future__ import annotations
@@ -12,12 +14,17 @@ from typing import Protocol
 
 from polynya.access import Principal
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import RAW_STEP_BYTES, RESPONSE_BYTES_PER_CORE, RESPONSE_RESERVE_BYTES_PER_CORE
-
-SMALL_PAGE_BYTES = RAW_STEP_BYTES  # the shortest raw page; also the limit for whole records, unless the first record is larger
-_TOTAL_SHARES = (
-    2  # new callers shrink the shares while others still hold larger ones: the limit of all shares together, as a multiple of the budget
+from polynya.base.limits import (
+    RAW_STEP_BYTES,
+    RESPONSE_BYTES_PER_CORE,
+    RESPONSE_RESERVE_BYTES_PER_CORE,
 )
+
+# the shortest raw page; also the limit for whole records, unless the first record is larger
+SMALL_PAGE_BYTES = RAW_STEP_BYTES
+# new callers shrink the shares while others still hold larger ones: the limit of all shares
+# together, as a multiple of the budget
+_TOTAL_SHARES = 2
 _HOST_BITS = 64  # of an IPv6 address: a host may use any address of its /64
 
 
@@ -49,7 +56,8 @@ class _Caller:
 
 
 class _Unread:
-    """The bytes held by one connection, as last measured. `caller` is None if they count against the reserve."""
+    """The bytes held by one connection, as last measured. `caller` is None if they count against
+    the reserve."""
 
     __slots__ = ("bytes", "caller")
 
@@ -59,8 +67,8 @@ class _Unread:
 
 
 class ResponseMemory:
-    """The response memory of one front. The totals are updated when connections stall, drain and are swept, so a request reads three
-    numbers."""
+    """The response memory of one front. The totals are updated when connections stall, drain and
+    are swept, so a request reads three numbers."""
 
     def __init__(self) -> None:
         self.unread: dict[Client, _Unread] = {}  # connections whose clients read slowly
@@ -69,7 +77,8 @@ class ResponseMemory:
         self._callers: dict[str, _Caller] = {}
 
     def allow(self, connection: Client, wanted: int) -> int:
-        """Return the size limit of the connection's next page: at most `wanted` bytes, though one record may exceed it.
+        """Return the size limit of the connection's next page: at most `wanted` bytes, though one
+        record may exceed it.
 
         Raises ResponseMemoryFull."""
         key = _key_of(connection)

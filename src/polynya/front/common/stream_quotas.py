@@ -1,4 +1,5 @@
-"""Quotas of streams per principal. They count the existing streams, so the count cannot drift, but not at each creation."""
+"""Quotas of streams per principal. They count the existing streams, so the count cannot drift, but
+not at each creation."""
 
 from __future__ import annotations
 
@@ -13,14 +14,18 @@ _COUNT_SECONDS = 10.0  # validity of a count: others create under the same prefi
 
 
 class StreamQuotas:
-    """The quotas of one core. It may use its share of half the free quota before it must count again."""
+    """The quotas of one core. It may use its share of half the free quota before it must count
+    again."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
-        self._known: dict[str, tuple[float, int]] = {}  # principal id → (expiry of the count, creations left until then)
+        self._known: dict[
+            str, tuple[float, int]
+        ] = {}  # principal id → (expiry of the count, creations left until then)
 
     async def has_room(self, service: Service, principal: Principal, name: str) -> bool:
-        """Report whether the stream may be created. Creating an existing stream again is always allowed."""
+        """Report whether the stream may be created. Creating an existing stream again is always
+        allowed."""
         until, free = self._known.get(principal.id, (0.0, 0))
         if free > 0 and time.monotonic() < until:
             self._known[principal.id] = (until, free - 1)
@@ -33,5 +38,8 @@ class StreamQuotas:
                 return not isinstance(await service.facts(name), Refusal)
         if len(self._known) >= CREDENTIALS_KEPT_MAX:
             self._known.clear()
-        self._known[principal.id] = (time.monotonic() + _COUNT_SECONDS, (most - found) // (2 * self._cores))
+        self._known[principal.id] = (
+            time.monotonic() + _COUNT_SECONDS,
+            (most - found) // (2 * self._cores),
+        )
         return True

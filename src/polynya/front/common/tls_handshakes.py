@@ -1,7 +1,8 @@
 """TLS handshakes: bounded in number and time, and counted from the accept on.
 
-A server of the event loop reports a connection only after its handshake. Handshakes that never complete would go uncounted and use up all
-file descriptors. Above the limit, the oldest handshake is dropped: a real client needs milliseconds.
+A server of the event loop reports a connection only after its handshake. Handshakes that never
+complete would go uncounted and use up all file descriptors. Above the limit, the oldest handshake
+is dropped: a real client needs milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import ssl
 from collections.abc import Callable
 
 HANDSHAKE_SECONDS = 10  # timeout of a handshake
-HANDSHAKES_MAX = 512  # concurrent, and at most a quarter of the allowed connections; beyond it the oldest is dropped
+# concurrent, and at most a quarter of the allowed connections; beyond it the oldest is dropped
+HANDSHAKES_MAX = 512
 BACKLOG = 1024
 ACCEPTS_PER_PASS = 16  # per loop pass: each costs a signature that delays other connections
 PAUSE_SECONDS = 0.25  # while the process has no file descriptors left
@@ -23,8 +25,8 @@ log = logging.getLogger("polynya.http")
 
 
 class Handshakes:
-    """The handshakes of one listening socket. `make` creates the protocol of a connection; `dropped` is called for each dropped
-    handshake."""
+    """The handshakes of one listening socket. `make` creates the protocol of a connection;
+    `dropped` is called for each dropped handshake."""
 
     def __init__(
         self,
@@ -35,7 +37,13 @@ class Handshakes:
         at_most: int,
         dropped: Callable[[], None],
     ) -> None:
-        self._listener, self._context, self._make, self._at_most, self._dropped = listener, context, make, at_most, dropped
+        self._listener, self._context, self._make, self._at_most, self._dropped = (
+            listener,
+            context,
+            make,
+            at_most,
+            dropped,
+        )
         self._loop = asyncio.get_running_loop()
         self._pending: dict[asyncio.Task[None], socket.socket] = {}  # oldest first
         self._pause: asyncio.TimerHandle | None = None
@@ -62,7 +70,9 @@ class Handshakes:
             try:
                 raw, _where = self._listener.accept()
             except OSError as error:
-                if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would wake the loop at once
+                if (
+                    error.errno in _NO_ROOM
+                ):  # the connection stays in the kernel's queue, and would wake the loop at once
                     self._loop.remove_reader(self._listener)
                     self._pause = self._loop.call_later(PAUSE_SECONDS, self._resume)
                 return
@@ -92,7 +102,11 @@ class Handshakes:
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(
-                self._make, raw, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=HANDSHAKE_SECONDS
+                self._make,
+                raw,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=HANDSHAKE_SECONDS,
             )
         except OSError as error:  # includes ssl.SSLError and TimeoutError
             log.debug("a TLS handshake failed", extra={"reason": str(error)})

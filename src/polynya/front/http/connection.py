@@ -1,4 +1,5 @@
-"""One connection: turn bytes into exchanges, write responses in order, and enforce its limits of memory and time."""
+"""One connection: turn bytes into exchanges, write responses in order, and enforce its limits of
+memory and time."""
 
 from __future__ import annotations
 
@@ -28,20 +29,50 @@ if TYPE_CHECKING:
     from polynya.front.http.routes.append import AppendRequest
     from polynya.front.http.server import HttpFront
 
-_BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for earlier ones; beyond it reading pauses
-REQUESTS_PER_PASS = 64  # of one connection per loop pass: immediate responses would otherwise starve other connections
+# of requests that wait for earlier ones; beyond it reading pauses
+_BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX
+# of one connection per loop pass: immediate responses would otherwise starve other connections
+REQUESTS_PER_PASS = 64
 _NO_HOST = "/"  # differs from every parsed Host
 _LARGE_BODY_BYTES = 64 * 1024  # a larger body counts against the core's budget
 
 
 class Connection(asyncio.Protocol):
-    """An HTTP/1.1 connection. `front` is the server. A live reader that has taken over the connection sets `on_lost`."""
+    """An HTTP/1.1 connection. `front` is the server. A live reader that has taken over the
+    connection sets `on_lost`."""
 
     __slots__ = (
-        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_host", "_in_a_row", "_next",
-        "_read_paused", "_ready", "_reserved", "_sent", "_since", "_template", "_unsent", "front", "last_append", "meter", "on_lost",
-        "principal", "transport", "uses_reserve", "waiting_task", "waits_long", "write_paused"
-    )  # fmt: skip
+        "_appends",
+        "_appends_alone",
+        "_body",
+        "_body_head",
+        "_buffer",
+        "_drain",
+        "_ended",
+        "_finished",
+        "_going_on",
+        "_held",
+        "_host",
+        "_in_a_row",
+        "_next",
+        "_read_paused",
+        "_ready",
+        "_reserved",
+        "_sent",
+        "_since",
+        "_template",
+        "_unsent",
+        "front",
+        "last_append",
+        "meter",
+        "on_lost",
+        "principal",
+        "transport",
+        "uses_reserve",
+        "waiting_task",
+        "waits_long",
+        "write_paused",
+    )
 
     def __init__(self, front: HttpFront) -> None:
         self.front = front
@@ -50,8 +81,10 @@ class Connection(asyncio.Protocol):
         self.waits_long = False  # the task may wait for another client's action
         self.on_lost: Callable[[], None] | None = None  # called once, when the connection is lost
         self.write_paused = False
-        self.uses_reserve = False  # the page being sent counts against the reserve of the front's response memory
-        self.principal: Principal | None = None  # sender of the last request, and of those that match `_template`
+        # the page being sent counts against the reserve of the front's response memory
+        self.uses_reserve = False
+        # sender of the last request, and of those that match `_template`
+        self.principal: Principal | None = None
         self.meter: Meter | None = None  # of the principal, if it has a rate limit
         self._host: str | None = _NO_HOST  # the last Host that was accepted
         self._since = front.tick  # since when the connection waits for the client
@@ -59,8 +92,10 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._next = 0  # number of the next request
         self._sent = 0  # number of the next response to send
-        self.last_append: AppendRequest | None = None  # set when an append was parsed, and so authorized
-        self._template: RequestTemplate | None = None  # of this connection's appends, after the second one
+        # set when an append was parsed, and so authorized
+        self.last_append: AppendRequest | None = None
+        # of this connection's appends, after the second one
+        self._template: RequestTemplate | None = None
         self._appends = 0
         self._ready: dict[int, tuple[bytes, bool]] = {}
         self._appends_alone = True  # all requests in flight are POSTs
@@ -75,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._ended = False  # the client has sent EOF
         self._drain: asyncio.Future[None] | None = None
 
-    # --- transport callbacks ---------------------------------------------------------------------------------------------------
+    # --- transport callbacks ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -97,7 +132,8 @@ class Connection(asyncio.Protocol):
             and self._body is None  # … so this begins a request, which may start at once
             and not (self._buffer or self.write_paused or self.front.stopping)
             and (found := template.read(data)) is not None
-            and (self.meter is None or not self.meter.take(self.front.now(), len(found[0])))  # an error needs the full parse
+            # an error needs the full parse
+            and (self.meter is None or not self.meter.take(self.front.now(), len(found[0])))
         ):
             self._appends_alone = True
             template.number = number = self._next
@@ -124,7 +160,8 @@ class Connection(asyncio.Protocol):
                 self._advance(data)
 
     def eof_received(self) -> bool:
-        """Keep the transport for responses to complete requests. A client in a long wait that sends EOF counts as disconnected."""
+        """Keep the transport for responses to complete requests. A client in a long wait that sends
+        EOF counts as disconnected."""
         self._ended = True
         waits = self.on_lost is not None or (self.waiting_task is not None and self.waits_long)
         return not ((self._sent == self._next and not self._going_on) or waits)
@@ -155,10 +192,11 @@ class Connection(asyncio.Protocol):
         self._wake_writer()
         self._resume()
 
-    # --- requests --------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def _advance(self, data: bytes) -> None:
-        """Dispatch the complete requests in `data`, up to the limit of a loop pass, and buffer the rest."""
+        """Dispatch the complete requests in `data`, up to the limit of a loop pass, and buffer the
+        rest."""
         position, size = 0, len(data)
         try:
             while position < size:
@@ -175,7 +213,9 @@ class Connection(asyncio.Protocol):
                     break
                 head = self.front.parser.parse(data[position:end])
                 position = end + 4
-                if (head.headers.get("host") != self._host or "origin" in head.headers) and not self._is_let_in(head):
+                if (
+                    head.headers.get("host") != self._host or "origin" in head.headers
+                ) and not self._is_let_in(head):
                     return
                 length = head.length
                 if not length:
@@ -189,7 +229,9 @@ class Connection(asyncio.Protocol):
                     return
                 if not self._dispatch(head, body) or self._finished:
                     break
-                if length > 0 and begin == 0 and position == size and head.method == "POST":  # the only request in `data`
+                if (
+                    length > 0 and begin == 0 and position == size and head.method == "POST"
+                ):  # the only request in `data`
                     request, self.last_append = self.last_append, None
                     self._appends += 1
                     if self._appends > 1 and request is not None and request.exchange.head is head:
@@ -200,7 +242,8 @@ class Connection(asyncio.Protocol):
         self._buffer = data[position:] if position < size and not self._finished else b""
 
     def _is_let_in(self, head: Head) -> bool:
-        """Check the Host and the Origin, which web pages cannot forge. A rejected request gets its response before its body is read."""
+        """Check the Host and the Origin, which web pages cannot forge. A rejected request gets its
+        response before its body is read."""
         host = head.headers.get("host")
         try:
             if host != self._host and self.front.hosts.check(head):
@@ -216,7 +259,8 @@ class Connection(asyncio.Protocol):
         return True
 
     def _dispatch(self, head: Head, body: bytes) -> bool:
-        """Start the exchange, or hold the request until it may start. Return True if the next request may be parsed."""
+        """Start the exchange, or hold the request until it may start. Return True if the next
+        request may be parsed."""
         in_flight = self._next - self._sent
         if in_flight or self.write_paused:
             overlaps = head.method == "POST" and self._appends_alone and not self.write_paused
@@ -266,12 +310,13 @@ class Connection(asyncio.Protocol):
                 self._advance(buffer)
 
     def _finish_if_over(self) -> None:
-        """Finish the connection when all responses are sent and the client has sent EOF or this front is stopping."""
+        """Finish the connection when all responses are sent and the client has sent EOF or this
+        front is stopping."""
         over = self._sent == self._next and self._held is None and not self._going_on
         if over and (self._ended or self.front.stopping) and not self._finished:
             self.finish()
 
-    # --- partial bodies --------------------------------------------------------------------------------------------------------
+    # --- partial bodies ---------------------------------------------------------------------------
 
     def _begin_body(self, head: Head, first: bytes) -> None:
         length = head.length
@@ -311,7 +356,9 @@ class Connection(asyncio.Protocol):
                 self.refuse(bad.code, bad.message)
                 return
             if body.size > APPEND_BYTES_MAX:
-                self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
+                self.refuse(
+                    "BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it"
+                )
                 return
             if not self._reserve(body.size) or not body.done:
                 return
@@ -323,7 +370,9 @@ class Connection(asyncio.Protocol):
                 return
             whole, rest = bytes(body), data[left:]
         self._body = self._body_head = None
-        if not self._dispatch(head, whole):  # the body waits for earlier requests, and stays reserved until then
+        if not self._dispatch(
+            head, whole
+        ):  # the body waits for earlier requests, and stays reserved until then
             self._buffer = rest
             return
         self._release_body()
@@ -332,7 +381,8 @@ class Connection(asyncio.Protocol):
             self._advance(rest)
 
     def _reserve(self, size: int) -> bool:
-        """Reserve bytes of the core's budget for the body. Return False when the budget is exhausted; the error has then been sent."""
+        """Reserve bytes of the core's budget for the body. Return False when the budget is
+        exhausted; the error has then been sent."""
         more = size - self._reserved
         if size > _LARGE_BODY_BYTES and more > 0:
             if self.front.body_bytes + more > BODY_BYTES_PER_CORE:
@@ -347,10 +397,13 @@ class Connection(asyncio.Protocol):
         self._reserved = 0
         self._body = self._body_head = None
 
-    # --- responses -------------------------------------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
-    def send(self, number: int, data: bytes, close: bool = False, body: Sequence[bytes | memoryview] = ()) -> None:
-        """Send the complete response to request `number`, `body` after `data`. It is held until all earlier responses are sent.
+    def send(
+        self, number: int, data: bytes, close: bool = False, body: Sequence[bytes | memoryview] = ()
+    ) -> None:
+        """Send the complete response to request `number`, `body` after `data`. It is held until all
+        earlier responses are sent.
 
         The defaults are positional: the interpreter calls such a function without a new C frame."""
         if number != self._sent:
@@ -373,10 +426,12 @@ class Connection(asyncio.Protocol):
         if self._held is not None:
             self._resume()
         elif (self._ended or self.front.stopping) and self._sent == self._next:
-            asyncio.get_running_loop().call_soon(self._finish_if_over)  # the caller may be about to dispatch another request
+            # the caller may be about to dispatch another request
+            asyncio.get_running_loop().call_soon(self._finish_if_over)
 
     def refuse(self, code: str, message: str) -> None:
-        """Send an error for bytes that are no valid request, after all earlier responses, and stop reading requests."""
+        """Send an error for bytes that are no valid request, after all earlier responses, and stop
+        reading requests."""
         self._stop_reading()
         error = ERRORS[code]
         self.front.counters.statuses[error.status] += 1
@@ -391,7 +446,8 @@ class Connection(asyncio.Protocol):
         self._release_body()
 
     def finish(self) -> None:
-        """Finish after the last response. Received bytes are dropped for a while, so that no reset overtakes the response."""
+        """Finish after the last response. Received bytes are dropped for a while, so that no reset
+        overtakes the response."""
         self._finished = True
         self._since = self.front.tick
         transport = self.transport
@@ -432,7 +488,7 @@ class Connection(asyncio.Protocol):
             self._drain = asyncio.get_running_loop().create_future()
             await self._drain
 
-    # --- timeouts --------------------------------------------------------------------------------------------------------------
+    # --- timeouts ---------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
@@ -440,7 +496,8 @@ class Connection(asyncio.Protocol):
         return self._next == self._sent
 
     def sweep(self, tick: int) -> None:
-        """Enforce the timeouts, every other second. A client that keeps reading its response is not timed out."""
+        """Enforce the timeouts, every other second. A client that keeps reading its response is not
+        timed out."""
         unsent = 0 if self.transport is None else self.transport.get_write_buffer_size()
         if unsent != self._unsent and self._next == self._sent:
             self._unsent, self._since = unsent, tick
@@ -450,7 +507,9 @@ class Connection(asyncio.Protocol):
             if self._next == self._sent and waited > patience and self.transport is not None:
                 if unsent and not self.transport.is_closing():
                     self.front.counters.stalled += 1
-                    self.front.log_rate_limited("closed a connection: the client did not read its response", "", self)
+                    self.front.log_rate_limited(
+                        "closed a connection: the client did not read its response", "", self
+                    )
                 self.transport.abort()
         elif self._body is not None:
             arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)
@@ -485,6 +544,18 @@ def _bare_error(front: HttpFront, code: str, message: str = "") -> bytes:
     retry = b"Retry-After: %d\r\n" % error.retry_after if error.retry_after is not None else b""
     if error.status == 401:
         retry = b"WWW-Authenticate: Bearer\r\n"
-    head = b"Content-Type: application/json\r\nCache-Control: no-store\r\nStream-Outcome: %b\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n"
+    head = (
+        b"Content-Type: application/json\r\nCache-Control: no-store\r\nStream-Outcome: %b\r\n"
+        b"X-Request-Id: %b\r\nContent-Length: %d\r\n"
+    )
     lines = head % (error.outcome.encode(), request_id.encode(), len(body))
-    return STATUS_LINES[error.status] + lines + retry + COMMON + front.cors.lines(None, None) + CLOSE + b"\r\n" + body
+    return (
+        STATUS_LINES[error.status]
+        + lines
+        + retry
+        + COMMON
+        + front.cors.lines(None, None)
+        + CLOSE
+        + b"\r\n"
+        + body
+    )

@@ -38,7 +38,8 @@ log = logging.getLogger("polynya.http")
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
-    """The access rules of a front: the authorizer (None: no access control), allowed hosts, allowed origins, and TLS."""
+    """The access rules of a front: the authorizer (None: no access control), allowed hosts, allowed
+    origins, and TLS."""
 
     authorizer: Authorizer | None = None
     hosts: Hosts = Hosts()
@@ -47,8 +48,9 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpFront:
-    """The HTTP server of one core. `handlers` maps an exact path to its handler, `mounts` a path prefix with a final slash. Both take
-    precedence over streams. `streams` False omits the stream routes, for ports with other content."""
+    """The HTTP server of one core. `handlers` maps an exact path to its handler, `mounts` a path
+    prefix with a final slash. Both take precedence over streams. `streams` False omits the stream
+    routes, for ports with other content."""
 
     def __init__(
         self,
@@ -86,7 +88,9 @@ class HttpFront:
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server | Handshakes] = []
-        self._handshakes_max = min(HANDSHAKES_MAX, self.settings.connections_max // 4 + 1) if self.is_tls else 0
+        self._handshakes_max = (
+            min(HANDSHAKES_MAX, self.settings.connections_max // 4 + 1) if self.is_tls else 0
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._start_id = secrets.token_hex(4)
         self._request_count = 0
@@ -97,17 +101,26 @@ class HttpFront:
         loop = asyncio.get_running_loop()
         for listener in sockets:
             if self._tls is None:
-                self._servers.append(await loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG))
+                self._servers.append(
+                    await loop.create_server(
+                        lambda: Connection(self), sock=listener, backlog=BACKLOG
+                    )
+                )
             else:
                 shaking = Handshakes(
-                    listener, self._tls, lambda: Connection(self), at_most=self._handshakes_max, dropped=self.counters.refuse_handshake
+                    listener,
+                    self._tls,
+                    lambda: Connection(self),
+                    at_most=self._handshakes_max,
+                    dropped=self.counters.refuse_handshake,
                 )
                 self._servers.append(shaking)
         self.tick = int(loop.time())
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Stop accepting connections and requests. After `grace` seconds, abort the responses in flight."""
+        """Stop accepting connections and requests. After `grace` seconds, abort the responses in
+        flight."""
         self.stopping = True
         for server in self._servers:
             server.close()
@@ -135,7 +148,7 @@ class HttpFront:
             if connection.transport is not None:
                 connection.transport.abort()
 
-    # --- connections -----------------------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
         self.connections.add(connection)
@@ -158,10 +171,19 @@ class HttpFront:
         """Log a client that does not read its response, at most once a minute per target."""
         times = self._log_throttle.due(self.now(), said, target, connection.remote)
         if times:
-            log.warning(said, extra={"target": target, "from": connection.remote, "unsent": connection.unread_bytes, "times": times})
+            log.warning(
+                said,
+                extra={
+                    "target": target,
+                    "from": connection.remote,
+                    "unsent": connection.unread_bytes,
+                    "times": times,
+                },
+            )
 
     def linger(self, connection: Connection) -> None:
-        """Track a connection after its last response. The sweep aborts it if the client does not close it."""
+        """Track a connection after its last response. The sweep aborts it if the client does not
+        close it."""
         self._lingering.add(connection)
 
     def _sweep(self) -> None:
@@ -178,10 +200,11 @@ class HttpFront:
         for subscriber in tuple(self.live):
             subscriber.sweep(tick)
 
-    # --- requests --------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def handle(self, exchange: Exchange) -> None:
-        """Find the route and start it. Every path, including errors, responds to the exchange, now or later."""
+        """Find the route and start it. Every path, including errors, responds to the exchange, now
+        or later."""
         try:
             exchange.route, exchange.query = self.router.resolve(exchange.head.target)
             if self.authorizer is None or self.authorizer.authorize(self, exchange):
@@ -210,7 +233,8 @@ class HttpFront:
             waiter.expire()
 
     def settle(self) -> None:
-        """Charge live readers for the bytes sent, and pause those over their limit. Runs periodically, not per event."""
+        """Charge live readers for the bytes sent, and pause those over their limit. Runs
+        periodically, not per event."""
         for subscriber in tuple(self.metered):
             subscriber.settle()
 
@@ -221,6 +245,7 @@ class HttpFront:
         return task
 
     def new_request_id(self) -> str:
-        """Return an id that is unique on the node: the id of this start of the core, and a counter."""
+        """Return an id that is unique on the node: the id of this start of the core, and a
+        counter."""
         self._request_count += 1
         return f"{self._start_id}-{self._request_count:x}"

@@ -58,7 +58,10 @@ async def _create(front: KafkaFront, asked: CreatableTopic, *, dry: bool) -> Cre
         if code == Code.EXISTS:
             return CreatableTopicResult(asked.name, NO_UUID, *_exists(asked.name))
         if code != Code.CREATED or front.topics.known(asked.name) is None:
-            why = f"streams under kafka/{asked.name}/ exist and are no partitions, or a limit is reached"
+            why = (
+                f"streams under kafka/{asked.name}/ exist and are no partitions, or a limit is "
+                "reached"
+            )
             return CreatableTopicResult(asked.name, NO_UUID, Error.POLICY_VIOLATION, why)
     topic = front.topics.known(asked.name)
     group = front.service.group_of(f"kafka/{asked.name}/0")
@@ -78,7 +81,9 @@ def _refusal(front: KafkaFront, asked: CreatableTopic, partitions: int) -> tuple
     if asked.name in front.topics.names:
         return _exists(asked.name)
     if any(each.name == CONTENT_TYPE and not _is_type(each.value or "") for each in asked.configs):
-        why = f"{CONTENT_TYPE} is a media type of at most {_TYPE_BYTES_MAX} characters without quotes"
+        why = (
+            f"{CONTENT_TYPE} is a media type of at most {_TYPE_BYTES_MAX} characters without quotes"
+        )
         return Error.INVALID_CONFIG, f"{why}, such as application/json"
     return None
 

@@ -116,7 +116,9 @@ class Connection(asyncio.BufferedProtocol):
         while self._may_take and self._filled - at >= _LENGTH:
             size = int.from_bytes(view[at : at + _LENGTH], signed=True)
             if not 8 <= size <= KAFKA_REQUEST_BYTES_MAX:
-                raise Malformed(f"a request of {size} bytes; expected 8 to {KAFKA_REQUEST_BYTES_MAX}")
+                raise Malformed(
+                    f"a request of {size} bytes; expected 8 to {KAFKA_REQUEST_BYTES_MAX}"
+                )
             begin, end = at + _LENGTH, at + _LENGTH + size
             if end <= self._filled:
                 self._request(memoryview(bytes(view[begin:end])), 0)
@@ -192,7 +194,9 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.writelines(pieces)
         if self._over and not slots:
             self.close()
-        if self._read_paused and self._filled and self._may_take:  # not now: this may be a request's own pass
+        if (
+            self._read_paused and self._filled and self._may_take
+        ):  # not now: this may be a request's own pass
             asyncio.get_running_loop().call_soon(self._go_on)
         self._steer()
 

@@ -78,7 +78,9 @@ def dispatch(call: Call) -> None:
         name = f"key {header.key}" if api is None else api.name
         raise Malformed(f"{name} version {header.version} is not served")
     if header.key != PRODUCE and len(call.data) > KAFKA_SMALL_REQUEST_BYTES_MAX:
-        raise Malformed(f"{api.name} with {len(call.data)} bytes; the limit is {KAFKA_SMALL_REQUEST_BYTES_MAX}")
+        raise Malformed(
+            f"{api.name} with {len(call.data)} bytes; the limit is {KAFKA_SMALL_REQUEST_BYTES_MAX}"
+        )
     request = decode_request(api, call.data, header)
     if header.key == PRODUCE:
         produce.start(call, request)
@@ -100,7 +102,8 @@ async def _run(call: Call, request: Any) -> None:
 
 
 def _api_versions(call: Call) -> list[Bytes]:
-    """Return the served keys. A version that is not served gets the list in version 0 and an error."""
+    """Return the served keys. A version that is not served gets the list in version 0 and an
+    error."""
     api, header = APIS[API_VERSIONS], call.header
     listed = [
         api_versions.ApiVersion(each.key, versions[0], versions[-1])

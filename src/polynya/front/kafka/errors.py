@@ -9,7 +9,8 @@ from polynya.stream.replies import Code
 
 
 class Error(enum.IntEnum):
-    """The codes that this front answers. A client retries those that its library calls retriable."""
+    """The codes that this front answers. A client retries those that its library calls
+    retriable."""
 
     UNKNOWN = -1
     NONE = 0
@@ -67,7 +68,8 @@ def error_of(code: int) -> Error:
 
 
 def error_of_fault(fault: BaseException) -> Error:
-    """Return the error of a failed call: retriable, and NOT_LEADER only where nothing was applied."""
+    """Return the error of a failed call: retriable, and NOT_LEADER only where nothing was
+    applied."""
     if isinstance(fault, OutcomeUnknown):
         return Error.REQUEST_TIMED_OUT
     return Error.NOT_LEADER if isinstance(fault, NotLeader | Unavailable) else Error.UNKNOWN

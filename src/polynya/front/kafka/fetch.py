@@ -1,4 +1,5 @@
-"""Fetch: the stored batches of partitions, with their offsets, as soon as there are enough bytes."""
+"""Fetch: the stored batches of partitions, with their offsets, as soon as there are enough
+bytes."""
 
 from __future__ import annotations
 
@@ -89,7 +90,9 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
             if is_there:
                 wanted.append(each)
             else:
-                each.answer.error_code = missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION
+                each.answer.error_code = (
+                    missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION
+                )
                 each.answer.high_watermark = -1
     return response, wanted
 
@@ -99,7 +102,9 @@ async def _read_all(call: Call, request: FetchRequest, wanted: list[_Wanted]) ->
     left = min(request.max_bytes, PAGE_BYTES_MAX)
     for each in wanted:
         size = max(1, min(each.asked.partition_max_bytes, left))
-        query = ReadQuery(each.name, each.asked.fetch_offset, 0, size, touch=False, whole_records=True)
+        query = ReadQuery(
+            each.name, each.asked.fetch_offset, 0, size, touch=False, whole_records=True
+        )
         try:
             page = await _read(call, query) if each.asked.fetch_offset >= 0 else None
         except PolynyaError as fault:
@@ -110,7 +115,9 @@ async def _read_all(call: Call, request: FetchRequest, wanted: list[_Wanted]) ->
             _fill(each, page, fits=fits)
             left -= each.size
         else:
-            each.answer.error_code = Error.OFFSET_OUT_OF_RANGE if page is None else error_of(page.code)
+            each.answer.error_code = (
+                Error.OFFSET_OUT_OF_RANGE if page is None else error_of(page.code)
+            )
             each.answer.high_watermark = -1
 
 

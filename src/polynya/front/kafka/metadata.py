@@ -42,7 +42,9 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
         if asked.name is None:
             found.append(await _by_id(front, asked.topic_id))
         else:
-            found.append(await _by_name(front, asked.name, create=request.allow_auto_topic_creation))
+            found.append(
+                await _by_name(front, asked.name, create=request.allow_auto_topic_creation)
+            )
     return _response(front, found)
 
 
@@ -50,11 +52,16 @@ def _all_topics(call: Call) -> list[Bytes]:
     """Return all topics. The frame is kept while no topic, broker or replica changes."""
     front = call.front
     brokers = front.brokers
-    places = tuple((brokers.leader_of(group), *map(tuple, brokers.replicas_of(group))) for group in range(1, front.service.groups + 1))
+    places = tuple(
+        (brokers.leader_of(group), *map(tuple, brokers.replicas_of(group)))
+        for group in range(1, front.service.groups + 1)
+    )
     key = (call.version, front.topics.version, tuple(brokers.all()), places)
     frame = front.metadata_cache.get(key)
     if frame is None:
-        topics = [topic for topic in front.topics.names.values() if topic.state != TopicState.DROPPED]
+        topics = [
+            topic for topic in front.topics.names.values() if topic.state != TopicState.DROPPED
+        ]
         message = _response(front, [_topic(front, topic) for topic in topics])
         assert call.api is not None
         pieces = encode_response(call.api, call.version, 0, message)
@@ -67,7 +74,9 @@ def _all_topics(call: Call) -> list[Bytes]:
 
 def _response(front: KafkaFront, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     brokers = front.brokers
-    listed = [MetadataResponseBroker(each.id, each.host, each.port, each.rack) for each in brokers.all()]
+    listed = [
+        MetadataResponseBroker(each.id, each.host, each.port, each.rack) for each in brokers.all()
+    ]
     return MetadataResponse(
         brokers=listed,
         cluster_id=brokers.cluster_id,
@@ -87,7 +96,9 @@ async def _by_name(front: KafkaFront, name: str, *, create: bool) -> MetadataRes
             topic = await front.topics.find(name)
     except PolynyaError as fault:
         return _missing(error_of_fault(fault), name)
-    return _missing(Error.UNKNOWN_TOPIC_OR_PARTITION, name) if topic is None else _topic(front, topic)
+    return (
+        _missing(Error.UNKNOWN_TOPIC_OR_PARTITION, name) if topic is None else _topic(front, topic)
+    )
 
 
 async def _by_id(front: KafkaFront, id_: bytes) -> MetadataResponseTopic:
@@ -98,7 +109,9 @@ async def _by_id(front: KafkaFront, id_: bytes) -> MetadataResponseTopic:
 
 
 def _missing(error: Error, name: str) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error, name, NO_UUID, topic_authorized_operations=UNKNOWN_OPERATIONS)
+    return MetadataResponseTopic(
+        error, name, NO_UUID, topic_authorized_operations=UNKNOWN_OPERATIONS
+    )
 
 
 def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
@@ -108,9 +121,14 @@ def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
         group = front.service.group_of(partition_name(topic.name, number))
         place = groups.get(group)
         if place is None:
-            place = groups[group] = (front.brokers.leader_of(group), *front.brokers.replicas_of(group))
+            place = groups[group] = (
+                front.brokers.leader_of(group),
+                *front.brokers.replicas_of(group),
+            )
         leader, replicas, in_sync = place
-        partitions.append(MetadataResponsePartition(Error.NONE, number, leader, LEADER_EPOCH, replicas, in_sync))
+        partitions.append(
+            MetadataResponsePartition(Error.NONE, number, leader, LEADER_EPOCH, replicas, in_sync)
+        )
     return MetadataResponseTopic(
         Error.NONE,
         topic.name,

@@ -43,7 +43,9 @@ async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsRe
     return response
 
 
-async def _fill(call: Call, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse) -> None:
+async def _fill(
+    call: Call, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
+) -> None:
     topic = await call.front.topics.find(name)
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
@@ -62,7 +64,8 @@ async def _fill(call: Call, name: str, asked: ListOffsetsPartition, answer: List
 
 
 async def _place(call: Call, facts: Facts, timestamp: int) -> tuple[int, int] | None:
-    """Return (timestamp, offset) of a special or a real timestamp; None for an unknown special one."""
+    """Return (timestamp, offset) of a special or a real timestamp; None for an unknown special
+    one."""
     if timestamp == LATEST:
         return -1, facts.record
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -77,7 +80,8 @@ async def _place(call: Call, facts: Facts, timestamp: int) -> tuple[int, int] | 
 async def _search(call: Call, facts: Facts, timestamp: int) -> tuple[int, int]:
     """Walk the batches' headers for the first record of this time or later, or for the newest time.
 
-    Times are the clients' own and may go back, so that all batches before the find are looked at."""
+    Times are the clients' own and may go back, so that all batches before the find are looked
+    at."""
     record, newest = facts.first_record, _NONE
     while record < facts.record:
         query = ReadQuery(facts.name, record, 0, PAGE_BYTES_MAX, touch=False, whole_records=True)
@@ -99,7 +103,8 @@ async def _search(call: Call, facts: Facts, timestamp: int) -> tuple[int, int]:
 
 
 def _in_batch(batch: memoryview, base: int, timestamp: int) -> tuple[int, int]:
-    """Return the first record of this time in a batch. Of a compressed batch it is the first record."""
+    """Return the first record of this time in a batch. Of a compressed batch it is the first
+    record."""
     header = header_of(batch)
     if not header.codec:
         try:

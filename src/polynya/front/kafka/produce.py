@@ -53,8 +53,11 @@ def _no_longer(call: Call, task: asyncio.Task[None]) -> None:
         call.connection.producing = None
 
 
-async def _start_late(call: Call, request: ProduceRequest, before: asyncio.Task[None] | None) -> None:
-    """Propose after an earlier request, and after asking for topics that this core does not know."""
+async def _start_late(
+    call: Call, request: ProduceRequest, before: asyncio.Task[None] | None
+) -> None:
+    """Propose after an earlier request, and after asking for topics that this core does not
+    know."""
     if before is not None:
         await asyncio.wait([before])
     topics: list[Topic | None] = []
@@ -62,7 +65,9 @@ async def _start_late(call: Call, request: ProduceRequest, before: asyncio.Task[
     for each in request.topic_data:
         try:
             by_id = call.version >= _IDS_SINCE
-            topics.append(await (catalog.find_id(each.topic_id) if by_id else catalog.find(each.name)))
+            topics.append(
+                await (catalog.find_id(each.topic_id) if by_id else catalog.find(each.name))
+            )
         except PolynyaError:
             topics.append(None)  # retriable for the client: it asks for metadata
     _Produce(call, request).propose(topics)
@@ -73,7 +78,11 @@ def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
     catalog = call.front.topics
     found: list[Topic | None] = []
     for each in request.topic_data:
-        topic = catalog.ids.get(each.topic_id) if call.version >= _IDS_SINCE else catalog.names.get(each.name)
+        topic = (
+            catalog.ids.get(each.topic_id)
+            if call.version >= _IDS_SINCE
+            else catalog.names.get(each.name)
+        )
         if topic is None or catalog.known(topic.name) is not topic:
             return None
         found.append(topic)
@@ -109,7 +118,9 @@ class _Produce:
                     self._propose_one(topic, part, answer)
         self._finished_one()
 
-    def _propose_one(self, topic: Topic, part: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+    def _propose_one(
+        self, topic: Topic, part: PartitionProduceData, answer: PartitionProduceResponse
+    ) -> None:
         service = self._call.front.service
         payload = bytes(part.records or b"")  # the one copy: the request's buffer goes after this
         try:
@@ -141,7 +152,9 @@ class _Produce:
         )
         name = partition_name(topic.name, part.index)
         self._left += 1
-        service.propose(name, Produce(name, service.now_ms(), batch, producer), partial(self._done, answer))
+        service.propose(
+            name, Produce(name, service.now_ms(), batch, producer), partial(self._done, answer)
+        )
 
     def _done(self, answer: PartitionProduceResponse, outcome: Reply | BaseException) -> None:
         if isinstance(outcome, BaseException):
@@ -163,7 +176,11 @@ class _Produce:
 
     def _answer_nothing(self) -> None:
         """Say nothing, or close: a client that asked for no answer learns of an error only so."""
-        failed = any(answer.error_code for topic in self._response.responses for answer in topic.partition_responses)
+        failed = any(
+            answer.error_code
+            for topic in self._response.responses
+            for answer in topic.partition_responses
+        )
         self._call.send([])
         if failed:
             self._call.connection.finish()
@@ -178,7 +195,9 @@ def _error_of_batch(invalid: batches.InvalidBatch) -> Error:
         return Error.MESSAGE_TOO_LARGE
     if isinstance(invalid, batches.OldFormat):
         return Error.UNSUPPORTED_FOR_MESSAGE_FORMAT
-    return Error.CORRUPT_MESSAGE if isinstance(invalid, batches.CorruptBatch) else Error.INVALID_RECORD
+    return (
+        Error.CORRUPT_MESSAGE if isinstance(invalid, batches.CorruptBatch) else Error.INVALID_RECORD
+    )
 
 
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:

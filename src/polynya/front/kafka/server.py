@@ -93,7 +93,9 @@ class KafkaFront:
         loop = asyncio.get_running_loop()
         self.tick = int(loop.time())
         for listener in sockets:
-            server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
+            server = await loop.create_server(
+                lambda: Connection(self), sock=listener, backlog=BACKLOG
+            )
             self._servers.append(server)
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
         self.spawn(self.topics.finish_all())

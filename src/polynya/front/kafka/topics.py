@@ -1,7 +1,8 @@
 """The topics as one core knows them, and the steps that create and delete them.
 
 The meta group has the truth. A core reads its node's replica, and asks the leader for a topic that
-it does not know. Any core that finds a topic between two steps (`polynya.stream.rules.topics`) finishes it.
+it does not know. Any core that finds a topic between two steps (`polynya.stream.rules.topics`)
+finishes it.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class TopicCatalog:
             self.version += 1
 
     async def find(self, name: str) -> Topic | None:
-        """Return a topic that is ready, after finishing its creation if need be; None: there is none."""
+        """Return a topic that is ready, after finishing its creation if need be; None: there is
+        none."""
         topic = self.known(name)
         if topic is None:
             await self.refresh()
@@ -143,13 +145,18 @@ class TopicCatalog:
             self._busy.pop(topic.name, None)
 
     async def finish_all(self) -> None:
-        """Finish all topics on the core that leads the meta group, now and then. Run until cancelled."""
+        """Finish all topics on the core that leads the meta group, now and then. Run until
+        cancelled."""
         while True:
             try:
                 if self._service.home_of(META_GROUP) == self._service.core:
                     await self.refresh(local=True)
-                    for topic in [each for each in self.names.values() if each.state != TopicState.READY]:
-                        log.info("finishing a topic", extra={"topic": topic.name, "state": topic.state})
+                    for topic in [
+                        each for each in self.names.values() if each.state != TopicState.READY
+                    ]:
+                        log.info(
+                            "finishing a topic", extra={"topic": topic.name, "state": topic.state}
+                        )
                         await self.finish(topic)
             except PolynyaError as fault:
                 log.info("a topic could not be finished; retrying", extra={"error": str(fault)})
@@ -159,7 +166,10 @@ class TopicCatalog:
         service = self._service
         content_type = partition_type(dict(topic.configs).get(CONTENT_TYPE, ""))
         made = await self._of_all(
-            Create(partition_name(topic.name, number), service.now_ms(), content_type, Encoding.KAFKA) for number in range(topic.partitions)
+            Create(
+                partition_name(topic.name, number), service.now_ms(), content_type, Encoding.KAFKA
+            )
+            for number in range(topic.partitions)
         )
         if any(reply.code not in (Code.CREATED, Code.EXISTS) for reply in made):
             # A stream of another kind has the name of a partition: the topic cannot be.
@@ -177,11 +187,14 @@ class TopicCatalog:
         if uids is None:
             await self._of_all(Delete(name, service.now_ms()) for name in names)
         else:
-            await self._of_all(Delete(name, service.now_ms(), uid) for name in names for uid in uids)
+            await self._of_all(
+                Delete(name, service.now_ms(), uid) for name in names for uid in uids
+            )
         await self._call(META_GROUP, TopicGone(topic.name, topic.id))
 
     async def _call(self, group: int, command: Command) -> Reply:
-        """Propose a step. Try again while nothing was applied: an election, or a new cluster that has not settled."""
+        """Propose a step. Try again while nothing was applied: an election, or a new cluster that
+        has not settled."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE_SECONDS
         while True:

@@ -10,7 +10,14 @@ from typing import Any, Protocol, cast
 from polynya.base.errors import PolynyaError
 from polynya.front.text.counters import TextCounters
 from polynya.front.text.gate import Caller
-from polynya.front.text.protocol import BadCommand, BadFrame, TextCommand, pack_frame, parse_command, take_frames
+from polynya.front.text.protocol import (
+    BadCommand,
+    BadFrame,
+    TextCommand,
+    pack_frame,
+    parse_command,
+    take_frames,
+)
 from polynya.front.text.topics import TextError, Topics, fault
 from polynya.service.api import Service
 
@@ -46,7 +53,8 @@ class ConnectionOwner(Protocol):
 
 
 class TextConnection(asyncio.Protocol):
-    """Runs pipelined PUTs together; any other command waits for those before it, and they for it."""
+    """Runs pipelined PUTs together; any other command waits for those before it, and they for
+    it."""
 
     def __init__(self, front: ConnectionOwner) -> None:
         self.remote = ""
@@ -55,7 +63,8 @@ class TextConnection(asyncio.Protocol):
         self._caller: Caller = front.caller()
         self._buffer = bytearray()
         self._waiting: deque[bytes] = deque()
-        self._answers: deque[list[str]] = deque()  # one list for each request that runs: its response
+        # one list for each request that runs: its response
+        self._answers: deque[list[str]] = deque()
         self._alone = False  # a command other than PUT runs
         self._ending = False
         self._last = ""  # the response after all others

@@ -68,7 +68,9 @@ class Caller:
         if not await self._quotas.has_room(service, principal, topic_name(topic)):
             assert self._access is not None
             self._access.counters.limited += 1
-            raise TextError(f"ERR the token may have {principal.limits.streams} streams; delete one")
+            raise TextError(
+                f"ERR the token may have {principal.limits.streams} streams; delete one"
+            )
 
     def charge(self, size: int) -> None:
         """Charge the bytes of a response."""

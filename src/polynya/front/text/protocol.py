@@ -9,7 +9,8 @@ import msgspec
 FRAME_BYTES_MAX = 65_536  # of a request, as in Walrus; responses have no limit
 _LENGTH = Struct("<I")
 _WHITESPACE = (  # what Rust's `trim_end` removes
-    "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+    "\t\n\x0b\x0c\r "
+    "\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
 WITH_TOPIC = frozenset(("REGISTER", "PUT", "GET", "STATE"))
 COMMANDS = WITH_TOPIC | {"METRICS", "AUTH"}

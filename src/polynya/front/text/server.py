@@ -57,7 +57,9 @@ class TextFront:
         loop = asyncio.get_running_loop()
         for listener in sockets:
             if self._tls is None:
-                server = await loop.create_server(lambda: TextConnection(self), sock=listener, backlog=BACKLOG)
+                server = await loop.create_server(
+                    lambda: TextConnection(self), sock=listener, backlog=BACKLOG
+                )
                 self._servers.append(server)
             else:
                 most = max(4, self._connections_max // 4)

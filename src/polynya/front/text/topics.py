@@ -31,7 +31,8 @@ class TextError(Exception):
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """Facts of the node for `STATE` and `METRICS`. `leader_of` maps a stream to a node, 0 unknown."""
+    """Facts of the node for `STATE` and `METRICS`. `leader_of` maps a stream to a node, 0
+    unknown."""
 
     node: int
     leader_of: Callable[[str], int]
@@ -47,7 +48,8 @@ class Topics:
         self._view = view
 
     async def run(self, command: TextCommand) -> str:
-        """Run a command other than PUT and return the response. Raises `TextError`, `PolynyaError`."""
+        """Run a command other than PUT and return the response. Raises `TextError`,
+        `PolynyaError`."""
         if command.verb == "METRICS":
             return self._metrics()
         name = topic_name(command.argument)
@@ -73,7 +75,9 @@ class Topics:
 
     async def _register(self, topic: str, name: str) -> str:
         reply = await self._call(name, Create(name, self._service.now_ms(), _JSON, Encoding.JSON))
-        if reply.code == Code.EXISTS_DIFFERENT:  # perhaps with a retention: what matters is the type
+        if (
+            reply.code == Code.EXISTS_DIFFERENT
+        ):  # perhaps with a retention: what matters is the type
             facts = await self._service.facts(name)
             if not isinstance(facts, Refusal) and facts.encoding == Encoding.JSON:
                 return "OK"
@@ -85,13 +89,17 @@ class Topics:
         for _ in range(_TRIES):
             uid, record, byte = await self._position(cursor)
             page = await self._read(topic, name, record, byte)
-            if page.facts.uid != uid and record != Position.START:  # of a deleted topic with this name
+            if (
+                page.facts.uid != uid and record != Position.START
+            ):  # of a deleted topic with this name
                 page = await self._read(topic, name, Position.START, 0)
             if page.facts.encoding != Encoding.JSON:
                 return refused(topic, Code.CONTENT_TYPE)
             if page.record == page.begin_record:
                 return "EMPTY"
-            if await self._advance(cursor, f"{page.facts.uid:020d}_{page.record:016d}_{page.byte:016d}"):
+            if await self._advance(
+                cursor, f"{page.facts.uid:020d}_{page.record:016d}_{page.byte:016d}"
+            ):
                 return "OK " + _message(page)
         return f"ERR too many readers of {topic} at once; retry"
 
@@ -120,7 +128,9 @@ class Topics:
             if reply.code == Code.NOT_FOUND:
                 retention = Retention(bytes=_CURSOR_BYTES)
                 now_ms = self._service.now_ms()
-                await self._call(cursor, Create(cursor, now_ms, _JSON, Encoding.JSON, retention=retention))
+                await self._call(
+                    cursor, Create(cursor, now_ms, _JSON, Encoding.JSON, retention=retention)
+                )
                 reply = await self._call(cursor, command)
         except OutcomeUnknown:
             return True  # a message may come twice, but none is lost
@@ -143,7 +153,8 @@ class Topics:
         return _encode(state).decode()
 
     def _metrics(self) -> str:
-        """Return the fields of Walrus' Raft metrics that exist here, of the group that keeps the cluster."""
+        """Return the fields of Walrus' Raft metrics that exist here, of the group that keeps the
+        cluster."""
         view = self._view
         leader = view.leader() or view.node
         metrics = {
@@ -174,7 +185,10 @@ def refused(topic: str, code: int) -> str:
     if code in (Code.NOT_FOUND, Code.GONE):
         return f"ERR unknown topic {topic}"
     if code in (Code.CONTENT_TYPE, Code.EXISTS_DIFFERENT):
-        return f"ERR stream {topic} does not hold JSON records; the text protocol reads and writes JSON strings"
+        return (
+            f"ERR stream {topic} does not hold JSON records; the text protocol reads and writes "
+            "JSON strings"
+        )
     return f"ERR {Code(code).name}: the command for {topic} was refused"
 
 
@@ -197,5 +211,7 @@ def _message(page: Page) -> str:
         return stored.decode()
     try:
         return msgspec.json.decode(stored, type=str)
-    except msgspec.DecodeError:  # a string with half a surrogate pair, which only HTTP clients write
+    except (
+        msgspec.DecodeError
+    ):  # a string with half a surrogate pair, which only HTTP clients write
         return stored.decode()

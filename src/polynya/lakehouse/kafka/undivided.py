@@ -19,7 +19,8 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Columns:
-    """Records of whole batches. `data` has a separator behind each value, if the caller wants one."""
+    """Records of whole batches. `data` has a separator behind each value, if the caller wants
+    one."""
 
     def __init__(self, separated: bool) -> None:
         self._separated = separated
@@ -83,7 +84,8 @@ def _numbered(batch: bytes, first: int, count: int) -> Iterator[tuple[int, Recor
     header = header_of(batch)
     if header.length + _OVERHEAD != len(batch) or header.records != count:
         raise CorruptData(
-            f"its header says {header.length + _OVERHEAD} bytes and {header.records} records, the slice {len(batch)} and {count}"
+            f"its header says {header.length + _OVERHEAD} bytes and {header.records} records, the "
+            f"slice {len(batch)} and {count}"
         )
     if header.is_control:
         return

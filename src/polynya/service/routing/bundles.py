@@ -1,8 +1,9 @@
 """Batching of appends on their way to the core that leads their group.
 
-Appends that one pass of the loop sends to one group share a request and a response. The leader writes them together and sends one message
-to each follower, so they commit together and none waits for another's response. A command that may take longer than its turn (anything
-but an append or a produce) travels alone.
+Appends that one pass of the loop sends to one group share a request and a response. The leader
+writes them together and sends one message to each follower, so they commit together and none waits
+for another's response. A command that may take longer than its turn (anything but an append or a
+produce) travels alone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class BundleRpc(Protocol):
 
 
 class _Answers(msgspec.Struct, array_like=True):
-    """The replies to a bundle, in its order. A None marks a fault, which is in `faults` as (error number, text)."""
+    """The replies to a bundle, in its order. A None marks a fault, which is in `faults` as (error
+    number, text)."""
 
     replies: list[Reply | None]
     faults: dict[int, tuple[int, bytes]] = {}
@@ -46,7 +48,9 @@ class _Answers(msgspec.Struct, array_like=True):
 
 _answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
 _append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(Append | Produce)
-_appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(list[Append | Produce])
+_appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(
+    list[Append | Produce]
+)
 _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
@@ -54,7 +58,17 @@ _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 class AppendBundle:
     """Appends for one group in the order of their proposals, each with its `done` callback."""
 
-    __slots__ = ("bodies", "commands", "deadline", "dones", "group", "number", "size", "target", "tried")
+    __slots__ = (
+        "bodies",
+        "commands",
+        "deadline",
+        "dones",
+        "group",
+        "number",
+        "size",
+        "target",
+        "tried",
+    )
 
     def __init__(self, target: int, group: int) -> None:
         self.target = target
@@ -72,8 +86,9 @@ Landed = Callable[[AppendBundle, list[Reply | BaseException]], None]
 
 
 class Bundles:
-    """The sending side. `done` receives the errors of `call_nowait`: Unavailable (not applied), OutcomeUnknown, or NotLeader from the
-    receiver. `landed` receives the results of a whole bundle, in its order, and replaces the `done` of each.
+    """The sending side. `done` receives the errors of `call_nowait`: Unavailable (not applied),
+    OutcomeUnknown, or NotLeader from the receiver. `landed` receives the results of a whole bundle,
+    in its order, and replaces the `done` of each.
 
     Invariant: a bundle in `open` accepts appends until the end of this pass of the loop."""
 
@@ -91,10 +106,18 @@ class Bundles:
         bundle = self.open.pop(group, None)
         if bundle is not None:
             self._leave(bundle)
-        relay.ask(self._way, target, group, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
+        relay.ask(
+            self._way,
+            target,
+            group,
+            messages.PROPOSE,
+            group.to_bytes(2, "little") + body,
+            partial(_one_came, done),
+        )
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> AppendBundle:
-        """Return the bundle that accepts an append to this core. With `grows` False it is sent with its first append."""
+        """Return the bundle that accepts an append to this core. With `grows` False it is sent with
+        its first append."""
         bundle = self.open.get(group)
         if bundle is not None and bundle.target == target and grows:
             return bundle
@@ -124,9 +147,15 @@ class Bundles:
             self._leave(bundle)
 
     def _leave(self, bundle: AppendBundle) -> None:
-        group, bodies, come = bundle.group.to_bytes(2, "little"), bundle.bodies, partial(self._came, bundle)
+        group, bodies, come = (
+            bundle.group.to_bytes(2, "little"),
+            bundle.bodies,
+            partial(self._came, bundle),
+        )
         if len(bodies) == 1:
-            relay.ask(self._way, bundle.target, bundle.group, messages.PROPOSE, group + bodies[0], come)
+            relay.ask(
+                self._way, bundle.target, bundle.group, messages.PROPOSE, group + bodies[0], come
+            )
         elif bodies:
             body = b"".join((group, array_head(len(bodies)), *bodies))
             relay.ask(self._way, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
@@ -156,13 +185,16 @@ def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
     if not faults and len(replies) == count and None not in replies:
         return cast("list[Reply | BaseException]", replies)
     replies += [None] * (count - len(replies))
-    return [decode_error(*faults.get(i, _MISSING)) if reply is None else reply for i, reply in enumerate(replies[:count])]
+    return [
+        decode_error(*faults.get(i, _MISSING)) if reply is None else reply
+        for i, reply in enumerate(replies[:count])
+    ]
 
 
 _MISSING = encode_error(OutcomeUnknown("the group's leader sent no reply for this append"))
 
 
-# --- the receiving side ------------------------------------------------------------------------------------------------------------
+# --- the receiving side ---------------------------------------------------------------------------
 
 
 class Collected:
@@ -193,8 +225,8 @@ def handler_of(
     now_ms: Callable[[], int],
     came: Callable[[int, int, int], None],
 ) -> Callable[[bytes, Answer, int], None]:
-    """Return the handler of PROPOSE_ALL. `propose` gets appends stamped with this core's log time. `came` gets the group, the sender and
-    the number of appends."""
+    """Return the handler of PROPOSE_ALL. `propose` gets appends stamped with this core's log time.
+    `came` gets the group, the sender and the number of appends."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         group = int.from_bytes(body[:2], "little")

@@ -1,7 +1,8 @@
-"""Forward proposals to the leader of their group: on this core, on another core of this node, or on another node.
+"""Forward proposals to the leader of their group: on this core, on another core of this node, or on
+another node.
 
-A proposal that was rejected because the group has no leader, or a different one, is retried. The retry timeout exceeds an election. A
-proposal that may have been accepted is never sent again.
+A proposal that was rejected because the group has no leader, or a different one, is retried. The
+retry timeout exceeds an election. A proposal that may have been accepted is never sent again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ HOPS_MAX = 3  # immediate retries of an attempt after redirects; later retries w
 ELECTION_SECONDS = 1.0  # longer than most elections take
 NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # retry interval for waiting attempts, even without news
-TELL_SECONDS = 1.0  # interval at which the leaders are sent to the other cores again: a message may have been lost
+# interval at which the leaders are sent to the other cores again: a message may have been lost
+TELL_SECONDS = 1.0
 _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
 
 
@@ -49,21 +51,29 @@ class LocalReplicas(Protocol):
         ...
 
     def fit(self, group: int) -> bool:
-        """Report whether this core hosts a replica that follows its group, and so learns of a new leader first."""
+        """Report whether this core hosts a replica that follows its group, and so learns of a new
+        leader first."""
         ...
 
 
 class ForwardingRpc(Protocol):
-    """Messages to other cores: of this node by number, of other nodes by address. See `polynya.transport`."""
+    """Messages to other cores: of this node by number, of other nodes by address. See
+    `polynya.transport`."""
 
     @property
     def others(self) -> list[int]: ...
 
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
+    def call_nowait(
+        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
+    ) -> None: ...
 
     def send(self, core: int, kind: int, body: bytes) -> bool: ...
 
-    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None: ...
+    def on(
+        self,
+        kind: int,
+        handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None],
+    ) -> None: ...
 
     def protocol(self, core: int) -> int: ...
 
@@ -90,11 +100,13 @@ class _Attempt(msgspec.Struct):
 class Forwarding:
     """The proposal router of one core.
 
-    `here` proposes a command stamped in this pass of the loop to a local group. `stamped` stamps a command again that has waited, because
-    log time never goes back. `address(node, core)` returns the transport's number of a core, `cores_of(node)` the number of cores.
+    `here` proposes a command stamped in this pass of the loop to a local group. `stamped` stamps a
+    command again that has waited, because log time never goes back. `address(node, core)` returns
+    the transport's number of a core, `cores_of(node)` the number of cores.
 
-    A replica on this core is the authority on its leader. Without one, the router asks other nodes, with one attempt at a time. A leader
-    that is known but unreachable is called through another node, with one attempt or bundle at a time."""
+    A replica on this core is the authority on its leader. Without one, the router asks other nodes,
+    with one attempt at a time. A leader that is known but unreachable is called through another
+    node, with one attempt or bundle at a time."""
 
     def __init__(
         self,
@@ -114,7 +126,8 @@ class Forwarding:
         self.forwarded = self.retried = self.refused = 0
         self._way = way
         self._bundles = Bundles(way, self._landed)
-        self._open = self._bundles.open  # by group: the bundle for its known leader in this pass of the loop
+        # by group: the bundle for its known leader in this pass of the loop
+        self._open = self._bundles.open
         self._led = leading.led
         self._here = here
         self._stamped = stamped
@@ -154,9 +167,12 @@ class Forwarding:
                 attempt.done(Unavailable("this node is stopping"))
 
     def knows(self, group: int) -> bool:
-        """Report whether a replica of this core knows the leader. It must be a member of its group and have had a leader within the last
-        election timeout. A replica that was unreachable may have been removed from the group."""
-        if not self._leading.fit(group) or self.place.node not in self.group_locations.map.replicas_of(group):
+        """Report whether a replica of this core knows the leader. It must be a member of its group
+        and have had a leader within the last election timeout. A replica that was unreachable may
+        have been removed from the group."""
+        if not self._leading.fit(
+            group
+        ) or self.place.node not in self.group_locations.map.replicas_of(group):
             return False
         return self._loop.time() - self._leaderless.get(group, NEVER) < ELECTION_SECONDS
 
@@ -183,7 +199,9 @@ class Forwarding:
     def voters_of(self, group: int) -> dict[int, bool]:
         """Return the voters of the group, each with True if this node reaches it."""
         here, there = self.place.node, self.group_locations.is_there
-        return {node: node == here or there(node) for node in self.group_locations.map.placed_on(group)}
+        return {
+            node: node == here or there(node) for node in self.group_locations.map.placed_on(group)
+        }
 
     def places(self) -> Iterator[int]:
         """Yield all cores of the other reachable nodes, as transport numbers."""
@@ -191,19 +209,25 @@ class Forwarding:
             yield from (self._address(node, core) for core in range(self.cores_of(node)))
 
     def core_at(self, node: int, group: int) -> int:
-        """Return the core of another node that hosts the group, or would host it, as a transport number."""
+        """Return the core of another node that hosts the group, or would host it, as a transport
+        number."""
         return self._address(node, group % self.cores_of(node))
 
     def to_read(self, group: int, *, local: bool = False) -> list[int]:
-        """Return the other cores that may serve reads of the group as transport numbers, best first. This node's core is first if it can
-        reach the leader, then near nodes, then the known leader."""
+        """Return the other cores that may serve reads of the group as transport numbers, best
+        first. This node's core is first if it can reach the leader, then near nodes, then the known
+        leader."""
         place, core = self.place, group % self.place.cores
         here = core != place.core and place.node in self.group_locations.map.replicas_of(group)
         nodes, leader = self.group_locations.near(group), self._leaders[group]
         if leader not in (0, place.node, *nodes) and self.group_locations.is_there(leader):
             nodes.append(leader)
         others = [self.core_at(node, group) for node in nodes]
-        return [core] * here + others if local or (leader and self._is_reached(leader)) else others + [core] * here
+        return (
+            [core] * here + others
+            if local or (leader and self._is_reached(leader))
+            else others + [core] * here
+        )
 
     def gone(self, group: int) -> None:
         """Handle the removal of the group's replica from this core."""
@@ -214,18 +238,23 @@ class Forwarding:
         self._loop.call_soon(self._tell)
 
     def home(self, group: int, *, through: bool = False) -> int:
-        """Return the core that leads the group as a transport number; the own core has its own number. `through`: allow a relay (see
-        `polynya.service.routing.relay`). Raise NotLeader when no candidate is known."""
+        """Return the core that leads the group as a transport number; the own core has its own
+        number. `through`: allow a relay (see `polynya.service.routing.relay`). Raise NotLeader when
+        no candidate is known."""
         target, _ = self._target_of(group, through=through)
         if target < 0:
             raise NotLeader(0)
         return target
 
     def propose(self, group: int, command: Command, done: Done) -> None:
-        """Propose as `LocalGroups.propose` does, wherever the leader is. `done` gets OutcomeUnknown when the request or response is
-        lost."""
+        """Propose as `LocalGroups.propose` does, wherever the leader is. `done` gets OutcomeUnknown
+        when the request or response is lost."""
         bundle = self._open.get(group)
-        if bundle is not None and (type(command) is Append or type(command) is Produce) and group not in self._waiting:
+        if (
+            bundle is not None
+            and (type(command) is Append or type(command) is Produce)
+            and group not in self._waiting
+        ):
             self.forwarded += 1
             self._bundles.add(bundle, command, encode_command(command), done)
             return
@@ -237,7 +266,9 @@ class Forwarding:
         self.demand.here[group] += 1
         self._here(group, command, partial(self.answered, group, command, done))
 
-    def answered(self, group: int, command: Command, done: Done, answer: Reply | BaseException) -> None:
+    def answered(
+        self, group: int, command: Command, done: Done, answer: Reply | BaseException
+    ) -> None:
         """Handle the answer to a proposal to a group that this core led."""
         if type(answer) is NotLeader:
             self._send(self._attempt(group, command, done))
@@ -261,11 +292,13 @@ class Forwarding:
         if group in self._waiting:
             self._loop.call_soon(self._retry, group)
 
-    # --- attempts --------------------------------------------------------------------------------------------------------------
+    # --- attempts ---------------------------------------------------------------------------------
 
     def _attempt(self, group: int, command: Command, done: Done) -> _Attempt:
         self._attempts += 1
-        return _Attempt(self._attempts, group, command, b"", done, self._loop.time() + PATIENCE_SECONDS)
+        return _Attempt(
+            self._attempts, group, command, b"", done, self._loop.time() + PATIENCE_SECONDS
+        )
 
     def _send(self, attempt: _Attempt) -> None:
         target, known = self._free_target(attempt)
@@ -275,22 +308,27 @@ class Forwarding:
             self._go(attempt, target, known=known)
 
     def _free_target(self, attempt: _Attempt) -> tuple[int, bool]:
-        """Return the target that an attempt can go to now, as `_target_of` does; -1: it must wait."""
+        """Return the target that an attempt can go to now, as `_target_of` does; -1: it must
+        wait."""
         group = attempt.group
         target, known = self._target_of(group)
         if not self._flying.get(group) or (known and self._target[group] == target):
             return target, known
         bundle = self._open.get(group) if isinstance(attempt.command, Append | Produce) else None
-        joins = bundle is not None and bundle.target == target >= THROUGH  # that bundle has not been sent yet
+        # that bundle has not been sent yet
+        joins = bundle is not None and bundle.target == target >= THROUGH
         return target if joins else -1, known
 
     def _target_of(self, group: int, *, through: bool = True) -> tuple[int, bool]:
-        """Return (target, known): the leader's core as a transport number, or -1 without a candidate. `known` is False for a guess."""
+        """Return (target, known): the leader's core as a transport number, or -1 without a
+        candidate. `known` is False for a guess."""
         place, core = self.place, group % self.place.cores
         if group in self._led:
             return core, True
         leader = self._leaders[group]
-        if not leader and self.knows(group):  # the replica has learned of a leader since its last notification
+        if not leader and self.knows(
+            group
+        ):  # the replica has learned of a leader since its last notification
             leader = self._leaders[group] = self.leader_here(group)
         if leader == place.node:
             return (core, True) if core != place.core else (-1, False)  # elected, but not ready yet
@@ -305,7 +343,8 @@ class Forwarding:
         return (self._at(likely, group) if likely else -1), False
 
     def _between(self, group: int) -> int:
-        """Return a relay through which the leader may be reached; 0: no reachable node supports it."""
+        """Return a relay through which the leader may be reached; 0: no reachable node supports
+        it."""
         node = self.group_locations.likely(group, self._turns.get(group, 0))
         target = self._at(node, group) if node else 0
         if not target or self._way.protocol(target) < relay.PROTOCOL:
@@ -314,7 +353,8 @@ class Forwarding:
         return target + THROUGH
 
     def _leader_at(self, group: int) -> int:
-        """Return the core of another node that leads the group, if it is known and reachable; else -1."""
+        """Return the core of another node that leads the group, if it is known and reachable; else
+        -1."""
         leader = self.elsewhere(group) if group in self._leaders else 0
         return self._at(leader, group) if leader and self.group_locations.is_there(leader) else -1
 
@@ -331,7 +371,11 @@ class Forwarding:
             self.forwarded += 1
             attempt.body = attempt.body or encode_command(command)
             if isinstance(command, Append | Produce):
-                self._join(attempt, command, self._bundles.bundle(target, group, grows=known or target >= THROUGH))
+                self._join(
+                    attempt,
+                    command,
+                    self._bundles.bundle(target, group, grows=known or target >= THROUGH),
+                )
                 return
         self._flying[group] = self._flying.get(group, 0) + 1
 
@@ -374,9 +418,12 @@ class Forwarding:
         if len(refused) < len(outcomes):
             self._found(group, target)
         for index, fault in refused:
-            attempt = bundle.tried.get(index)  # an append without an attempt joined the bundle later and comes after all others
+            # an append without an attempt joined the bundle later and comes after all others
+            attempt = bundle.tried.get(index)
             more = (bundle.commands[index], bundle.bodies[index], bundle.dones[index])
-            self._again(attempt or _Attempt(bundle.number, group, *more, bundle.deadline), target, fault)
+            self._again(
+                attempt or _Attempt(bundle.number, group, *more, bundle.deadline), target, fault
+            )
 
     def _again(self, attempt: _Attempt, target: int, fault: NotLeader) -> None:
         """Retry an attempt whose target was not the leader."""
@@ -391,19 +438,28 @@ class Forwarding:
 
     def _found(self, group: int, target: int) -> None:
         """Record that the target accepted a proposal, and so is the leader."""
-        if not self._leaders[group] and target < THROUGH and target != self.place.core and not self.knows(group):
+        if (
+            not self._leaders[group]
+            and target < THROUGH
+            and target != self.place.core
+            and not self.knows(group)
+        ):
             self._leaders[group] = self._nodes.get(target, 0)
             if group in self._waiting:
                 self._loop.call_soon(self._retry, group)
 
     def learn(self, group: int, target: int, leader: int) -> bool:
-        """Record a redirect from `target`, and return True if it named a new leader. The replicas of this core take precedence."""
+        """Record a redirect from `target`, and return True if it named a new leader. The replicas
+        of this core take precedence."""
         self.retried += 1
         if self.knows(group):
-            self._leaders[group] = self.leader_here(group)  # another node's information may have replaced it
+            # another node's information may have replaced it
+            self._leaders[group] = self.leader_here(group)
             return False
-        here = leader == self.place.node and group % self.place.cores == self.place.core  # this core knows better
-        vain = target >= THROUGH and leader == self._leaders[group]  # the relay does not reach the leader either
+        # this core knows better
+        here = leader == self.place.node and group % self.place.cores == self.place.core
+        # the relay does not reach the leader either
+        vain = target >= THROUGH and leader == self._leaders[group]
         news = bool(leader and leader != self._nodes.get(target) and not here and not vain)
         if news:
             self._leaders[group] = leader
@@ -429,7 +485,8 @@ class Forwarding:
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _retry(self, group: int) -> None:
-        """Send the waiting attempts in order, as far as possible, and reject those past their deadline."""
+        """Send the waiting attempts in order, as far as possible, and reject those past their
+        deadline."""
         waiting, now = self._waiting.get(group, deque()), self._loop.time()
         for _ in range(len(waiting)):  # an attempt that returns at once waits for the timer
             attempt = waiting[0]
@@ -451,16 +508,21 @@ class Forwarding:
             self._retry(group)
         self._looking = self._loop.call_later(LOOK_SECONDS, self._look) if self._waiting else None
 
-    # --- leaders ---------------------------------------------------------------------------------------------------------------
+    # --- leaders ----------------------------------------------------------------------------------
 
     def _tell_all(self) -> None:
         if self._way.others:
-            self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
+            self._news.update(
+                group
+                for group in range(self.place.core, self.place.groups + 1, self.place.cores)
+                if self.knows(group)
+            )
             self._tell()
         self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 
     def _tell(self) -> None:
-        """Send leader changes to the other cores of this node, which have no replicas of these groups. Unknown leaders are left out."""
+        """Send leader changes to the other cores of this node, which have no replicas of these
+        groups. Unknown leaders are left out."""
         news, self._news = self._news, set()
         if not news:
             return
@@ -471,7 +533,10 @@ class Forwarding:
     def _hear(self, body: bytes, reply: Callable[[bytes | BaseException], None], core: int) -> None:
         told = _LEADERS.decode(body)
         if core >= self.place.cores or not told.keys() <= self._leaders.keys():
-            raise InvalidMessage("invalid LEADERS message: the sender must be a core of this node, and the groups must exist")
+            raise InvalidMessage(
+                "invalid LEADERS message: the sender must be a core of this node, and the groups "
+                "must exist"
+            )
         for group, leader in told.items():
             if leader != self._leaders[group]:
                 self._leaders[group] = leader

@@ -1,4 +1,5 @@
-"""The locations of the groups: which nodes host replicas, as far as this core knows, and which of them to call."""
+"""The locations of the groups: which nodes host replicas, as far as this core knows, and which of
+them to call."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Node(Protocol):
 
 
 class GroupMap(Protocol):
-    """An immutable view of the meta group's cluster map. Each change creates a new one with a larger epoch."""
+    """An immutable view of the meta group's cluster map. Each change creates a new one with a
+    larger epoch."""
 
     @property
     def epoch(self) -> int: ...
@@ -64,7 +66,8 @@ class GroupMap(Protocol):
 
 
 class BirthMap(msgspec.Struct, frozen=True):
-    """The initial map, used until the meta group's is known: the founding nodes, or the seeds of discovery."""
+    """The initial map, used until the meta group's is known: the founding nodes, or the seeds of
+    discovery."""
 
     numbers: tuple[int, ...]
     placed: Mapping[int, tuple[int, ...]] = {}
@@ -93,8 +96,8 @@ class BirthMap(msgspec.Struct, frozen=True):
 
 
 class GroupLocations:
-    """The group locations as one core of node `node` knows them. `is_there` reports whether a node is reachable. Information about other
-    nodes is a hint."""
+    """The group locations as one core of node `node` knows them. `is_there` reports whether a node
+    is reachable. Information about other nodes is a hint."""
 
     def __init__(self, node: int, known: GroupMap, is_there: Callable[[int], bool]) -> None:
         self.node, self.map = node, known
@@ -116,12 +119,20 @@ class GroupLocations:
         """Return the other reachable nodes that host a voter, those of the same zone first."""
         nodes = self.map.nodes
         own = self._zone(self.node)
-        there = [node for node in self.map.placed_on(group) if node != self.node and self.is_there(node)]
-        there.sort(key=lambda node: (not own or node not in nodes or nodes[node].zone != own, (node - self.node) % 256))
+        there = [
+            node for node in self.map.placed_on(group) if node != self.node and self.is_there(node)
+        ]
+        there.sort(
+            key=lambda node: (
+                not own or node not in nodes or nodes[node].zone != own,
+                (node - self.node) % 256,
+            )
+        )
         return there
 
     def likely(self, group: int, turn: int) -> int:
-        """Return a node that probably leads the group or knows its leader; each `turn` returns another. 0: none is reachable."""
+        """Return a node that probably leads the group or knows its leader; each `turn` returns
+        another. 0: none is reachable."""
         there, first = self.near(group), self.map.first_of(group)
         there.sort(key=lambda node: node != first)
         return there[turn % len(there)] if there else 0

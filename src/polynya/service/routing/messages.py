@@ -1,4 +1,5 @@
-"""Messages between cores: their kinds and bodies (msgpack of msgspec structs). Errors are encoded by the transport."""
+"""Messages between cores: their kinds and bodies (msgpack of msgspec structs). Errors are encoded
+by the transport."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ class Query(msgspec.Struct, array_like=True, gc=False):
     query: ReadQuery
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=lambda value: bytes(value) if isinstance(value, memoryview) else _unknown(value))
+_encoder = msgspec.msgpack.Encoder(
+    enc_hook=lambda value: bytes(value) if isinstance(value, memoryview) else _unknown(value)
+)
 
 
 def _unknown(value: Any) -> Any:
@@ -90,7 +93,9 @@ def encode(value: Any) -> bytes:
 _REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _FACTS: msgspec.msgpack.Decoder[Facts | Refusal] = msgspec.msgpack.Decoder(Facts | Refusal)
 _PAGE: msgspec.msgpack.Decoder[Page | Refusal] = msgspec.msgpack.Decoder(Page | Refusal)
-_SPANS: msgspec.msgpack.Decoder[tuple[list[Span], tuple[int, int]]] = msgspec.msgpack.Decoder(tuple[list[Span], tuple[int, int]])
+_SPANS: msgspec.msgpack.Decoder[tuple[list[Span], tuple[int, int]]] = msgspec.msgpack.Decoder(
+    tuple[list[Span], tuple[int, int]]
+)
 _LIST: msgspec.msgpack.Decoder[list[Facts]] = msgspec.msgpack.Decoder(list[Facts])
 DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     PROPOSE: _REPLY,

@@ -1,4 +1,5 @@
-"""Relay requests through another node to a group's leader that this node cannot reach (docs/decisions/0018)."""
+"""Relay requests through another node to a group's leader that this node cannot reach
+(docs/decisions/0018)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from polynya.base.errors import InvalidMessage, NotLeader
 from polynya.service.routing import messages
 from polynya.transport.handshake import node_of
 
-THROUGH = 1 << 16  # added to a core's transport number: the core relays the request to the leader of the group
+# added to a core's transport number: the core relays the request to the leader of the group
+THROUGH = 1 << 16
 PROTOCOL = 3  # peer protocol version that introduced PASS_ON
 Answer = Callable[[bytes | BaseException], None]
 _HEAD = struct.Struct("<HH")  # kind, group
@@ -30,11 +32,15 @@ def ask(way: Rpc, place: int, group: int, kind: int, body: bytes, done: Answer) 
         way.call_nowait(place - THROUGH, messages.PASS_ON, _HEAD.pack(kind, group) + body, done)
 
 
-def handler_of(way: Rpc, leader_at: Callable[[int], int], leader_of: Callable[[int], int]) -> Callable[[bytes, Answer, int], None]:
-    """Return the handler of PASS_ON, which forwards a request to the leader and returns its response.
+def handler_of(
+    way: Rpc, leader_at: Callable[[int], int], leader_of: Callable[[int], int]
+) -> Callable[[bytes, Answer, int], None]:
+    """Return the handler of PASS_ON, which forwards a request to the leader and returns its
+    response.
 
-    `leader_at` returns the reachable core of another node that leads a group, or -1. A relayed request is not relayed again. Without a
-    leader to call, the response is NotLeader with `leader_of`."""
+    `leader_at` returns the reachable core of another node that leads a group, or -1. A relayed
+    request is not relayed again. Without a leader to call, the response is NotLeader with
+    `leader_of`."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         if len(body) < _HEAD.size:

@@ -1,4 +1,5 @@
-"""Live readers of streams on another core: two cores share one subscription per stream, however many readers there are."""
+"""Live readers of streams on another core: two cores share one subscription per stream, however
+many readers there are."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ class TailPush(Protocol):
 class TailTransport(Protocol):
     def on_stream(self, kind: int, handler: Callable[[bytes, TailPush, int], None]) -> None: ...
     def subscribe(
-        self, core: int, kind: int, body: bytes, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]
+        self,
+        core: int,
+        kind: int,
+        body: bytes,
+        on_item: Callable[[bytes], None],
+        on_end: Callable[[BaseException | None], None],
     ) -> RemoteTail: ...
 
 
@@ -51,9 +57,11 @@ class _Tail:
 class RemoteTails:
     """The subscriptions of this core to tails on other cores."""
 
-    def __init__(self, transport: TailTransport, *, local: bool = False, numbers: bool = False) -> None:
-        """Create the subscriptions. `local`: the other core attaches with its own state, without contacting the leader. `numbers`: the events
-        carry no payload."""
+    def __init__(
+        self, transport: TailTransport, *, local: bool = False, numbers: bool = False
+    ) -> None:
+        """Create the subscriptions. `local`: the other core attaches with its own state, without
+        contacting the leader. `numbers`: the events carry no payload."""
         self._transport = transport
         self._local = local
         self._numbers = numbers
@@ -62,7 +70,8 @@ class RemoteTails:
         self._feeds = Feeds()
 
     async def attach(self, core: int, group: int, name: str, sink: Sink) -> Facts | Refusal:
-        """Deliver every event after the returned tail to `sink`. That tail may be stale: read up to the present one."""
+        """Deliver every event after the returned tail to `sink`. That tail may be stale: read up to
+        the present one."""
         tail = self._tails.get(name)
         if tail is not None and tail.facts is not None:
             self._feeds.attach(tail.facts.uid, sink)
@@ -74,7 +83,11 @@ class RemoteTails:
             body = messages.encode(messages.Attach(group, name, self._local, self._numbers))
             try:
                 tail.subscription = self._transport.subscribe(
-                    core, messages.ATTACH, body, lambda item: self._item(name, tail, item), lambda error: self._ended(name, tail, error)
+                    core,
+                    messages.ATTACH,
+                    body,
+                    lambda item: self._item(name, tail, item),
+                    lambda error: self._ended(name, tail, error),
                 )
             except BaseException:  # no callback will follow
                 self._forget(name, tail)
@@ -84,7 +97,12 @@ class RemoteTails:
         try:
             return await future
         except asyncio.CancelledError:  # the client disconnected, perhaps after the attach
-            if future.done() and not future.cancelled() and future.exception() is None and isinstance(found := future.result(), Facts):
+            if (
+                future.done()
+                and not future.cancelled()
+                and future.exception() is None
+                and isinstance(found := future.result(), Facts)
+            ):
                 self.detach(found.uid, sink)
             raise
 
@@ -130,7 +148,9 @@ class RemoteTails:
         self._forget(name, tail)
         for future, _ in tail.waiting:
             if not future.done():
-                future.set_exception(error or Unavailable("the stream's core ended the subscription; retry"))
+                future.set_exception(
+                    error or Unavailable("the stream's core ended the subscription; retry")
+                )
         if tail.facts is not None:
             self._feeds.cut(tail.facts.uid)
 
@@ -168,7 +188,8 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         found = local.attach(question.group, question.name, sink, local=question.local)
         if isinstance(found, Facts):
             uid = found.uid
-            push.on_cancel = lambda: local.detach(uid, sink)  # before the first item, which may exceed the limit and cancel
+            # before the first item, which may exceed the limit and cancel
+            push.on_cancel = lambda: local.detach(uid, sink)
         push.item(messages.encode(found))
         if isinstance(found, Refusal):
             push.end()

@@ -1,4 +1,5 @@
-"""The service of one core. It passes a call to the group's machine if that is local, else to the core that hosts it."""
+"""The service of one core. It passes a call to the group's machine if that is local, else to the
+core that hosts it."""
 
 from __future__ import annotations
 
@@ -15,11 +16,27 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
 from polynya.replica.log import check_proposal, decode_command, encode_command
-from polynya.service.api import AppendTo, DoneAll, Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
+from polynya.service.api import (
+    AppendTo,
+    DoneAll,
+    Facts,
+    Page,
+    ReadQuery,
+    Refusal,
+    Sink,
+    Span,
+    Trimmed,
+    TrimQuery,
+)
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import Bundles, handler_of
 from polynya.service.routing.fan_out import ReplicaFanOut
-from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding, ForwardingAppender
+from polynya.service.routing.forwarding import (
+    LOOK_SECONDS,
+    PATIENCE_SECONDS,
+    Forwarding,
+    ForwardingAppender,
+)
 from polynya.service.routing.outcomes import Outcomes
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
 from polynya.service.streams.appends import Appender
@@ -39,7 +56,9 @@ _ROUTES_MAX = 65_536
 class CoreTransport(TailTransport, Protocol):
     """Messages between the cores of a node; see `polynya.transport`."""
 
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
+    def call_nowait(
+        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
+    ) -> None: ...
 
     def protocol(self, core: int) -> int: ...
 
@@ -47,9 +66,18 @@ class CoreTransport(TailTransport, Protocol):
 
 
 class NodeService:
-    """The implementation of `polynya.service.api.Service`. `transport` is None on a node with one core."""
+    """The implementation of `polynya.service.api.Service`. `transport` is None on a node with one
+    core."""
 
-    def __init__(self, local: LocalGroups, *, groups: int, core: int, cores: int, transport: CoreTransport | None) -> None:
+    def __init__(
+        self,
+        local: LocalGroups,
+        *,
+        groups: int,
+        core: int,
+        cores: int,
+        transport: CoreTransport | None,
+    ) -> None:
         self.local = local
         self.now_ms = local.now_ms  # bound once: it is called for each append
         self.groups = groups
@@ -57,9 +85,12 @@ class NodeService:
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
-        self.hint: Callable[[str], str] | None = None  # returns the URL of the node that leads a stream's group, unless it is this one
+        # returns the URL of the node that leads a stream's group, unless it is this one
+        self.hint: Callable[[str], str] | None = None
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
-        self._tails: dict[tuple[bool, bool], RemoteTails] = {}  # by the arguments of `attach`: local, numbers
+        self._tails: dict[
+            tuple[bool, bool], RemoteTails
+        ] = {}  # by the arguments of `attach`: local, numbers
         self._forwarding: Forwarding | None = None
         self._bundles: Bundles | None = None
         self._machines = local.machines  # of the local groups
@@ -67,7 +98,9 @@ class NodeService:
         local.parents = self
         if transport is not None:
             for local_reads, numbers in product((False, True), repeat=2):
-                self._tails[local_reads, numbers] = RemoteTails(transport, local=local_reads, numbers=numbers)
+                self._tails[local_reads, numbers] = RemoteTails(
+                    transport, local=local_reads, numbers=numbers
+                )
             self._register(transport)
 
     def join(self, forwarding: Forwarding) -> None:
@@ -83,18 +116,24 @@ class NodeService:
             group = self._routes[name] = group_of(name, self.groups)
         return group
 
-    # --- the interface of the fronts -------------------------------------------------------------------------------------------
+    # --- the interface of the fronts --------------------------------------------------------------
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
         group = self.group_of(name)
-        if group not in self._machines or not self.local.settled(name) or not self.local.readable(group):
+        if (
+            group not in self._machines
+            or not self.local.settled(name)
+            or not self.local.readable(group)
+        ):
             return None
         return self.local.facts(group, name)
 
     async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
         question = messages.Attach(group, name, local)
-        found: Facts | Refusal = await self._at_replica(group, messages.FACTS, question, self._facts_here, local=local)
+        found: Facts | Refusal = await self._at_replica(
+            group, messages.FACTS, question, self._facts_here, local=local
+        )
         return found
 
     def appender(self, name: str) -> AppendTo:
@@ -102,7 +141,9 @@ class NodeService:
         forwarding = self._forwarding
         if group % self._cores == self._core:
             here = Appender(self.local.appends, group).append
-            return here if forwarding is None else ForwardingAppender(forwarding, group, here).append
+            return (
+                here if forwarding is None else ForwardingAppender(forwarding, group, here).append
+            )
         if forwarding is not None:
             return partial(forwarding.propose, group)
         return partial(self._propose_at, group)
@@ -136,8 +177,8 @@ class NodeService:
         self._bundles.propose(group % self._cores, group, command, encode_command(command), done)
 
     async def call(self, group: int, command: Command) -> Reply:
-        """Propose a command as one step of a larger operation. Raise the fault that `done` would receive, and DiskFull, so that a failed
-        step is not mistaken for a completed one."""
+        """Propose a command as one step of a larger operation. Raise the fault that `done` would
+        receive, and DiskFull, so that a failed step is not mistaken for a completed one."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.propose_to(group, command, partial(settle, future))
         reply = await future
@@ -152,11 +193,19 @@ class NodeService:
     async def read(self, query: ReadQuery) -> Page | Refusal:
         group = self.group_of(query.name)
         question = messages.Query(group, query)
-        page: Page | Refusal = await self._at_replica(group, messages.READ, question, self._read_here, local=query.local)
+        page: Page | Refusal = await self._at_replica(
+            group, messages.READ, question, self._read_here, local=query.local
+        )
         return page
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
+        self,
+        uid: int,
+        at: tuple[int, int],
+        until: tuple[int, int],
+        limits: tuple[int, bool],
+        *,
+        local: bool = False,
     ) -> tuple[list[Span], tuple[int, int]]:
         question = messages.ReadUid(uid, at, until, limits, local)
         spans: tuple[list[Span], tuple[int, int]] = await self._at_replica(
@@ -164,13 +213,19 @@ class NodeService:
         )
         return spans
 
-    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]:
+    async def place_of_time(
+        self, uid: int, time_ms: int, until: tuple[int, int]
+    ) -> tuple[int, int]:
         """Return the position of a time in a fork's source, at most the fork point `until`."""
         question = messages.TimeOfUid(uid, time_ms, until)
-        found: tuple[int, int] = await self._at_replica(uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here)
+        found: tuple[int, int] = await self._at_replica(
+            uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here
+        )
         return found
 
-    async def attach(self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False) -> Facts | Refusal:
+    async def attach(
+        self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
+    ) -> Facts | Refusal:
         group = self.group_of(name)
 
         async def here() -> Facts | Refusal:
@@ -188,23 +243,33 @@ class NodeService:
         if uid >> 48 in self._machines:
             self.local.detach(uid, sink)
 
-    async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
+    async def fork(
+        self, command: Command, source: str, record: int, byte: int, sub_offset: int
+    ) -> Reply:
         assert isinstance(command, Create)
         try:
             return await create_fork(self, command, source, (record, byte, sub_offset))
         except DiskFull:
             return Reply(Code.DISK_FULL)
 
-    async def list_streams(self, prefix: str, after: str, limit: int, *, local: bool = False) -> list[Facts]:
+    async def list_streams(
+        self, prefix: str, after: str, limit: int, *, local: bool = False
+    ) -> list[Facts]:
         def question(groups: list[int]) -> messages.ListQuery:
             return messages.ListQuery(prefix, after, limit, local, groups)
 
-        parts = await self.of_groups(range(1, self.groups + 1), messages.LIST, question, self._list_here, local=local)
-        return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[:limit]
+        parts = await self.of_groups(
+            range(1, self.groups + 1), messages.LIST, question, self._list_here, local=local
+        )
+        return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[
+            :limit
+        ]
 
     async def ask_tables(self) -> list[Table]:
         """Return the tables from the meta group."""
-        tables: list[Table] = await self._at_replica(0, messages.TABLES, messages.Flush(""), self._tables_here)
+        tables: list[Table] = await self._at_replica(
+            0, messages.TABLES, messages.Flush(""), self._tables_here
+        )
         return tables
 
     async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
@@ -215,18 +280,24 @@ class NodeService:
 
     async def buckets(self) -> dict[str, Retention]:
         """Return the retention of each bucket from the meta group."""
-        found: dict[str, Retention] = await self._at_replica(0, messages.BUCKETS, messages.Flush(""), self._buckets_here)
+        found: dict[str, Retention] = await self._at_replica(
+            0, messages.BUCKETS, messages.Flush(""), self._buckets_here
+        )
         return found
 
     async def topics(self, *, local: bool = False) -> list[Topic]:
         """Return the Kafka topics from the meta group. `local`: of this node's replica."""
         question = messages.Attach(0, "", local)
-        found: list[Topic] = await self._at_replica(0, messages.TOPICS, question, self._topics_here, local=local)
+        found: list[Topic] = await self._at_replica(
+            0, messages.TOPICS, question, self._topics_here, local=local
+        )
         return found
 
     async def meta(self, scope: str) -> dict[str, bytes]:
         """Return the entries of the meta group under a scope (see `polynya.stream.rules.meta`)."""
-        found: dict[str, bytes] = await self._at_replica(0, messages.META, messages.Flush(scope), self._meta_here)
+        found: dict[str, bytes] = await self._at_replica(
+            0, messages.META, messages.Flush(scope), self._meta_here
+        )
         return found
 
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
@@ -235,20 +306,31 @@ class NodeService:
         def question(groups: list[int]) -> messages.LagQuery:
             return structs.replace(query, groups=groups)
 
-        parts = await self.of_groups(range(1, self.groups + 1), messages.LAG, question, self._lags_here)
+        parts = await self.of_groups(
+            range(1, self.groups + 1), messages.LAG, question, self._lags_here
+        )
         return [lag for part in parts for lag in part]
 
     async def flush(self, prefix: str) -> None:
-        """Flush all hot data under a prefix of canonical names, on every core. Return when it is published."""
+        """Flush all hot data under a prefix of canonical names, on every core. Return when it is
+        published."""
         await self.flush_here(prefix)
-        others = self.other_cores if self._forwarding is None else [*self.other_cores, *self._forwarding.places()]
+        others = (
+            self.other_cores
+            if self._forwarding is None
+            else [*self.other_cores, *self._forwarding.places()]
+        )
         for place in others:
             await self.ask_core(place, messages.FLUSH, messages.Flush(prefix))
 
     def home_of(self, group: int, *, through: bool = False) -> int:
-        """Return the core that acts for a group, numbered as in `ask_core`; the own number for this core. `through`: allow a relay. Raise
-        NotLeader while the group has no leader."""
-        return group % self._cores if self._forwarding is None else self._forwarding.home(group, through=through)
+        """Return the core that acts for a group, numbered as in `ask_core`; the own number for this
+        core. `through`: allow a relay. Raise NotLeader while the group has no leader."""
+        return (
+            group % self._cores
+            if self._forwarding is None
+            else self._forwarding.home(group, through=through)
+        )
 
     def leader_of(self, group: int) -> int:
         """Return the node that leads a group, as far as this core knows; 0: none, or no cluster."""
@@ -257,22 +339,39 @@ class NodeService:
     def leaderless(self, groups: Iterable[int]) -> list[int]:
         """Return the groups that have no known leader now; empty outside a cluster."""
         forwarding = self._forwarding
-        return [] if forwarding is None else [group for group in groups if not forwarding.leader_of(group)]
+        return (
+            []
+            if forwarding is None
+            else [group for group in groups if not forwarding.leader_of(group)]
+        )
 
     def voters_of(self, group: int) -> dict[int, bool]:
-        """Return the voters of the group, each with True if this node reaches it; empty outside a cluster."""
+        """Return the voters of the group, each with True if this node reaches it; empty outside a
+        cluster."""
         return {} if self._forwarding is None else self._forwarding.voters_of(group)
 
-    async def at_home(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]], *, changes: bool = False) -> Any:
-        """Return the response of the core that acts for a group: from `handle` if that is this core. Wait for an election. `handle` may
-        raise NotLeader only before it has done anything. `changes`: the request has an effect, so a lost response raises
-        OutcomeUnknown."""
+    async def at_home(
+        self,
+        group: int,
+        kind: int,
+        question: Any,
+        handle: Callable[[Any], Awaitable[Any]],
+        *,
+        changes: bool = False,
+    ) -> Any:
+        """Return the response of the core that acts for a group: from `handle` if that is this
+        core. Wait for an election. `handle` may raise NotLeader only before it has done anything.
+        `changes`: the request has an effect, so a lost response raises OutcomeUnknown."""
         patience = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
             place = -1
             try:
                 place = self.home_of(group, through=True)
-                return await (handle(question) if place == self._core else self._ask_at(place, kind, question, group, changes=changes))
+                return await (
+                    handle(question)
+                    if place == self._core
+                    else self._ask_at(place, kind, question, group, changes=changes)
+                )
             except NotLeader as fault:
                 if self._forwarding is not None and place >= 0:
                     self._forwarding.learn(group, place, fault.node)
@@ -295,12 +394,15 @@ class NodeService:
         return [core for core in range(self._cores) if core != self._core]
 
     async def ask_core(self, core: int, kind: int, question: Any) -> Any:
-        """Send a request to a core, also of another node (see `home_of`). The rooms define their own kinds and `serve` them on every
-        core."""
+        """Send a request to a core, also of another node (see `home_of`). The rooms define their
+        own kinds and `serve` them on every core."""
         return await self._ask_at(core, kind, question)
 
-    def serve(self, kind: int, shape: Any, answer: Any, handle: Callable[[Any], Awaitable[Any]]) -> None:
-        """Serve requests of this kind from other cores: `handle` gets a `shape` and returns an `answer`."""
+    def serve(
+        self, kind: int, shape: Any, answer: Any, handle: Callable[[Any], Awaitable[Any]]
+    ) -> None:
+        """Serve requests of this kind from other cores: `handle` gets a `shape` and returns an
+        `answer`."""
         messages.DECODERS[kind] = msgspec.msgpack.Decoder(answer)
         if self._transport is not None:
             self._on_async(self._transport, kind, shape, handle)
@@ -315,31 +417,48 @@ class NodeService:
         local: bool = False,
         missing: list[int] | None = None,
     ) -> list[Any]:
-        """Return the results of a request over many groups, in parts; each group is in one part. `handle` serves groups with a replica on
-        this core, other cores the rest. Raise Unavailable when no replica of a group responds; with `missing`, append such groups to it
-        instead."""
+        """Return the results of a request over many groups, in parts; each group is in one part.
+        `handle` serves groups with a replica on this core, other cores the rest. Raise Unavailable
+        when no replica of a group responds; with `missing`, append such groups to it instead."""
 
         def there(place: int, some: list[int]) -> Awaitable[Any]:
             return self._ask_at(place, kind, question(some))
 
-        return await self._places.ask_all(groups, lambda some: handle(question(some)), there, local=local, missing=missing)
+        return await self._places.ask_all(
+            groups, lambda some: handle(question(some)), there, local=local, missing=missing
+        )
 
-    # --- between cores ---------------------------------------------------------------------------------------------------------
+    # --- between cores ----------------------------------------------------------------------------
 
     async def _at_replica(  # noqa: PLR0913
-        self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]], *, local: bool = False
+        self,
+        group: int,
+        kind: int,
+        question: Any,
+        handle: Callable[[Any], Awaitable[Any]],
+        *,
+        local: bool = False,
     ) -> Any:
         """Return the response of a replica: from `handle` if this core hosts one."""
-        return await self._places.ask(group, lambda: handle(question), lambda place: self._ask_at(place, kind, question), local=local)
+        return await self._places.ask(
+            group,
+            lambda: handle(question),
+            lambda place: self._ask_at(place, kind, question),
+            local=local,
+        )
 
-    async def _ask_at(self, place: int, kind: int, question: Any, group: int = 0, *, changes: bool = False) -> Any:
-        """Send a request. `group`: with a relay, the group whose leader gets it. `changes`: see `at_home`."""
+    async def _ask_at(
+        self, place: int, kind: int, question: Any, group: int = 0, *, changes: bool = False
+    ) -> Any:
+        """Send a request. `group`: with a relay, the group whose leader gets it. `changes`: see
+        `at_home`."""
         assert self._transport is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answered(body: bytes | BaseException) -> None:
             if isinstance(body, OutcomeUnknown) and not changes:
-                body = Unavailable(f"{body}; retry")  # the request has no effect, so a retry is safe
+                # the request has no effect, so a retry is safe
+                body = Unavailable(f"{body}; retry")
             settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
         relay.ask(self._transport, place, group, kind, messages.encode(question), answered)
@@ -347,27 +466,43 @@ class NodeService:
 
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
-        transport.on(messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose, self.local.now_ms, self._came))
+        transport.on(
+            messages.PROPOSE_ALL,
+            handler_of(
+                self._leads, self._leader_of, self.local.propose, self.local.now_ms, self._came
+            ),
+        )
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, self._read_here)
         self._on_async(transport, messages.READ_UID, messages.ReadUid, self._read_uid_here)
-        self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here)
+        self._on_async(
+            transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here
+        )
         self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
         self._on_async(transport, messages.TOPICS, messages.Attach, self._topics_here)
         self._on_async(transport, messages.META, messages.Flush, self._meta_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
         self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
-        self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))
+        self._on_async(
+            transport,
+            messages.FLUSH,
+            messages.Flush,
+            lambda question: self.flush_here(question.prefix),
+        )
 
     async def _read_here(self, question: messages.Query) -> Page | Refusal:
         await self.local.prepare(question.group, local=question.query.local)
         return await self.local.read(question.group, question.query)
 
-    async def _read_uid_here(self, question: messages.ReadUid) -> tuple[list[Span], tuple[int, int]]:
+    async def _read_uid_here(
+        self, question: messages.ReadUid
+    ) -> tuple[list[Span], tuple[int, int]]:
         await self.local.prepare(question.uid >> 48, local=question.local)
-        return await self.local.read_uid(question.uid, question.at, question.until, question.limits, local=question.local)
+        return await self.local.read_uid(
+            question.uid, question.at, question.until, question.limits, local=question.local
+        )
 
     async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
         await self.local.linearize(question.uid >> 48)
@@ -388,7 +523,11 @@ class NodeService:
     async def _meta_here(self, question: messages.Flush) -> dict[str, bytes]:
         await self.local.linearize(0)
         scope = question.prefix
-        return {name: value for name, value in self.local.here(0).meta.items() if name == scope or name.startswith(f"{scope}/")}
+        return {
+            name: value
+            for name, value in self.local.here(0).meta.items()
+            if name == scope or name.startswith(f"{scope}/")
+        }
 
     async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
         await self.local.linearize_all(question.groups)
@@ -399,13 +538,19 @@ class NodeService:
         return self.local.facts(question.group, question.name, local=question.local)
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
-        await asyncio.gather(*(self.local.prepare(group, local=question.local) for group in question.groups))
+        await asyncio.gather(
+            *(self.local.prepare(group, local=question.local) for group in question.groups)
+        )
         for group in question.groups:
             self.local.here(group)
         groups = frozenset(question.groups)
-        return await self.local.list_streams(question.prefix, question.after, question.limit, groups)
+        return await self.local.list_streams(
+            question.prefix, question.after, question.limit, groups
+        )
 
-    def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:
+    def _on_async(
+        self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]
+    ) -> None:
         decoder = msgspec.msgpack.Decoder(shape)
         running: set[asyncio.Task[None]] = set()
 

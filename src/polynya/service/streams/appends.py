@@ -1,4 +1,5 @@
-"""Appends to the groups of one core: judged by committed state, limited by memory, then proposed."""
+"""Appends to the groups of one core: judged by committed state, limited by memory, then
+proposed."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class HotMemory:
         self.bytes = hot - self._faulted.bytes
 
     def has_room(self, group: int, size: int) -> bool:
-        """Report whether this append fits into the limits, with the bytes in flight to the journal."""
+        """Report whether this append fits into the limits, with the bytes in flight to the
+        journal."""
         inflight = self._proposer.inflight_bytes
         if self.bytes + inflight + size > self.bytes_max:
             return False
@@ -103,9 +105,9 @@ class Appends:
         self._rehydration = rehydration
 
     def propose(self, group: int, command: Append | Produce, done: Done) -> bool:
-        """Propose an append that was stamped in this pass of the loop, unless committed state allows
-        a definite refusal. Return True if the next one to its stream needs no such judgement, until
-        the epoch changes."""
+        """Propose an append that was stamped in this pass of the loop, unless committed state
+        allows a definite refusal. Return True if the next one to its stream needs no such
+        judgement, until the epoch changes."""
         machine = self._machines.get(group)
         if machine is None:  # the group left while the command waited
             done(NotLeader(0))
@@ -142,7 +144,10 @@ class Appends:
         proposer, memory, machine = self._proposer, self._memory, self._machines[group]
         more = proposer.inflight_bytes + size
         if (
-            (memory.bytes + more <= memory.bytes_max and machine.hot_bytes + more <= memory.group_bytes_max)
+            (
+                memory.bytes + more <= memory.bytes_max
+                and machine.hot_bytes + more <= memory.group_bytes_max
+            )
             or not size
             or memory.has_room(group, size)
             or adds_nothing(machine.streams.get(command.name), command)

@@ -34,7 +34,8 @@ class Agreement(Protocol):
         ...
 
     def fit(self, group: int) -> bool:
-        """Report whether a local replica follows its group; if not, another node should serve the read."""
+        """Report whether a local replica follows its group; if not, another node should serve the
+        read."""
         ...
 
 
@@ -46,7 +47,8 @@ class ColdReader(Protocol):
         ...
 
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
-        """Return the start of the slice's first batch at or after this time, or the end of the slice."""
+        """Return the start of the slice's first batch at or after this time, or the end of the
+        slice."""
         ...
 
 
@@ -62,7 +64,15 @@ class ParentReader(Protocol):
     """Reads of the part that a fork inherits, wherever its source is."""
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
+        self,
+        uid: int,
+        at: tuple[int, int],
+        until: tuple[int, int],
+        limits: tuple[int, bool],
+        *,
+        local: bool = False,
     ) -> tuple[list[Span], tuple[int, int]]: ...
 
-    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]: ...
+    async def place_of_time(
+        self, uid: int, time_ms: int, until: tuple[int, int]
+    ) -> tuple[int, int]: ...

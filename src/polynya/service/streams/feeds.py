@@ -41,8 +41,8 @@ class Feeds:
                 del self.sinks[uid]
 
     def moved(self, effects: Iterable[TailMoved], *, known: bool) -> None:
-        """Publish the effects of applied commands, before their writers get the replies. `known`: no later record is acknowledged on any
-        node."""
+        """Publish the effects of applied commands, before their writers get the replies. `known`:
+        no later record is acknowledged on any node."""
         for effect in effects:
             if effect.gone:
                 self.end(effect.uid, effect.record, effect.byte)

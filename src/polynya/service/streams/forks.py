@@ -1,7 +1,8 @@
 """Create a fork: pin the source, create the target, confirm the pin.
 
-Each step is one idempotent command with an attempt id. The source may be in another group and on another core. After a crash between two
-steps, `polynya.service.streams.outbox_sender` completes or cancels the fork.
+Each step is one idempotent command with an attempt id. The source may be in another group and on
+another core. After a crash between two steps, `polynya.service.streams.outbox_sender` completes or
+cancels the fork.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.service.api import Page, Position, ReadQuery, Refusal
-from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
+from polynya.stream.commands import (
+    Batch,
+    Command,
+    ConfirmPin,
+    Create,
+    Encoding,
+    Fork,
+    PinSource,
+    Unpin,
+)
 from polynya.stream.replies import Code, Reply
 
 _ENCODING, _PREFIX = 3, 7  # indexes into the detail of a `PinSource` reply
@@ -33,23 +43,40 @@ class ForkService(Protocol):
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
 
-async def create_fork(service: ForkService, create: Create, source: str, point: tuple[int, int, int]) -> Reply:
-    """Create a fork at `point`: (record, byte, sub-offset); record -1 is the source's tail. An empty `create.content_type` inherits the
-    source's. Raises Unavailable, OutcomeUnknown."""
+async def create_fork(
+    service: ForkService, create: Create, source: str, point: tuple[int, int, int]
+) -> Reply:
+    """Create a fork at `point`: (record, byte, sub-offset); record -1 is the source's tail. An
+    empty `create.content_type` inherits the source's. Raises Unavailable, OutcomeUnknown."""
     record, byte, sub_offset = point
     attempt = secrets.token_hex(16)
     source_group = service.group_of(source)
-    pin = PinSource(source, attempt, create.name, service.now_ms(), record, byte, create.content_type, sub_offset)
+    pin = PinSource(
+        source,
+        attempt,
+        create.name,
+        service.now_ms(),
+        record,
+        byte,
+        create.content_type,
+        sub_offset,
+    )
     pinned = await service.call(source_group, pin)
     prefix = 0
-    if pinned.code == Code.NOT_YET:  # the record boundary is in the object tier, or in the source's own source
+    if (
+        pinned.code == Code.NOT_YET
+    ):  # the record boundary is in the object tier, or in the source's own source
         found = await _locate(service, source, point)
         if isinstance(found, Refusal):
             return Reply(found.code, pinned.uid, found.record, found.byte)
         at_record, at_byte, prefix = found
-        pin = msgspec.structs.replace(pin, record=at_record, byte=at_byte, sub_offset=0, resolved=True)
+        pin = msgspec.structs.replace(
+            pin, record=at_record, byte=at_byte, sub_offset=0, resolved=True
+        )
         looked_at, pinned = pinned.uid, await service.call(source_group, pin)
-        if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:  # a recreated source has other record positions
+        if (
+            pinned.code < Code.NOT_FOUND and pinned.uid != looked_at
+        ):  # a recreated source has other record positions
             await _unpin(service, source_group, pinned.uid, attempt)
             raise Unavailable("the source of the fork was deleted and recreated meanwhile; retry")
     if pinned.code >= Code.NOT_FOUND:
@@ -58,15 +85,24 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
         create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]
     ):  # it was parsed for the source's earlier content type
         await _unpin(service, source_group, pinned.uid, attempt)
-        raise Unavailable("the source of the fork was deleted and recreated with another content type meanwhile; retry")
+        raise Unavailable(
+            "the source of the fork was deleted and recreated with another content type "
+            "meanwhile; retry"
+        )
     if prefix:
         pinned.detail[_PREFIX] = prefix
     cut = pinned.detail[_PREFIX]
     if cut and create.batch is not None and cut + len(create.batch.payload) > APPEND_BYTES_MAX:
-        await _unpin(service, source_group, pinned.uid, attempt)  # both travel in one log entry, which must fit into a message
+        # both travel in one log entry, which must fit into a message
+        await _unpin(service, source_group, pinned.uid, attempt)
         return Reply(Code.TOO_LARGE)
     try:
-        command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
+        command = await _resolve(
+            service,
+            create,
+            pinned,
+            Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset),
+        )
         reply = await service.call(service.group_of(create.name), command)
     except Unavailable:  # certainly not created
         await _unpin(service, source_group, pinned.uid, attempt)
@@ -78,7 +114,8 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
         await service.call(source_group, ConfirmPin(pinned.uid, attempt))
     except Unavailable as fault:
         raise OutcomeUnknown(
-            f"the fork was created, but its source has not confirmed it ({fault}); repeating the request is safe"
+            f"the fork was created, but its source has not confirmed it ({fault}); repeating the "
+            "request is safe"
         ) from None
     return reply
 
@@ -89,8 +126,11 @@ async def _unpin(service: ForkService, group: int, uid: int, attempt: str) -> No
         await service.call(group, Unpin(uid, attempt, service.now_ms()))
 
 
-async def _locate(service: ForkService, source: str, point: tuple[int, int, int]) -> tuple[int, int, int] | Refusal:
-    """Return (record, its byte, bytes into it) of the fork point by reading the stream; the machine lacks that data."""
+async def _locate(
+    service: ForkService, source: str, point: tuple[int, int, int]
+) -> tuple[int, int, int] | Refusal:
+    """Return (record, its byte, bytes into it) of the fork point by reading the stream; the machine
+    lacks that data."""
     record, byte, sub_offset = point
     anchor = await service.read(ReadQuery(source, record, byte, bytes_max=1, touch=False))
     if isinstance(anchor, Refusal):
@@ -98,18 +138,29 @@ async def _locate(service: ForkService, source: str, point: tuple[int, int, int]
     if anchor.facts.encoding != Encoding.BYTES:
         if not sub_offset:
             return anchor.begin_record, anchor.begin_byte, 0
-        page = await service.read(ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False))
-        return _beyond(page) if isinstance(page, Refusal) else (page.begin_record, page.begin_byte, 0)
+        page = await service.read(
+            ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False)
+        )
+        return (
+            _beyond(page) if isinstance(page, Refusal) else (page.begin_record, page.begin_byte, 0)
+        )
     position = anchor.begin_byte + sub_offset
-    page = await service.read(ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True))
+    page = await service.read(
+        ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True)
+    )
     if isinstance(page, Refusal):
         return _beyond(page)
     return page.begin_record, page.begin_byte, position - page.begin_byte
 
 
 def _beyond(refused: Refusal) -> Refusal:
-    """Report a sub-offset beyond the tail as such. The source may also have been trimmed or deleted after the first read."""
-    return Refusal(Code.SUB_OFFSET, refused.record, refused.byte) if refused.code == Code.OFFSET_BEYOND_TAIL else refused
+    """Report a sub-offset beyond the tail as such. The source may also have been trimmed or deleted
+    after the first read."""
+    return (
+        Refusal(Code.SUB_OFFSET, refused.record, refused.byte)
+        if refused.code == Code.OFFSET_BEYOND_TAIL
+        else refused
+    )
 
 
 def _spell(record: int, byte: int) -> str:
@@ -117,11 +168,25 @@ def _spell(record: int, byte: int) -> str:
 
 
 async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fork) -> Create:
-    """Return the target's command with the inherited settings and the prefix of a record that the sub-offset cuts."""
-    record, byte, content_type, encoding, ttl_seconds, expires_at_ms, depth, prefix, first_record, first_byte = pinned.detail
+    """Return the target's command with the inherited settings and the prefix of a record that the
+    sub-offset cuts."""
+    (
+        record,
+        byte,
+        content_type,
+        encoding,
+        ttl_seconds,
+        expires_at_ms,
+        depth,
+        prefix,
+        first_record,
+        first_byte,
+    ) = pinned.detail
     batch = create.batch
     if prefix:
-        batch = _with_prefix(await _read_prefix(service, fork.source_name, (record, byte), prefix), batch)
+        batch = _with_prefix(
+            await _read_prefix(service, fork.source_name, (record, byte), prefix), batch
+        )
     if create.ttl_seconds is not None or create.expires_at_ms is not None:
         ttl_seconds, expires_at_ms = create.ttl_seconds, create.expires_at_ms
     fork = msgspec.structs.replace(
@@ -138,7 +203,9 @@ async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fo
     )
 
 
-async def _read_prefix(service: ForkService, source: str, at: tuple[int, int], length: int) -> bytes:
+async def _read_prefix(
+    service: ForkService, source: str, at: tuple[int, int], length: int
+) -> bytes:
     record, byte = at
     parts: list[bytes] = []
     left = length
@@ -154,8 +221,15 @@ async def _read_prefix(service: ForkService, source: str, at: tuple[int, int], l
 
 
 def _with_prefix(prefix: bytes, batch: Batch | None) -> Batch:
-    """Return a batch with the prefix as the fork's first record, followed by the request's own body."""
+    """Return a batch with the prefix as the fork's first record, followed by the request's own
+    body."""
     if batch is None:
         return Batch(0, 1, prefix, crc32c(prefix))
     payload = prefix + batch.payload
-    return Batch(batch.encoding, 2, payload, crc32c(payload), array("I", (len(prefix), len(batch.payload))).tobytes())
+    return Batch(
+        batch.encoding,
+        2,
+        payload,
+        crc32c(payload),
+        array("I", (len(prefix), len(batch.payload))).tobytes(),
+    )

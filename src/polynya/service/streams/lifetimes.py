@@ -21,11 +21,16 @@ NEVER_MS = 2**62  # the restart grace period never ends
 
 
 class Lifetimes:
-    """The TTL tracker of one core. A read counts at once, in memory. A restart loses less of it than the grace period that it grants. In
-    a cluster, reads on other nodes arrive equally late, so the grace period always applies."""
+    """The TTL tracker of one core. A read counts at once, in memory. A restart loses less of it
+    than the grace period that it grants. In a cluster, reads on other nodes arrive equally late, so
+    the grace period always applies."""
 
     def __init__(
-        self, machines: dict[int, Machine], feeds: Feeds, propose: Callable[[int, Command, Done], None], now_ms: Callable[[], int]
+        self,
+        machines: dict[int, Machine],
+        feeds: Feeds,
+        propose: Callable[[int, Command, Done], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self._machines = machines
         self._feeds = feeds
@@ -45,20 +50,26 @@ class Lifetimes:
         self._began_ms = NEVER_MS
 
     def is_over(self, machine: Machine, stream: Stream) -> bool:
-        """Report whether the stream has expired, including reads that only this process has seen."""
+        """Report whether the stream has expired, including reads that only this process has
+        seen."""
         now = self._now_ms()
         if stream.expires_at_ms is not None or stream.ttl_seconds is None:
             return machine.expired(stream, now)
         if self._feeds.watched(stream.uid):
             return False  # live readers keep the stream
         touched = self._touched.get(stream.uid, 0)
-        if stream.activity_ms < self._began_ms:  # the previous process may have seen a read as late as this
+        if (
+            stream.activity_ms < self._began_ms
+        ):  # the previous process may have seen a read as late as this
             touched = max(touched, stream.activity_ms + _patience_ms(stream.ttl_seconds))
         return machine.expired(stream, now, touched)
 
     def is_in_grace(self, machine: Machine, stream: Stream) -> bool:
-        """Report whether the log says that the stream has expired, or is about to, but an unlogged read may have kept it."""
-        if stream.ttl_seconds is None or not machine.expired(stream, self._now_ms() + END_IS_NEAR_MS):
+        """Report whether the log says that the stream has expired, or is about to, but an unlogged
+        read may have kept it."""
+        if stream.ttl_seconds is None or not machine.expired(
+            stream, self._now_ms() + END_IS_NEAR_MS
+        ):
             return False
         return not self.is_over(machine, stream)
 
@@ -68,12 +79,17 @@ class Lifetimes:
             return
         now = self._now_ms()
         self._touched[stream.uid] = now
-        if now - stream.activity_ms >= _patience_ms(stream.ttl_seconds) and stream.uid not in self._logging:
+        if (
+            now - stream.activity_ms >= _patience_ms(stream.ttl_seconds)
+            and stream.uid not in self._logging
+        ):
             self._log(group, stream)
 
     def log_before_end(self, group: int, stream: Stream) -> None:
         """Log a local read before a command that might otherwise find the stream expired."""
-        if stream.ttl_seconds is not None and self._machines[group].expired(stream, self._now_ms() + END_IS_NEAR_MS):
+        if stream.ttl_seconds is not None and self._machines[group].expired(
+            stream, self._now_ms() + END_IS_NEAR_MS
+        ):
             self._log(group, stream)
 
     def _log(self, group: int, stream: Stream) -> None:
@@ -86,7 +102,11 @@ class Lifetimes:
 
         def logged(reply: Reply | BaseException) -> None:
             self._logging.discard(uid)
-            if isinstance(reply, Reply) and reply.code == Code.OK and self._touched.get(uid, 0) <= touched:
+            if (
+                isinstance(reply, Reply)
+                and reply.code == Code.OK
+                and self._touched.get(uid, 0) <= touched
+            ):
                 self._touched.pop(uid, None)
 
         self.propose(group, Touch([(uid, touched)], now), logged)
@@ -96,21 +116,32 @@ class Lifetimes:
         self._touched.pop(uid, None)
 
     def sweep(self) -> list[tuple[int, Stream]]:
-        """Log the touches that are due, and return expired streams that no request has found. Each call checks the next group. Call this
-        about once a second."""
+        """Log the touches that are due, and return expired streams that no request has found. Each
+        call checks the next group. Call this about once a second."""
         for uid in (*self._touched, *self._feeds.uids()):
             machine = self._machines.get(uid >> 48)
             stream = None if machine is None else machine.by_uid.get(uid)
             if stream is None or stream.ttl_seconds is None:
                 self.forget(uid)
-            elif self._now_ms() - stream.activity_ms >= _patience_ms(stream.ttl_seconds) and uid not in self._logging:
+            elif (
+                self._now_ms() - stream.activity_ms >= _patience_ms(stream.ttl_seconds)
+                and uid not in self._logging
+            ):
                 self._log(uid >> 48, stream)
         group = next(self._rounds)
         machine = self._machines.get(group)
         if machine is None:  # it has just left
             return []
-        timed = (stream for stream in machine.streams.values() if stream.ttl_seconds is not None or stream.expires_at_ms is not None)
-        over = (each for each in timed if not each.deleted and self.is_over(machine, each) and held_from(machine, each) is None)
+        timed = (
+            stream
+            for stream in machine.streams.values()
+            if stream.ttl_seconds is not None or stream.expires_at_ms is not None
+        )
+        over = (
+            each
+            for each in timed
+            if not each.deleted and self.is_over(machine, each) and held_from(machine, each) is None
+        )
         return [(group, stream) for stream in islice(over, EXPIRIES_MAX)]
 
     def _groups(self) -> Iterator[int]:
@@ -118,13 +149,23 @@ class Lifetimes:
             yield from tuple(self._machines) or (0,)
 
 
-def found_in_grace(machine: Machine | None, uid: int, command: Create, reply: Reply | BaseException) -> Reply | BaseException | None:
-    """Return the reply to a create of a stream in its grace period, after a no-op got `reply` from the log. None: the stream has changed,
-    so the log must decide."""
+def found_in_grace(
+    machine: Machine | None, uid: int, command: Create, reply: Reply | BaseException
+) -> Reply | BaseException | None:
+    """Return the reply to a create of a stream in its grace period, after a no-op got `reply` from
+    the log. None: the stream has changed, so the log must decide."""
     if not isinstance(reply, Reply):
-        return Unavailable("this node may have lost the leadership of the group; retry") if isinstance(reply, OutcomeUnknown) else reply
+        return (
+            Unavailable("this node may have lost the leadership of the group; retry")
+            if isinstance(reply, OutcomeUnknown)
+            else reply
+        )
     known = None if machine is None else machine.lookup(command.name)
-    return None if known is None or known.uid != uid or known.deleted else judge_known(known, command, over=False)
+    return (
+        None
+        if known is None or known.uid != uid or known.deleted
+        else judge_known(known, command, over=False)
+    )
 
 
 def _patience_ms(ttl_seconds: int) -> int:

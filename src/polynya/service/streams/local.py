@@ -46,17 +46,27 @@ from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
 
 LIST_STEP = 256  # names per loop pass
-COPIES_MAX = 3  # attempts of a read to copy an evicted stream that is evicted or rehydrated meanwhile
-WAITING_CREATES_MAX = 1024  # creates that wait for a fork attempt on the deleted stream of that name
+# attempts of a read to copy an evicted stream that is evicted or rehydrated meanwhile
+COPIES_MAX = 3
+# creates that wait for a fork attempt on the deleted stream of that name
+WAITING_CREATES_MAX = 1024
 
 
 class LocalGroups:
-    """The streams of one core. `machines` maps the number of each local group to its machine. `led` holds the groups that this core may
-    propose for: all, or in a cluster (with an `agreement`) those it leads. Work that must happen once per cluster uses `led`.
+    """The streams of one core. `machines` maps the number of each local group to its machine. `led`
+    holds the groups that this core may propose for: all, or in a cluster (with an `agreement`)
+    those it leads. Work that must happen once per cluster uses `led`.
     """
 
     def __init__(
-        self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, groups: int, hot_bytes_max: int, history: int
+        self,
+        machines: dict[int, Machine],
+        proposer: Proposer,
+        now_ms: Callable[[], int],
+        *,
+        groups: int,
+        hot_bytes_max: int,
+        history: int,
     ) -> None:
         self.machines = self.led = machines
         self.agreement: Agreement | None = None
@@ -73,14 +83,18 @@ class LocalGroups:
         self.faulted = FaultedStreams(machines)
         self.faulted.changed = self._changed
         self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
-        self.appends = Appends(machines, proposer, self, self.memory, self.faulted, self.rehydration)
-        self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
+        self.appends = Appends(
+            machines, proposer, self, self.memory, self.faulted, self.rehydration
+        )
+        self._names = SortedNames(
+            name for machine in machines.values() for name in _live_names(machine)
+        )
         for machine in machines.values():
             machine.watched = self.feeds.sinks
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
 
-    # --- agreement -------------------------------------------------------------------------------------------------------------
+    # --- agreement --------------------------------------------------------------------------------
 
     def join(self, agreement: Agreement, led: dict[int, Machine]) -> None:
         """Join a cluster, in which the groups are replicated."""
@@ -101,11 +115,14 @@ class LocalGroups:
             await self.agreement.linearize(group)
 
     async def prepare(self, group: int, *, local: bool) -> None:
-        """Wait until this core may serve a read. `local`: any replica that has received its initial copy will do. Raises Unavailable."""
+        """Wait until this core may serve a read. `local`: any replica that has received its initial
+        copy will do. Raises Unavailable."""
         if not local:
             await self.linearize(group)
         elif not self.fit(group):
-            raise Unavailable("this node has no readable replica of the group; retry, or use another node")
+            raise Unavailable(
+                "this node has no readable replica of the group; retry, or use another node"
+            )
 
     async def linearize_all(self, groups: Iterable[int]) -> None:
         """Wait until all of the groups are `readable`."""
@@ -113,7 +130,8 @@ class LocalGroups:
             await asyncio.gather(*map(self.agreement.linearize, groups))
 
     def put(self, group: int, machine: Machine) -> None:
-        """Add a group, or replace its state with that from another node. Live readers resume on the new state."""
+        """Add a group, or replace its state with that from another node. Live readers resume on the
+        new state."""
         self.remove(group)
         self.machines[group] = machine
         machine.watched = self.feeds.sinks
@@ -130,7 +148,9 @@ class LocalGroups:
         for name in _live_names(old):
             self._names.discard(name)
         self.cut_readers(group)
-        for each in [each for each in self._waiting_creates if each[0] == group]:  # this core may never see the decision
+        for each in [
+            each for each in self._waiting_creates if each[0] == group
+        ]:  # this core may never see the decision
             self._waiting_creates.remove(each)
             each[2](NotLeader(0))
         self._changed()
@@ -141,10 +161,11 @@ class LocalGroups:
             if uid >> 48 == group:
                 self.feeds.cut(uid)
 
-    # --- lookups ---------------------------------------------------------------------------------------------------------------
+    # --- lookups ----------------------------------------------------------------------------------
 
     def settled(self, name: str) -> bool:
-        """Report whether committed state may refuse at once: no create or delete of `name` is in flight."""
+        """Report whether committed state may refuse at once: no create or delete of `name` is in
+        flight."""
         return name not in self._unsettled
 
     def here(self, group: int) -> Machine:
@@ -155,26 +176,35 @@ class LocalGroups:
         return machine
 
     def find(self, group: int, name: str) -> Stream | Refusal:
-        """Return the live stream, or why it cannot be found; for an evicted one its `eviction.evicted_view`. Raises Unavailable when the
-        group has left."""
+        """Return the live stream, or why it cannot be found; for an evicted one its
+        `eviction.evicted_view`. Raises Unavailable when the group has left."""
         machine = self.machines.get(group) or self.here(group)
         stream = machine.streams.get(name)
         if stream is None:
             return evicted_view(machine, name) or _NOT_FOUND
         if stream.deleted:
             return _GONE
-        if (stream.ttl_seconds is not None or stream.expires_at_ms is not None) and self._expired(machine, group, stream):
+        if (stream.ttl_seconds is not None or stream.expires_at_ms is not None) and self._expired(
+            machine, group, stream
+        ):
             return _NOT_FOUND
         return stream
 
     def facts(self, group: int, name: str, *, local: bool = False) -> Facts | Refusal:
         """Return the facts of a stream. `local`: the state may lack acknowledged records."""
         stream = self.find(group, name)
-        return facts_of(stream, self._history, known=not local or self.readable(group)) if isinstance(stream, Stream) else stream
+        return (
+            facts_of(stream, self._history, known=not local or self.readable(group))
+            if isinstance(stream, Stream)
+            else stream
+        )
 
-    async def list_streams(self, prefix: str, after: str, limit: int, groups: Container[int]) -> list[Facts]:
-        """Return up to `limit` live streams of these groups by name, after `after`, under `prefix`. A stream that lives throughout is
-        always included. Raises Unavailable when one of the groups has left."""
+    async def list_streams(
+        self, prefix: str, after: str, limit: int, groups: Container[int]
+    ) -> list[Facts]:
+        """Return up to `limit` live streams of these groups by name, after `after`, under `prefix`.
+        A stream that lives throughout is always included. Raises Unavailable when one of the groups
+        has left."""
         facts: list[Facts] = []
         while len(facts) < limit:
             wanted = min(limit - len(facts), LIST_STEP)
@@ -213,9 +243,11 @@ class LocalGroups:
 
     def _expire(self, group: int, stream: Stream) -> None:
         if held_from(self.machines[group], stream) is None:
-            self._propose_settling(group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore)
+            self._propose_settling(
+                group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore
+            )
 
-    # --- proposals -------------------------------------------------------------------------------------------------------------
+    # --- proposals --------------------------------------------------------------------------------
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose to the log, unless committed state allows a definite refusal."""
@@ -246,15 +278,21 @@ class LocalGroups:
             self._proposer.propose(group, command, done)
 
     def _propose_again(self, group: int, command: Command, done: Done) -> None:
-        """Propose a command that has waited: stamp it again, and check that the group is still local."""
+        """Propose a command that has waited: stamp it again, and check that the group is still
+        local."""
         if group in self.machines:
             self.propose(group, self.stamped(command), done)
         else:
             done(NotLeader(0))
 
     def stamped(self, command: Command) -> Command:
-        """Stamp the command with this core's log time, which never goes back. It may come from another core or have waited."""
-        return structs.replace(command, now_ms=self.now_ms()) if "now_ms" in command.__struct_fields__ else command
+        """Stamp the command with this core's log time, which never goes back. It may come from
+        another core or have waited."""
+        return (
+            structs.replace(command, now_ms=self.now_ms())
+            if "now_ms" in command.__struct_fields__
+            else command
+        )
 
     def _propose_create(self, group: int, command: Create, done: Done) -> None:
         machine = self.machines[group]
@@ -264,21 +302,27 @@ class LocalGroups:
             return
         stream = machine.lookup(command.name)
         self.judge_time(group, stream)
-        if stream is not None and not stream.deleted and self.lifetimes.is_in_grace(machine, stream):
+        if (
+            stream is not None
+            and not stream.deleted
+            and self.lifetimes.is_in_grace(machine, stream)
+        ):
             self._find_in_grace(group, stream, command, done)
             return
 
         def created(reply: Reply | BaseException) -> None:
             pending = isinstance(reply, Reply) and reply.code == Code.ATTEMPT_PENDING
             if pending and len(self._waiting_creates) < WAITING_CREATES_MAX:
-                self._waiting_creates.append((group, command, done))  # retried once the pending fork of the deleted stream is decided
+                # retried once the pending fork of the deleted stream is decided
+                self._waiting_creates.append((group, command, done))
             else:
                 done(reply)
 
         self._propose_settling(group, command, created)
 
     def _find_in_grace(self, group: int, stream: Stream, command: Create, done: Done) -> None:
-        """Answer a create in the grace period: the log alone would recreate the stream. The reply to a no-op linearizes the lookup."""
+        """Answer a create in the grace period: the log alone would recreate the stream. The reply
+        to a no-op linearizes the lookup."""
 
         def reached(reply: Reply | BaseException) -> None:
             found = found_in_grace(self.machines.get(group), stream.uid, command, reply)
@@ -287,7 +331,9 @@ class LocalGroups:
             else:
                 done(found)
 
-        self._proposer.propose(group, Touch([(stream.uid, stream.activity_ms)], self.now_ms()), reached)
+        self._proposer.propose(
+            group, Touch([(stream.uid, stream.activity_ms)], self.now_ms()), reached
+        )
 
     def _propose_delete(self, group: int, command: Delete, done: Done) -> None:
         stream = self.machines[group].lookup(command.name)
@@ -298,8 +344,13 @@ class LocalGroups:
         self._propose_settling(group, command, done)
 
     def judge_time(self, group: int, stream: Stream | None) -> None:
-        """Log unlogged reads and the expiry of the stream before the command that depends on them."""
-        if stream is not None and not stream.deleted and (stream.ttl_seconds is not None or stream.expires_at_ms is not None):
+        """Log unlogged reads and the expiry of the stream before the command that depends on
+        them."""
+        if (
+            stream is not None
+            and not stream.deleted
+            and (stream.ttl_seconds is not None or stream.expires_at_ms is not None)
+        ):
             self.lifetimes.log_before_end(group, stream)
             if self.lifetimes.is_over(self.machines[group], stream):
                 self._expire(group, stream)
@@ -326,7 +377,8 @@ class LocalGroups:
             del self._unsettled[name]
 
     def applied(self, group: int, command: Command, reply: Reply) -> None:
-        """Handle an applied command before its writer gets the reply. An append matters only where its stream has live readers."""
+        """Handle an applied command before its writer gets the reply. An append matters only where
+        its stream has live readers."""
         kind = type(command)
         machine = self.machines.get(group)
         if machine is not None and machine.effects:
@@ -352,7 +404,8 @@ class LocalGroups:
 
     @property
     def turns(self) -> int:
-        """A number that grows with each turn that applied a command; unchanged means nothing to scan."""
+        """A number that grows with each turn that applied a command; unchanged means nothing to
+        scan."""
         return self.memory.turns
 
     def _changed(self) -> None:
@@ -366,13 +419,16 @@ class LocalGroups:
             if group in self.led and self.settled(stream.name):
                 self._expire(group, stream)
 
-    # --- reads -----------------------------------------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
-        """Return None when the group's local state may not serve it, or a part of the page is not in local memory."""
+        """Return None when the group's local state may not serve it, or a part of the page is not
+        in local memory."""
         if query.record == Position.AT_TIME or group not in self.machines:
             return None
-        if self.agreement is not None and not (self.fit(group) if query.local else self.readable(group)):
+        if self.agreement is not None and not (
+            self.fit(group) if query.local else self.readable(group)
+        ):
             return None
         planned = self._plan(group, query)
         if planned is None or isinstance(planned, Refusal):
@@ -406,10 +462,11 @@ class LocalGroups:
         if isinstance(planned, Refusal):
             return planned
         stream, plan = planned
-        page = self._page(
-            stream, plan, [], known=not query.local or self.readable(group)
-        )  # facts as of the plan: later appends belong to the next page
-        spans, end = await self._materialise(plan, (min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records), local=query.local)
+        # facts as of the plan: later appends belong to the next page
+        page = self._page(stream, plan, [], known=not query.local or self.readable(group))
+        spans, end = await self._materialise(
+            plan, (min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records), local=query.local
+        )
         page.spans = spans
         if spans:
             page.begin_record, page.begin_byte = spans[0].record, spans[0].byte
@@ -418,62 +475,98 @@ class LocalGroups:
         return page
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
+        self,
+        uid: int,
+        at: tuple[int, int],
+        until: tuple[int, int],
+        limits: tuple[int, bool],
+        *,
+        local: bool = False,
     ) -> tuple[list[Span], tuple[int, int]]:
-        """Return a fork source's spans from `at` up to `until` (the fork point), and their end. Soft-deleted sources are included."""
+        """Return a fork source's spans from `at` up to `until` (the fork point), and their end.
+        Soft-deleted sources are included."""
         try:
             return await self._read_uid(uid, at, until, limits, local=local)
         except PackGone:
             return await self._read_uid(uid, at, until, limits, local=local)
 
     async def _read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool
+        self,
+        uid: int,
+        at: tuple[int, int],
+        until: tuple[int, int],
+        limits: tuple[int, bool],
+        *,
+        local: bool,
     ) -> tuple[list[Span], tuple[int, int]]:
         bytes_max, whole = limits
         machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
-            raise Unavailable(f"this node no longer has the source of this fork (incarnation {uid})")
+            raise Unavailable(
+                f"this node no longer has the source of this fork (incarnation {uid})"
+            )
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
-        if isinstance(plan, ReadRefused):  # the fork has been trimmed or deleted since its page was planned
+        if isinstance(
+            plan, ReadRefused
+        ):  # the fork has been trimmed or deleted since its page was planned
             raise PackGone(f"the source of this fork no longer has record {at[0]}; retry")
         return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
 
     async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
-        """Return the first retained boundary after which every record was appended at `time_ms` or later; the tail if none was."""
+        """Return the first retained boundary after which every record was appended at `time_ms` or
+        later; the tail if none was."""
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
-        whole = stream if where_of(stream) is None else await self.rehydration.copy(group, name) or self.here(group).lookup(name)
+        whole = (
+            stream
+            if where_of(stream) is None
+            else await self.rehydration.copy(group, name) or self.here(group).lookup(name)
+        )
         if whole is None:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
         found = await self._place_of_time(self.here(group), whole, time_ms, None)
         return max(found, (stream.first_record, stream.first_byte))
 
-    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the position of a time by uid, including trimmed records. `until`: the fork point, as in `read_uid`."""
+    async def place_of_time(
+        self, uid: int, time_ms: int, until: tuple[int, int] | None
+    ) -> tuple[int, int]:
+        """Return the position of a time by uid, including trimmed records. `until`: the fork point,
+        as in `read_uid`."""
         machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
-            raise Unavailable(f"this node no longer has the source of this fork (incarnation {uid})")
+            raise Unavailable(
+                f"this node no longer has the source of this fork (incarnation {uid})"
+            )
         return await self._place_of_time(machine, stream, time_ms, until)
 
-    async def _place_of_time(self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
+    async def _place_of_time(
+        self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None
+    ) -> tuple[int, int]:
         place = time_index.place_of(machine, stream, time_ms, past=until is not None)
         fork = stream.fork
         if isinstance(place, time_index.InSource):
             assert self.parents is not None and fork is not None
             to = (fork.record, fork.byte)
             found = await self.parents.place_of_time(fork.source_uid, time_ms, min(to, until or to))
-            place = found if found < to else time_index.place_of(machine, stream, time_ms, past=until is not None, own=True)
+            place = (
+                found
+                if found < to
+                else time_index.place_of(machine, stream, time_ms, past=until is not None, own=True)
+            )
         if isinstance(place, ColdSlice):
             assert self.cold is not None, "a cold slice without an object store"
             place = await self.cold.place_at(place, time_ms)
         assert isinstance(place, tuple)
         return place if until is None else min(place, until)
 
-    def _plan(self, group: int, query: ReadQuery, copy: Stream | None = None) -> tuple[Stream, ReadPlan] | Refusal | None:
-        """Plan a read. None: the stream is evicted and the read needs more than its tail; call again with a fresh `copy`."""
+    def _plan(
+        self, group: int, query: ReadQuery, copy: Stream | None = None
+    ) -> tuple[Stream, ReadPlan] | Refusal | None:
+        """Plan a read. None: the stream is evicted and the read needs more than its tail; call
+        again with a fresh `copy`."""
         stream = self.find(group, query.name)
         if not isinstance(stream, Stream):
             return stream
@@ -488,7 +581,11 @@ class LocalGroups:
         if query.touch and stream.ttl_seconds is not None:
             self.lifetimes.touch(group, stream)
         plan = self.machines[group].plan_read(
-            stream, query.record, query.byte, bytes_max=min(query.bytes_max, PAGE_BYTES_MAX), whole_records=query.whole_records
+            stream,
+            query.record,
+            query.byte,
+            bytes_max=min(query.bytes_max, PAGE_BYTES_MAX),
+            whole_records=query.whole_records,
         )
         if isinstance(plan, ReadRefused):
             if plan.code == Code.OFFSET_BEYOND_TAIL and query.beyond_tail_waits:
@@ -499,10 +596,18 @@ class LocalGroups:
 
     def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
         return Page(
-            facts_of(stream, self._history, known=known), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date
+            facts_of(stream, self._history, known=known),
+            spans,
+            plan.begin_record,
+            plan.begin_byte,
+            plan.record,
+            plan.byte,
+            plan.up_to_date,
         )
 
-    async def _materialise(self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool) -> tuple[list[Span], tuple[int, int]]:
+    async def _materialise(
+        self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool
+    ) -> tuple[list[Span], tuple[int, int]]:
         """Return the plan's spans and their end. A piece that comes back short ends the page."""
         bytes_max, whole = limits
         spans: list[Span] = []
@@ -514,21 +619,29 @@ class LocalGroups:
                 continue
             if type(piece) is ColdPiece:
                 goal = piece.want.until
-                assert self.cold is not None and goal is not None, "a cold slice without an object store"
+                assert self.cold is not None and goal is not None, (
+                    "a cold slice without an object store"
+                )
                 part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
-                found = [Span(hot.record, hot.byte, cast("bytes", hot.payload)) for hot in part.pieces if type(hot) is HotPiece]
+                found = [
+                    Span(hot.record, hot.byte, cast("bytes", hot.payload))
+                    for hot in part.pieces
+                    if type(hot) is HotPiece
+                ]
                 end = (part.record, part.byte)
             else:
                 assert type(piece) is Inherited and self.parents is not None
                 goal = (piece.to_record, piece.to_byte)
                 left = bytes_max - sum(len(span.payload) for span in spans)
-                found, end = await self.parents.read_uid(piece.source_uid, (piece.record, piece.byte), goal, (left, whole), local=local)
+                found, end = await self.parents.read_uid(
+                    piece.source_uid, (piece.record, piece.byte), goal, (left, whole), local=local
+                )
             spans += found
             if end != goal:
                 break
         return spans, end
 
-    # --- live ------------------------------------------------------------------------------------------------------------------
+    # --- live -------------------------------------------------------------------------------------
 
     def attach(self, group: int, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
         stream = self.find(group, name)

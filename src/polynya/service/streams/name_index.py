@@ -1,16 +1,18 @@
-"""A sorted index of a core's live stream names: the cost of a page is independent of their number."""
+"""A sorted index of a core's live stream names: the cost of a page is independent of their
+number."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-BLOCK = 512  # initial names per block; a block splits at twice that, so an insert moves a few kilobytes
+# initial names per block; a block splits at twice that, so an insert moves a few kilobytes
+BLOCK = 512
 
 
 class SortedNames:
-    """A set of names in code point order, as a list of non-empty sorted blocks. A name costs 8 to 16 bytes, because the machines own the
-    strings."""
+    """A set of names in code point order, as a list of non-empty sorted blocks. A name costs 8 to
+    16 bytes, because the machines own the strings."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         ordered = sorted(names)
@@ -56,7 +58,8 @@ class SortedNames:
             if not found[-1].startswith(prefix):
                 break
             number, at = number + 1, 0
-        end = bisect_left(found, True, key=lambda name: not name.startswith(prefix))  # names with the same prefix are adjacent
+        # names with the same prefix are adjacent
+        end = bisect_left(found, True, key=lambda name: not name.startswith(prefix))
         return found[:end]
 
     def _first_of(self, prefix: str, after: str) -> tuple[int, int]:

@@ -1,5 +1,5 @@
-"""Complete operations across groups: send outbox messages until they are acknowledged, and decide fork attempts that a crash
-interrupted."""
+"""Complete operations across groups: send outbox messages until they are acknowledged, and decide
+fork attempts that a crash interrupted."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ from itertools import takewhile
 
 from polynya.base.errors import PolynyaError
 from polynya.service.routing.service import NodeService
-from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAttempt, ReleasePack, Unpin
+from polynya.stream.commands import (
+    Acknowledge,
+    Command,
+    ConfirmPin,
+    RefuseAttempt,
+    ReleasePack,
+    Unpin,
+)
 from polynya.stream.replies import Code, Reply
 
-PIN_PATIENCE_MS = 60_000  # an older unconfirmed pin has lost its coordinator, which may need long reads from the object store …
-PIN_PATIENCE_AFTER_START_MS = 10_000  # … a pin from before a restart of this process most likely lost it then
+# an older unconfirmed pin has lost its coordinator, which may need long reads from the object store
+# …
+PIN_PATIENCE_MS = 60_000
+# … a pin from before a restart of this process most likely lost it then
+PIN_PATIENCE_AFTER_START_MS = 10_000
 
 
 class OutboxSender:
-    """The outbox sender of one core. Call `pump` after turns, and `sweep` every few seconds without overlap."""
+    """The outbox sender of one core. Call `pump` after turns, and `sweep` every few seconds without
+    overlap."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
@@ -24,7 +35,8 @@ class OutboxSender:
         self._pumped: dict[int, int] = {}  # group → message counter at the last scan of its outbox
         self._began_ms = service.now_ms()
         self.failures = 0
-        self.contained: Callable[[int], int] | None = None  # group → last message up to which pack releases may be sent
+        # group → last message up to which pack releases may be sent
+        self.contained: Callable[[int], int] | None = None
 
     def pump(self) -> None:
         """Send the new outbox messages. Cheap when there are none."""
@@ -45,7 +57,11 @@ class OutboxSender:
                 pin = source.pins.get(attempt) if source is not None and source.pins else None
                 if pin is None or pin.confirmed:
                     continue
-                patience_ms = PIN_PATIENCE_MS if pin.since_ms >= self._began_ms else PIN_PATIENCE_AFTER_START_MS
+                patience_ms = (
+                    PIN_PATIENCE_MS
+                    if pin.since_ms >= self._began_ms
+                    else PIN_PATIENCE_AFTER_START_MS
+                )
                 if pin.since_ms + patience_ms <= now_ms:
                     await self._settle_pin(group, uid, attempt, pin.target_name)
 
@@ -53,13 +69,22 @@ class OutboxSender:
         machine = self._service.local.machines.get(group)
         outbox = {} if machine is None else machine.outbox
         for message in messages:
-            if message in outbox and (group, message) not in self._sending and self._may_go(group, message, outbox[message][1]):
+            if (
+                message in outbox
+                and (group, message) not in self._sending
+                and self._may_go(group, message, outbox[message][1])
+            ):
                 self._sending.add((group, message))
                 self._send(group, message, *outbox[message])
 
     def _may_go(self, group: int, message: int, command: Command) -> bool:
-        """Report whether a message may be sent. A pack release waits for the state snapshot that a recovery would start from."""
-        return self.contained is None or not isinstance(command, ReleasePack) or message <= self.contained(group)
+        """Report whether a message may be sent. A pack release waits for the state snapshot that a
+        recovery would start from."""
+        return (
+            self.contained is None
+            or not isinstance(command, ReleasePack)
+            or message <= self.contained(group)
+        )
 
     def _send(self, group: int, message: int, target: int, command: Command) -> None:
         def acknowledged(reply: Reply | BaseException) -> None:
@@ -75,11 +100,17 @@ class OutboxSender:
         self._service.propose_to(target, command, applied)
 
     async def _settle_pin(self, group: int, uid: int, attempt: str, target_name: str) -> None:
-        """Let the target's group decide: a fork that it has not created by now it will refuse later."""
+        """Let the target's group decide: a fork that it has not created by now it will refuse
+        later."""
         service = self._service
         try:
-            asked = await service.call(service.group_of(target_name), RefuseAttempt(target_name, attempt, service.now_ms()))
+            asked = await service.call(
+                service.group_of(target_name), RefuseAttempt(target_name, attempt, service.now_ms())
+            )
             created = asked.code == Code.EXISTS
-            await service.call(group, ConfirmPin(uid, attempt) if created else Unpin(uid, attempt, service.now_ms()))
+            await service.call(
+                group,
+                ConfirmPin(uid, attempt) if created else Unpin(uid, attempt, service.now_ms()),
+            )
         except PolynyaError:
             self.failures += 1

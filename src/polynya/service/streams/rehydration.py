@@ -1,7 +1,8 @@
-"""Rehydrate evicted streams: a write waits until the state is read and returned through the log; a read uses a copy.
+"""Rehydrate evicted streams: a write waits until the state is read and returned through the log; a
+read uses a copy.
 
-Commands that wait for one stream proceed in order of arrival. A command that arrives while an eviction is in flight waits until that is
-decided. So no command ever finds its stream evicted.
+Commands that wait for one stream proceed in order of arrival. A command that arrives while an
+eviction is in flight waits until that is decided. So no command ever finds its stream evicted.
 """
 
 from __future__ import annotations
@@ -18,11 +19,26 @@ from msgspec import structs
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.futures import settle
-from polynya.base.limits import RECALL_BYTES_MAX, RECALL_ENTRY_BYTES, RECALL_STREAMS, RECALL_STREAMS_MAX
+from polynya.base.limits import (
+    RECALL_BYTES_MAX,
+    RECALL_ENTRY_BYTES,
+    RECALL_STREAMS,
+    RECALL_STREAMS_MAX,
+)
 from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.service.streams.dependencies import StateReader
-from polynya.stream.commands import Append, ClaimRanges, Command, Create, Evict, LinkSubscription, Produce, Return, Trim
+from polynya.stream.commands import (
+    Append,
+    ClaimRanges,
+    Command,
+    Create,
+    Evict,
+    LinkSubscription,
+    Produce,
+    Return,
+    Trim,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, needed_by, slice_of, whole_of
@@ -44,7 +60,8 @@ class RehydrationCounters(msgspec.Struct):
 
 
 class _Queue:
-    """Commands that wait for one stream. `coming`: a task is rehydrating it; else the decision on an eviction is pending."""
+    """Commands that wait for one stream. `coming`: a task is rehydrating it; else the decision on
+    an eviction is pending."""
 
     __slots__ = ("coming", "commands", "size")
 
@@ -55,12 +72,21 @@ class _Queue:
 
 
 class Rehydration:
-    """The rehydration of one core. `propose` sends to the log; `again` handles a command that has waited as a new one."""
+    """The rehydration of one core. `propose` sends to the log; `again` handles a command that has
+    waited as a new one."""
 
-    def __init__(self, machines: dict[int, Machine], propose: Propose, again: Propose, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        machines: dict[int, Machine],
+        propose: Propose,
+        again: Propose,
+        now_ms: Callable[[], int],
+    ) -> None:
         self.counters = RehydrationCounters()
         self.states: StateReader | None = None
-        self.recent: dict[int, int] = {}  # uid → log time of its rehydration; the evictor removes entries
+        self.recent: dict[
+            int, int
+        ] = {}  # uid → log time of its rehydration; the evictor removes entries
         self.racing: dict[str, int] = {}  # stream name → evictions in flight
         self._machines = machines
         self._propose = propose
@@ -70,7 +96,7 @@ class Rehydration:
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- commands --------------------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def before(self, group: int, machine: Machine, command: Command, done: Done) -> Done | None:
         """Return the callback for a command that may be proposed now; None if the command waits."""
@@ -109,12 +135,14 @@ class Rehydration:
         self._waiting_bytes += size
 
     def only_present(self, machine: Machine, command: Evict) -> Evict:
-        """Drop streams from an eviction that are evicted already. Behind a return in flight it would evict a stream that `racing` does
-        not list."""
+        """Drop streams from an eviction that are evicted already. Behind a return in flight it
+        would evict a stream that `racing` does not list."""
         by_uid = machine.by_uid
         if all(slot[0] in by_uid for slot in command.slots):
             return command
-        return structs.replace(command, slots=[slot if slot[0] in by_uid else (0, *slot[1:]) for slot in command.slots])
+        return structs.replace(
+            command, slots=[slot if slot[0] in by_uid else (0, *slot[1:]) for slot in command.slots]
+        )
 
     def note(self, command: Return, reply: Reply) -> None:
         """Count an applied `Return`."""
@@ -124,7 +152,11 @@ class Rehydration:
             self.counters.returned += 1
 
     def _racing_with(self, group: int, machine: Machine, command: Evict, done: Done) -> Done:
-        names = [stream.name for uid, *_ in command.slots if (stream := machine.by_uid.get(uid)) is not None]
+        names = [
+            stream.name
+            for uid, *_ in command.slots
+            if (stream := machine.by_uid.get(uid)) is not None
+        ]
         for name in names:
             self.racing[name] = self.racing.get(name, 0) + 1
 
@@ -143,7 +175,9 @@ class Rehydration:
     def _decided(self, group: int, name: str) -> None:
         """Resume the queue after an eviction was applied or rejected."""
         queue = self._queues.get(name)
-        if queue is not None and not queue.coming:  # else it was evicted during its rehydration, which notices it
+        if (
+            queue is not None and not queue.coming
+        ):  # else it was evicted during its rehydration, which notices it
             self._arrived(group, name, Reply(Code.OK))
 
     def _watching(self, group: int, command: Command, done: Done) -> Done:
@@ -157,7 +191,7 @@ class Rehydration:
 
         return answered
 
-    # --- rehydration -----------------------------------------------------------------------------------------------------------
+    # --- rehydration ------------------------------------------------------------------------------
 
     def _bring_one(self, group: int, name: str) -> None:
         self._queues[name].coming = True
@@ -173,11 +207,17 @@ class Rehydration:
         if state is None:  # already rehydrated, or the group has left
             self._arrived(group, name, Reply(Code.OK))
         else:
-            self._propose(group, Return([state], self._now_ms()), partial(self._arrived, group, name))
+            self._propose(
+                group, Return([state], self._now_ms()), partial(self._arrived, group, name)
+            )
 
     def _arrived(self, group: int, name: str, outcome: Reply | BaseException) -> None:
-        """Resume or reject the queue after a rehydration. If the stream was evicted again, rehydrate it again."""
-        arrived, machine = isinstance(outcome, Reply) and outcome.code == Code.OK, self._machines.get(group)
+        """Resume or reject the queue after a rehydration. If the stream was evicted again,
+        rehydrate it again."""
+        arrived, machine = (
+            isinstance(outcome, Reply) and outcome.code == Code.OK,
+            self._machines.get(group),
+        )
         if arrived and machine is not None and name in machine.evicted:
             self._bring_one(group, name)
             return
@@ -187,14 +227,17 @@ class Rehydration:
             for command, done in queue.commands:
                 self._again(group, command, done)
             return
-        if isinstance(outcome, OutcomeUnknown):  # of the `Return`; the waiting commands were not proposed
+        if isinstance(
+            outcome, OutcomeUnknown
+        ):  # of the `Return`; the waiting commands were not proposed
             outcome = Unavailable(f"the stream could not be rehydrated: {outcome}; retry")
         self.counters.refused += len(queue.commands)
         for _, done in queue.commands:
             done(outcome)
 
     async def _after_many(self, group: int, names: list[str], command: Command, done: Done) -> None:
-        """Rehydrate many streams for one command. A command that can use a subset proceeds at once after that."""
+        """Rehydrate many streams for one command. A command that can use a subset proceeds at once
+        after that."""
         try:
             for begin in range(0, len(names), RECALL_STREAMS):
                 await self.bring(group, names[begin : begin + RECALL_STREAMS])
@@ -208,7 +251,8 @@ class Rehydration:
             self._again(group, command, done)
 
     async def bring(self, group: int, names: list[str]) -> None:
-        """Return streams into memory, at most `RECALL_STREAMS` of them. Raises Unavailable, OutcomeUnknown, CorruptData."""
+        """Return streams into memory, at most `RECALL_STREAMS` of them. Raises Unavailable,
+        OutcomeUnknown, CorruptData."""
         states: list[tuple[str, int, bytes]] = []
         for begin in range(0, len(names), LOADS_AT_ONCE):
             loads = (self._load(group, name) for name in names[begin : begin + LOADS_AT_ONCE])
@@ -235,7 +279,8 @@ class Rehydration:
         return None if found is None else (name, found[0].uid, found[1])
 
     async def copy(self, group: int, name: str) -> Stream | None:
-        """Return a readable copy of an evicted stream; None when it is not evicted any more. Raises Unavailable, CorruptData."""
+        """Return a readable copy of an evicted stream; None when it is not evicted any more. Raises
+        Unavailable, CorruptData."""
         found = await self._read(group, name)
         if found is None:
             return None
@@ -249,12 +294,18 @@ class Rehydration:
         if machine is None or ghost is None:
             return None
         if self.states is None:
-            raise Unavailable("the stream is evicted to an object store, and this node has none configured (cold.backend)")
+            raise Unavailable(
+                "the stream is evicted to an object store, and this node has none configured "
+                "(cold.backend)"
+            )
         try:
             state = await self.states.state(slice_of(machine, ghost))
         except PackGone:
             if self._machines.get(group) is machine and evicted_view(machine, name) == ghost:
-                raise CorruptData(f"the state of the evicted stream {spelled_name(name)} is missing in the object store") from None
+                raise CorruptData(
+                    f"the state of the evicted stream {spelled_name(name)} is missing in the "
+                    "object store"
+                ) from None
             return None  # the stream was rehydrated, and its block released
         if self._machines.get(group) is not machine or evicted_view(machine, name) != ghost:
             return None

@@ -1,4 +1,5 @@
-"""User requests for trims and retention: find the boundary, log the trim, store the settings of streams and buckets."""
+"""User requests for trims and retention: find the boundary, log the trim, store the settings of
+streams and buckets."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class TrimCounters(msgspec.Struct):
 
 
 async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
-    """Make the record at a position the first one. A position before the first retained record changes nothing."""
+    """Make the record at a position the first one. A position before the first retained record
+    changes nothing."""
     facts = await service.facts(query.name)
     if isinstance(facts, Refusal):
         return facts
@@ -41,14 +43,19 @@ async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
     at = _position(query, facts)
     if at is None:
         return Trimmed(facts.uid, facts.first_record, facts.first_byte)
-    page = await service.read(ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True))
+    page = await service.read(
+        ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True)
+    )
     if isinstance(page, Refusal):
         return Trimmed(facts.uid, page.record, page.byte) if page.code == Code.TRIMMED else page
     return await _cut(service, facts.uid, page)
 
 
 async def _cut(service: NodeService, uid: int, page: Page) -> Trimmed | Refusal:
-    reply = await service.call(uid >> 48, Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]))
+    reply = await service.call(
+        uid >> 48,
+        Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]),
+    )
     cut: Any = reply.detail[0]
     if cut is None or page.facts.uid != uid:  # deleted meanwhile
         return Refusal(Code.NOT_FOUND)
@@ -64,5 +71,6 @@ def _position(query: TrimQuery, facts: Facts) -> tuple[int, int] | None:
 
 
 async def set_bucket(service: NodeService, bucket: str, retention: Retention | None) -> None:
-    """Set the retention of the present and future streams of a bucket that have none of their own."""
+    """Set the retention of the present and future streams of a bucket that have none of their
+    own."""
     await service.call(META_GROUP, BucketRetention(bucket, retention, service.now_ms()))

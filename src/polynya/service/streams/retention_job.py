@@ -1,7 +1,8 @@
 """Apply retention: scan the streams that have one, in parts, and trim those over it.
 
-The index alone reveals whole slices and hot batches that are over the limit. A slice with much data over its age or size limit is read
-occasionally. Its old records can then be trimmed while the slice stays.
+The index alone reveals whole slices and hot batches that are over the limit. A slice with much data
+over its age or size limit is read occasionally. Its old records can then be trimmed while the slice
+stays.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from polynya.service.routing.service import NodeService
 from polynya.stream.commands import Retention, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts
-from polynya.stream.rules.retention import RetentionCut, cut_of, held_back, is_due, retention_of, slack_ms
+from polynya.stream.rules.retention import (
+    RetentionCut,
+    cut_of,
+    held_back,
+    is_due,
+    retention_of,
+    slack_ms,
+)
 from polynya.stream.rules.table_watches import held_from
 from polynya.stream.state.model import Stream
 
@@ -51,20 +59,33 @@ class RetentionJob:
         self.counters = RetentionJobCounters()
         self._service = service
         self._buckets: dict[str, Retention] = {}
-        self._committed: dict[int, int] = {}  # table → its last committed job, if tables hold records
+        self._committed: dict[
+            int, int
+        ] = {}  # table → its last committed job, if tables hold records
         self._passes = 0
-        self._back: dict[int, dict[str, Retention]] = {}  # group → name → retention of evicted streams to trim
+        self._back: dict[
+            int, dict[str, Retention]
+        ] = {}  # group → name → retention of evicted streams to trim
         self._left = 0  # cuts left in this pass
         self._round: Iterator[tuple[int, Stream, Retention] | None] = iter(())
         self._began = time.monotonic()
-        self._read_again_ms: dict[int, int] = {}  # uid → time from which one of its slices may be read again
+        self._read_again_ms: dict[
+            int, int
+        ] = {}  # uid → time from which one of its slices may be read again
 
     async def run_once(self) -> int:
-        """Run one pass, and return the number of streams trimmed. Failed trims are left for the next round."""
+        """Run one pass, and return the number of streams trimmed. Failed trims are left for the
+        next round."""
         if self._passes % BUCKETS_EVERY == 0:
             self._buckets = await self._service.buckets()
-            if any(watch.hold for machine in self._service.local.led.values() for watch in machine.watches.values()):
-                self._committed = {table.uid: table.committed for table in await self._service.ask_tables()}
+            if any(
+                watch.hold
+                for machine in self._service.local.led.values()
+                for watch in machine.watches.values()
+            ):
+                self._committed = {
+                    table.uid: table.committed for table in await self._service.ask_tables()
+                }
         self._passes += 1
         cuts: dict[int, list[tuple[int, int, int]]] = {}
         self._back = {}
@@ -88,7 +109,7 @@ class RetentionJob:
                 self._read_again_ms[stream.uid] = self._service.now_ms() + IN_VAIN_MS
         return await self._trim(cuts)
 
-    # --- scan ------------------------------------------------------------------------------------------------------------------
+    # --- scan -------------------------------------------------------------------------------------
 
     def _look(
         self,
@@ -102,7 +123,11 @@ class RetentionJob:
                 continue
             group, stream, retention = each
             machine = self._service.local.led.get(group)
-            if machine is not None and stream.name in machine.evicted and is_due(stream, retention, now_ms):
+            if (
+                machine is not None
+                and stream.name in machine.evicted
+                and is_due(stream, retention, now_ms)
+            ):
                 self._back.setdefault(group, {})[stream.name] = retention
                 self._left -= 1
             elif machine is not None and stream.uid in machine.by_uid:
@@ -120,11 +145,17 @@ class RetentionJob:
             return
         now_ms = self._service.now_ms()
         machine = self._service.local.led[group]
-        cut = held_back(stream, cut_of(stream, retention, now_ms), held_from(machine, stream, self._committed))
+        cut = held_back(
+            stream, cut_of(stream, retention, now_ms), held_from(machine, stream, self._committed)
+        )
         if cut.boundary is not None:
             cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
             self._left -= max(1, cut.entries * CUTS_MAX // ENTRIES_AT_ONCE)
-        elif (cut.inside_ms or cut.inside_byte) and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
+        elif (
+            (cut.inside_ms or cut.inside_byte)
+            and len(inside) < READS_MAX
+            and self._read_again_ms.get(stream.uid, 0) <= now_ms
+        ):
             self._read_again_ms[stream.uid] = now_ms + slack_ms(retention)
             inside.append((group, stream, cut))
 
@@ -132,11 +163,14 @@ class RetentionJob:
         now = time.monotonic()
         self.counters.round_seconds, self._began = now - self._began, now
         now_ms = self._service.now_ms()
-        self._read_again_ms = {uid: at_ms for uid, at_ms in self._read_again_ms.items() if at_ms > now_ms}
+        self._read_again_ms = {
+            uid: at_ms for uid, at_ms in self._read_again_ms.items() if at_ms > now_ms
+        }
         self._round = self._all_streams()
 
     def _all_streams(self) -> Iterator[tuple[int, Stream, Retention] | None]:
-        """Yield the streams that have a retention, and None for each other one, so that the caller can limit the work."""
+        """Yield the streams that have a retention, and None for each other one, so that the caller
+        can limit the work."""
         for group, machine in tuple(self._service.local.led.items()):
             for stream in self._candidates(machine):
                 retention = retention_of(stream)
@@ -149,8 +183,13 @@ class RetentionJob:
         if self._buckets:
             yield from ghosts(machine)
 
-    async def _bring_back(self, cuts: dict[int, list[tuple[int, int, int]]], inside: list[tuple[int, Stream, RetentionCut]]) -> None:
-        """Rehydrate the streams and cut them at once: they might be evicted again before the next scan."""
+    async def _bring_back(
+        self,
+        cuts: dict[int, list[tuple[int, int, int]]],
+        inside: list[tuple[int, Stream, RetentionCut]],
+    ) -> None:
+        """Rehydrate the streams and cut them at once: they might be evicted again before the next
+        scan."""
         for group, back in self._back.items():
             names = list(back)
             for begin in range(0, len(names), RECALL_STREAMS):
@@ -163,24 +202,36 @@ class RetentionJob:
                 machine = self._service.local.led.get(group)
                 for name in part:
                     stream = None if machine is None else machine.streams.get(name)
-                    if stream is not None and retention_of(stream) is None:  # it may have got its own retention meanwhile
+                    if (
+                        stream is not None and retention_of(stream) is None
+                    ):  # it may have got its own retention meanwhile
                         self._cut(group, stream, back[name], cuts, inside)
 
-    # --- trim ------------------------------------------------------------------------------------------------------------------
+    # --- trim -------------------------------------------------------------------------------------
 
-    async def _read(self, group: int, stream: Stream, wanted: RetentionCut) -> tuple[int, int, int] | None:
+    async def _read(
+        self, group: int, stream: Stream, wanted: RetentionCut
+    ) -> tuple[int, int, int] | None:
         """Return the cut inside a slice, or inside the part that a fork inherits."""
         try:
             place = await self._place(group, stream.name, wanted)
         except PolynyaError as fault:
             self._failed(fault)
             return None
-        return None if isinstance(place, Refusal) or place[0] <= stream.first_record else (stream.uid, *place)
+        return (
+            None
+            if isinstance(place, Refusal) or place[0] <= stream.first_record
+            else (stream.uid, *place)
+        )
 
-    async def _place(self, group: int, name: str, wanted: RetentionCut) -> tuple[int, int] | Refusal:
+    async def _place(
+        self, group: int, name: str, wanted: RetentionCut
+    ) -> tuple[int, int] | Refusal:
         if not wanted.inside_byte:
             return await self._service.local.place_at_time(group, name, wanted.inside_ms)
-        query = ReadQuery(name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True)
+        query = ReadQuery(
+            name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True
+        )
         page = await self._service.local.read(group, query)
         return page if isinstance(page, Refusal) else (page.begin_record, page.begin_byte)
 

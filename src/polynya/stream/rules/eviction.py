@@ -1,11 +1,13 @@
-"""Eviction of idle streams to the object store: the stubs that stay in memory, and the commands that evict and return
-(docs/decisions/0016).
+"""Eviction of idle streams to the object store: the stubs that stay in memory, and the commands
+that evict and return (docs/decisions/0016).
 
-The leader writes the states of many idle streams of its group into one immutable object, a *block*. A block has the format and life
-cycle of a pack whose home group is their own. `Evict` names the block; each stream unchanged since the write is replaced by a stub.
-`Return` brings states back through the log, so replicas apply commands without reading the store.
+The leader writes the states of many idle streams of its group into one immutable object, a *block*.
+A block has the format and life cycle of a pack whose home group is their own. `Evict` names the
+block; each stream unchanged since the write is replaced by a stub. `Return` brings states back
+through the log, so replicas apply commands without reading the store.
 
-A stub holds what lists, lookups and tables need. Only streams that need no background work are evicted: see `is_evictable`.
+A stub holds what lists, lookups and tables need. Only streams that need no background work are
+evicted: see `is_evictable`.
 """
 
 from __future__ import annotations
@@ -47,13 +49,29 @@ from polynya.stream.subscriptions.globs import compile_pattern
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
-_TYPES = ("application/json", "application/octet-stream", "text/plain", "application/x-ndjson", "text/plain; charset=utf-8")
-_NAMED = (Append, Create, Delete, Expire, PinSource, Produce, SetRetention)  # commands that need the state of the stream that they name
+_TYPES = (
+    "application/json",
+    "application/octet-stream",
+    "text/plain",
+    "application/x-ndjson",
+    "text/plain; charset=utf-8",
+)
+# commands that need the state of the stream that they name
+_NAMED = (
+    Append,
+    Create,
+    Delete,
+    Expire,
+    PinSource,
+    Produce,
+    SetRetention,
+)
 _encode = msgspec.msgpack.encode
 
 
 class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The packed stub of an evicted stream, kept in memory. `activity` and `oldest` are ms after `created_ms`."""
+    """The packed stub of an evicted stream, kept in memory. `activity` and `oldest` are ms after
+    `created_ms`."""
 
     uid: int
     content_type: int | str  # a number is an index of `_TYPES`
@@ -78,12 +96,12 @@ _stub = msgspec.msgpack.Decoder(EvictedView)
 _state = msgspec.msgpack.Decoder(Stream)
 
 
-# --- evicting ----------------------------------------------------------------------------------------------------------------------
+# --- evicting -------------------------------------------------------------------------------------
 
 
 def is_evictable(stream: Stream) -> bool:
-    """Report whether only requests can change the stream: no hot bytes, expiry, forks, subscriptions or own retention, and no table that
-    lags."""
+    """Report whether only requests can change the stream: no hot bytes, expiry, forks,
+    subscriptions or own retention, and no table that lags."""
     return (
         stream.hot is None
         and stream.extras is None
@@ -98,17 +116,27 @@ def is_evictable(stream: Stream) -> bool:
 
 
 def _is_taken(stream: Stream) -> bool:
-    """Report whether all records are rows of tables, with nothing pending or skipped in the claims."""
+    """Report whether all records are rows of tables, with nothing pending or skipped in the
+    claims."""
     claims = stream.tables or {}
-    if any(claim.published != claim.claimed or claim.skipped or claim.skipping for claim in claims.values()):
+    if any(
+        claim.published != claim.claimed or claim.skipped or claim.skipping
+        for claim in claims.values()
+    ):
         return False
-    return not stream.cold or index.end_of(stream.cold, -1)[0] <= claims[next(reversed(claims))].claimed
+    return (
+        not stream.cold
+        or index.end_of(stream.cold, -1)[0] <= claims[next(reversed(claims))].claimed
+    )
 
 
 def mark_of(stream: Stream) -> int:
-    """Return a checksum that detects any change of an evictable stream. Fields are listed explicitly, so that every release computes the
-    same."""
-    claims = [(table, claim.published, claim.claimed, claim.job) for table, claim in (stream.tables or {}).items()]
+    """Return a checksum that detects any change of an evictable stream. Fields are listed
+    explicitly, so that every release computes the same."""
+    claims = [
+        (table, claim.published, claim.claimed, claim.job)
+        for table, claim in (stream.tables or {}).items()
+    ]
     tail = (stream.next_record, stream.next_byte, stream.first_record, stream.first_byte)
     return int(
         crc32c(
@@ -132,14 +160,22 @@ def mark_of(stream: Stream) -> int:
 def state_of(stream: Stream) -> bytes:
     """Return the whole state, as encoded in a snapshot."""
     assert stream.hot is None
-    return _encode(structs.replace(stream, cold=None if stream.cold is None else index.joined(stream.cold)))
+    return _encode(
+        structs.replace(stream, cold=None if stream.cold is None else index.joined(stream.cold))
+    )
 
 
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     """Evict the streams that are unchanged since their state was written."""
-    # A standalone node gets no `SetLevel`: an earlier release must not read data written from now on.
+    # A standalone node gets no `SetLevel`: an earlier release must not read data written from now
+    # on.
     machine.level = max(machine.level, level_of(Evict))
-    reply = machine.take_slots(command.pack, machine.group, command.now_ms, (_evict(machine, command, slot) for slot in command.slots))
+    reply = machine.take_slots(
+        command.pack,
+        machine.group,
+        command.now_ms,
+        (_evict(machine, command, slot) for slot in command.slots),
+    )
     machine.compact_dicts(len(reply.detail))
     return reply
 
@@ -183,7 +219,7 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
     )
 
 
-# --- evicted -----------------------------------------------------------------------------------------------------------------------
+# --- evicted --------------------------------------------------------------------------------------
 
 
 def stub_of(machine: Machine, name: str) -> EvictedView | None:
@@ -193,7 +229,8 @@ def stub_of(machine: Machine, name: str) -> EvictedView | None:
 
 
 def stubs(machine: Machine) -> Iterator[tuple[str, EvictedView]]:
-    """Yield the names and stubs of all evicted streams; those that return during the iteration are skipped."""
+    """Yield the names and stubs of all evicted streams; those that return during the iteration are
+    skipped."""
     for name in list(machine.evicted):
         stub = stub_of(machine, name)
         if stub is not None:
@@ -201,13 +238,16 @@ def stubs(machine: Machine) -> Iterator[tuple[str, EvictedView]]:
 
 
 def evicted_view(machine: Machine, name: str) -> Stream | None:
-    """Return an evicted stream as known without its state: facts, tail, and the location of the state in `extras`."""
+    """Return an evicted stream as known without its state: facts, tail, and the location of the
+    state in `extras`."""
     stub = stub_of(machine, name)
     return None if stub is None else _ghost(name, stub)
 
 
 def _ghost(name: str, stub: EvictedView) -> Stream:
-    content_type = stub.content_type if isinstance(stub.content_type, str) else _TYPES[stub.content_type]
+    content_type = (
+        stub.content_type if isinstance(stub.content_type, str) else _TYPES[stub.content_type]
+    )
     oldest_ms = None if stub.oldest is None else stub.created_ms + stub.oldest
     return Stream(
         stub.uid,
@@ -222,8 +262,12 @@ def _ghost(name: str, stub: EvictedView) -> Stream:
         stub.first_byte,
         stub.closed,
         stream_seq=stub.stream_seq,
-        tables={stub.table: TableClaim(stub.next_record, stub.next_record, 0)} if stub.table else None,
-        extras=StreamExtras(evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms)),
+        tables={stub.table: TableClaim(stub.next_record, stub.next_record, 0)}
+        if stub.table
+        else None,
+        extras=StreamExtras(
+            evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms)
+        ),
     )
 
 
@@ -238,7 +282,8 @@ def ghosts(machine: Machine) -> Iterator[Stream]:
 
 
 def where_of(stream: Stream) -> Evicted | None:
-    """Return the location of an evicted stream's state, or None for a stream that is not evicted."""
+    """Return the location of an evicted stream's state, or None for a stream that is not
+    evicted."""
     return None if stream.extras is None else stream.extras.evicted
 
 
@@ -251,32 +296,47 @@ def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
     """Return the location of the evicted state as a slice of a pack."""
     where = where_of(ghost)
     assert where is not None, "its state is here"
-    return ColdSlice(0, 0, 1, where.length, machine.pack_keys[where.pack], where.offset, where.length, where.crc)
+    return ColdSlice(
+        0, 0, 1, where.length, machine.pack_keys[where.pack], where.offset, where.length, where.crc
+    )
 
 
 def whole_of(ghost: Stream, state: bytes) -> Stream:
-    """Decode an evicted stream from its state. Raises CorruptData when `state` is not the one that was evicted."""
+    """Decode an evicted stream from its state. Raises CorruptData when `state` is not the one that
+    was evicted."""
     where = where_of(ghost)
     assert where is not None, "its state is here"
     if crc32c(state) != where.crc:
-        raise CorruptData(f"the evicted state of stream {spelled_name(ghost.name)} in the object store has a wrong checksum")
+        raise CorruptData(
+            f"the evicted state of stream {spelled_name(ghost.name)} in the object store has a "
+            "wrong checksum"
+        )
     try:
         stream = _state.decode(state)
     except msgspec.MsgspecError as error:
         raise CorruptData(
-            f"the evicted state of stream {spelled_name(ghost.name)} in the object store cannot be decoded: {error}"
+            f"the evicted state of stream {spelled_name(ghost.name)} in the object store cannot "
+            f"be decoded: {error}"
         ) from error
     if stream.uid != ghost.uid:
-        raise CorruptData(f"the evicted state of stream {spelled_name(ghost.name)} in the object store belongs to another stream")
+        raise CorruptData(
+            f"the evicted state of stream {spelled_name(ghost.name)} in the object store belongs "
+            "to another stream"
+        )
     stream.name, stream.content_type = ghost.name, ghost.content_type
-    stream.next_record, stream.next_byte = ghost.next_record, ghost.next_byte  # a restored history has skipped numbers
+    # a restored history has skipped numbers
+    stream.next_record, stream.next_byte = (
+        ghost.next_record,
+        ghost.next_byte,
+    )
     if ghost.tables is None:  # … and reset its tables
         stream.tables = None
     return stream
 
 
 def needed_by(machine: Machine, command: Command) -> Iterator[str]:
-    """Yield the evicted streams whose states this command needs. `ClaimRanges` works without them, but claims less."""
+    """Yield the evicted streams whose states this command needs. `ClaimRanges` works without them,
+    but claims less."""
     evicted = machine.evicted
     if isinstance(command, _NAMED):
         names: Iterator[str] = iter((command.name,))
@@ -293,7 +353,11 @@ def needed_by(machine: Machine, command: Command) -> Iterator[str]:
 
 def _watched_by(machine: Machine, command: LinkSubscription) -> Iterator[str]:
     watch = machine.subscriptions.watches.get(command.id)
-    known = watch.registration.streams if watch is not None and watch.registration.uid == command.uid else {}
+    known = (
+        watch.registration.streams
+        if watch is not None and watch.registration.uid == command.uid
+        else {}
+    )
     yield from (name for name in command.streams if name not in known)
     if command.pattern and (watch is None or watch.registration.uid < command.uid):
         matches = compile_pattern(command.pattern)
@@ -311,16 +375,22 @@ def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
 
 
 def lags(stub: EvictedView, table: int) -> bool:
-    """Report whether this table has records of the stream yet to read: true only if no table ever claimed it."""
+    """Report whether this table has records of the stream yet to read: true only if no table ever
+    claimed it."""
     return stub.table == 0 and stub.oldest is not None
 
 
-# --- returning ---------------------------------------------------------------------------------------------------------------------
+# --- returning ------------------------------------------------------------------------------------
 
 
 def apply_return(machine: Machine, command: Return, place: int) -> Reply:
     """Return the states that match a stub here to memory. Idempotent."""
-    return Reply(Code.OK, detail=[at for at, state in enumerate(command.states) if _return(machine, state, command.now_ms)])
+    return Reply(
+        Code.OK,
+        detail=[
+            at for at, state in enumerate(command.states) if _return(machine, state, command.now_ms)
+        ],
+    )
 
 
 def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> bool:
@@ -338,4 +408,7 @@ def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> boo
     return True
 
 
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {Evict: apply_evict, Return: apply_return}
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
+    Evict: apply_evict,
+    Return: apply_return,
+}

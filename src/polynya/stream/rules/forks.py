@@ -1,7 +1,9 @@
-"""Forks: a protocol of idempotent commands between two groups. The rules of both sides are here; an outside coordinator drives them.
+"""Forks: a protocol of idempotent commands between two groups. The rules of both sides are here; an
+outside coordinator drives them.
 
-The source's group pins the fork point, the target's group creates, the source's group confirms. To give up, first have the target's
-group refuse the attempt, and only then unpin. A deleted fork sends its unpin through the outbox.
+The source's group pins the fork point, the target's group creates, the source's group confirms. To
+give up, first have the target's group refuse the attempt, and only then unpin. A deleted fork sends
+its unpin through the outbox.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
-from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
+from polynya.stream.commands import (
+    Acknowledge,
+    ConfirmPin,
+    Encoding,
+    PinSource,
+    RefuseAttempt,
+    Unpin,
+)
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, locate
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
@@ -33,10 +42,12 @@ class ForkPoint(msgspec.Struct, frozen=True, gc=False):
 
 
 def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
-    """Pin the fork point. The reply's detail: [record, byte, content type, encoding, TTL seconds, Expires-At ms, depth of the fork,
-    prefix bytes, first kept record that the fork inherits, its byte].
+    """Pin the fork point. The reply's detail: [record, byte, content type, encoding, TTL seconds,
+    Expires-At ms, depth of the fork, prefix bytes, first kept record that the fork inherits, its
+    byte].
 
-    NOT_YET: the point lies in cold slices or in an ancestor. Read the stream to find the record's boundary, then retry with `resolved`."""
+    NOT_YET: the point lies in cold slices or in an ancestor. Read the stream to find the record's
+      boundary, then retry with `resolved`."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -46,7 +57,14 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
         if isinstance(found, Reply):
             return found
         first_record = min(stream.first_record, found.record)
-        pin = Pin(command.target_name, found.record, found.byte, command.now_ms, found.prefix, first_record=first_record)
+        pin = Pin(
+            command.target_name,
+            found.record,
+            found.byte,
+            command.now_ms,
+            found.prefix,
+            first_record=first_record,
+        )
         if stream.pins is None:
             stream.pins = {}
         stream.pins[command.attempt] = pin
@@ -55,7 +73,16 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
     reply = tail_reply(Code.OK, stream)
     lifetime = [stream.ttl_seconds, stream.expires_at_ms]
     first = min((stream.first_record, stream.first_byte), (pin.record, pin.byte))
-    reply.detail = [pin.record, pin.byte, stream.content_type, stream.encoding, *lifetime, _depth(stream) + 1, pin.prefix, *first]
+    reply.detail = [
+        pin.record,
+        pin.byte,
+        stream.content_type,
+        stream.encoding,
+        *lifetime,
+        _depth(stream) + 1,
+        pin.prefix,
+        *first,
+    ]
     return reply
 
 
@@ -82,8 +109,11 @@ def _depth(stream: Stream) -> int:
     return stream.fork.depth if stream.fork is not None else 0
 
 
-def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkPoint | ReadRefused | None:
-    """Return where a fork at this token (record -1: the tail) and sub-offset begins, or None if memory alone cannot tell."""
+def fork_point(
+    stream: Stream, record: int, byte: int, sub_offset: int
+) -> ForkPoint | ReadRefused | None:
+    """Return where a fork at this token (record -1: the tail) and sub-offset begins, or None if
+    memory alone cannot tell."""
     tail = (stream.next_record, stream.next_byte)
     if record < 0:
         record, byte = tail
@@ -108,12 +138,18 @@ def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkP
 
 
 def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
-    """Return the point of a token's record number; `byte` counts only as a raw step inside that record."""
+    """Return the point of a token's record number; `byte` counts only as a raw step inside that
+    record."""
     if record == stream.next_record:
         return ForkPoint(record, stream.next_byte)
     if not stream.hot or record < stream.hot[0].record:
         begin = _known_byte(stream, record)
-        inside = begin is not None and stream.encoding == Encoding.BYTES and byte > begin and (byte - begin) % RAW_STEP_BYTES == 0
+        inside = (
+            begin is not None
+            and stream.encoding == Encoding.BYTES
+            and byte > begin
+            and (byte - begin) % RAW_STEP_BYTES == 0
+        )
         return None if begin is None or inside else ForkPoint(record, begin)
     _, found, start = locate(stream.hot, record, byte, whole_records=True)
     _, _, inner = locate(stream.hot, record, byte, whole_records=False)
@@ -134,7 +170,8 @@ def _own_boundaries(stream: Stream) -> list[tuple[int, int]]:
 
 
 def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
-    """Return the point of a byte position of a raw stream: the record that holds it, and the bytes before it."""
+    """Return the point of a byte position of a raw stream: the record that holds it, and the bytes
+    before it."""
     if position == stream.next_byte:
         return ForkPoint(stream.next_record, position)
     if stream.hot and position >= stream.hot[0].byte:
@@ -166,7 +203,9 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     machine.changes.streams.add(stream.uid)
     machine.unconfirmed.pop(command.attempt, None)
     reply = tail_reply(Code.OK, stream)
-    if any(_covers(other, pin) for other in reversed(stream.pins.values())):  # the usual case; a stream may have very many forks
+    if any(
+        _covers(other, pin) for other in reversed(stream.pins.values())
+    ):  # the usual case; a stream may have very many forks
         return reply
     if not stream.pins:
         stream.pins = None
@@ -181,12 +220,14 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
 
 def _covers(other: Pin, pin: Pin) -> bool:
     """Report whether another pin holds everything that `pin` holds."""
-    return other.first_record <= pin.first_record and other.record + (other.prefix > 0) >= pin.record + (pin.prefix > 0)
+    return other.first_record <= pin.first_record and other.record + (
+        other.prefix > 0
+    ) >= pin.record + (pin.prefix > 0)
 
 
 def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -> Reply:
-    """Refuse a fork attempt for good. EXISTS: the attempt created the fork, which exists. OK: it will never create it, or the fork was
-    deleted."""
+    """Refuse a fork attempt for good. EXISTS: the attempt created the fork, which exists. OK: it
+    will never create it, or the fork was deleted."""
     stream = machine.streams.get(command.name)
     if stream is not None and stream.fork is not None and stream.fork.attempt == command.attempt:
         return tail_reply(Code.EXISTS, stream)

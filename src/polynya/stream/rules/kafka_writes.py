@@ -48,7 +48,14 @@ def apply_produce(machine: Machine, command: Produce, place: int) -> Reply:
         begin = stream.next_byte - len(batch.payload)
         tail = (stream.next_record, stream.next_byte)
         machine.effects.append(TailMoved(stream.uid, record, begin, *tail, batch, stream.closed))
-    return Reply(Code.OK, stream.uid, stream.next_record, stream.next_byte, stream.closed, first_record=record)
+    return Reply(
+        Code.OK,
+        stream.uid,
+        stream.next_record,
+        stream.next_byte,
+        stream.closed,
+        first_record=record,
+    )
 
 
 def judge(stream: Stream, command: Produce) -> Reply | None:

@@ -31,7 +31,8 @@ def is_expired(stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
 
 
 def is_surely_expired(stream: Stream, now_ms: int) -> bool:
-    """Report whether the stream has expired even if it was read as late as an unlogged read can be."""
+    """Report whether the stream has expired even if it was read as late as an unlogged read can
+    be."""
     ttl_seconds = stream.ttl_seconds
     if ttl_seconds is None:
         return stream.expires_at_ms is not None and now_ms >= stream.expires_at_ms
@@ -70,7 +71,9 @@ def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
         return Reply(Code.NOT_FOUND)
     if stream.deleted:
         return tail_reply(Code.GONE, stream)
-    if not is_expired(stream, command.now_ms) or (stream.expires_at_ms is None and stream.activity_ms > command.activity_ms):
+    if not is_expired(stream, command.now_ms) or (
+        stream.expires_at_ms is None and stream.activity_ms > command.activity_ms
+    ):
         return tail_reply(Code.ACTIVE, stream)
     if held_from(machine, stream) is not None:
         return tail_reply(Code.HELD, stream)
@@ -110,7 +113,8 @@ def release(machine: Machine, stream: Stream, now_ms: int) -> None:
 
 
 def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
-    """Cut a soft-deleted stream to the records that its forks inherit; its tail becomes their end."""
+    """Cut a soft-deleted stream to the records that its forks inherit; its tail becomes their
+    end."""
     assert stream.deleted
     assert stream.pins
     needed = max(pin.record + (pin.prefix > 0) for pin in stream.pins.values())
@@ -133,7 +137,8 @@ def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
 
 
 def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
-    """Remove a stream that nothing needs: its payload, its references to packs, its pin on a source."""
+    """Remove a stream that nothing needs: its payload, its references to packs, its pin on a
+    source."""
     assert not stream.pins
     del machine.streams[stream.name]
     del machine.by_uid[stream.uid]
@@ -148,6 +153,7 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     fork = stream.fork
     if fork is None:
         return
-    machine.refuse_attempt(fork.attempt)  # the attempt succeeded: a late repeat must not create the fork again
+    # the attempt succeeded: a late repeat must not create the fork again
+    machine.refuse_attempt(fork.attempt)
     if stream.extras is None or not stream.extras.detached:
         machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))

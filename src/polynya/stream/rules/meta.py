@@ -1,4 +1,5 @@
-"""Cluster-wide settings in the meta group, changed by compare-and-swap on a scope's version. Pure."""
+"""Cluster-wide settings in the meta group, changed by compare-and-swap on a scope's version.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
-    """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the current version."""
+    """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the
+    current version."""
     version = version_of(machine.meta, command.scope)
     if version != command.version:
         return Reply(Code.NOT_YET, detail=version)
@@ -28,7 +30,8 @@ def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Repl
 
 
 def version_of(meta: dict[str, bytes], scope: str) -> int:
-    """Return the number of changes to the scope so far, or -1 if its name holds a value that is no number."""
+    """Return the number of changes to the scope so far, or -1 if its name holds a value that is no
+    number."""
     value = meta.get(scope, b"0")
     return int(value) if value.isdigit() and len(value) <= 20 else -1
 
@@ -36,7 +39,9 @@ def version_of(meta: dict[str, bytes], scope: str) -> int:
 def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
     """Return the settings of a scope, by key."""
     begin = f"{scope}/"
-    return {name.removeprefix(begin): value for name, value in meta.items() if name.startswith(begin)}
+    return {
+        name.removeprefix(begin): value for name, value in meta.items() if name.startswith(begin)
+    }
 
 
 RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {MetaChange: apply_meta_change}

@@ -1,15 +1,21 @@
 """Idempotent producers: one packed state each, and the rules that judge a sequence.
 
-A state is `bytes`: epoch, last sequence, time of the last append (three i64), then up to five receipts, newest first. A receipt has
-first and last sequence, first record (i64 each, -1 when nothing was appended), records (u32). A stream keeps its states in a dict
-ordered by last append, so the longest idle is the first.
+A state is `bytes`: epoch, last sequence, time of the last append (three i64), then up to five
+receipts, newest first. A receipt has first and last sequence, first record (i64 each, -1 when
+nothing was appended), records (u32). A stream keeps its states in a dict ordered by last append, so
+the longest idle is the first.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 
-from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS, PRODUCER_RECEIPTS, PRODUCERS_PER_STREAM_MAX
+from polynya.base.limits import (
+    PRODUCER_EVICT_IDLE_MS,
+    PRODUCER_IDLE_MS,
+    PRODUCER_RECEIPTS,
+    PRODUCERS_PER_STREAM_MAX,
+)
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.model import KafkaState, Stream
@@ -19,7 +25,8 @@ NEW = Struct("<qqqqqqI")  # a state and its newest receipt
 _EPOCH_AND_LAST = Struct("<qq")
 _RECEIPT = Struct("<qqqI")
 _HEAD_END = STATE.size
-_KEPT_END = STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # where the receipts end that are kept when a new one goes before them
+# where the receipts end that are kept when a new one goes before them
+_KEPT_END = STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size
 _KAFKA = "1\0"  # the keys of Kafka's producers begin so
 _KAFKA_SEQUENCE_MAX = 2**31 - 1  # the next sequence is 0
 
@@ -30,9 +37,14 @@ def producer_key(producer: Producer) -> str:
 
 
 def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
-    """Return the refusal or the duplicate reply for this tuple, or None if it is the next one. Changes nothing."""
+    """Return the refusal or the duplicate reply for this tuple, or None if it is the next one.
+    Changes nothing."""
     states = stream.producers
-    state = states.get(producer.id if producer.kind == 0 else producer_key(producer)) if states else None
+    state = (
+        states.get(producer.id if producer.kind == 0 else producer_key(producer))
+        if states
+        else None
+    )
     if state is None:
         return _judge_unknown(stream, producer, now_ms)
     epoch, last, _ = STATE.unpack_from(state)
@@ -44,7 +56,11 @@ def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | N
         return refusal(stream, Code.PRODUCER_GAP, producer, (epoch, last))
     if producer.epoch < epoch:
         return refusal(stream, Code.PRODUCER_STALE, producer, (epoch, last))
-    return None if producer.sequence == 0 else refusal(stream, Code.PRODUCER_EPOCH_START, producer, (epoch, -1))
+    return (
+        None
+        if producer.sequence == 0
+        else refusal(stream, Code.PRODUCER_EPOCH_START, producer, (epoch, -1))
+    )
 
 
 def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
@@ -58,7 +74,10 @@ def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | N
 def is_full(stream: Stream, now_ms: int) -> bool:
     """Report whether the stream has as many producers as it may, and none is idle enough to go."""
     states = stream.producers or {}
-    return len(states) >= PRODUCERS_PER_STREAM_MAX and _idle_ms(states, now_ms) < PRODUCER_EVICT_IDLE_MS
+    return (
+        len(states) >= PRODUCERS_PER_STREAM_MAX
+        and _idle_ms(states, now_ms) < PRODUCER_EVICT_IDLE_MS
+    )
 
 
 def refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, int]) -> Reply:
@@ -78,7 +97,8 @@ def refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, in
 
 
 def repeat_of(stream: Stream, producer: Producer) -> Reply:
-    """Return the reply for a tuple applied before: the highest sequence, and the batch's first record if its receipt is still kept."""
+    """Return the reply for a tuple applied before: the highest sequence, and the batch's first
+    record if its receipt is still kept."""
     assert stream.producers is not None
     state = stream.producers[producer_key(producer)]
     epoch, last, _ = STATE.unpack_from(state)
@@ -99,8 +119,11 @@ def repeat_of(stream: Stream, producer: Producer) -> Reply:
     )
 
 
-def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int, records: int) -> Reply | None:
-    """Judge a tuple. If it is the next one, record it as applied to `records` records from `record` (0 from -1: a bare close).
+def accept_producer(
+    stream: Stream, producer: Producer, now_ms: int, record: int, records: int
+) -> Reply | None:
+    """Judge a tuple. If it is the next one, record it as applied to `records` records from `record`
+    (0 from -1: a bare close).
 
     Returns the refusal or the duplicate reply, having changed nothing; else None."""
     sequence = producer.sequence
@@ -139,7 +162,8 @@ def put(stream: Stream, key: str, state: bytes, now_ms: int) -> None:
 
 
 def receipts_of(state: bytes) -> list[tuple[int, int, int, int]]:
-    """Return (first sequence, last sequence, first record, records) of each receipt, newest first."""
+    """Return (first sequence, last sequence, first record, records) of each receipt, newest
+    first."""
     return list(_RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]))
 
 
@@ -160,7 +184,8 @@ def _idle_ms(states: dict[str, bytes], now_ms: int) -> int:
 
 
 def _make_room(stream: Stream, states: dict[str, bytes], now_ms: int) -> None:
-    """Evict producers idle beyond the guaranteed time, and one more if the stream is at its limit."""
+    """Evict producers idle beyond the guaranteed time, and one more if the stream is at its
+    limit."""
     while states and _idle_ms(states, now_ms) >= PRODUCER_IDLE_MS:
         _forget(stream, states, next(iter(states)))
     if len(states) >= PRODUCERS_PER_STREAM_MAX:
@@ -178,8 +203,8 @@ def _forget(stream: Stream, states: dict[str, bytes], key: str) -> None:
 
 
 def cut_receipts(states: dict[str, bytes] | None, record: int) -> dict[str, bytes] | None:
-    """Undo the appends of `record` and later: drop their receipts, and lower each last sequence. A producer with nothing left becomes
-    unknown."""
+    """Undo the appends of `record` and later: drop their receipts, and lower each last sequence. A
+    producer with nothing left becomes unknown."""
     kept: dict[str, bytes] = {}
     for key, state in (states or {}).items():
         epoch, last, active_ms = STATE.unpack_from(state)

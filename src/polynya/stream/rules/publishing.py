@@ -1,4 +1,5 @@
-"""The object tier's commands: pack slices replace hot batches and smaller slices; home groups count down the references to packs."""
+"""The object tier's commands: pack slices replace hot batches and smaller slices; home groups count
+down the references to packs."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from polynya.stream.commands import ColdSlice, PackDeleted, PackWritten, PublishSlices, ReleasePack, ReplaceSlices
+from polynya.stream.commands import (
+    ColdSlice,
+    PackDeleted,
+    PackWritten,
+    PublishSlices,
+    ReleasePack,
+    ReplaceSlices,
+)
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.state import index
@@ -21,7 +29,8 @@ _RECORD = attrgetter("record")
 
 
 def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
-    """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out of order, or in a released pack."""
+    """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out
+    of order, or in a released pack."""
     taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
     return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
@@ -39,7 +48,9 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     machine.changes.streams.add(uid)
     machine.hot_bytes -= cold.length
     cold = structs.replace(cold, time_ms=cold.time_ms or stream.hot[0].time_ms)
-    largest_ms = max(stream.hot[covered - 1].time_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
+    largest_ms = max(
+        stream.hot[covered - 1].time_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0
+    )
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
         del machine.hot[uid]
@@ -61,7 +72,8 @@ def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
 
 
 def _covered(stream: Stream, cold: ColdSlice) -> int:
-    """Return how many of the first hot batches the slice covers exactly, to the byte; 0 if it is not such a run."""
+    """Return how many of the first hot batches the slice covers exactly, to the byte; 0 if it is
+    not such a run."""
     hot = stream.hot
     if not hot or (cold.record, cold.byte) != (hot[0].record, hot[0].byte):
         return 0
@@ -75,7 +87,8 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
 
 
 def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
-    """Accept the slices that replace whole present entries. The reply omits the others, as in `apply_publish_slices`."""
+    """Accept the slices that replace whole present entries. The reply omits the others, as in
+    `apply_publish_slices`."""
     taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
     return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
@@ -102,25 +115,38 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
 
 
 def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int, int] | None:
-    """Return the range of entries that the slice covers exactly, to the record and byte, or None."""
-    begin, end = index.first_from(stream.cold, cold.record), index.first_from(stream.cold, cold.record + cold.records)
+    """Return the range of entries that the slice covers exactly, to the record and byte, or
+    None."""
+    begin, end = (
+        index.first_from(stream.cold, cold.record),
+        index.first_from(stream.cold, cold.record + cold.records),
+    )
     if begin == end:
         return None
     entries = machine.index_of(stream)
     first, last = entries[begin], entries[end - 1]
     same_begin = (first.record, first.byte) == (cold.record, cold.byte)
-    same_end = (last.record + last.records, last.byte + last.length) == (cold.record + cold.records, cold.byte + cold.length)
+    same_end = (last.record + last.records, last.byte + last.length) == (
+        cold.record + cold.records,
+        cold.byte + cold.length,
+    )
     return (begin, end) if same_begin and same_end else None
 
 
 def _crosses_a_claim(stream: Stream, cold: ColdSlice) -> bool:
-    """Report whether a table's claim begins or ends inside the slice: a slice belongs to one job, or to none."""
+    """Report whether a table's claim begins or ends inside the slice: a slice belongs to one job,
+    or to none."""
     end = cold.record + cold.records
-    return any(cold.record < bound < end for claim in (stream.tables or {}).values() for bound in (claim.published, claim.claimed))
+    return any(
+        cold.record < bound < end
+        for claim in (stream.tables or {}).values()
+        for bound in (claim.published, claim.claimed)
+    )
 
 
 def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
-    """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is condemned at once."""
+    """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is
+    condemned at once."""
     if command.pack in machine.packs:
         return Reply(Code.EXISTS)
     groups = sorted(set(command.groups))
@@ -130,7 +156,8 @@ def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Re
 
 
 def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Reply:
-    """Release one group's hold; the last release condemns the pack. The reply's detail is the time it was condemned, or 0."""
+    """Release one group's hold; the last release condemns the pack. The reply's detail is the time
+    it was condemned, or 0."""
     pack = machine.packs.get(command.pack)
     if pack is None:
         return Reply(Code.NOT_FOUND, detail=0)

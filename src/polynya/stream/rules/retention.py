@@ -1,4 +1,5 @@
-"""Retention: which records a stream keeps automatically, and the resulting first boundary. Pure; the retention job proposes the trims."""
+"""Retention: which records a stream keeps automatically, and the resulting first boundary. Pure;
+the retention job proposes the trims."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ ENTRIES_MAX = 4096  # index entries to trim at once: releasing them blocks the e
 
 
 class RetentionCut(msgspec.Struct, frozen=True, gc=False):
-    """The result of applying a retention policy to a stream. `boundary` is the new first boundary, found without reads (None:
-    unchanged). `entries` is the number of index entries trimmed with it. `inside_ms` and `inside_byte` ask for a cut inside a piece,
-    which must be read. The cut drops records older than `inside_ms`, or before the one that holds `inside_byte`; 0: no cut."""
+    """The result of applying a retention policy to a stream. `boundary` is the new first boundary,
+    found without reads (None: unchanged). `entries` is the number of index entries trimmed with it.
+    `inside_ms` and `inside_byte` ask for a cut inside a piece, which must be read. The cut drops
+    records older than `inside_ms`, or before the one that holds `inside_byte`; 0: no cut."""
 
     boundary: Boundary | None = None
     entries: int = 0
@@ -85,19 +87,27 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
     if retention.bytes is not None and stream.next_byte - stream.first_byte > retention.bytes:
         found = max(found, _last_boundary_before_byte(stream, stream.next_byte - retention.bytes))
         over = stream.next_byte - retention.bytes - found[1]
-        inside_byte = found[1] + over if over > slack_bytes(retention.bytes) and _records_at(stream, found) > 1 else 0
+        inside_byte = (
+            found[1] + over
+            if over > slack_bytes(retention.bytes) and _records_at(stream, found) > 1
+            else 0
+        )
     before_ms = 0 if retention.age_seconds is None else now_ms - retention.age_seconds * 1000
     if before_ms > 0 and not _is_young(stream, before_ms):
         found = max(found, _first_boundary_reaching(stream, before_ms))
         first_ms = _first_time(stream, found)
-        inside_ms = before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
+        inside_ms = (
+            before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
+        )
     if found[0] == stream.first_record and not (inside_ms or inside_byte):
         return _NOTHING
     entries = index.entries_before(stream.cold, found[0])
     if entries > ENTRIES_MAX:
         assert stream.cold is not None
         entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
-    return RetentionCut(found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte)
+    return RetentionCut(
+        found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte
+    )
 
 
 def held_back(stream: Stream, cut: RetentionCut, held: int | None) -> RetentionCut:
@@ -109,23 +119,34 @@ def held_back(stream: Stream, cut: RetentionCut, held: int | None) -> RetentionC
         return cut
     if cut.boundary is not None and cut.boundary[0] <= held:
         return RetentionCut(cut.boundary, cut.entries)
-    found = None if cut.boundary is None or held <= stream.first_record else boundary(stream, (held, 0))
-    return _NOTHING if found is None else RetentionCut(found, index.entries_before(stream.cold, held))
+    found = (
+        None if cut.boundary is None or held <= stream.first_record else boundary(stream, (held, 0))
+    )
+    return (
+        _NOTHING if found is None else RetentionCut(found, index.entries_before(stream.cold, held))
+    )
 
 
 def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:
-    """Report whether an evicted stream must be checked. Its excess bytes were trimmed before eviction; only a changed retention can find
-    more."""
+    """Report whether an evicted stream must be checked. Its excess bytes were trimmed before
+    eviction; only a changed retention can find more."""
     where = where_of(ghost)
     if where is None or where.oldest_ms is None:
         return False
-    if retention.age_seconds is not None and where.oldest_ms < now_ms - retention.age_seconds * 1000:
+    if (
+        retention.age_seconds is not None
+        and where.oldest_ms < now_ms - retention.age_seconds * 1000
+    ):
         return True
-    return retention.bytes is not None and ghost.next_byte - ghost.first_byte > retention.bytes + slack_bytes(retention.bytes)
+    return (
+        retention.bytes is not None
+        and ghost.next_byte - ghost.first_byte > retention.bytes + slack_bytes(retention.bytes)
+    )
 
 
 def _is_young(stream: Stream, before_ms: int) -> bool:
-    """Report whether all stored records are young enough. This is the usual case, checked on every stream in turn."""
+    """Report whether all stored records are young enough. This is the usual case, checked on every
+    stream in turn."""
     if stream.fork is not None and stream.first_record < stream.fork.record:
         return False
     if stream.cold is not None:
@@ -134,7 +155,8 @@ def _is_young(stream: Stream, before_ms: int) -> bool:
 
 
 def slack_ms(retention: Retention) -> int:
-    """Return how far records may exceed their age when they share a slice with younger ones. Separating them needs a read."""
+    """Return how far records may exceed their age when they share a slice with younger ones.
+    Separating them needs a read."""
     return max(1000, (retention.age_seconds or 0) * 250)
 
 
@@ -156,7 +178,8 @@ def _records_at(stream: Stream, at: Boundary) -> int:
 
 
 def _last_boundary_before_byte(stream: Stream, byte: int) -> Boundary:
-    """Return the last piece boundary at or before stream position `byte`: a hot batch, a slice, or the fork point."""
+    """Return the last piece boundary at or before stream position `byte`: a hot batch, a slice, or
+    the fork point."""
     if byte >= stream.next_byte:
         return stream.next_record, stream.next_byte
     hot = stream.hot
@@ -171,7 +194,8 @@ def _last_boundary_before_byte(stream: Stream, byte: int) -> Boundary:
 
 
 def _first_boundary_reaching(stream: Stream, time_ms: int) -> Boundary:
-    """Return where the first piece with an append at `time_ms` or later begins; everything before it is older."""
+    """Return where the first piece with an append at `time_ms` or later begins; everything before
+    it is older."""
     number = index.first_reaching(stream.cold, time_ms)
     if number == 0 and stream.fork is not None and stream.created_ms >= time_ms:
         return 0, 0  # some inherited records may be as young
@@ -179,12 +203,14 @@ def _first_boundary_reaching(stream: Stream, time_ms: int) -> Boundary:
         return index.begin_of(stream.cold, number)
     hot = stream.hot or []
     at = bisect_left(hot, time_ms, key=lambda each: each.time_ms)
-    return (hot[at].record, hot[at].byte) if at < len(hot) else (stream.next_record, stream.next_byte)
+    return (
+        (hot[at].record, hot[at].byte) if at < len(hot) else (stream.next_record, stream.next_byte)
+    )
 
 
 def _first_time(stream: Stream, at: Boundary) -> int | None:
-    """Return a lower bound of the append time of the record at this boundary. None: nothing lies behind it, or the record is in a hot
-    batch."""
+    """Return a lower bound of the append time of the record at this boundary. None: nothing lies
+    behind it, or the record is in a hot batch."""
     record = at[0]
     if record >= stream.next_record or (stream.hot and record >= stream.hot[0].record):
         return None

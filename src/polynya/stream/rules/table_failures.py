@@ -1,4 +1,5 @@
-"""Ranges that a table's jobs could not read: counted, set aside after some failures, and retried on request.
+"""Ranges that a table's jobs could not read: counted, set aside after some failures, and retried on
+request.
 
 The list changes only while no job is planned: `TableFail` and `TableRetry` abandon the open job. So
 each plan of a job leaves out, and takes again, the same ranges.
@@ -39,8 +40,8 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
 
 
 def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:
-    """Count failures of the open job, and abandon it. NOT_YET: the job is not open. TOO_MANY: no room
-    for all of them. Detail: the table."""
+    """Count failures of the open job, and abandon it. NOT_YET: the job is not open. TOO_MANY: no
+    room for all of them. Detail: the table."""
     table = machine.tables.get(command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)

@@ -40,9 +40,12 @@ def apply_watch(machine: Machine, command: WatchStreams, place: int) -> Reply:
 
 
 def covers(name: str, prefixes: Collection[str], without: Collection[str] = ()) -> bool:
-    """Report whether a canonical name is under one of the prefixes. A longer one of `without` wins."""
+    """Report whether a canonical name is under one of the prefixes. A longer one of `without`
+    wins."""
     longest = max((len(prefix) for prefix in prefixes if name.startswith(prefix)), default=-1)
-    return longest >= 0 and not any(len(other) > longest and name.startswith(other) for other in without)
+    return longest >= 0 and not any(
+        len(other) > longest and name.startswith(other) for other in without
+    )
 
 
 def watch_of(machine: Machine, name: str) -> Watch | None:
@@ -66,7 +69,9 @@ def untaken_from(stream: Stream, watch: Watch, committed: Mapping[int, int] | No
     return claim.claimed if taken else claim.published
 
 
-def held_from(machine: Machine, stream: Stream, committed: Mapping[int, int] | None = None) -> int | None:
+def held_from(
+    machine: Machine, stream: Stream, committed: Mapping[int, int] | None = None
+) -> int | None:
     """Return the first record that a table holds, or None if no table holds any."""
     watch = watch_of(machine, stream.name) if machine.watches else None
     if watch is None or not watch.hold or stream.next_record == stream.first_record:

@@ -1,10 +1,13 @@
-"""Tables: the records that a table's job may read (in the streams' groups), and the job that a table has reached (in the meta group).
+"""Tables: the records that a table's job may read (in the streams' groups), and the job that a
+table has reached (in the meta group).
 
-A job opens in the meta group, then claims in every group, then commits in the meta group by one compare-and-swap. The next job's claim
-command carries the number of the last committed job, and resolves earlier claims by it. Claims of a committed job become published;
-claims of a job that never committed are made again. So nothing has to be sent back to the groups after a commit, and a crash needs no
-repair. Both rest on one rule: a driver gets a job only after every group has applied its `ClaimRanges`. From then on (`planned`) the job
-claims nothing more. If a planner dies earlier, the next one abandons its job.
+A job opens in the meta group, then claims in every group, then commits in the meta group by one
+compare-and-swap. The next job's claim command carries the number of the last committed job, and
+resolves earlier claims by it. Claims of a committed job become published; claims of a job that
+never committed are made again. So nothing has to be sent back to the groups after a commit, and a
+crash needs no repair. Both rest on one rule: a driver gets a job only after every group has applied
+its `ClaimRanges`. From then on (`planned`) the job claims nothing more. If a planner dies earlier,
+the next one abandons its job.
 """
 
 from __future__ import annotations
@@ -14,7 +17,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
+from polynya.stream.commands import (
+    ClaimRanges,
+    ColdSlice,
+    TableAbandon,
+    TableCommit,
+    TableCreate,
+    TableOpen,
+    TablePlanned,
+)
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import lags, stubs
 from polynya.stream.rules.table_failures import Failure, settle
@@ -30,7 +41,8 @@ LAG_STREAMS = 512  # streams scanned between two yields: some milliseconds
 
 
 class Table(msgspec.Struct, array_like=True, gc=False):
-    """A table in the meta group. Pointers are object keys of Iceberg metadata, "" before the first commit."""
+    """A table in the meta group. Pointers are object keys of Iceberg metadata, "" before the first
+    commit."""
 
     uid: int
     name: str
@@ -64,7 +76,8 @@ class Table(msgspec.Struct, array_like=True, gc=False):
 
 
 class ClaimedRange(msgspec.Struct, array_like=True, gc=False):
-    """A stream's part of a job: slices of its index, without the records before `first` and from `end` on (0: to their end)."""
+    """A stream's part of a job: slices of its index, without the records before `first` and from
+    `end` on (0: to their end)."""
 
     uid: int
     name: str
@@ -90,7 +103,8 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
 
 
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
-    """Create a table. Replies CREATED, EXISTS (same name and prefix) or EXISTS_DIFFERENT (name or prefix is taken). Detail: the table."""
+    """Create a table. Replies CREATED, EXISTS (same name and prefix) or EXISTS_DIFFERENT (name or
+    prefix is taken). Detail: the table."""
     for table in machine.tables.values():
         if table.name == command.name or table.prefix == command.prefix:
             same = table.name == command.name and table.prefix == command.prefix
@@ -101,11 +115,16 @@ def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
 
 
 def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
-    """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with other options, is different."""
+    """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with
+    other options, is different."""
     machine.level = max(machine.level, feature_level.level_of(TableMake))  # see `apply_evict`
     options = (command.hold, command.columns)
     for table in machine.tables.values():
-        same = table.name == command.name and table.prefixes == command.prefixes and (table.hold, table.columns) == options
+        same = (
+            table.name == command.name
+            and table.prefixes == command.prefixes
+            and (table.hold, table.columns) == options
+        )
         if same or table.name == command.name or set(table.prefixes) & set(command.prefixes):
             return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
     uid = machine.next_uid()
@@ -141,14 +160,19 @@ def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
 
 
 def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
-    """Move both pointers and the job number at once. OK, DUPLICATE (this attempt committed before), NOT_YET (another won). Detail: the
-    table."""
+    """Move both pointers and the job number at once. OK, DUPLICATE (this attempt committed before),
+    NOT_YET (another won). Detail: the table."""
     table = machine.tables.get(command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
     if table.committed == command.job and table.attempt == command.attempt:
         return Reply(Code.DUPLICATE, table.uid, detail=table)
-    if not table.open or not table.planned or table.job != command.job or (table.main, table.dlq) != (command.base_main, command.base_dlq):
+    if (
+        not table.open
+        or not table.planned
+        or table.job != command.job
+        or (table.main, table.dlq) != (command.base_main, command.base_dlq)
+    ):
         return Reply(Code.NOT_YET, table.uid, detail=table)
     table.committed = command.job
     table.main, table.dlq, table.attempt = command.main, command.dlq, command.attempt
@@ -170,9 +194,11 @@ def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
 
 
 def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
-    """Claim cold records that are in no table yet, at most about `bytes_max`. Detail: [ClaimedRange, …].
+    """Claim cold records that are in no table yet, at most about `bytes_max`. Detail:
+    [ClaimedRange, …].
 
-    NOT_YET: a later job has claimed here already. Without `fresh` the job is planned: return its earlier claims, less deleted streams.
+    NOT_YET: a later job has claimed here already. Without `fresh` the job is planned: return its
+      earlier claims, less deleted streams.
     Ranges of `again` that are published are added: they were set aside."""
     if command.job < machine.claimed_jobs.get(command.table, 0):
         return Reply(Code.NOT_YET)
@@ -182,15 +208,23 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     prefixes = prefixes_of(machine, command.table, command.prefix)
     for stream in machine.in_order():
         claim = stream.tables.get(command.table) if stream.tables else None
-        member = covers(stream.name, prefixes, command.without) and not _is_taken_over(stream, command.table)
+        member = covers(stream.name, prefixes, command.without) and not _is_taken_over(
+            stream, command.table
+        )
         if claim is not None and claim.job != command.job:
             machine.changes.streams.add(stream.uid)
             if claim.job <= command.committed:
-                claim.published, claim.skipped, claim.skipping = claim.claimed, claim.skipped + claim.skipping, 0
+                claim.published, claim.skipped, claim.skipping = (
+                    claim.claimed,
+                    claim.skipped + claim.skipping,
+                    0,
+                )
             elif member:
                 claim.claimed, claim.skipping = claim.published, 0
             else:
-                claim.job = command.job  # a longer prefix takes the stream over where this claim ends: repeat the claim unchanged
+                # a longer prefix takes the stream over where this claim ends: repeat the claim
+                # unchanged
+                claim.job = command.job
         if not stream.cold:
             continue
         if claim is None or claim.job != command.job:
@@ -198,17 +232,30 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
                 continue
             claim = _claim(machine, stream, command, claim)
             machine.changes.streams.add(stream.uid)
-        first, end = index.first_from(stream.cold, claim.published), index.first_from(stream.cold, claim.claimed)
+        first, end = (
+            index.first_from(stream.cold, claim.published),
+            index.first_from(stream.cold, claim.claimed),
+        )
         first = max(first, index.entries_before(stream.cold, claim.first))
         taken = machine.index_of(stream)[first:end]
         if taken:
             left -= sum(cold.stored for cold in taken)
-            ranges.append(ClaimedRange(stream.uid, stream.name, stream.content_type, stream.encoding, taken, claim.first))
+            ranges.append(
+                ClaimedRange(
+                    stream.uid,
+                    stream.name,
+                    stream.content_type,
+                    stream.encoding,
+                    taken,
+                    claim.first,
+                )
+            )
     return Reply(Code.OK, detail=ranges + list(_again(machine, command)))
 
 
 def prefixes_of(machine: Machine, table: int, prefix: str) -> list[str]:
-    """Return the table's prefixes; a group that was not told of the table knows only the command's."""
+    """Return the table's prefixes; a group that was not told of the table knows only the
+    command's."""
     watch = machine.watches.get(table)
     return [prefix] if watch is None else watch.prefixes
 
@@ -221,18 +268,30 @@ def _again(machine: Machine, command: ClaimRanges) -> Iterator[ClaimedRange]:
         if stream is None or claim is None or claim.published < end:
             continue  # gone, or still to be claimed
         first = max(record, stream.first_record)
-        taken = machine.index_of(stream)[index.entries_before(stream.cold, first) : index.first_from(stream.cold, end)]
+        taken = machine.index_of(stream)[
+            index.entries_before(stream.cold, first) : index.first_from(stream.cold, end)
+        ]
         if taken and first < end:
-            yield ClaimedRange(uid, stream.name, stream.content_type, stream.encoding, taken, first, end)
+            yield ClaimedRange(
+                uid, stream.name, stream.content_type, stream.encoding, taken, first, end
+            )
 
 
 def _is_taken_over(stream: Stream, table: int) -> bool:
-    """Report whether another table claimed here after this one. A planner with a stale view of the tables must not take its records."""
-    return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
+    """Report whether another table claimed here after this one. A planner with a stale view of the
+    tables must not take its records."""
+    return (
+        stream.tables is not None
+        and table in stream.tables
+        and next(reversed(stream.tables)) != table
+    )
 
 
-def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: TableClaim | None) -> TableClaim:
-    """Claim everything cold now. A table new to the stream begins where another table's last claim ended."""
+def _claim(
+    machine: Machine, stream: Stream, command: ClaimRanges, claim: TableClaim | None
+) -> TableClaim:
+    """Claim everything cold now. A table new to the stream begins where another table's last claim
+    ended."""
     assert stream.cold is not None
     end = index.end_of(stream.cold, -1)[0]
     if stream.tables is None:
@@ -248,9 +307,12 @@ def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: TableC
     return claim
 
 
-def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Iterator[Lag]:
-    """Yield the table's lag behind this group's streams: the same `Lag` repeatedly, complete at the end. The group may change between
-    yields; streams that exist at the start are counted unless they are deleted."""
+def lag_of(
+    machine: Machine, table: int, prefix: str, without: list[str], committed: int
+) -> Iterator[Lag]:
+    """Yield the table's lag behind this group's streams: the same `Lag` repeatedly, complete at the
+    end. The group may change between yields; streams that exist at the start are counted unless
+    they are deleted."""
     watch = machine.watches.get(table)
     lag = Lag(group=machine.group, lost=watch.lost if watch else 0, watched=watch is not None)
     prefixes = prefixes_of(machine, table, prefix)
@@ -261,7 +323,9 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             continue
         claim = stream.tables.get(table) if stream.tables else None
         if not covers(stream.name, prefixes, without):
-            if claim is not None and claim.job > committed:  # taken over since: earlier claimed records that remain are still its own
+            if (
+                claim is not None and claim.job > committed
+            ):  # taken over since: earlier claimed records that remain are still its own
                 begin = _available_from(stream, claim.published)
                 lag.records += record_gaps.between(begin, claim.claimed)
             continue
@@ -279,7 +343,9 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             first = index.entries_before(stream.cold, begin)
             if stream.cold is not None and first < index.count(stream.cold):
                 lag.slices += index.count(stream.cold) - first
-                lag.bytes += index.end_of(stream.cold, -1)[1] - index.begin_of(stream.cold, first)[1]
+                lag.bytes += (
+                    index.end_of(stream.cold, -1)[1] - index.begin_of(stream.cold, first)[1]
+                )
     for number, (name, stub) in enumerate(stubs(machine), 1):
         if number % LAG_STREAMS == 0:
             yield lag
@@ -289,12 +355,15 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
         if lags(stub, table):
             lag.records += record_gaps.between(stub.first_record, stub.next_record)
             lag.slices, lag.bytes = lag.slices + 1, lag.bytes + stub.next_byte - stub.first_byte
-            lag.since_ms = min(lag.since_ms or stub.created_ms, stub.created_ms + (stub.oldest or 0))
+            lag.since_ms = min(
+                lag.since_ms or stub.created_ms, stub.created_ms + (stub.oldest or 0)
+            )
     yield lag
 
 
 def _own_from(stream: Stream, record: int) -> int:
-    """Return `record`, or the stream's first own record if later: inherited ones are rows of the source only."""
+    """Return `record`, or the stream's first own record if later: inherited ones are rows of the
+    source only."""
     return max(record, stream.fork.record) if stream.fork is not None else record
 
 

@@ -1,8 +1,9 @@
 """Kafka topics in the meta group: their names, ids, partitions and configs. Pure.
 
 A topic is put, its streams are created, then it is ready; it is dropped, its streams are deleted,
-then it is gone. Each step may be repeated, so any core that finds a topic between two steps may finish it.
-A name stays taken until its streams are deleted, so a new topic never gets the data of an old one.
+then it is gone. Each step may be repeated, so any core that finds a topic between two steps may
+finish it. A name stays taken until its streams are deleted, so a new topic never gets the data of
+an old one.
 """
 
 from __future__ import annotations

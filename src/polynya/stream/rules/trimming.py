@@ -1,8 +1,9 @@
 """Trimming the front of streams, and releasing the data before it.
 
-A trim moves the first kept boundary to any record. Stored data goes in whole pieces, slices or hot batches: a piece goes when all of it
-lies before the boundary and no fork inherits any of it. Cold slices that a fork needs move to the stream's past, which only forks read.
-Hot batches that a fork needs stay until they are flushed.
+A trim moves the first kept boundary to any record. Stored data goes in whole pieces, slices or hot
+batches: a piece goes when all of it lies before the boundary and no fork inherits any of it. Cold
+slices that a fork needs move to the stream's past, which only forks read. Hot batches that a fork
+needs stay until they are flushed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,18 @@ def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
     """Apply each cut independently; see `Trim` for the reply's detail."""
     if machine.evicted and any(name in machine.evicted for name in command.names):
         return Reply(Code.EVICTED)
-    return Reply(Code.OK, detail=[_trim(machine, uid, (record, byte), command.now_ms) for uid, record, byte in command.cuts])
+    return Reply(
+        Code.OK,
+        detail=[
+            _trim(machine, uid, (record, byte), command.now_ms)
+            for uid, record, byte in command.cuts
+        ],
+    )
 
 
-def _trim(machine: Machine, uid: int, cut: Boundary, now_ms: int) -> tuple[int, int, int, int] | None:
+def _trim(
+    machine: Machine, uid: int, cut: Boundary, now_ms: int
+) -> tuple[int, int, int, int] | None:
     stream = machine.by_uid.get(uid)
     if stream is None or stream.deleted:
         return None
@@ -46,13 +55,20 @@ def _trim(machine: Machine, uid: int, cut: Boundary, now_ms: int) -> tuple[int, 
         if stream.links is not None:
             note_trim(machine.subscriptions, stream)
         release_trimmed(machine, stream, now_ms)
-    return stream.first_record, stream.first_byte, stream.first_record - first, stream.first_byte - first_byte
+    return (
+        stream.first_record,
+        stream.first_byte,
+        stream.first_record - first,
+        stream.first_byte - first_byte,
+    )
 
 
 def boundary(stream: Stream, at: Boundary) -> Boundary | None:
-    """Return the boundary of the record `at[0]`, or None if there is none. Inside a cold slice or an inherited range the state cannot
-    tell; `at[1]` is then accepted if it is plausible."""
-    record, byte = at = record_gaps.behind(stream, stream.cold, at, (stream.next_record, stream.next_byte))
+    """Return the boundary of the record `at[0]`, or None if there is none. Inside a cold slice or
+    an inherited range the state cannot tell; `at[1]` is then accepted if it is plausible."""
+    record, byte = at = record_gaps.behind(
+        stream, stream.cold, at, (stream.next_record, stream.next_byte)
+    )
     if record >= stream.next_record:
         return (stream.next_record, stream.next_byte) if record == stream.next_record else None
     if stream.hot and record >= stream.hot[0].record:
@@ -72,12 +88,17 @@ def boundary(stream: Stream, at: Boundary) -> Boundary | None:
 
 
 def release_trimmed(machine: Machine, stream: Stream, now_ms: int) -> None:
-    """Release all data before the first kept record that no fork needs. Call this when that record or the pins have changed."""
+    """Release all data before the first kept record that no fork needs. Call this when that record
+    or the pins have changed."""
     needed = _needed(stream)
     _release_cold(machine, stream, needed, now_ms)
     _release_hot(machine, stream, needed)
     fork = stream.fork
-    if fork is None or stream.first_record < fork.record or (stream.extras is not None and stream.extras.detached):
+    if (
+        fork is None
+        or stream.first_record < fork.record
+        or (stream.extras is not None and stream.extras.detached)
+    ):
         return
     if not needed or needed[0][0] >= fork.record:
         extras_of(stream).detached = True
@@ -112,7 +133,9 @@ def tidy(stream: Stream) -> None:
 
 def _needed(stream: Stream) -> list[Span]:
     """Return the records that forks inherit, as disjoint spans in order."""
-    ends: dict[int, int] = {}  # keyed by first record: nearly all of very many forks begin with the same one
+    ends: dict[
+        int, int
+    ] = {}  # keyed by first record: nearly all of very many forks begin with the same one
     for pin in (stream.pins or {}).values():
         begin, end = pin.first_record, pin.record + (pin.prefix > 0)
         if end > ends.get(begin, begin):
@@ -157,7 +180,11 @@ def _overlaps(spans: Sequence[Span], begin: int, end: int) -> bool:
 
 def _release_hot(machine: Machine, stream: Stream, needed: Sequence[Span]) -> None:
     hot = stream.hot
-    if not hot or hot[0].record >= stream.first_record or (needed and needed[-1][1] > hot[0].record):
+    if (
+        not hot
+        or hot[0].record >= stream.first_record
+        or (needed and needed[-1][1] > hot[0].record)
+    ):
         return
     gone = bisect_right(hot, stream.first_record, key=lambda batch: batch.record + batch.records)
     if gone == len(hot):

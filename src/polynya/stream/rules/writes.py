@@ -9,7 +9,13 @@ from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Batch, Create, Fork, Produce, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, release, tail_reply
-from polynya.stream.rules.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
+from polynya.stream.rules.producers import (
+    accept_producer,
+    judge_producer,
+    last_of,
+    producer_key,
+    repeat_of,
+)
 from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import HotBatch, Stream
@@ -22,24 +28,36 @@ Value: TypeAlias = str | int | None  # of a setting
 
 
 def media_type(content_type: str) -> str:
-    """Return the part of a content type that is compared: the media type in lower case, without parameters."""
+    """Return the part of a content type that is compared: the media type in lower case, without
+    parameters."""
     return content_type.split(";", 1)[0].strip().lower()
 
 
 def apply_append(machine: Machine, command: Append, place: int) -> Reply:
-    """Append to a stream. This is the hot path: about 2 us with a producer. Nothing changes before every check passes."""
+    """Append to a stream. This is the hot path: about 2 us with a producer. Nothing changes before
+    every check passes."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
     now_ms = command.now_ms
     producer = command.producer
     batch = command.batch
-    if stream.deleted or stream.closed or command.incarnation or stream.expires_at_ms is not None or stream.ttl_seconds is not None:
+    if (
+        stream.deleted
+        or stream.closed
+        or command.incarnation
+        or stream.expires_at_ms is not None
+        or stream.ttl_seconds is not None
+    ):
         reply = _judge_state(stream, command)
         if reply is not None:
             return reply
     content_type = command.content_type
-    if batch is not None and content_type != stream.content_type and media_type(content_type) != media_type(stream.content_type):
+    if (
+        batch is not None
+        and content_type != stream.content_type
+        and media_type(content_type) != media_type(stream.content_type)
+    ):
         return other_type(stream)
     stream_seq = command.stream_seq
     # Comparing str by code point gives the bytewise order of UTF-8.
@@ -48,7 +66,9 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
     record = -1 if batch is None else stream.next_record
     if producer is not None:
-        reply = accept_producer(stream, producer, now_ms, record, 0 if batch is None else batch.records)
+        reply = accept_producer(
+            stream, producer, now_ms, record, 0 if batch is None else batch.records
+        )
         if reply is not None:
             return reply
     machine.changes.streams.add(stream.uid)
@@ -65,25 +85,57 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         size = 0 if batch is None else len(batch.payload)
         begin = stream.next_record if batch is None else record
         machine.effects.append(
-            TailMoved(stream.uid, begin, stream.next_byte - size, stream.next_record, stream.next_byte, batch, stream.closed)
+            TailMoved(
+                stream.uid,
+                begin,
+                stream.next_byte - size,
+                stream.next_record,
+                stream.next_byte,
+                batch,
+                stream.closed,
+            )
         )
     if producer is None:
-        return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, -1, -1, -1, -1, record)
+        return Reply(
+            0,
+            stream.uid,
+            stream.next_record,
+            stream.next_byte,
+            stream.closed,
+            -1,
+            -1,
+            -1,
+            -1,
+            record,
+        )
     last = producer.sequence_last
     if last < 0:
         last = producer.sequence
-    return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, producer.epoch, last, -1, -1, record)
+    return Reply(
+        0,
+        stream.uid,
+        stream.next_record,
+        stream.next_byte,
+        stream.closed,
+        producer.epoch,
+        last,
+        -1,
+        -1,
+        record,
+    )
 
 
 def other_type(stream: Stream) -> Reply:
-    """Return the refusal of a content type that differs from the stream's; the detail is the stream's."""
+    """Return the refusal of a content type that differs from the stream's; the detail is the
+    stream's."""
     reply = tail_reply(Code.CONTENT_TYPE, stream)
     reply.detail = stream.content_type
     return reply
 
 
 def _judge_state(stream: Stream, command: Append) -> Reply | None:
-    """Return the refusal for deletion, expiry, a failed precondition or a closed stream, or None."""
+    """Return the refusal for deletion, expiry, a failed precondition or a closed stream, or
+    None."""
     if stream.deleted:
         return tail_reply(Code.GONE, stream)
     if is_surely_expired(stream, command.now_ms):
@@ -101,7 +153,9 @@ def _judge_state(stream: Stream, command: Append) -> Reply | None:
     return tail_reply(Code.CLOSED, stream)
 
 
-def add_batch(machine: Machine, stream: Stream, command: Append | Create | Produce, batch: Batch, place: int) -> None:
+def add_batch(
+    machine: Machine, stream: Stream, command: Append | Create | Produce, batch: Batch, place: int
+) -> None:
     """Add the command's batch at the stream's tail."""
     producer = command.producer
     origin: tuple[Any, ...] | None = None
@@ -137,11 +191,17 @@ def add_batch(machine: Machine, stream: Stream, command: Append | Create | Produ
 
 
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
-    """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other reply than CREATED did not happen."""
+    """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other
+    reply than CREATED did not happen."""
     known = machine.streams.get(command.name)
     if known is None and command.name in machine.evicted:
         return Reply(Code.EVICTED)
-    replaces = known is not None and not known.deleted and is_expired(known, command.now_ms) and not known.pins
+    replaces = (
+        known is not None
+        and not known.deleted
+        and is_expired(known, command.now_ms)
+        and not known.pins
+    )
     if known is not None and not replaces:
         return judge_known(known, command, over=is_expired(known, command.now_ms))
     reply = _judge_new(machine, command)
@@ -156,9 +216,18 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     if batch is not None:
         record = stream.next_record
         add_batch(machine, stream, command, batch, place)
-    reply = Reply(Code.CREATED, stream.uid, stream.next_record, stream.next_byte, stream.closed, first_record=record)
+    reply = Reply(
+        Code.CREATED,
+        stream.uid,
+        stream.next_record,
+        stream.next_byte,
+        stream.closed,
+        first_record=record,
+    )
     if producer is not None:
-        refusal = accept_producer(stream, producer, command.now_ms, record, 0 if batch is None else batch.records)
+        refusal = accept_producer(
+            stream, producer, command.now_ms, record, 0 if batch is None else batch.records
+        )
         assert refusal is None, "a first sequence on a new stream is taken"
         reply.producer_epoch, reply.producer_sequence = producer.epoch, last_of(producer)
         if command.closed:
@@ -167,10 +236,15 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
 
 
 def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
-    """Return the reply to a create of a name that is taken. A repeat with the same configuration, or of the same fork attempt, is no
-    error. `over`: the stream has expired. EXISTS has the stream's own content type as its detail, which may be spelled differently.
-    EXISTS_DIFFERENT has the `differences`."""
-    if command.fork is not None and stream.fork is not None and command.fork.attempt == stream.fork.attempt:
+    """Return the reply to a create of a name that is taken. A repeat with the same configuration,
+    or of the same fork attempt, is no error. `over`: the stream has expired. EXISTS has the
+    stream's own content type as its detail, which may be spelled differently. EXISTS_DIFFERENT has
+    the `differences`."""
+    if (
+        command.fork is not None
+        and stream.fork is not None
+        and command.fork.attempt == stream.fork.attempt
+    ):
         return tail_reply(Code.CREATED, stream)
     if stream.deleted or over:
         pending = any(not pin.confirmed for pin in (stream.pins or {}).values())
@@ -186,7 +260,12 @@ def _judge_new(machine: Machine, command: Create) -> Reply | None:
     if fork is not None and fork.attempt in machine.attempts:
         return Reply(Code.ATTEMPT_REFUSED)
     if producer is not None and producer.sequence != 0:
-        return Reply(Code.PRODUCER_GAP, producer_epoch=producer.epoch, expected_sequence=0, received_sequence=producer.sequence)
+        return Reply(
+            Code.PRODUCER_GAP,
+            producer_epoch=producer.epoch,
+            expected_sequence=0,
+            received_sequence=producer.sequence,
+        )
     return None
 
 
@@ -219,13 +298,17 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
 
 
 def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
-    """Return the settings in which a PUT differs from the stream, with the stream's own values; empty if it asks for the same.
+    """Return the settings in which a PUT differs from the stream, with the stream's own values;
+    empty if it asks for the same.
 
-    A fork without a content type or lifetime inherits them, and so does not differ. A retention is compared only when the PUT names one:
-    it may have changed since. The source of a fork is not revealed: permission to create the fork does not imply access to it."""
+    A fork without a content type or lifetime inherits them, and so does not differ. A retention is
+    compared only when the PUT names one: it may have changed since. The source of a fork is not
+    revealed: permission to create the fork does not imply access to it."""
     fork = command.fork
     found: list[tuple[str, Value]] = []
-    if (fork is None or command.content_type) and media_type(command.content_type) != media_type(stream.content_type):
+    if (fork is None or command.content_type) and media_type(command.content_type) != media_type(
+        stream.content_type
+    ):
         found.append(("content_type", stream.content_type))
     if fork is None or command.ttl_seconds is not None or command.expires_at_ms is not None:
         if command.ttl_seconds != stream.ttl_seconds:
@@ -234,10 +317,16 @@ def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
             found.append(("expires_at_ms", stream.expires_at_ms))
     if command.closed != stream.closed:
         found.append(("closed", stream.closed))
-    return found + _retention_differences(retention_of(stream), command.retention) + _fork_differences(stream.fork, fork)
+    return (
+        found
+        + _retention_differences(retention_of(stream), command.retention)
+        + _fork_differences(stream.fork, fork)
+    )
 
 
-def _retention_differences(known: Retention | None, asked: Retention | None) -> list[tuple[str, Value]]:
+def _retention_differences(
+    known: Retention | None, asked: Retention | None
+) -> list[tuple[str, Value]]:
     if asked is None or asked == known:
         return []
     if known is None:
@@ -259,7 +348,9 @@ def _fork_differences(known: Fork | None, asked: Fork | None) -> list[tuple[str,
     offset = asked.requested_offset
     at_fork_point = not known.requested_offset and offset == format_token(known.record, known.byte)
     if offset not in ("", known.requested_offset) and not at_fork_point:
-        found.append(("fork_offset", known.requested_offset or format_token(known.record, known.byte)))
+        found.append(
+            ("fork_offset", known.requested_offset or format_token(known.record, known.byte))
+        )
     if asked.requested_sub_offset != known.requested_sub_offset:
         found.append(("fork_sub_offset", known.requested_sub_offset))
     return found

@@ -1,9 +1,9 @@
-"""Deltas: the changes to a group's state since another snapshot, with tombstones, and their merge without decoding the values
-(docs/formats/group-state.md).
+"""Deltas: the changes to a group's state since another snapshot, with tombstones, and their merge
+without decoding the values (docs/formats/group-state.md).
 
-A delta is the `u32` length of its head, the head (`DeltaHead`, msgpack), then the changed streams, one msgpack array each. The streams
-may be written in several steps while the log advances. Of two entries with the same uid the later one counts; the head lists the final
-deletions.
+A delta is the `u32` length of its head, the head (`DeltaHead`, msgpack), then the changed streams,
+one msgpack array each. The streams may be written in several steps while the log advances. Of two
+entries with the same uid the later one counts; the head lists the final deletions.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _LENGTH = Struct("<I")
 _MANY = Struct(">BI")  # msgpack: header of a long array
 _encode = msgspec.msgpack.encode
 _FIELDS = Image.__struct_fields__
+# all other parts are whole in every snapshot
 _ONE_BY_ONE = (
     "outbox",
     "attempts",
@@ -43,7 +44,7 @@ _ONE_BY_ONE = (
     "streams",
     "subscriptions",
     "topics",
-)  # all other parts are whole in every snapshot
+)
 
 
 class Gone(msgspec.Struct, array_like=True, gc=False):
@@ -58,13 +59,15 @@ class Gone(msgspec.Struct, array_like=True, gc=False):
 
 
 class DeltaHead(msgspec.Struct, array_like=True, gc=False):
-    """The head of a delta. For the parts in `_ONE_BY_ONE`, `image` has only the changes, and no streams; all other parts are whole.
-    Fields are only appended, and with defaults."""
+    """The head of a delta. For the parts in `_ONE_BY_ONE`, `image` has only the changes, and no
+    streams; all other parts are whole. Fields are only appended, and with defaults."""
 
     version: int
     image: Raw
     gone: Gone
-    watched: bool  # the image's registrations, tombstones and dropped incarnations are current; else they have not changed
+    # the image's registrations, tombstones and dropped incarnations are current; else they have not
+    # changed
+    watched: bool
     streams: int  # number of streams that follow
 
 
@@ -97,12 +100,15 @@ _packs_of = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 _names_of = msgspec.msgpack.Decoder(list[str]).decode
 
 
-# --- writing -----------------------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
-def encode_streams(machine: Machine, keys: Iterator[int | str], bytes_max: int = 1 << 62) -> tuple[int, bytes]:
-    """Encode the next of these streams until `bytes_max` bytes or the end of the keys. Returns the number that exist, and their
-    encodings in sequence. A key is a uid, or the name of an evicted stream."""
+def encode_streams(
+    machine: Machine, keys: Iterator[int | str], bytes_max: int = 1 << 62
+) -> tuple[int, bytes]:
+    """Encode the next of these streams until `bytes_max` bytes or the end of the keys. Returns the
+    number that exist, and their encodings in sequence. A key is a uid, or the name of an evicted
+    stream."""
     parts: list[bytes] = []
     size = 0
     for key in keys:
@@ -116,7 +122,8 @@ def encode_streams(machine: Machine, keys: Iterator[int | str], bytes_max: int =
 
 
 def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool) -> bytes:
-    """Encode the part before the streams. `whole`: the delta has no predecessor, and everything is named."""
+    """Encode the part before the streams. `whole`: the delta has no predecessor, and everything is
+    named."""
     watched = whole or changes.watched
     subscribed = links.encode_image(machine.subscriptions)
     homes = [home for home in subscribed.homes if whole or home.id in changes.homes]
@@ -124,9 +131,15 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     image.outbox = snapshots.outbox_of(machine, None if whole else changes.messages)
     image.attempts = list(machine.attempts) if whole else changes.attempts
     image.released = list(machine.released) if whole else changes.released
-    image.held = {pack: held for pack, held in machine.held.items() if whole or pack in changes.held}
-    image.packs = {pack: machine.packs[pack] for pack in machine.packs if whole or pack in changes.packs}
-    image.subscriptions = structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
+    image.held = {
+        pack: held for pack, held in machine.held.items() if whole or pack in changes.held
+    }
+    image.packs = {
+        pack: machine.packs[pack] for pack in machine.packs if whole or pack in changes.packs
+    }
+    image.subscriptions = (
+        structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
+    )
     image.topics = snapshots.topics_of(machine, None if whole else changes.topics)
     away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
     gone = Gone(
@@ -141,14 +154,15 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     return _LENGTH.pack(len(head)) + head
 
 
-# --- merging -----------------------------------------------------------------------------------------------------------------------
+# --- merging --------------------------------------------------------------------------------------
 
 
 _DEFAULTS = _list_of(_encode(Image(snapshots.VERSION, 0, 0, 0, 0, [], [], {}, {}, [], [])))
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, gc=False):
-    """The body of one snapshot. A base, and a delta without a predecessor (`root`), need no earlier part."""
+    """The body of one snapshot. A base, and a delta without a predecessor (`root`), need no earlier
+    part."""
 
     body: bytes
     delta: bool = False
@@ -156,8 +170,8 @@ class SnapshotPart(msgspec.Struct, frozen=True, gc=False):
 
 
 def merge(parts: Sequence[SnapshotPart]) -> bytes:
-    """Merge parts into one body: a base if the first is a root, else a delta. The bytes equal those of a single snapshot. Raises
-    CorruptData."""
+    """Merge parts into one body: a base if the first is a root, else a delta. The bytes equal those
+    of a single snapshot. Raises CorruptData."""
     if len(parts) == 1 and not parts[0].delta:
         return parts[0].body
     try:
@@ -192,7 +206,10 @@ class _Merged:
     def add_base(self, body: bytes) -> None:
         image = _list_of(body)
         entry_bytes = _FIELDS.index("entry_bytes")
-        if len(image) <= entry_bytes or msgspec.msgpack.decode(image[entry_bytes]) != index.ENTRY_BYTES:  # written by 0.1.0
+        if (
+            len(image) <= entry_bytes
+            or msgspec.msgpack.decode(image[entry_bytes]) != index.ENTRY_BYTES
+        ):  # written by 0.1.0
             image = _list_of(_encode(snapshots.decode_image(body)))
         self._add(image, _list_of(image[_FIELDS.index("streams")]), watched=True)
 
@@ -201,12 +218,20 @@ class _Merged:
         head = _head_of(body[_LENGTH.size : _LENGTH.size + length])
         if head.version != VERSION:
             raise ConfigError(
-                f"a group snapshot's delta has version {head.version}; this release reads version {VERSION}: use the release that wrote it"
+                f"a group snapshot's delta has version {head.version}; this release reads version "
+                f"{VERSION}: use the release that wrote it"
             )
         streams = _list_of(_MANY.pack(0xDD, head.streams) + body[_LENGTH.size + length :])
         self._add(_list_of(head.image), streams, watched=head.watched)
         gone = head.gone
-        tombstones: tuple[list[Any], ...] = (gone.streams, gone.messages, gone.held, gone.packs, gone.homes, gone.topics)
+        tombstones: tuple[list[Any], ...] = (
+            gone.streams,
+            gone.messages,
+            gone.held,
+            gone.packs,
+            gone.homes,
+            gone.topics,
+        )
         for known, all_gone, keys in zip(self._maps, self.gone, tombstones, strict=True):
             all_gone.update(keys)
             for key in keys:
@@ -218,9 +243,15 @@ class _Merged:
 
     def _add(self, image: list[Raw], streams: list[Raw], *, watched: bool) -> None:
         image += _DEFAULTS[len(image) :]  # an earlier release wrote fewer fields
-        outbox, attempts, held, packs, released, _, subscribed, topics = (image[_FIELDS.index(name)] for name in _ONE_BY_ONE)
+        outbox, attempts, held, packs, released, _, subscribed, topics = (
+            image[_FIELDS.index(name)] for name in _ONE_BY_ONE
+        )
         self.image = image
-        homes, *watches = _list_of(subscribed) if subscribed != b"\xc0" else _list_of(_encode(Subscribed([], [], [], [])))
+        homes, *watches = (
+            _list_of(subscribed)
+            if subscribed != b"\xc0"
+            else _list_of(_encode(Subscribed([], [], [], [])))
+        )
         news: tuple[dict[Any, Any], ...] = (
             {_uid_of(stream).uid: stream for stream in streams},
             {_uid_of(message).uid: message for message in _list_of(outbox)},
@@ -263,7 +294,9 @@ class _Merged:
         streams = [self.streams.pop(uid) for uid in sorted(self.streams)]
         self._put_together()
         gone = Gone(*(sorted(keys) for keys in self.gone))
-        head = _encode(DeltaHead(VERSION, Raw(_encode(self.image)), gone, self.watched, len(streams)))
+        head = _encode(
+            DeltaHead(VERSION, Raw(_encode(self.image)), gone, self.watched, len(streams))
+        )
         return b"".join([_LENGTH.pack(len(head)), head, *streams])
 
 

@@ -77,7 +77,8 @@ def encode(machine: Machine) -> bytes:
 
 
 def around_streams(machine: Machine, streams: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the streams of a snapshot, so that its streams can be encoded one by one."""
+    """Return the bytes before and after the streams of a snapshot, so that its streams can be
+    encoded one by one."""
     parts = _PARTS.decode(_ENCODER.encode(_whole_image_of(machine)))
     before = b"".join([array_head(len(parts)), *parts[:_STREAMS], array_head(streams)])
     return before, b"".join(parts[_STREAMS + 1 :])
@@ -96,11 +97,14 @@ def _whole_image_of(machine: Machine) -> Image:
 
 def topics_of(machine: Machine, names: Container[str] | None = None) -> list[Topic]:
     """Return the topics, all or those given, by name."""
-    return [machine.topics[name] for name in sorted(machine.topics) if names is None or name in names]
+    return [
+        machine.topics[name] for name in sorted(machine.topics) if names is None or name in names
+    ]
 
 
 def image_of(machine: Machine) -> Image:
-    """Return the small parts of the state. Encode them immediately: the machine keeps changing them."""
+    """Return the small parts of the state. Encode them immediately: the machine keeps changing
+    them."""
     return Image(
         version=VERSION,
         group=machine.group,
@@ -133,14 +137,16 @@ def places_of(data: bytes) -> set[int]:
 
 
 def with_places(data: bytes, moved: dict[int, int]) -> bytes:
-    """Re-encode a snapshot with its batches at other journal places. Raises CorruptData for a batch without a new place."""
+    """Re-encode a snapshot with its batches at other journal places. Raises CorruptData for a batch
+    without a new place."""
     image = decode_image(data)
     check_level(image.level, image.group)
     for stream in image.streams:
         for batch in stream.hot or ():
             if batch.place not in moved:
                 raise CorruptData(
-                    f"stream {stream.name}: the journal lacks the batch at place {batch.place:#x}, which the snapshot references"
+                    f"stream {stream.name}: the journal lacks the batch at place "
+                    f"{batch.place:#x}, which the snapshot references"
                 )
             batch.place = moved[batch.place]
     return _ENCODER.encode(image)
@@ -152,10 +158,16 @@ def write_image(image: Image) -> bytes:
     return _ENCODER.encode(image)
 
 
-def outbox_of(machine: Machine, messages: Container[int] | None = None) -> list[tuple[int, int, Unpin | ReleasePack]]:
+def outbox_of(
+    machine: Machine, messages: Container[int] | None = None
+) -> list[tuple[int, int, Unpin | ReleasePack]]:
     """Return the outbox messages, all or those given, in serialized form."""
     items = machine.outbox.items()
-    return [(message, group, command) for message, (group, command) in items if messages is None or message in messages]  # type: ignore[misc]
+    return [
+        (message, group, command)  # type: ignore[misc]
+        for message, (group, command) in items
+        if messages is None or message in messages
+    ]
 
 
 def without_payload(stream: Stream) -> Stream:
@@ -163,12 +175,19 @@ def without_payload(stream: Stream) -> Stream:
     cold = stream.cold
     if not stream.hot and (cold is None or isinstance(cold, bytes)):
         return stream
-    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()]
-    return msgspec.structs.replace(stream, hot=hot or None, cold=None if cold is None else index.joined(cold))
+    hot: list[HotBatch] = [
+        msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()
+    ]
+    return msgspec.structs.replace(
+        stream, hot=hot or None, cold=None if cold is None else index.joined(cold)
+    )
 
 
-def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-    """Rebuild the machine. Raises CorruptData when `data` or a payload is damaged, ConfigError when a newer release wrote it."""
+def decode(
+    machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]
+) -> Machine:
+    """Rebuild the machine. Raises CorruptData when `data` or a payload is damaged, ConfigError when
+    a newer release wrote it."""
     image = decode_image(data)
     check_level(image.level, image.group)
     machine = machine_type(image.group, image.groups)
@@ -185,7 +204,8 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.claimed_jobs = image.claimed_jobs
     machine.watches = {watch.table: watch for watch in image.watches}
     machine.buckets = image.buckets
-    image.streams.sort(key=attrgetter("uid"))  # a no-op for valid data: the format prescribes this order
+    # a no-op for valid data: the format prescribes this order
+    image.streams.sort(key=attrgetter("uid"))
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
     if image.subscriptions is not None:
@@ -195,14 +215,18 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.topics = {topic.name: topic for topic in image.topics}
     machine.level = image.level
     machine.producer_id_counter = image.producer_id_counter
-    machine.log_ms = image.log_ms or max((stream.activity_ms for stream in image.streams), default=0)  # 0: written by 0.1.0
+    # 0: written by 0.1.0
+    machine.log_ms = image.log_ms or max(
+        (stream.activity_ms for stream in image.streams), default=0
+    )
     machine.take_changes()
     return machine
 
 
 def decode_image(data: bytes) -> Image:
-    """Decode a snapshot; hot batches have no payload. Streams are decoded one by one, so that a thread doing this lets others run.
-    Raises CorruptData, and ConfigError for the version of a newer release."""
+    """Decode a snapshot; hot batches have no payload. Streams are decoded one by one, so that a
+    thread doing this lets others run. Raises CorruptData, and ConfigError for the version of a
+    newer release."""
     try:
         parts = _PARTS.decode(data)
         streams = _PARTS.decode(parts[_STREAMS])
@@ -213,20 +237,28 @@ def decode_image(data: bytes) -> Image:
         raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
     if image.version != VERSION:
         raise ConfigError(
-            f"the group snapshot has version {image.version}; this release reads version {VERSION}: use the release that wrote it"
+            f"the group snapshot has version {image.version}; this release reads version "
+            f"{VERSION}: use the release that wrote it"
         )
     return widened(image)
 
 
 def widened(image: Image) -> Image:
-    """Convert the index entries to the present format. Raises CorruptData for an unknown entry length."""
+    """Convert the index entries to the present format. Raises CorruptData for an unknown entry
+    length."""
     if image.entry_bytes not in (48, index.ENTRY_BYTES):
-        raise CorruptData(f"the group snapshot has index entries of {image.entry_bytes} bytes; this release reads {index.ENTRY_BYTES}")
+        raise CorruptData(
+            f"the group snapshot has index entries of {image.entry_bytes} bytes; this release "
+            f"reads {index.ENTRY_BYTES}"
+        )
     if image.entry_bytes == 48:
         image.entry_bytes = index.ENTRY_BYTES
         for stream in image.streams:
             if stream.cold is not None:
-                stream.cold = index.widened(index.joined(stream.cold), stream.hot[0].time_ms if stream.hot else stream.activity_ms)
+                stream.cold = index.widened(
+                    index.joined(stream.cold),
+                    stream.hot[0].time_ms if stream.hot else stream.activity_ms,
+                )
     return image
 
 
@@ -252,7 +284,8 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
         batch.payload = read_payload(batch.place, stream.uid)
         if len(batch.payload) != end - batch.byte:
             raise CorruptData(
-                f"the journal's batch at place {batch.place} of stream {stream.name} differs in length from the batch in the snapshot"
+                f"the journal's batch at place {batch.place} of stream {stream.name} differs in "
+                "length from the batch in the snapshot"
             )
         end = batch.byte
     machine.hot_bytes += stream.next_byte - end

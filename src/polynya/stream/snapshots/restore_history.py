@@ -1,7 +1,9 @@
-"""The start of a new history after a restore, from copies of the groups' states that were taken one after the other.
+"""The start of a new history after a restore, from copies of the groups' states that were taken one
+after the other.
 
-First survey every state, twice if there are forks; then call `reborn` on each. This reconciles what the groups record about each other.
-The counters jump, so that data written after the copies, and lost, is never mistaken for new data.
+First survey every state, twice if there are forks; then call `reborn` on each. This reconciles what
+the groups record about each other. The counters jump, so that data written after the copies, and
+lost, is never mistaken for new data.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from polynya.stream.state.record_gaps import JUMP, Place
 from polynya.stream.subscriptions.state import State
 
 REVISION_JUMP = 1 << 32  # of link revisions: other groups' copies may have later ones
-UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the 48-bit counter lasts for 65,000 histories
+# more streams than a group makes between two copies; the 48-bit counter lasts for 65,000 histories
+UID_JUMP = 1 << 32
 
-PRODUCER_ID_JUMP = 1 << 32  # more Kafka producers than begin between two copies; 47 bits last for 32,000 histories
+# more Kafka producers than begin between two copies; 47 bits last for 32,000 histories
+PRODUCER_ID_JUMP = 1 << 32
 
 
 class StreamLoss(msgspec.Struct, frozen=True):
@@ -45,7 +49,8 @@ class ForkHistory(msgspec.Struct, frozen=True):
 
 
 class ForkOrigin(msgspec.Struct, frozen=True):
-    """A stream that others inherit from: its kept range, its pins (`attempts`), and its own fork point."""
+    """A stream that others inherit from: its kept range, its pins (`attempts`), and its own fork
+    point."""
 
     first_record: int
     first_byte: int
@@ -55,22 +60,30 @@ class ForkOrigin(msgspec.Struct, frozen=True):
 
 
 class Survey:
-    """The facts that the groups record about each other. `rename` gives a pack's key in the new store."""
+    """The facts that the groups record about each other. `rename` gives a pack's key in the new
+    store."""
 
     def __init__(self, rename: Callable[[str], str] = lambda key: key) -> None:
         self.rename = rename
         self.forks: dict[int, dict[str, ForkHistory]] = {}  # uid of the source -> attempt -> fork
         self.origins: dict[int, ForkOrigin] = {}
         self.homes: set[int] = set()  # uids of subscriptions
-        self.packs: dict[int, dict[str, list[int]]] = {}  # home group -> pack -> groups that hold it
+        self.packs: dict[
+            int, dict[str, list[int]]
+        ] = {}  # home group -> pack -> groups that hold it
         self.tables: dict[int, Table] = {}  # tables with rows, by uid
-        self.claimed: dict[int, dict[int, int]] = {}  # group -> table -> the latest job that claimed there
-        self.kept: frozenset[int] = frozenset()  # tables to continue; set before any call of `reborn`
+        self.claimed: dict[
+            int, dict[int, int]
+        ] = {}  # group -> table -> the latest job that claimed there
+        # tables to continue; set before any call of `reborn`
+        self.kept: frozenset[int] = frozenset()
 
     def add(self, image: Image) -> None:
         """Add a group's state. First pass over all groups."""
         for key, held in image.held.items():
-            self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(image.group)
+            self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(
+                image.group
+            )
         if image.subscriptions is not None:
             self.homes.update(home.uid for home in image.subscriptions.homes)
         self.tables |= {table.uid: table for table in image.tables if table.committed}
@@ -79,31 +92,44 @@ class Survey:
         for stream in image.streams:
             fork = stream.fork
             if fork is not None and not (stream.extras is not None and stream.extras.detached):
-                found = ForkHistory(stream.name, fork.attempt, fork.record, fork.byte, fork.first_record)
+                found = ForkHistory(
+                    stream.name, fork.attempt, fork.record, fork.byte, fork.first_record
+                )
                 self.forks.setdefault(fork.source_uid, {})[fork.attempt] = found
 
     def agree_on_tables(self) -> bool:
-        """Report whether all groups agree with the meta group: each has seen the claims of each table's last committed job. If no later
-        job committed, their claims state exactly which records are rows."""
-        return all(jobs.get(uid, 0) >= table.committed for uid, table in self.tables.items() for jobs in self.claimed.values())
+        """Report whether all groups agree with the meta group: each has seen the claims of each
+        table's last committed job. If no later job committed, their claims state exactly which
+        records are rows."""
+        return all(
+            jobs.get(uid, 0) >= table.committed
+            for uid, table in self.tables.items()
+            for jobs in self.claimed.values()
+        )
 
     def last_job(self, uid: int) -> int:
         """Return the highest job number of a table that any group has seen."""
         return max([self.tables[uid].job, *(jobs.get(uid, 0) for jobs in self.claimed.values())])
 
     def add_origins(self, image: Image) -> None:
-        """Add the fork sources of a group's state. Second pass over all groups, needed only with forks."""
+        """Add the fork sources of a group's state. Second pass over all groups, needed only with
+        forks."""
         for stream in image.streams:
             if stream.uid in self.forks:
                 fork = None if stream.extras is not None and stream.extras.detached else stream.fork
                 pins = frozenset(stream.pins or ())
-                self.origins[stream.uid] = ForkOrigin(stream.first_record, stream.first_byte, stream.next_record, pins, fork)
+                self.origins[stream.uid] = ForkOrigin(
+                    stream.first_record, stream.first_byte, stream.next_record, pins, fork
+                )
 
     def begin_of(self, fork: commands.Fork, first: int) -> Place | None:
-        """Return where a stream with this fork begins now, or None if everything inherited from record `first` on still exists."""
+        """Return where a stream with this fork begins now, or None if everything inherited from
+        record `first` on still exists."""
         whole = (fork.record, fork.byte)
         origin = self.origins.get(fork.source_uid)
-        if origin is None or origin.next_record < fork.record:  # the source is gone, was copied too early, or lost its end with the disks
+        if (
+            origin is None or origin.next_record < fork.record
+        ):  # the source is gone, was copied too early, or lost its end with the disks
             return whole
         begin: Place | None = None
         if origin.fork is not None and first < origin.fork.record:
@@ -116,7 +142,10 @@ class Survey:
 def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     """Turn a group's state into the first of the new history. Returns the losses."""
     image.held = {survey.rename(key): held for key, held in image.held.items()}
-    image.packs = {key: Pack(sorted(groups), now_ms) for key, groups in survey.packs.get(image.group, {}).items()}
+    image.packs = {
+        key: Pack(sorted(groups), now_ms)
+        for key, groups in survey.packs.get(image.group, {}).items()
+    }
     image.released = []
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += UID_JUMP
@@ -124,24 +153,35 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     image.map = None  # it describes the nodes of the old cluster
     image.watches = [watch for watch in image.watches if watch.table in survey.kept]
     image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
-    image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]
+    image.tables = [
+        _table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)
+    ]
     image.uid_counter += len(image.tables)
     _subscriptions(image, survey)
     notes: list[StreamLoss] = []
     for stream in image.streams:
         notes += _fork(stream, survey)
         _pins(stream, survey, now_ms)
-        stream.tables = {uid: claim for uid, claim in (stream.tables or {}).items() if uid in survey.kept} or None
+        stream.tables = {
+            uid: claim for uid, claim in (stream.tables or {}).items() if uid in survey.kept
+        } or None
         _jump(stream)
     return notes
 
 
 def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int) -> Table:
-    """Return the table with its open job abandoned, under a job number that no group has seen. A table that is not kept starts over
-    under a new uid, with its definition only."""
+    """Return the table with its open job abandoned, under a job number that no group has seen. A
+    table that is not kept starts over under a new uid, with its definition only."""
     if table.uid not in survey.kept:
-        fresh = Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
-        fresh.others, fresh.typed, fresh.hold, fresh.columns = table.others, table.typed, table.hold, table.columns
+        fresh = Table(
+            image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms
+        )
+        fresh.others, fresh.typed, fresh.hold, fresh.columns = (
+            table.others,
+            table.typed,
+            table.hold,
+            table.columns,
+        )
         return fresh
     table.job = survey.last_job(table.uid)
     table.abandoned, table.planned = table.job > table.committed, False
@@ -151,7 +191,11 @@ def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int)
 def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
     """Adjust a fork to a source that is missing or has fewer records."""
     fork = stream.fork
-    if fork is None or stream.first_record >= fork.record or (stream.extras is not None and stream.extras.detached):
+    if (
+        fork is None
+        or stream.first_record >= fork.record
+        or (stream.extras is not None and stream.extras.detached)
+    ):
         return []
     place = survey.begin_of(fork, stream.first_record)
     if place is None:
@@ -165,7 +209,11 @@ def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
         pin.first_record = max(pin.first_record, min(place[0], pin.record))
     return [
         StreamLoss(
-            stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, the source of the fork, no longer has these records"
+            stream.name,
+            stream.uid,
+            begin,
+            stream.first_record,
+            f"{fork.source_name}, the source of the fork, no longer has these records",
         )
     ]
 
@@ -174,7 +222,9 @@ def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
     forks = survey.forks.get(stream.uid, {})
     for attempt, pin in list((stream.pins or {}).items()):
         pin.confirmed = attempt in forks
-        if pin.record > stream.next_record and not stream.deleted:  # a fork of lost records: it inherits nothing from this stream
+        if (
+            pin.record > stream.next_record and not stream.deleted
+        ):  # a fork of lost records: it inherits nothing from this stream
             del (stream.pins or {})[attempt]
     stream.pins = stream.pins or None
     for attempt, fork in forks.items():
@@ -183,11 +233,14 @@ def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
         if attempt not in (stream.pins or {}) and fork.record > stream.first_record:
             stream.pins = stream.pins or {}
             first_record = max(fork.first_record, stream.first_record)
-            stream.pins[attempt] = Pin(fork.name, fork.record, fork.byte, now_ms, confirmed=True, first_record=first_record)
+            stream.pins[attempt] = Pin(
+                fork.name, fork.record, fork.byte, now_ms, confirmed=True, first_record=first_record
+            )
 
 
 def _jump(stream: Stream) -> None:
-    """Skip record numbers, so that the next one differs from every lost one. A closed stream lost nothing after its end."""
+    """Skip record numbers, so that the next one differs from every lost one. A closed stream lost
+    nothing after its end."""
     if stream.closed or stream.deleted:
         return
     tail = stream.next_record
@@ -198,7 +251,8 @@ def _jump(stream: Stream) -> None:
 
 
 def _subscriptions(image: Image, survey: Survey) -> None:
-    """Reset subscriptions to idle and relink them everywhere; remove the registrations of missing ones."""
+    """Reset subscriptions to idle and relink them everywhere; remove the registrations of missing
+    ones."""
     subscribed = image.subscriptions
     if subscribed is None:
         return
@@ -208,10 +262,17 @@ def _subscriptions(image: Image, survey: Survey) -> None:
         home.generation += 1
         home.revision += REVISION_JUMP
         home.linked = 0
-    gone = {registration.id for registration in subscribed.registrations if registration.uid not in survey.homes}
-    subscribed.registrations = [each for each in subscribed.registrations if each.uid in survey.homes]
-    subscribed.dropped = [
-        uid for uid in subscribed.dropped if uid not in survey.homes
-    ]  # from a copy taken after the subscription ended; its home group's copy is older
+    gone = {
+        registration.id
+        for registration in subscribed.registrations
+        if registration.uid not in survey.homes
+    }
+    subscribed.registrations = [
+        each for each in subscribed.registrations if each.uid in survey.homes
+    ]
+    # from a copy taken after the subscription ended; its home group's copy is older
+    subscribed.dropped = [uid for uid in subscribed.dropped if uid not in survey.homes]
     for stream in image.streams if gone else []:
-        stream.links = {each: link for each, link in (stream.links or {}).items() if each not in gone} or None
+        stream.links = {
+            each: link for each, link in (stream.links or {}).items() if each not in gone
+        } or None

@@ -1,9 +1,11 @@
-"""Recovery of a group's state after the loss of all nodes, from its last copy and the packs written after it.
+"""Recovery of a group's state after the loss of all nodes, from its last copy and the packs written
+after it.
 
-A pack names, for each slice, the stream's uid and the slice's position. A stream's first slice also has its path and content type.
-Committed records are permanent. So a slice that begins where a stream's index ends continues it, whether or not it was published. A
-slice with a path was written when no earlier record was in a pack any more. If it begins further on, or inside an unpublished slice, the
-records before it were trimmed after the copy.
+A pack names, for each slice, the stream's uid and the slice's position. A stream's first slice also
+has its path and content type. Committed records are permanent. So a slice that begins where a
+stream's index ends continues it, whether or not it was published. A slice with a path was written
+when no earlier record was in a pack any more. If it begins further on, or inside an unpublished
+slice, the records before it were trimmed after the copy.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ class UnnamedSlice(msgspec.Struct, frozen=True):
 
 def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[StreamLoss]:
     """Change the state to match the object store; `pieces` are by uid. Returns the known losses."""
-    notes = [note for stream in image.streams for note in _reach(image, stream, pieces.get(stream.uid, ()))]
+    notes = [
+        note
+        for stream in image.streams
+        for note in _reach(image, stream, pieces.get(stream.uid, ()))
+    ]
     known = image.uid_counter
     for uid in sorted(pieces):
         if uid & COUNTER > known:  # a smaller uid was deleted before the copy was taken
@@ -47,7 +53,8 @@ def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[
 
 
 def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
-    """Extend an evicted stream's state with the slices found for its stub, which may have returned and been trimmed since."""
+    """Extend an evicted stream's state with the slices found for its stub, which may have returned
+    and been trimmed since."""
     if ghost.first_record > stream.first_record:
         _trim(image, stream, (ghost.first_record, ghost.first_byte))
     stream.cold = index.joined(stream.cold, ghost.cold) or None
@@ -70,23 +77,38 @@ def _reach(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice]) -> list
     for link in (stream.links or {}).values():
         if link.record > end:
             link.record, link.byte = end, stream.next_byte
-    return [StreamLoss(stream.name, stream.uid, end, known, "the records existed only on the lost disks")]
+    return [
+        StreamLoss(
+            stream.name, stream.uid, end, known, "the records existed only on the lost disks"
+        )
+    ]
 
 
 def _ends(stream: Stream) -> list[int]:
-    """Return where records of an earlier history end. No slice of the present history continues there, but one of a lost history may."""
+    """Return where records of an earlier history end. No slice of the present history continues
+    there, but one of a lost history may."""
     hot = stream.hot or []
     following = [batch.record for batch in hot[1:]] + [stream.next_record]
     ends = [batch.record + batch.records for batch in hot]
     return [end for end, record in zip(ends, following, strict=False) if record - end >= JUMP]
 
 
-def _continue(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends: Sequence[int]) -> None:
+def _continue(
+    image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends: Sequence[int]
+) -> None:
     at: Place = (stream.next_record, stream.next_byte)
-    while found := _following(pieces, at, ends) or _instead(stream, pieces, at, ends) or _behind_a_trim(pieces, at, ends):
+    while (
+        found := _following(pieces, at, ends)
+        or _instead(stream, pieces, at, ends)
+        or _behind_a_trim(pieces, at, ends)
+    ):
         cold = found.slice
         if cold.record != at[0] and cold.record - at[0] < JUMP:
-            _trim(image, stream, max((cold.record, cold.byte), (stream.first_record, stream.first_byte)))
+            _trim(
+                image,
+                stream,
+                max((cold.record, cold.byte), (stream.first_record, stream.first_byte)),
+            )
         largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
         entry = index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
         stream.cold = index.appended(stream.cold, entry)
@@ -95,7 +117,9 @@ def _continue(image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends
     stream.next_record, stream.next_byte = at
 
 
-def _following(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
+def _following(
+    pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]
+) -> UnnamedSlice | None:
     """Return the longest slice that begins at this position, or after a gap there."""
     bound = min((end for end in ends if end > at[0]), default=None)
     fitting = [
@@ -104,14 +128,21 @@ def _following(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -
         if piece.slice.byte == at[1]
         and (piece.slice.record == at[0] or piece.slice.record - at[0] >= JUMP)
         and not (at[0] in ends and piece.slice.record == at[0])
-        and (bound is None or piece.slice.record >= bound or piece.slice.record + piece.slice.records <= bound)
+        and (
+            bound is None
+            or piece.slice.record >= bound
+            or piece.slice.record + piece.slice.records <= bound
+        )
     ]
     return min(fitting, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
 
 
-def _instead(stream: Stream, pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
-    """Return a slice with a path that begins earlier and reaches further. The records before it were trimmed, and the slice accepted
-    before was uploaded but never published. A stream with pins is left alone: its forks may need those records."""
+def _instead(
+    stream: Stream, pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]
+) -> UnnamedSlice | None:
+    """Return a slice with a path that begins earlier and reaches further. The records before it
+    were trimmed, and the slice accepted before was uploaded but never published. A stream with pins
+    is left alone: its forks may need those records."""
     if stream.pins:
         return None
     longer = [
@@ -119,12 +150,20 @@ def _instead(stream: Stream, pieces: Sequence[UnnamedSlice], at: Place, ends: Se
         for piece in pieces
         if piece.path
         and at[0] - JUMP < piece.slice.record < at[0] < piece.slice.record + piece.slice.records
-        and not any(piece.slice.record < end < piece.slice.record + piece.slice.records for end in ends)
+        and not any(
+            piece.slice.record < end < piece.slice.record + piece.slice.records for end in ends
+        )
     ]
-    return max(longer, key=lambda piece: (piece.slice.records + piece.slice.record, -piece.slice.record), default=None)
+    return max(
+        longer,
+        key=lambda piece: (piece.slice.records + piece.slice.record, -piece.slice.record),
+        default=None,
+    )
 
 
-def _behind_a_trim(pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]) -> UnnamedSlice | None:
+def _behind_a_trim(
+    pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]
+) -> UnnamedSlice | None:
     """Return the next slice of this history with a path."""
     least = max([at[0] + 1, *ends])
     later = [piece for piece in pieces if piece.path and least <= piece.slice.record < at[0] + JUMP]
@@ -148,11 +187,29 @@ def _revive(image: Image, uid: int, pieces: Sequence[UnnamedSlice]) -> list[Stre
     if not first.path:
         return []
     begin = first.slice
-    notes = [StreamLoss(first.path, uid, 0, begin.record, "the stream was a fork, and its source is unknown")] if begin.record else []
+    notes = (
+        [
+            StreamLoss(
+                first.path, uid, 0, begin.record, "the stream was a fork, and its source is unknown"
+            )
+        ]
+        if begin.record
+        else []
+    )
     for other in [each for each in image.streams if each.name == first.path]:
         _drop(image, other)
-        notes.append(StreamLoss(other.name, other.uid, other.first_record, other.next_record, "the stream was deleted and created again"))
-    stream = Stream(uid, first.path, first.content_type, first.encoding, first.append_ms, first.append_ms)
+        notes.append(
+            StreamLoss(
+                other.name,
+                other.uid,
+                other.first_record,
+                other.next_record,
+                "the stream was deleted and created again",
+            )
+        )
+    stream = Stream(
+        uid, first.path, first.content_type, first.encoding, first.append_ms, first.append_ms
+    )
     stream.first_record = stream.next_record = begin.record
     stream.first_byte = stream.next_byte = begin.byte
     image.streams.append(stream)

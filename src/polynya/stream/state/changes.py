@@ -1,4 +1,5 @@
-"""The names of everything in a group's state that changed since its last snapshot, collected while commands are applied."""
+"""The names of everything in a group's state that changed since its last snapshot, collected while
+commands are applied."""
 
 from __future__ import annotations
 
@@ -8,15 +9,29 @@ _COUNTER = (1 << 48) - 1
 
 
 class Changes:
-    """The changes since a snapshot. A name here without an entry in the machine becomes a tombstone in the next snapshot.
+    """The changes since a snapshot. A name here without an entry in the machine becomes a tombstone
+    in the next snapshot.
 
-    Sets of changed names cost nothing for an idle stream; a mark on every stream would. The parts not named here are small, and every
-    snapshot contains them whole."""
+    Sets of changed names cost nothing for an idle stream; a mark on every stream would. The parts
+    not named here are small, and every snapshot contains them whole."""
 
-    __slots__ = ("attempts", "born", "evicted", "held", "homes", "messages", "packs", "released", "streams", "topics", "watched")
+    __slots__ = (
+        "attempts",
+        "born",
+        "evicted",
+        "held",
+        "homes",
+        "messages",
+        "packs",
+        "released",
+        "streams",
+        "topics",
+        "watched",
+    )
 
     def __init__(self, born: int = 0) -> None:
-        """Start with no changes. `born`: the machine's uid counter. Streams created later are in no snapshot and need no tombstone."""
+        """Start with no changes. `born`: the machine's uid counter. Streams created later are in no
+        snapshot and need no tombstone."""
         self.born = born
         self.streams: set[int] = set()  # uids
         self.evicted: set[str] = set()  # names of streams
@@ -27,7 +42,8 @@ class Changes:
         self.topics: set[str] = set()
         self.attempts: list[str] = []  # remembered since, in order; `released` as well
         self.released: list[str] = []
-        self.watched = False  # True writes all registrations, tombstones and dropped incarnations of subscriptions
+        # True writes all registrations, tombstones and dropped incarnations of subscriptions
+        self.watched = False
 
     def gone(self, uid: int) -> None:
         """Record that a stream was removed."""
@@ -39,7 +55,9 @@ class Changes:
     def remember(self, known: list[str], key: str) -> None:
         """Append to `attempts` or `released`."""
         known.append(key)
-        if len(known) >= 2 * ATTEMPTS_REMEMBERED_MAX:  # the machine has evicted the earlier ones by now
+        if (
+            len(known) >= 2 * ATTEMPTS_REMEMBERED_MAX
+        ):  # the machine has evicted the earlier ones by now
             del known[:-ATTEMPTS_REMEMBERED_MAX]
 
     def put_back(self, taken: Changes) -> None:
@@ -54,7 +72,17 @@ class Changes:
     def __bool__(self) -> bool:
         """Report whether anything changed."""
         return self.watched or any(
-            (self.streams, self.evicted, self.messages, self.held, self.packs, self.homes, self.topics, self.attempts, self.released),
+            (
+                self.streams,
+                self.evicted,
+                self.messages,
+                self.held,
+                self.packs,
+                self.homes,
+                self.topics,
+                self.attempts,
+                self.released,
+            ),
         )
 
 

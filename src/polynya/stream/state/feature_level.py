@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from polynya.base.levels import LEVELS, check_level
-from polynya.stream.commands import Bundle, Command, Create, Encoding, NodeAnnounce, Produce, SetLevel, TopicPut
+from polynya.stream.commands import (
+    Bundle,
+    Command,
+    Create,
+    Encoding,
+    NodeAnnounce,
+    Produce,
+    SetLevel,
+    TopicPut,
+)
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
@@ -24,7 +33,9 @@ def level_for(command: Command) -> int:
         return max([level_of(Bundle), *map(level_for, command.commands)])
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
-    if isinstance(command, NodeAnnounce) and command.kafka:  # an older node would not keep the address
+    if (
+        isinstance(command, NodeAnnounce) and command.kafka
+    ):  # an older node would not keep the address
         return level_of(TopicPut)
     return level_of(type(command))
 
@@ -37,7 +48,8 @@ def tag_of(kind: type[Command]) -> int:
 
 
 def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
-    """Raise the group's level; it never goes down. Raises ConfigError for a level that this release does not support."""
+    """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
+    does not support."""
     check_level(command.level, machine.group)
     machine.level = max(machine.level, command.level)
     return Reply(Code.OK, detail=machine.level)

@@ -84,7 +84,8 @@ class Chunked:
         return Chunked(closed, len(closed), self._open, skip)
 
     def replaced(self, begin: int, end: int, entries: bytes) -> Chunked:
-        """Return this index with other entries in a range; the closed chunks before it are shared."""
+        """Return this index with other entries in a range; the closed chunks before it are
+        shared."""
         number = min((begin + self._skip) // CHUNK, self._count)
         skip = self._skip if number else 0
         first = number * CHUNK - skip
@@ -127,7 +128,9 @@ def widened(data: bytes, end_ms: int) -> bytes:
     parts = []
     for (record, byte, time_ms, *rest), following_ms in zip(old, ends, strict=True):
         largest = max(time_ms, following_ms)
-        parts.append(_ENTRY.pack(record, byte, largest, *rest, min(largest - time_ms, _SPAN_MS_MAX)))
+        parts.append(
+            _ENTRY.pack(record, byte, largest, *rest, min(largest - time_ms, _SPAN_MS_MAX))
+        )
     return b"".join(parts)
 
 
@@ -212,7 +215,8 @@ def holding(data: Entries | None, record: int) -> int:
 
 
 def holding_byte(data: Entries | None, byte: int) -> int:
-    """Return the number of the last entry that begins at stream position `byte` or before, or -1."""
+    """Return the number of the last entry that begins at stream position `byte` or before, or
+    -1."""
     if not data:
         return -1
     return bisect_right(range(count(data)), byte, key=lambda at: begin_of(data, at)[1]) - 1
@@ -315,4 +319,14 @@ class Index(Sequence[ColdSlice]):
 
     def _slice(self, entry: tuple[int, ...]) -> ColdSlice:
         record, byte, largest_ms, records, length, pack, offset, stored, crc, span_ms = entry
-        return ColdSlice(record, byte, records, length, self._keys[pack], offset, stored, crc, largest_ms - span_ms)
+        return ColdSlice(
+            record,
+            byte,
+            records,
+            length,
+            self._keys[pack],
+            offset,
+            stored,
+            crc,
+            largest_ms - span_ms,
+        )

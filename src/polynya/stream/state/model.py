@@ -1,4 +1,5 @@
-"""The state of a stream. Containers exist only when filled: a bare idle stream is one object and its name."""
+"""The state of a stream. Containers exist only when filled: a bare idle stream is one object and
+its name."""
 
 from __future__ import annotations
 
@@ -10,7 +11,18 @@ from polynya.stream.commands import ColdSlice, Fork, Retention
 from polynya.stream.state.index import Entries
 from polynya.stream.subscriptions.state import Link
 
-__all__ = ["ColdSlice", "Evicted", "HotBatch", "KafkaState", "Pack", "PackReference", "Pin", "Stream", "StreamExtras", "TableClaim"]
+__all__ = [
+    "ColdSlice",
+    "Evicted",
+    "HotBatch",
+    "KafkaState",
+    "Pack",
+    "PackReference",
+    "Pin",
+    "Stream",
+    "StreamExtras",
+    "TableClaim",
+]
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
@@ -26,12 +38,14 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
     record_time_ms_max: int
     encoding: int
     place: int  # journal place: segment << 32 | offset of its frame
-    producer: tuple[Any, ...] | None = None  # (id, epoch, sequence); of Kafka also (last sequence, kind)
+    # (id, epoch, sequence); of Kafka also (last sequence, kind)
+    producer: tuple[Any, ...] | None = None
     flags: int = 0
 
 
 class Pin(msgspec.Struct, array_like=True, gc=False):
-    """The claim of a fork, or of a fork attempt, on this stream's records before (`record`, `byte`)."""
+    """The claim of a fork, or of a fork attempt, on this stream's records before (`record`,
+    `byte`)."""
 
     target_name: str
     record: int
@@ -59,7 +73,8 @@ class Pack(msgspec.Struct, array_like=True, gc=False):
 
 
 class TableClaim(msgspec.Struct, array_like=True, gc=False):
-    """A table's progress on one stream: records before `published` are rows; those before `claimed` belong to `job`."""
+    """A table's progress on one stream: records before `published` are rows; those before `claimed`
+    belong to `job`."""
 
     published: int
     claimed: int
@@ -80,12 +95,15 @@ class Evicted(msgspec.Struct, array_like=True, gc=False):
 
 
 class StreamExtras(msgspec.Struct, array_like=True, gc=False):
-    """The rarely used fields of a stream: its own retention, the past kept for forks, and eviction data."""
+    """The rarely used fields of a stream: its own retention, the past kept for forks, and eviction
+    data."""
 
     retention: Retention | None = None
-    past: bytes | None = None  # packed slices before the first kept record that forks still need: see index.py
+    # packed slices before the first kept record that forks still need: see index.py
+    past: bytes | None = None
     detached: bool = False  # a fork that keeps nothing inherited: its source has been unpinned
-    evicted: Evicted | None = None  # set only in snapshots and in streams shown from a stub: see eviction.py
+    # set only in snapshots and in streams shown from a stub: see eviction.py
+    evicted: Evicted | None = None
 
 
 class KafkaState(msgspec.Struct, array_like=True, gc=False):

@@ -1,6 +1,8 @@
-"""Gaps in record numbers: a restored history skips a range of them. No record has these numbers; the bytes on both sides are adjacent.
+"""Gaps in record numbers: a restored history skips a range of them. No record has these numbers;
+the bytes on both sides are adjacent.
 
-A position inside a gap means the next record after it. A slice, a flushed run and a page never span a gap.
+A position inside a gap means the next record after it. A slice, a flushed run and a page never span
+a gap.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ _RECORD = attrgetter("record")
 
 
 def behind(stream: Stream, cold: index.Entries | None, at: Place, tail: Place) -> Place:
-    """Return the position, or the next record's position if `at` lies in a gap. `cold` is the stream's index; `tail` is its end for this
-    caller."""
+    """Return the position, or the next record's position if `at` lies in a gap. `cold` is the
+    stream's index; `tail` is its end for this caller."""
     record = at[0]
     if record >= tail[0] or (stream.fork is not None and record < stream.fork.record):
         return at
@@ -47,7 +49,10 @@ def run_end(batches: Sequence[HotBatch], begin: int, end: int) -> int:
     if behind_last - batches[begin].record < JUMP:
         return end
     for at in range(begin + 1, last + 1):
-        if at == len(batches) or batches[at].record != batches[at - 1].record + batches[at - 1].records:
+        if (
+            at == len(batches)
+            or batches[at].record != batches[at - 1].record + batches[at - 1].records
+        ):
             return min(at, end)
     return end
 
@@ -57,7 +62,11 @@ def entries_behind(cold: index.Entries) -> list[int]:
     count = index.count(cold)
     if not count or index.span(cold, 0, count)[1] - index.begin_of(cold, 0)[0] < JUMP:
         return []
-    return [at for at in range(1, count) if index.begin_of(cold, at)[0] - index.end_of(cold, at - 1)[0] >= JUMP]
+    return [
+        at
+        for at in range(1, count)
+        if index.begin_of(cold, at)[0] - index.end_of(cold, at - 1)[0] >= JUMP
+    ]
 
 
 def between(record: int, end: int) -> int:

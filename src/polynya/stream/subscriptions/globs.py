@@ -1,4 +1,5 @@
-"""Glob patterns over stream names as spelled under /v1/stream/: `*` is one segment, `**` any number of them."""
+"""Glob patterns over stream names as spelled under /v1/stream/: `*` is one segment, `**` any number
+of them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ def check_pattern(pattern: str) -> None:
         if segment in ("", ".", ".."):
             raise BadPattern("a pattern has no empty, '.' or '..' segments")
         if "*" in segment and segment not in ("*", "**"):
-            raise BadPattern(f"in '{segment}': a wildcard is a whole segment, '*' or '**'; write %2A for a literal star")
+            raise BadPattern(
+                f"in '{segment}': a wildcard is a whole segment, '*' or '**'; write %2A for a "
+                "literal star"
+            )
 
 
 def first_segment(pattern: str) -> str:
@@ -34,13 +38,17 @@ def first_segment(pattern: str) -> str:
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
     """Return a predicate over canonical names."""
-    parts = [segment if segment in ("*", "**") else _STAR.sub("*", segment) for segment in pattern.split("/")]
+    parts = [
+        segment if segment in ("*", "**") else _STAR.sub("*", segment)
+        for segment in pattern.split("/")
+    ]
     wild = [segment in ("*", "**") for segment in pattern.split("/")]
     return lambda name: _matches(parts, wild, spelled_name(name).split("/"))
 
 
 def _matches(parts: list[str], wild: list[bool], segments: list[str]) -> bool:
-    """Match by widening only the last `**`: it can take whatever an earlier one could. So the search is never exponential."""
+    """Match by widening only the last `**`: it can take whatever an earlier one could. So the
+    search is never exponential."""
     at = part = 0
     star = star_at = -1
     while at < len(segments):

@@ -1,7 +1,9 @@
-"""The links of subscriptions to a group's streams: patterns, explicit links, cursors, and pending records.
+"""The links of subscriptions to a group's streams: patterns, explicit links, cursors, and pending
+records.
 
-A pattern reaches every group before its PUT is answered, so a stream created later is linked at creation, before its first append. A
-link is a field of its stream and is deleted with it. The registration remembers which explicit links are wanted.
+A pattern reaches every group before its PUT is answered, so a stream created later is linked at
+creation, before its first append. A link is a field of its stream and is deleted with it. The
+registration remembers which explicit links are wanted.
 """
 
 from __future__ import annotations
@@ -34,24 +36,30 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 
-# --- commands ----------------------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply:
-    """Apply a link revision; existing streams are linked at their tails. Replies OK, ATTEMPT_REFUSED (the incarnation is over) or
-    EVICTED."""
+    """Apply a link revision; existing streams are linked at their tails. Replies OK,
+    ATTEMPT_REFUSED (the incarnation is over) or EVICTED."""
     state = machine.subscriptions
     watch = state.watches.get(command.id)
     if command.uid in state.dropped or (watch is not None and watch.registration.uid > command.uid):
         return Reply(Code.ATTEMPT_REFUSED, command.uid)
-    news = watch is None or watch.registration.uid < command.uid or watch.registration.revision < command.revision
+    news = (
+        watch is None
+        or watch.registration.uid < command.uid
+        or watch.registration.revision < command.revision
+    )
     if news and machine.evicted and next(needed_by(machine, command), None) is not None:
         return Reply(Code.EVICTED, command.uid)
     if watch is not None and watch.registration.uid < command.uid:
         _drop(machine, watch)
         watch = None
     if watch is None:
-        registration = Registration(command.id, command.uid, command.revision, command.pattern, command.without, {})
+        registration = Registration(
+            command.id, command.uid, command.revision, command.pattern, command.without, {}
+        )
         watch = _watch(state, registration)
         if command.pattern:
             for stream in machine.streams.values():
@@ -98,14 +106,19 @@ def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> R
 
 
 def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
-    """Advance cursors. OK; the detail lists the refused names: the link no longer exists, or the position is beyond the tail."""
+    """Advance cursors. OK; the detail lists the refused names: the link no longer exists, or the
+    position is beyond the tail."""
     watch = machine.subscriptions.watches.get(command.id)
     if watch is None or watch.registration.uid != command.uid:
         return Reply(Code.NOT_FOUND)
     refused = []
     for name, uid, record, byte in command.acks:
         stream = machine.streams.get(name)
-        link = stream.links.get(command.id) if stream is not None and stream.links and stream.uid == uid else None
+        link = (
+            stream.links.get(command.id)
+            if stream is not None and stream.links and stream.uid == uid
+            else None
+        )
         if stream is None or link is None or record > stream.next_record:
             refused.append(name)
         elif (record, byte) > (link.record, link.byte):
@@ -125,11 +138,12 @@ RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
 }
 
 
-# --- called by the rules of streams ------------------------------------------------------------------------------------------------
+# --- called by the rules of streams ---------------------------------------------------------------
 
 
 def link_created(state: SubscriptionState, stream: Stream) -> None:
-    """Link a new stream, before its first append, to every subscription that matches. A fork's links begin at its fork point."""
+    """Link a new stream, before its first append, to every subscription that matches. A fork's
+    links begin at its fork point."""
     spelled = spelled_name(stream.name)
     for segment in ("", spelled.split("/", 1)[0]):
         for key in state.by_segment.get(segment, ()):
@@ -137,12 +151,15 @@ def link_created(state: SubscriptionState, stream: Stream) -> None:
             if watch.matches(stream.name):
                 _link(watch, stream, GLOB)
     named = (state.watches[key] for key in state.by_name.get(stream.name, ()))
-    for watch in sorted(named, key=_life):  # no snapshot keeps the order in which the names were registered
+    for watch in sorted(
+        named, key=_life
+    ):  # no snapshot keeps the order in which the names were registered
         _link(watch, stream, EXPLICIT)
 
 
 def note_append(state: SubscriptionState, stream: Stream) -> None:
-    """Mark the stream as pending. A subscription without other pending streams in this group is notified."""
+    """Mark the stream as pending. A subscription without other pending streams in this group is
+    notified."""
     for key in stream.links or ():
         watch = state.watches[key]
         pending = watch.pending
@@ -170,7 +187,7 @@ def forget_stream(state: SubscriptionState, stream: Stream) -> None:
     stream.links = None
 
 
-# --- queries -----------------------------------------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------
 
 
 def oldest_links(machine: Machine, key: str, uid: int, limit: int) -> list[LinkInfo]:
@@ -196,8 +213,12 @@ def page_of_links(machine: Machine, key: str, uid: int, after: str, limit: int) 
     watch = machine.subscriptions.watches.get(key)
     if watch is None or watch.registration.uid != uid:
         return []
-    names = {machine.by_uid[stream_uid].name for stream_uid in watch.linked} | watch.registration.streams.keys()
-    page = nsmallest(limit, (name for name in names if spelled_name(name) > after), key=spelled_name)
+    names = {
+        machine.by_uid[stream_uid].name for stream_uid in watch.linked
+    } | watch.registration.streams.keys()
+    page = nsmallest(
+        limit, (name for name in names if spelled_name(name) > after), key=spelled_name
+    )
     return [_info_of(machine, name, key) for name in page]
 
 
@@ -211,7 +232,8 @@ def named_links(machine: Machine, key: str, uid: int, names: list[str]) -> list[
 
 
 def pending_watches(machine: Machine) -> list[tuple[str, int, str]]:
-    """Return (id, uid, a stream) of every subscription with pending records here; the repair job notifies them again."""
+    """Return (id, uid, a stream) of every subscription with pending records here; the repair job
+    notifies them again."""
     return [
         (key, watch.registration.uid, machine.by_uid[next(iter(watch.pending))].name)
         for key, watch in machine.subscriptions.watches.items()
@@ -238,16 +260,26 @@ def _info_of(machine: Machine, name: str, key: str) -> LinkInfo:
 def _info(stream: Stream, key: str) -> LinkInfo:
     assert stream.links is not None
     link = stream.links[key]
-    return LinkInfo(stream.name, link.kinds, link.record, link.byte, stream.next_record, stream.next_byte, stream.uid)
+    return LinkInfo(
+        stream.name,
+        link.kinds,
+        link.record,
+        link.byte,
+        stream.next_record,
+        stream.next_byte,
+        stream.uid,
+    )
 
 
-# --- state -------------------------------------------------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------------
 
 
 def encode_image(state: SubscriptionState) -> SubscriptionsImage:
     """Return the state as snapshots contain it."""
     registrations = [watch.registration for watch in state.watches.values()]
-    return SubscriptionsImage(list(state.homes.values()), list(state.graves.values()), registrations, list(state.dropped))
+    return SubscriptionsImage(
+        list(state.homes.values()), list(state.graves.values()), registrations, list(state.dropped)
+    )
 
 
 def decode_image(machine: Machine, image: SubscriptionsImage) -> None:
@@ -256,7 +288,9 @@ def decode_image(machine: Machine, image: SubscriptionsImage) -> None:
     state.homes = {subscription.id: subscription for subscription in image.homes}
     state.graves = {grave.uid: grave for grave in image.graves}
     state.dropped = dict.fromkeys(image.dropped)
-    state.awake = {key: None for key, subscription in state.homes.items() if subscription.state != State.IDLE}
+    state.awake = {
+        key: None for key, subscription in state.homes.items() if subscription.state != State.IDLE
+    }
     for registration in image.registrations:
         _watch(state, registration)
     for stream in machine.streams.values():

@@ -1,8 +1,10 @@
-"""Subscriptions in their home group: life cycle, membership, and the state transition table that fences every worker.
+"""Subscriptions in their home group: life cycle, membership, and the state transition table that
+fences every worker.
 
-The watched links live in the streams' groups (`subscriptions/links.py`). A wake starts only from IDLE. Each transition to IDLE is
-followed by a check of the links, which finds records appended in the meantime. Later appends are notified by the streams' groups. So no
-wake is lost permanently, although notifications are volatile.
+The watched links live in the streams' groups (`subscriptions/links.py`). A wake starts only from
+IDLE. Each transition to IDLE is followed by a check of the links, which finds records appended in
+the meantime. Later appends are notified by the streams' groups. So no wake is lost permanently,
+although notifications are volatile.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX, SUBSCRIPTION_STREAMS_MAX, SUBSCRIPTIONS_PER_GROUP_MAX
+from polynya.base.limits import (
+    ATTEMPTS_REMEMBERED_MAX,
+    SUBSCRIPTION_STREAMS_MAX,
+    SUBSCRIPTIONS_PER_GROUP_MAX,
+)
 from polynya.stream.commands import (
     Command,
     MetaSet,
@@ -45,7 +51,8 @@ class Event(enum.IntEnum):
 
 
 def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
-    """Create or confirm a subscription: CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's uid is that of this incarnation."""
+    """Create or confirm a subscription: CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's
+    uid is that of this incarnation."""
     homes = machine.subscriptions.homes
     known = homes.get(command.id)
     if known is not None:
@@ -57,7 +64,9 @@ def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
     if len(homes) >= SUBSCRIPTIONS_PER_GROUP_MAX:
         return Reply(Code.TOO_MANY)
     streams = dict.fromkeys(command.config.streams)
-    subscription = Subscription(command.id, machine.next_uid(), command.config, command.base_url, command.now_ms, streams)
+    subscription = Subscription(
+        command.id, machine.next_uid(), command.config, command.base_url, command.now_ms, streams
+    )
     homes[command.id] = subscription
     machine.changes.homes.add(command.id)
     return Reply(Code.CREATED, subscription.uid)
@@ -112,35 +121,49 @@ def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> R
 
 
 def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Reply:
-    """Apply an event. OK: it took effect; the detail is [generation, wake id, holder]. NOT_FOUND: another incarnation, or none. HELD:
-    leased to the detail's holder. FENCED: of an older wake, or not allowed in this state. ACTIVE: a wake is in flight, or a lease
-    still runs."""
+    """Apply an event. OK: it took effect; the detail is [generation, wake id, holder]. NOT_FOUND:
+    another incarnation, or none. HELD: leased to the detail's holder. FENCED: of an older wake, or
+    not allowed in this state. ACTIVE: a wake is in flight, or a lease still runs."""
     state = machine.subscriptions
     subscription = state.homes.get(command.id)
     if subscription is None or (command.uid and command.uid != subscription.uid):
         return Reply(Code.NOT_FOUND)
     machine.changes.homes.add(command.id)
-    if command.event not in _UNFENCED and (command.generation, command.wake_id) != (subscription.generation, subscription.wake_id):
+    if command.event not in _UNFENCED and (command.generation, command.wake_id) != (
+        subscription.generation,
+        subscription.wake_id,
+    ):
         code = Code.FENCED
     else:
         rule = _TABLE.get((subscription.state, subscription.config.kind, command.event))
-        code = rule(subscription, command) if rule is not None else _NOT_TAKEN.get(command.event, Code.FENCED)
+        code = (
+            rule(subscription, command)
+            if rule is not None
+            else _NOT_TAKEN.get(command.event, Code.FENCED)
+        )
     if subscription.state == State.IDLE:
         state.awake.pop(command.id, None)
     else:
         state.awake[command.id] = None
-    return Reply(code, subscription.uid, detail=[subscription.generation, subscription.wake_id, subscription.holder])
+    return Reply(
+        code,
+        subscription.uid,
+        detail=[subscription.generation, subscription.wake_id, subscription.holder],
+    )
 
 
 def _wake(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    """Start a wake. A webhook's lease begins now, or at the time of an earlier scheduled retry: the schedule outlives the wake."""
+    """Start a wake. A webhook's lease begins now, or at the time of an earlier scheduled retry: the
+    schedule outlives the wake."""
     subscription.state = State.WAKING
     subscription.generation += 1
     subscription.wake_id = command.wake_id
     subscription.stream = command.text
     subscription.next_attempt_ms = max(subscription.next_attempt_ms, command.now_ms)
     if subscription.config.kind == WEBHOOK:
-        subscription.lease_until_ms = subscription.next_attempt_ms + subscription.config.lease_ttl_ms
+        subscription.lease_until_ms = (
+            subscription.next_attempt_ms + subscription.config.lease_ttl_ms
+        )
     return Code.OK
 
 
@@ -177,12 +200,16 @@ def _finish(subscription: Subscription, command: SubscriptionEvent) -> Code:
 
 
 def _expire(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    return _rest(subscription, command) if command.now_ms >= subscription.lease_until_ms else Code.ACTIVE
+    return (
+        _rest(subscription, command)
+        if command.now_ms >= subscription.lease_until_ms
+        else Code.ACTIVE
+    )
 
 
 def _delivered(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    """Record a delivery. It proves that the webhook's endpoint is alive, so the lease starts over. An unclaimed wake event is announced
-    again at `until_ms`."""
+    """Record a delivery. It proves that the webhook's endpoint is alive, so the lease starts over.
+    An unclaimed wake event is announced again at `until_ms`."""
     subscription.attempts = 0
     subscription.next_attempt_ms = command.until_ms
     if subscription.config.kind == WEBHOOK:
@@ -204,7 +231,11 @@ _UNFENCED = frozenset([Event.WAKE, Event.CLAIM])
 _NOT_TAKEN: dict[int, Code] = {Event.WAKE: Code.ACTIVE}
 _TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], Code]] = {
     (State.IDLE, WEBHOOK, Event.WAKE): _wake,
-    (State.WAKING, WEBHOOK, Event.HEARTBEAT): _extend,  # the callback may arrive before the webhook's response
+    (
+        State.WAKING,
+        WEBHOOK,
+        Event.HEARTBEAT,
+    ): _extend,  # the callback may arrive before the webhook's response
     (State.WAKING, WEBHOOK, Event.DELIVERED): _delivered,
     (State.WAKING, WEBHOOK, Event.FAILED): _failed,
     (State.WAKING, WEBHOOK, Event.DONE): _finish,

@@ -1,4 +1,5 @@
-"""The state of subscriptions in a group: those whose home group it is, and all watches on this group's streams."""
+"""The state of subscriptions in a group: those whose home group it is, and all watches on this
+group's streams."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class State(enum.IntEnum):
 
 
 class Subscription(msgspec.Struct, array_like=True, gc=False):
-    """A subscription in its home group. (`generation`, `wake_id`) fences every action of a worker."""
+    """A subscription in its home group. (`generation`, `wake_id`) fences every action of a
+    worker."""
 
     id: str
     uid: int  # of this incarnation of the id
@@ -43,7 +45,8 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
 
 
 def holder_of(worker: str, claim_id: str) -> str:
-    """Return the identity of a lease holder. `claim_id` is the worker's name for its claim; "" if it gave none."""
+    """Return the identity of a lease holder. `claim_id` is the worker's name for its claim; "" if
+    it gave none."""
     return f"{worker}\0{claim_id}" if claim_id else worker
 
 
@@ -104,7 +107,8 @@ class SubscriptionsImage(msgspec.Struct, array_like=True, gc=False):
 
 
 class Watch:
-    """A live registration: its linked streams in this group, and those with pending records (oldest first)."""
+    """A live registration: its linked streams in this group, and those with pending records (oldest
+    first)."""
 
     __slots__ = ("linked", "matches", "pending", "registration")
 
@@ -116,10 +120,11 @@ class Watch:
 
 
 class SubscriptionState:
-    """All subscription state of one group. `wakes` is volatile: id -> (uid, a stream with new records). The service collects and
-    forwards it; a loss is tolerated.
+    """All subscription state of one group. `wakes` is volatile: id -> (uid, a stream with new
+    records). The service collects and forwards it; a loss is tolerated.
 
-    Invariants: `awake` holds the homes that are not idle. A watch's `linked` holds the streams with a link of its id, and `pending`
+    Invariants: `awake` holds the homes that are not idle. A watch's `linked` holds the streams with
+      a link of its id, and `pending`
     those whose tail is beyond the link."""
 
     __slots__ = ("awake", "by_name", "by_segment", "dropped", "graves", "homes", "wakes", "watches")
@@ -128,8 +133,14 @@ class SubscriptionState:
         self.homes: dict[str, Subscription] = {}
         self.graves: dict[int, Tombstone] = {}
         self.watches: dict[str, Watch] = {}
-        self.dropped: dict[int, None] = {}  # incarnations that are over, oldest first; their late registrations are refused
+        self.dropped: dict[
+            int, None
+        ] = {}  # incarnations that are over, oldest first; their late registrations are refused
         self.awake: dict[str, None] = {}
-        self.by_segment: dict[str, dict[str, None]] = {}  # first segment of patterns ("": any) -> ids
-        self.by_name: dict[str, dict[str, None]] = {}  # explicit links, existing streams or not -> ids
+        self.by_segment: dict[
+            str, dict[str, None]
+        ] = {}  # first segment of patterns ("": any) -> ids
+        self.by_name: dict[
+            str, dict[str, None]
+        ] = {}  # explicit links, existing streams or not -> ids
         self.wakes: dict[str, tuple[int, str]] = {}

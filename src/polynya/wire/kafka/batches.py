@@ -85,13 +85,16 @@ def check_batch(batch: Bytes) -> BatchHeader:
     if len(batch) > 16 and batch[16] < MAGIC:
         raise OldFormat(f"the records have magic {batch[16]}; only magic 2 is stored")
     if len(batch) < HEADER_BYTES:
-        raise CorruptBatch(f"a record batch has at least {HEADER_BYTES} bytes, this one {len(batch)}")
+        raise CorruptBatch(
+            f"a record batch has at least {HEADER_BYTES} bytes, this one {len(batch)}"
+        )
     header = header_of(batch)
     if header.magic != MAGIC:
         raise InvalidBatch(f"the records have magic {header.magic}; only magic 2 is stored")
     if header.length + _OVERHEAD != len(batch):
         raise CorruptBatch(
-            f"the batch says {header.length + _OVERHEAD} bytes and has {len(batch)}; send one batch for a partition in a request"
+            f"the batch says {header.length + _OVERHEAD} bytes and has {len(batch)}; send one "
+            "batch for a partition in a request"
         )
     if header.crc != google_crc32c.value(bytes(batch[_CRC_FROM:])):
         raise CorruptBatch("the CRC-32C of the record batch does not match its bytes")
@@ -147,7 +150,8 @@ def build_batch(records: Iterable[Record], *, leader_epoch: int = 0) -> bytes:
 
 
 def records_of(batch: Bytes, body: Bytes | None = None) -> Iterator[Record]:
-    """Iterate over the records. `body`: the decompressed records of a compressed batch. Raises Malformed."""
+    """Iterate over the records. `body`: the decompressed records of a compressed batch. Raises
+    Malformed."""
     header = header_of(batch)
     data = memoryview(batch)[HEADER_BYTES:] if body is None else memoryview(body)
     fixed = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
@@ -164,7 +168,9 @@ def records_of(batch: Bytes, body: Bytes | None = None) -> Iterator[Record]:
         raise Malformed("a record ends behind its batch") from None
 
 
-def _record(data: memoryview, at: int, header: BatchHeader, fixed: int | None) -> tuple[Record, int]:
+def _record(
+    data: memoryview, at: int, header: BatchHeader, fixed: int | None
+) -> tuple[Record, int]:
     delta_ms, at = _varint(data, at + 1)
     delta, at = _varint(data, at)
     key, at = _bytes(data, at)

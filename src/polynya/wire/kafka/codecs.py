@@ -14,7 +14,9 @@ from polynya.base.limits import (
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 _FRAMED = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
 _NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
-_XERIAL = b"\x82SNAPPY\0"  # snappy-java's framing: this, two versions, and blocks with their lengths
+_XERIAL = (
+    b"\x82SNAPPY\0"  # snappy-java's framing: this, two versions, and blocks with their lengths
+)
 _XERIAL_BYTES = 16
 
 
@@ -31,7 +33,10 @@ def decompressed(codec: int, data: bytes) -> bytes | memoryview:
         buffer = bytearray(allowed)  # its pages are touched only when written
         size = _FRAMED[codec].decompress_into(data, buffer)
     except cramjam.DecompressionError as fault:
-        raise CorruptData(f"{len(data)} bytes of {_NAMES[codec]} are damaged or more than {allowed} bytes: {fault}") from None
+        raise CorruptData(
+            f"{len(data)} bytes of {_NAMES[codec]} are damaged or more than {allowed} bytes: "
+            f"{fault}"
+        ) from None
     return memoryview(buffer)[:size]
 
 

@@ -52,7 +52,8 @@ def decoded_records(batch: Bytes, base_offset: int) -> Iterator[Record]:
         return
     if header.records > KAFKA_BATCH_RECORDS_MAX:
         raise UnreadableBatch(
-            f"the batch at offset {base_offset} has {header.records} records; at most {KAFKA_BATCH_RECORDS_MAX} are decoded"
+            f"the batch at offset {base_offset} has {header.records} records; at most "
+            f"{KAFKA_BATCH_RECORDS_MAX} are decoded"
         )
     try:
         body = decompressed(header.codec, bytes(memoryview(batch)[HEADER_BYTES:]))

@@ -66,7 +66,11 @@ def show(spans: Sequence[Span], first: int, show_one: Show, bytes_max: int) -> S
             for batch, header, record in placed_batches(span.payload, shown.record):
                 after = record + header.last_offset_delta + 1, shown.byte + len(batch)
                 try:
-                    parts = [show_one(each) for each in decoded_records(batch, record) if each.offset >= first]
+                    parts = [
+                        show_one(each)
+                        for each in decoded_records(batch, record)
+                        if each.offset >= first
+                    ]
                 except UnreadableBatch:
                     if shown.byte == spans[0].byte:
                         shown.record, shown.byte = after
@@ -102,11 +106,15 @@ def show_json_record(record: Record) -> bytes:
 
 def json_record(offset: int, value: bytes) -> bytes:
     """Return a record of a JSON stream, which has no key, no headers and no time of its own."""
-    return b'{"offset":%d,"timestamp":null,"key":null,"headers":[],"value":' % offset + value + b"},"
+    return (
+        b'{"offset":%d,"timestamp":null,"key":null,"headers":[],"value":' % offset + value + b"},"
+    )
 
 
 def _record(record: Record, value: bytes) -> bytes:
-    headers = b",".join(b"[" + _text(name) + b"," + _string(data) + b"]" for name, data in record.headers)
+    headers = b",".join(
+        b"[" + _text(name) + b"," + _string(data) + b"]" for name, data in record.headers
+    )
     return b'{"offset":%d,"timestamp":%d,"key":%b,"headers":[%b],"value":%b},' % (
         record.offset,
         record.timestamp,

@@ -27,7 +27,13 @@ class BucketRoutes:
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
         buckets = await self._service.buckets()
-        return _json({"buckets": [{"name": name, "retention": shown(buckets[name])} for name in sorted(buckets)]})
+        return _json(
+            {
+                "buckets": [
+                    {"name": name, "retention": shown(buckets[name])} for name in sorted(buckets)
+                ]
+            }
+        )
 
     async def handle(self, request: Request) -> Response:
         """Get, set or delete a bucket's retention. Raises `Failure`."""

@@ -17,8 +17,8 @@ _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class NewNode(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of `POST /v1/cluster/nodes`. `id` 0: the next free one. `replaces`: the node whose disk is lost; empty addresses default to
-    its addresses. `reader`: a read replica."""
+    """Body of `POST /v1/cluster/nodes`. `id` 0: the next free one. `replaces`: the node whose disk
+    is lost; empty addresses default to its addresses. `reader`: a read replica."""
 
     id: int = 0
     peer: str = ""
@@ -73,8 +73,8 @@ class ClusterRefused(Exception):
 
 
 class ClusterActs(Protocol):
-    """The cluster operations behind the routes. They return the new map state, {"epoch": …} and what has changed, or raise
-    `ClusterRefused`."""
+    """The cluster operations behind the routes. They return the new map state, {"epoch": …} and
+    what has changed, or raise `ClusterRefused`."""
 
     async def look(self) -> dict[str, Any]: ...
 
@@ -112,7 +112,8 @@ class ClusterRoutes:
         return _health(await self._acts.health())
 
     async def guarded_health(self, request: Request) -> Response:
-        """Return `health` to an authenticated caller, and only `healthy` to others. Raises `Failure`."""
+        """Return `health` to an authenticated caller, and only `healthy` to others. Raises
+        `Failure`."""
         if request.principal is not None or request.method not in ("GET", "HEAD"):
             return await self.health(request)
         return _health({"healthy": (await self._acts.health())["healthy"]})
@@ -123,8 +124,14 @@ class ClusterRoutes:
             raise Failure("NO_ROUTE")
         if request.method != "POST":
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "POST"),))
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Failure("INVALID_REQUEST", "cluster operations need Content-Type: application/json and a body, at least {}")
+        if (
+            request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            != "application/json"
+        ):
+            raise Failure(
+                "INVALID_REQUEST",
+                "cluster operations need Content-Type: application/json and a body, at least {}",
+            )
         try:
             return _json(await self._act(request))
         except ClusterRefused as refused:

@@ -1,4 +1,5 @@
-"""`GET /v1/tables/NAME/schema`: the columns of a table, from its Iceberg metadata, with Iceberg's type names."""
+"""`GET /v1/tables/NAME/schema`: the columns of a table, from its Iceberg metadata, with Iceberg's
+type names."""
 
 from __future__ import annotations
 
@@ -25,12 +26,20 @@ class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def columns_of(metadata: bytes) -> list[dict[str, Any]]:
-    """Return the columns of the current schema of an Iceberg metadata file, in order. Raises msgspec.DecodeError."""
+    """Return the columns of the current schema of an Iceberg metadata file, in order. Raises
+    msgspec.DecodeError."""
     told = msgspec.json.decode(metadata, type=_Metadata)
-    current = next((schema for schema in told.schemas if schema.schema_id == told.current_schema_id), None)
+    current = next(
+        (schema for schema in told.schemas if schema.schema_id == told.current_schema_id), None
+    )
     if current is None:
-        raise msgspec.DecodeError(f"the current schema {told.current_schema_id} is not among the schemas")
-    return [{"name": field.name, "type": type_name(field.type), "required": field.required} for field in current.fields]
+        raise msgspec.DecodeError(
+            f"the current schema {told.current_schema_id} is not among the schemas"
+        )
+    return [
+        {"name": field.name, "type": type_name(field.type), "required": field.required}
+        for field in current.fields
+    ]
 
 
 class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
@@ -55,7 +64,10 @@ class TableFacts(msgspec.Struct, frozen=True):
 def facts_of(metadata: bytes) -> TableFacts:
     """Return the facts of an Iceberg metadata file. Raises msgspec.DecodeError."""
     told = msgspec.json.decode(metadata, type=_Snapshots)
-    current = next((each.summary for each in told.snapshots if each.snapshot_id == told.current_snapshot_id), {})
+    current = next(
+        (each.summary for each in told.snapshots if each.snapshot_id == told.current_snapshot_id),
+        {},
+    )
     return TableFacts(
         int(current.get("total-data-files", 0)),
         int(current.get("total-files-size", 0)),
@@ -65,7 +77,8 @@ def facts_of(metadata: bytes) -> TableFacts:
 
 
 def type_name(kind: Any) -> str:
-    """Return an Iceberg type as one word: `long`, `list<string>`, `struct<a: long>`, `map<string, long>`."""
+    """Return an Iceberg type as one word: `long`, `list<string>`, `struct<a: long>`, `map<string,
+    long>`."""
     if not isinstance(kind, dict):
         return str(kind)
     if kind.get("type") == "list":

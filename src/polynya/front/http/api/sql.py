@@ -1,6 +1,8 @@
-"""`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows"}` in, `{"columns", "rows", "truncated", "seconds", "tables"}` out.
+"""`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows"}` in, `{"columns", "rows",
+"truncated", "seconds", "tables"}` out.
 
-The route validates the request and adds the lag of the tables behind their streams. An `Answerer` runs the query.
+The route validates the request and adds the lag of the tables behind their streams. An `Answerer`
+runs the query.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ class Answerer(Protocol):
     """The executor of queries, in bounded time and memory, outside the core's loop."""
 
     async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
-        """Run a query. `tables` holds the references that the caller may read, as `GET /v1/tables` lists them. The result has `columns`,
-        `rows` and `truncated`. Raises `Failure`."""
+        """Run a query. `tables` holds the references that the caller may read, as `GET /v1/tables`
+        lists them. The result has `columns`, `rows` and `truncated`. Raises `Failure`."""
         ...
 
 
@@ -46,7 +48,9 @@ class SqlRoute:
         asked = _read(request.body)
         begun = time.perf_counter()
         principal = request.principal
-        answer = await self._answerer.ask(asked.sql, asked.rows, await self._tables.references(principal))
+        answer = await self._answerer.ask(
+            asked.sql, asked.rows, await self._tables.references(principal)
+        )
         words = set(re.findall(r"\w+", asked.sql.casefold()))
         answer["seconds"] = round(time.perf_counter() - begun, 3)
 
@@ -63,7 +67,10 @@ def _read(body: bytes) -> _Asked:
     try:
         asked = msgspec.json.decode(body, type=_Asked)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Failure("INVALID_REQUEST", f'the body is {{"sql": "select …", "rows": {SQL_ROWS_DEFAULT}}}: {error}') from None
+        raise Failure(
+            "INVALID_REQUEST",
+            f'the body is {{"sql": "select …", "rows": {SQL_ROWS_DEFAULT}}}: {error}',
+        ) from None
     if not 1 <= asked.rows <= SQL_ROWS_MAX:
         raise Failure("INVALID_REQUEST", f"rows must be a whole number from 1 to {SQL_ROWS_MAX}")
     return asked

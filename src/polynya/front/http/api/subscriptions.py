@@ -21,7 +21,17 @@ from polynya.stream.commands import SubscriptionConfig
 from polynya.stream.subscriptions.globs import BadPattern, check_pattern
 from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.subscriptions import Subscriptions
-from polynya.subscriptions.messages import AnyOperation, ClaimWork, DeleteSubscription, Get, Members, OperationResult, Put, Work, refuse
+from polynya.subscriptions.messages import (
+    AnyOperation,
+    ClaimWork,
+    DeleteSubscription,
+    Get,
+    Members,
+    OperationResult,
+    Put,
+    Work,
+    refuse,
+)
 
 PREFIXES = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 LEASE_MS = 30_000
@@ -63,7 +73,8 @@ class _Ack(msgspec.Struct):
 
 class _WorkBody(msgspec.Struct):
     wake_id: str | None = None
-    generation: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # the range that the log can store
+    # the range that the log can store
+    generation: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     acks: list[_Ack] | None = None
     done: bool | None = None
 
@@ -92,13 +103,19 @@ class SubscriptionRoutes:
             answer = refused.answer
         if answer.status == 405:
             allowed = (("Allow", answer.value["error"]["allow"]),) if answer.value else ()
-            return Response(405, _ENCODER.encode(answer.value), headers=(*allowed, ("Cache-Control", "no-store")))
+            return Response(
+                405,
+                _ENCODER.encode(answer.value),
+                headers=(*allowed, ("Cache-Control", "no-store")),
+            )
         body = b"" if answer.value is None else _ENCODER.encode(answer.value)
         return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
 
     async def _operate(self, request: Request) -> OperationResult:
         operation = _operation(request)
-        if request.principal is not None and not isinstance(operation, Work):  # a `Work` request authenticates with the token of its wake
+        if request.principal is not None and not isinstance(
+            operation, Work
+        ):  # a `Work` request authenticates with the token of its wake
             await self._check(request.principal, operation)
         return await self._subscriptions.operate(operation)
 
@@ -107,27 +124,41 @@ class SubscriptionRoutes:
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
         if request.principal is not None and not request.principal.may(Verb.SUBSCRIBE, ""):
-            raise _forbidden("'subscribe' on all streams, which the list of all subscriptions needs")
+            raise _forbidden(
+                "'subscribe' on all streams, which the list of all subscriptions needs"
+            )
         limit = min(_limit(request) or LISTED, LISTED_MAX)
-        return await self._subscriptions.listed(request.query.get("prefix", ""), request.query.get("after", ""), limit)
+        return await self._subscriptions.listed(
+            request.query.get("prefix", ""), request.query.get("after", ""), limit
+        )
 
     async def _check(self, principal: Principal, operation: AnyOperation) -> None:
-        """Check that the caller may watch every present and new stream of the subscription. Raises `_Refused`."""
+        """Check that the caller may watch every present and new stream of the subscription. Raises
+        `_Refused`."""
         if principal.may(Verb.SUBSCRIBE, "") and not isinstance(operation, Put):
             return
         if isinstance(operation, Put):
             config = operation.config
             watched = [*_stem(config.pattern), *config.streams]
             if config.wake_stream and not principal.may(Verb.APPEND, config.wake_stream):
-                raise _forbidden(f"'append' on the wake_stream '{spelled_name(config.wake_stream)}'")
+                raise _forbidden(
+                    f"'append' on the wake_stream '{spelled_name(config.wake_stream)}'"
+                )
         else:
-            watched = [*(operation.add if isinstance(operation, Members) else ()), *await self._watched(operation.id)]
+            watched = [
+                *(operation.add if isinstance(operation, Members) else ()),
+                *await self._watched(operation.id),
+            ]
         for name in watched:
             if not principal.may(Verb.SUBSCRIBE, name):
-                raise _forbidden(f"'subscribe' on every stream that the subscription watches, such as '{spelled_name(name)}'")
+                raise _forbidden(
+                    "'subscribe' on every stream that the subscription watches, such as "
+                    f"'{spelled_name(name)}'"
+                )
 
     async def _watched(self, key: str) -> list[str]:
-        """Return names and name prefixes that a subscription watches; empty for a missing subscription."""
+        """Return names and name prefixes that a subscription watches; empty for a missing
+        subscription."""
         found: list[str] = []
         after = ""
         while True:
@@ -136,7 +167,11 @@ class SubscriptionRoutes:
                 return found
             if not after:
                 found += _stem(shown.value["pattern"] or "")
-            found += [canonical_name(link["path"]) for link in shown.value["streams"] if link["link_type"] == "explicit"]
+            found += [
+                canonical_name(link["path"])
+                for link in shown.value["streams"]
+                if link["link_type"] == "explicit"
+            ]
             after = shown.value.get("streams_after", "") if shown.value["explicit_streams"] else ""
             if not after:
                 return found
@@ -145,17 +180,24 @@ class SubscriptionRoutes:
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
         body = _ENCODER.encode(await self._subscriptions.jwks())
-        return Response(200, body, "application/jwk-set+json", (("Cache-Control", "public, max-age=300"),))
+        return Response(
+            200, body, "application/jwk-set+json", (("Cache-Control", "public, max-age=300"),)
+        )
 
 
 def _stem(pattern: str) -> list[str]:
-    """Return the prefix of all names that a pattern can match, as a list of one; empty without a pattern."""
+    """Return the prefix of all names that a pattern can match, as a list of one; empty without a
+    pattern."""
     if not pattern:
         return []
     segments = pattern.split("/")
     fixed = list(takewhile(lambda segment: segment not in ("*", "**"), segments))
     text = "/".join(fixed).replace("%2a", "*").replace("%2A", "*")
-    return [canonical_name(text) if len(fixed) == len(segments) else canonical_prefix(f"{text}/" if fixed else "")]
+    return [
+        canonical_name(text)
+        if len(fixed) == len(segments)
+        else canonical_prefix(f"{text}/" if fixed else "")
+    ]
 
 
 def _forbidden(what: str) -> _Refused:
@@ -166,12 +208,24 @@ def _operation(request: Request) -> AnyOperation:
     """Parse the request into an operation. Raises `_Refused`."""
     segments = request.segments
     if len(segments) < 2 or segments[0] != "subscriptions" or not segments[1]:
-        raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "no route matches this path; subscriptions are at __ds/subscriptions/ID"))
+        raise _Refused(
+            refuse(
+                404,
+                "SUBSCRIPTION_NOT_FOUND",
+                "no route matches this path; subscriptions are at __ds/subscriptions/ID",
+            )
+        )
     key = segments[1]
     if len(key.encode()) > SUBSCRIPTION_ID_BYTES_MAX or not key.isprintable():
-        raise _invalid(f"a subscription's id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes, all printable")
+        raise _invalid(
+            f"a subscription's id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes, all printable"
+        )
     if len(request.body) > SUBSCRIPTION_BODY_BYTES_MAX:
-        raise _Refused(refuse(413, "BODY_TOO_LARGE", f"the body has at most {SUBSCRIPTION_BODY_BYTES_MAX} bytes"))
+        raise _Refused(
+            refuse(
+                413, "BODY_TOO_LARGE", f"the body has at most {SUBSCRIPTION_BODY_BYTES_MAX} bytes"
+            )
+        )
     rest = segments[2:]
     if not rest:
         return _base(request, key)
@@ -180,7 +234,13 @@ def _operation(request: Request) -> AnyOperation:
     if len(rest) == 1 and rest[0] in ("callback", "claim", "ack", "release"):
         _only(request, "POST")
         return _claim(request, key) if rest[0] == "claim" else _work(request, key, rest[0])
-    raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "the paths below a subscription are streams, callback, claim, ack and release"))
+    raise _Refused(
+        refuse(
+            404,
+            "SUBSCRIPTION_NOT_FOUND",
+            "the paths below a subscription are streams, callback, claim, ack and release",
+        )
+    )
 
 
 def _base(request: Request, key: str) -> AnyOperation:
@@ -201,8 +261,8 @@ def _limit(request: Request) -> int:
 
 
 def _members(request: Request, key: str, path: tuple[str, ...]) -> AnyOperation:
-    """Return the operation that adds (POST) or removes (DELETE) links. `path` may be one segment with encoded slashes or several: %2F
-    separates in subscription parameters."""
+    """Return the operation that adds (POST) or removes (DELETE) links. `path` may be one segment
+    with encoded slashes or several: %2F separates in subscription parameters."""
     if path:
         _only(request, "DELETE")
         return Members(key, request.base_url, [], [_name("/".join(path))])
@@ -214,7 +274,10 @@ def _claim(request: Request, key: str) -> AnyOperation:
     body = _read(request, _ClaimBody)
     worker, claim_id = body.worker, body.claim_id
     if not worker or len(worker.encode()) > SUBSCRIPTION_TEXT_BYTES_MAX or "\0" in worker:
-        raise _invalid(f"worker must be a non-empty string of at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes without NUL")
+        raise _invalid(
+            f"worker must be a non-empty string of at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes "
+            "without NUL"
+        )
     if len(claim_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX or "\0" in claim_id:
         raise _invalid(f"claim_id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes without NUL")
     return ClaimWork(key, request.base_url, worker, claim_id)
@@ -223,14 +286,30 @@ def _claim(request: Request, key: str) -> AnyOperation:
 def _work(request: Request, key: str, verb: str) -> AnyOperation:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise _Refused(refuse(401, "TOKEN_INVALID", "the Authorization header must be: Bearer, and the token of the wake"))
+        raise _Refused(
+            refuse(
+                401,
+                "TOKEN_INVALID",
+                "the Authorization header must be: Bearer, and the token of the wake",
+            )
+        )
     body = _read(request, _WorkBody)
     acks = [(_acknowledged(ack), ack.offset) for ack in body.acks or ()]
-    return Work(key, request.base_url, verb, token.strip(), body.generation, body.wake_id, acks, body.done is True)
+    return Work(
+        key,
+        request.base_url,
+        verb,
+        token.strip(),
+        body.generation,
+        body.wake_id,
+        acks,
+        body.done is True,
+    )
 
 
 def _acknowledged(ack: _Ack) -> str:
-    """Return the canonical name, or an invalid name unchanged: it gets the same response as a stream outside the subscription."""
+    """Return the canonical name, or an invalid name unchanged: it gets the same response as a
+    stream outside the subscription."""
     path = ack.stream if ack.stream is not None else ack.path or ""
     try:
         return canonical_name(path.strip("/"))
@@ -264,12 +343,22 @@ def _config(body: _PutBody) -> SubscriptionConfig:
     if wake_stream in streams:
         raise _invalid("a subscription cannot watch its own wake_stream")
     url = body.webhook.url if body.webhook is not None and not pull else ""
-    return SubscriptionConfig(PULL_WAKE if pull else WEBHOOK, pattern, streams, url, wake_stream, body.lease_ttl_ms, body.description)
+    return SubscriptionConfig(
+        PULL_WAKE if pull else WEBHOOK,
+        pattern,
+        streams,
+        url,
+        wake_stream,
+        body.lease_ttl_ms,
+        body.description,
+    )
 
 
 def _names(paths: list[str]) -> list[str]:
     if len(paths) > SUBSCRIPTION_STREAMS_MAX:
-        raise _invalid(f"streams holds at most {SUBSCRIPTION_STREAMS_MAX} paths; use a pattern for more")
+        raise _invalid(
+            f"streams holds at most {SUBSCRIPTION_STREAMS_MAX} paths; use a pattern for more"
+        )
     return list(dict.fromkeys(_name(path) for path in paths))
 
 

@@ -1,4 +1,5 @@
-"""Routes of tables: for users (`/v1/tables…`, base port) and drivers (`/v1/admin/tables/NAME/plan|commit|abandon`, admin port).
+"""Routes of tables: for users (`/v1/tables…`, base port) and drivers
+(`/v1/admin/tables/NAME/plan|commit|abandon`, admin port).
 
 The JSON is specified in docs/formats/tables.md, section "Routes".
 """
@@ -32,18 +33,22 @@ class _Create(msgspec.Struct, forbid_unknown_fields=True):
 
 NAMES_SHOWN = 5  # streams that the answer to a creation names
 _USER_ROUTES = (
-    "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, GET /v1/tables/NAME/schema and failures, and POST /v1/tables/NAME/retry"
+    "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, GET /v1/tables/NAME/schema and "
+    "failures, and POST /v1/tables/NAME/retry"
 )
 ReadObject = Callable[[str], Awaitable[bytes]]
 Answer = tuple[int, Any]  # status and JSON value (None: no body)
 
 
 class TableRoutes:
-    """The table handlers, independent of HTTP. They return (status, JSON value), or raise `TableRefused`, or `Failure` for an invalid
-    body."""
+    """The table handlers, independent of HTTP. They return (status, JSON value), or raise
+    `TableRefused`, or `Failure` for an invalid body."""
 
-    def __init__(self, tables: Tables, store: StoreRef, now_ms: Any, read_object: ReadObject | None = None) -> None:
-        """Create the handlers. `read_object` reads an object of the store by its key; without it, schemas are unavailable."""
+    def __init__(
+        self, tables: Tables, store: StoreRef, now_ms: Any, read_object: ReadObject | None = None
+    ) -> None:
+        """Create the handlers. `read_object` reads an object of the store by its key; without it,
+        schemas are unavailable."""
         self._tables = tables
         self._store = store
         self._now_ms = now_ms
@@ -51,11 +56,13 @@ class TableRoutes:
         self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
     async def user(self, request: Request) -> Answer:
-        """Handle `GET /v1/tables`, `GET|PUT /v1/tables/NAME`, and the parts of a table; `segments` are those after `/v1/tables`. A
-        caller sees the tables whose streams it may read."""
+        """Handle `GET /v1/tables`, `GET|PUT /v1/tables/NAME`, and the parts of a table; `segments`
+        are those after `/v1/tables`. A caller sees the tables whose streams it may read."""
         method, segments, principal = request.method, request.segments, request.principal
         if not segments and method == "GET":
-            return 200, {"tables": [await self._described(table) for table in await self._visible(principal)]}
+            return 200, {
+                "tables": [await self._described(table) for table in await self._visible(principal)]
+            }
         if len(segments) == 1 and method == "GET":
             table = await self._tables.find(segments[0])
             _check(principal, Verb.READ, table.prefixes)
@@ -76,7 +83,10 @@ class TableRoutes:
         if part == "failures":
             return 200, {"failures": [_failure(each) for each in table.failures]}
         retried = sum(each.aside for each in table.failures)
-        return 200, {"table": await self._described(await self._tables.retry(name)), "ranges": retried}
+        return 200, {
+            "table": await self._described(await self._tables.retry(name)),
+            "ranges": retried,
+        }
 
     async def _create(self, name: str, wanted: _Create, principal: Principal | None) -> Answer:
         try:
@@ -85,11 +95,15 @@ class TableRoutes:
             raise TableRefused(400, "TABLE_PREFIX", str(bad)) from None
         _check(principal, Verb.TABLE, prefixes)
         columns = list(wanted.columns.items())
-        table, new = await self._tables.create(name, wanted.prefix, hold=wanted.hold, columns=columns)
+        table, new = await self._tables.create(
+            name, wanted.prefix, hold=wanted.hold, columns=columns
+        )
         inner, outer = await self._tables.overlaps(table)
         return 201 if new else 200, {
             "table": await self._described(table),
-            "covered": [spelled_name(each) for each in await self._tables.names(table, NAMES_SHOWN)],
+            "covered": [
+                spelled_name(each) for each in await self._tables.names(table, NAMES_SHOWN)
+            ],
             "taken_by": [_overlap(other) for other in inner if _readable(other, principal)],
             "taken_from": [_overlap(other) for other in outer if _readable(other, principal)],
         }
@@ -98,10 +112,16 @@ class TableRoutes:
         """Return references to all tables that the caller may read."""
         return [{**_ref(table), "store": self._store} for table in await self._visible(principal)]
 
-    async def freshness(self, principal: Principal | None, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+    async def freshness(
+        self, principal: Principal | None, wanted: Callable[[str], bool]
+    ) -> list[dict[str, Any]]:
         """Return the lag of the wanted tables behind their streams."""
         shown = ("name", "records_behind", "behind_seconds")
-        described = [await self._described(table) for table in await self._visible(principal) if wanted(table.name)]
+        described = [
+            await self._described(table)
+            for table in await self._visible(principal)
+            if wanted(table.name)
+        ]
         return [{key: table[key] for key in shown} for table in described]
 
     async def described(self) -> list[dict[str, Any]]:
@@ -120,10 +140,13 @@ class TableRoutes:
         """Return the current Iceberg metadata, None before the first job."""
         if not table.main or self._read_object is None:
             return None
-        return await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}")
+        return await self._read_object(
+            f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"
+        )
 
     async def _facts(self, table: Table) -> TableFacts | None:
-        """Return the facts of the last job, None if they cannot be read now. They are read once a job."""
+        """Return the facts of the last job, None if they cannot be read now. They are read once a
+        job."""
         known = self._known_facts.get(table.uid)
         if known is None or known[0] != table.main:
             try:
@@ -135,10 +158,15 @@ class TableRoutes:
         return known[1]
 
     async def admin(self, request: Request) -> Answer:
-        """Handle `POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
+        """Handle `POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after
+        `/v1/admin/tables`."""
         method, segments, body = request.method, request.segments, request.body
         if len(segments) != 2 or method != "POST":
-            raise TableRefused(404, "NO_ROUTE", "the driver routes are POST /v1/admin/tables/NAME/plan, commit, fail and abandon")
+            raise TableRefused(
+                404,
+                "NO_ROUTE",
+                "the driver routes are POST /v1/admin/tables/NAME/plan, commit, fail and abandon",
+            )
         name, verb = segments
         if verb == "plan":
             job = await self._tables.plan(name)
@@ -148,7 +176,15 @@ class TableRoutes:
         if verb == "fail":
             failed = read_json(body, FailRequest)
             rows = [
-                (each.uid, _canonical(each.stream), each.record, each.record + each.records, each.pack, each.offset, each.reason[:500])
+                (
+                    each.uid,
+                    _canonical(each.stream),
+                    each.record,
+                    each.record + each.records,
+                    each.pack,
+                    each.offset,
+                    each.reason[:500],
+                )
                 for each in failed.ranges
             ]
             return 200, {"table": _ref(await self._tables.fail(_uid(failed.uid), failed.job, rows))}
@@ -156,7 +192,9 @@ class TableRoutes:
             given_up = read_json(body, AbandonRequest)
             table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
             return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
-        raise TableRefused(404, "NO_ROUTE", f"the driver routes are plan, commit, fail and abandon, not '{verb}'")
+        raise TableRefused(
+            404, "NO_ROUTE", f"the driver routes are plan, commit, fail and abandon, not '{verb}'"
+        )
 
     async def _commit(self, asked: CommitRequest) -> Answer:
         uid = _uid(asked.uid)
@@ -179,11 +217,21 @@ class TableRoutes:
             if refused.status != 409:
                 raise
             found = [table for table in await self._tables.all() if table.uid == uid]
-            return 409, {"error": {"code": refused.code, "message": str(refused)}, "table": _ref(found[0])}
+            return 409, {
+                "error": {"code": refused.code, "message": str(refused)},
+                "table": _ref(found[0]),
+            }
 
     def _plan(self, job: PlannedJob) -> dict[str, Any]:
         ranges = [_range(part, number) for part in job.ranges for number in range(len(part.slices))]
-        plan = {"version": 1, "table": _ref(job.table), "job": job.job, "attempt": job.attempt, "store": self._store, "ranges": ranges}
+        plan = {
+            "version": 1,
+            "table": _ref(job.table),
+            "job": job.job,
+            "attempt": job.attempt,
+            "store": self._store,
+            "ranges": ranges,
+        }
         return {**plan, "more": job.more}
 
     async def _described(self, table: Table) -> dict[str, Any]:
@@ -217,10 +265,15 @@ class TableRoutes:
 
 
 def _check(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> None:
-    """Check that the caller has the permission on all streams under these canonical prefixes. Raises `TableRefused`."""
+    """Check that the caller has the permission on all streams under these canonical prefixes.
+    Raises `TableRefused`."""
     for prefix in prefixes:
         if principal is not None and not principal.may(verb, prefix):
-            raise TableRefused(403, "FORBIDDEN", f"the token does not allow '{verb}' on all streams under '{prefix}'")
+            raise TableRefused(
+                403,
+                "FORBIDDEN",
+                f"the token does not allow '{verb}' on all streams under '{prefix}'",
+            )
 
 
 def _readable(table: Table, principal: Principal | None) -> bool:

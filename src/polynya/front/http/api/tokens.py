@@ -1,4 +1,5 @@
-"""`/v1/admin/tokens` and `/v1/admin/jwts`: create, list and revoke tokens, and revoke JWTs, for tokens with `admin`.
+"""`/v1/admin/tokens` and `/v1/admin/jwts`: create, list and revoke tokens, and revoke JWTs, for
+tokens with `admin`.
 
 `polynya token` does the same on the node's own machine.
 """
@@ -34,14 +35,16 @@ class Tokens(Protocol):
 
 
 class TokenRoutes:
-    """The token handlers. They authenticate every caller, even on loopback, where the rest of the admin port needs no token."""
+    """The token handlers. They authenticate every caller, even on loopback, where the rest of the
+    admin port needs no token."""
 
     def __init__(self, tokens: Tokens, access: Access | None) -> None:
         self._tokens = tokens
         self._access = access
 
     async def handle(self, request: Request) -> Response:
-        """Handle a request about tokens; the segments are those after `/v1/admin/tokens`. Raises `Failure` and `Unavailable`."""
+        """Handle a request about tokens; the segments are those after `/v1/admin/tokens`. Raises
+        `Failure` and `Unavailable`."""
         self.admin_of(request)
         method, segments = request.method, request.segments
         try:
@@ -60,10 +63,14 @@ class TokenRoutes:
             raise Failure("TOKEN_NOT_FOUND", str(none)) from None
         except ConfigError as error:
             raise Unavailable(str(error)) from None
-        raise Failure("METHOD_NOT_ALLOWED", "tokens support GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID")
+        raise Failure(
+            "METHOD_NOT_ALLOWED",
+            "tokens support GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID",
+        )
 
     async def handle_jwts(self, request: Request) -> Response:
-        """List revoked JWTs or revoke one; the segments are those after `/v1/admin/jwts`. Raises `Failure` and `Unavailable`."""
+        """List revoked JWTs or revoke one; the segments are those after `/v1/admin/jwts`. Raises
+        `Failure` and `Unavailable`."""
         self.admin_of(request)
         if request.segments or request.method not in ("GET", "POST"):
             raise Failure("METHOD_NOT_ALLOWED", "revoked JWTs support GET and POST /v1/admin/jwts")
@@ -84,7 +91,9 @@ class TokenRoutes:
         """Return the caller if it is an admin. Raises `Failure`."""
         if self._access is None:
             raise Failure(
-                "FORBIDDEN", "this node does not require tokens: set auth.required, or create tokens with 'polynya token' on the machine"
+                "FORBIDDEN",
+                "this node does not require tokens: set auth.required, or create tokens with "
+                "'polynya token' on the machine",
             )
         if request.principal is not None:
             principal = request.principal
@@ -95,7 +104,11 @@ class TokenRoutes:
             try:
                 principal = self._access.identify(credential.strip())
             except Denied as denied:
-                raise Failure("TOKEN_REFUSED", str(denied), (("WWW-Authenticate", 'Bearer error="invalid_token"'),)) from None
+                raise Failure(
+                    "TOKEN_REFUSED",
+                    str(denied),
+                    (("WWW-Authenticate", 'Bearer error="invalid_token"'),),
+                ) from None
         if not principal.is_admin:
             raise Failure("FORBIDDEN", "the token does not allow 'admin'")
         request.principal = principal  # for the audit log

@@ -1,4 +1,5 @@
-"""Authorization: map each request to a verb and a name, and check the caller's permission and limits.
+"""Authorization: map each request to a verb and a name, and check the caller's permission and
+limits.
 
 Paths that are not listed here need `admin`, so a new route is closed until it gets a rule.
 """
@@ -41,32 +42,49 @@ _ANYBODY = frozenset(
         "/v1/streams/__ds/jwks.json",
     )
 )
-_MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))  # public, with more details for an authenticated caller
+# public, with more details for an authenticated caller
+_MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))
 _ANYBODY_BELOW = "/console/"  # pages without data, which they request with the user's token
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 _WORK = ("/callback", "/ack", "/release")  # authenticated by the token of the wake
-_STREAM = {"GET": Verb.READ, "HEAD": Verb.READ, "POST": Verb.APPEND, "PUT": Verb.CREATE, "DELETE": Verb.DELETE}
-_ACTS = {RouteKind.STREAM: "stream.delete", RouteKind.RETENTION: "stream.retention"}  # audit names of admin operations …
-_HARMLESS = {RouteKind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"), RouteKind.RETENTION: ("GET", "HEAD")}  # … except with these methods
+_STREAM = {
+    "GET": Verb.READ,
+    "HEAD": Verb.READ,
+    "POST": Verb.APPEND,
+    "PUT": Verb.CREATE,
+    "DELETE": Verb.DELETE,
+}
+# audit names of admin operations …
+_ACTS = {
+    RouteKind.STREAM: "stream.delete",
+    RouteKind.RETENTION: "stream.retention",
+}
+# … except with these methods
+_HARMLESS = {
+    RouteKind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"),
+    RouteKind.RETENTION: ("GET", "HEAD"),
+}
 _CHALLENGE = (("WWW-Authenticate", "Bearer"),)
 _CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 
 
 class Authorizer:
-    """The authorizer of one front. `admin_only`: everything but the node's health needs `admin`, as on the admin port. `cores` share the
-    quotas."""
+    """The authorizer of one front. `admin_only`: everything but the node's health needs `admin`, as
+    on the admin port. `cores` share the quotas."""
 
-    def __init__(self, access: Access, *, audit: Audit, admin_only: bool = False, cores: int = 1) -> None:
+    def __init__(
+        self, access: Access, *, audit: Audit, admin_only: bool = False, cores: int = 1
+    ) -> None:
         self._access = access
         self._audit = audit
         self._admin_only = admin_only
         self._quotas = StreamQuotas(cores)
 
-    # --- requests --------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def authorize(self, front: HttpFront, exchange: Exchange) -> bool:
-        """Authorize a request. Return True to dispatch it now; False if it gets its response, or is dispatched, later. Raises
-        `Failure`."""
+        """Authorize a request. Return True to dispatch it now; False if it gets its response, or is
+        dispatched, later. Raises `Failure`."""
         connection = exchange.connection
         method, path = exchange.head.method, exchange.route.path
         if method == "OPTIONS" or is_open(path):
@@ -84,7 +102,9 @@ class Authorizer:
         self._check_grants(front, exchange, principal)
         self._bind(connection, principal, exchange)
         meter = connection.meter
-        if meter is not None and (wait := meter.take(self._access.now(), len(exchange.body), paced=_is_paced(exchange))):
+        if meter is not None and (
+            wait := meter.take(self._access.now(), len(exchange.body), paced=_is_paced(exchange))
+        ):
             self._access.counters.limited += 1
             raise Failure("RATE_LIMIT", headers=(("Retry-After", str(max(1, math.ceil(wait)))),))
         if principal.limits.streams and exchange.route.kind == RouteKind.STREAM and method == "PUT":
@@ -113,13 +133,25 @@ class Authorizer:
         if principal.meter is not None:
             principal.meter.charge(size)
         act = _ACTS.get(exchange.route.kind)
-        if act is not None and exchange.head.method not in _HARMLESS[exchange.route.kind] and principal.is_admin:
+        if (
+            act is not None
+            and exchange.head.method not in _HARMLESS[exchange.route.kind]
+            and principal.is_admin
+        ):
             who = f"{principal.id} {principal.name}"
             request_id = exchange.request_id or exchange.connection.front.new_request_id()
-            self._audit(act, spelled_name(exchange.route.name), who, exchange.connection.remote, str(status), request_id)
+            self._audit(
+                act,
+                spelled_name(exchange.route.name),
+                who,
+                exchange.connection.remote,
+                str(status),
+                request_id,
+            )
 
     def _recognize(self, front: HttpFront, exchange: Exchange) -> bool:
-        """Set the principal of a request to a public path; invalid credentials count as none. Return False if it waits for new keys."""
+        """Set the principal of a request to a public path; invalid credentials count as none.
+        Return False if it waits for new keys."""
         try:
             exchange.principal = self._access.identify(_bearer(exchange.head))
         except KeysUnknown:
@@ -131,7 +163,9 @@ class Authorizer:
 
     async def _ask_again(self, front: HttpFront, exchange: Exchange) -> None:
         await self._access.refresh()
-        if exchange.connection.transport is not None:  # closed meanwhile; no task watches for that here
+        if (
+            exchange.connection.transport is not None
+        ):  # closed meanwhile; no task watches for that here
             front.handle(exchange)
 
     async def _create(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
@@ -141,7 +175,7 @@ class Authorizer:
             self._access.counters.limited += 1
             exchange.fail("STREAM_QUOTA")
 
-    # --- authentication --------------------------------------------------------------------------------------------------------
+    # --- authentication ---------------------------------------------------------------------------
 
     def _credential(self, exchange: Exchange) -> str:
         """Return the request's token. Raises `Failure`."""
@@ -156,23 +190,36 @@ class Authorizer:
             raise
 
     def _check_url_token(self, exchange: Exchange, principal: Principal) -> None:
-        """Check a token in a URL, which an `EventSource` needs because it sends no headers. Such a token must expire soon. Raises
-        `Failure`."""
+        """Check a token in a URL, which an `EventSource` needs because it sends no headers. Such a
+        token must expire soon. Raises `Failure`."""
         if "authorization" in exchange.head.headers:
             return
-        left = _FOREVER_MS if principal.expires_ms is None else principal.expires_ms - self._access.wall_ms()
+        left = (
+            _FOREVER_MS
+            if principal.expires_ms is None
+            else principal.expires_ms - self._access.wall_ms()
+        )
         if left > URL_TOKEN_SECONDS_MAX * 1000:
             raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
 
     def _bind(self, connection: Connection, principal: Principal, exchange: Exchange) -> None:
-        """Bind the connection to the principal. Raises `Failure` when the principal has too many connections."""
+        """Bind the connection to the principal. Raises `Failure` when the principal has too many
+        connections."""
         if connection.principal is principal:
             return
         meter, most = principal.meter, principal.limits.connections
-        if most and meter is not None and meter.connections_everywhere >= most and not _shares_meter(connection, principal):
+        if (
+            most
+            and meter is not None
+            and meter.connections_everywhere >= most
+            and not _shares_meter(connection, principal)
+        ):
             self._access.counters.limited += 1
             exchange.keep_alive = False
-            raise Failure("CONNECTION_QUOTA", f"the token may have {most} connections open; close one, or reuse one")
+            raise Failure(
+                "CONNECTION_QUOTA",
+                f"the token may have {most} connections open; close one, or reuse one",
+            )
         self.release(connection)
         connection.principal = principal
         if meter is not None:
@@ -187,12 +234,14 @@ class Authorizer:
         if known is not None and known.meter is not None:
             known.meter.connections -= 1
 
-    # --- permissions -----------------------------------------------------------------------------------------------------------
+    # --- permissions ------------------------------------------------------------------------------
 
     def _check_grants(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
         """Check the caller's permission. Raises `Failure`."""
         verb, name = self._asked(exchange)
-        if verb and not (principal.may_somewhere(verb) if name is None else principal.may(verb, name)):
+        if verb and not (
+            principal.may_somewhere(verb) if name is None else principal.may(verb, name)
+        ):
             self._refuse(verb, "" if name is None else f" on {spelled_name(name)}")
         source = exchange.head.headers.get("stream-forked-from")
         if source is not None and verb == Verb.CREATE:
@@ -205,7 +254,8 @@ class Authorizer:
         raise Failure("FORBIDDEN", f"the token does not allow '{verb}'{where}")
 
     def _asked(self, exchange: Exchange) -> tuple[str, str | None]:
-        """Return the verb, and the canonical name or prefix. None: the route checks names itself. An empty verb: any token will do."""
+        """Return the verb, and the canonical name or prefix. None: the route checks names itself.
+        An empty verb: any token will do."""
         route, method = exchange.route, exchange.head.method
         if self._admin_only:
             return (Verb.METRICS if route.path == "/metrics" else Verb.ADMIN), None
@@ -221,15 +271,21 @@ class Authorizer:
 
 
 def is_open(path: str) -> bool:
-    """Report whether a path is public: health, public keys, and requests with the token of a wake, which their route checks."""
+    """Report whether a path is public: health, public keys, and requests with the token of a wake,
+    which their route checks."""
     if path in _ANYBODY or path.startswith(_ANYBODY_BELOW):
         return True
     return path.startswith(_SUBSCRIPTIONS) and path.endswith(_WORK)
 
 
 def _is_paced(exchange: Exchange) -> bool:
-    """Report whether to slow the caller down instead of refusing it: an `EventSource` would take an error as the end."""
-    return exchange.route.kind == RouteKind.STREAM and exchange.head.method == "GET" and exchange.query.get("live") == "sse"
+    """Report whether to slow the caller down instead of refusing it: an `EventSource` would take an
+    error as the end."""
+    return (
+        exchange.route.kind == RouteKind.STREAM
+        and exchange.head.method == "GET"
+        and exchange.query.get("live") == "sse"
+    )
 
 
 def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
@@ -245,7 +301,9 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
     if path.startswith(_SUBSCRIPTIONS):
         return Verb.SUBSCRIBE, None
     if path == BUCKETS or path.startswith(f"{BUCKETS}/"):
-        return (Verb.READ if reads else Verb.DELETE), f"{route.segments[0]}/" if route.segments else ""
+        return (
+            Verb.READ if reads else Verb.DELETE
+        ), f"{route.segments[0]}/" if route.segments else ""
     return Verb.ADMIN, None
 
 

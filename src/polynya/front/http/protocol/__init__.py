@@ -1,1 +1,2 @@
-"""HTTP framing: exchanges, responses, errors, CORS, the router and the template of repeated appends."""
+"""HTTP framing: exchanges, responses, errors, CORS, the router and the template of repeated
+appends."""

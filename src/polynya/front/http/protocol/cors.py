@@ -1,7 +1,9 @@
-"""Decide which web pages may read responses (the Fetch standard's CORS protocol), and which may send requests with side effects.
+"""Decide which web pages may read responses (the Fetch standard's CORS protocol), and which may
+send requests with side effects.
 
-CORS alone only hides responses: a browser still sends a foreign page's `POST`. So the node rejects such requests by their `Origin`.
-Access to private networks (`Access-Control-Allow-Private-Network`) is never granted.
+CORS alone only hides responses: a browser still sends a foreign page's `POST`. So the node rejects
+such requests by their `Origin`. Access to private networks (`Access-Control-Allow-Private-Network`)
+is never granted.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ _VARY = b"Vary: Origin\r\n"
 
 
 class Cors:
-    """The allowed origins, spelled as browsers send them: `https://app.example.com`. `*` allows any origin, `local` those whose host
-    `hosts` knows."""
+    """The allowed origins, spelled as browsers send them: `https://app.example.com`. `*` allows any
+    origin, `local` those whose host `hosts` knows."""
 
     def __init__(self, origins: Iterable[str] = (ANY,), hosts: Hosts | None = None) -> None:
         known = tuple(origins)
@@ -32,8 +34,8 @@ class Cors:
         self._varies = bool(known)
 
     def lines(self, origin: str | None, host: str | None) -> bytes:
-        """Return the CORS header lines for a page of `origin` that requested `host`. `Vary` tells caches that the response depends on the
-        origin."""
+        """Return the CORS header lines for a page of `origin` that requested `host`. `Vary` tells
+        caches that the response depends on the origin."""
         if self._any:
             return CORS
         if origin is None or not self._allows(origin, host):
@@ -49,7 +51,8 @@ class Cors:
         if not (self._allows(origin, host) or is_same_site(origin, host)):
             raise Failure(
                 "ORIGIN_NOT_ALLOWED",
-                f"pages of the origin {origin[:SHOWN_CHARACTERS_MAX]!r} may not do this; add the origin to cors_origins",
+                f"pages of the origin {origin[:SHOWN_CHARACTERS_MAX]!r} may not do this; add the "
+                "origin to cors_origins",
             )
 
     def _allows(self, origin: str, host: str | None) -> bool:
@@ -64,8 +67,8 @@ def is_same_site(origin: str, host: str | None) -> bool:
 
 
 def _is_local(origin: str, host: str | None, hosts: Hosts) -> bool:
-    """Report whether the origin's host is this node. Any page can come from an IP address, so an IP address must equal the requested
-    one."""
+    """Report whether the origin's host is this node. Any page can come from an IP address, so an IP
+    address must equal the requested one."""
     place = origin_place(origin)
     found = bare_host(place) if place else ""
     if not found:

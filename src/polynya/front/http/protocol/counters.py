@@ -7,9 +7,17 @@ from collections import defaultdict
 
 class HttpCounters:
     __slots__ = (
-        "appends", "bytes_in", "connections_opened", "connections_refused", "live_cut", "live_opened", "long_polls", "stalled", "statuses",
-        "timeouts"
-    )  # fmt: skip
+        "appends",
+        "bytes_in",
+        "connections_opened",
+        "connections_refused",
+        "live_cut",
+        "live_opened",
+        "long_polls",
+        "stalled",
+        "statuses",
+        "timeouts",
+    )
 
     def __init__(self) -> None:
         self.appends = 0  # stream POSTs, successful or not

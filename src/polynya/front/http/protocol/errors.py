@@ -1,8 +1,9 @@
-"""Error codes of HTTP: status, outcome of the request, message. The error page of the documentation is generated from here.
+"""Error codes of HTTP: status, outcome of the request, message. The error page of the documentation
+is generated from here.
 
-The body is `{"error": {"code", "message", "request_id"}}`. The header `Stream-Outcome` is `refused` (nothing was applied) or `unknown`
-(it may have been applied). After `unknown`, retry with the same producer sequence, or read back. A response without the header was
-applied.
+The body is `{"error": {"code", "message", "request_id"}}`. The header `Stream-Outcome` is `refused`
+(nothing was applied) or `unknown` (it may have been applied). After `unknown`, retry with the same
+producer sequence, or read back. A response without the header was applied.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ UNKNOWN = "unknown"
 
 
 class ErrorCode(msgspec.Struct, frozen=True):
-    """An error code. `retry_after`: seconds to wait before a retry; None when a retry cannot help."""
+    """An error code. `retry_after`: seconds to wait before a retry; None when a retry cannot
+    help."""
 
     code: str
     status: int
@@ -39,95 +41,251 @@ _TABLE = (
     ErrorCode("INVALID_NAME", 400, "the path is not a valid stream name"),
     ErrorCode("INVALID_HEADER", 400, "a header has an invalid value"),
     ErrorCode("INVALID_PARAMETER", 400, "a query parameter has an invalid value"),
-    ErrorCode("INVALID_OFFSET", 400, "the offset must be -1, now, or an offset returned by this server"),
-    ErrorCode("OFFSET_REQUIRED", 400, "live reads need an offset: -1 for the start, now for the tail"),
-    ErrorCode("OFFSET_BEYOND_TAIL", 400, "the offset lies beyond the tail of the stream, which Stream-Next-Offset names"),
+    ErrorCode(
+        "INVALID_OFFSET", 400, "the offset must be -1, now, or an offset returned by this server"
+    ),
+    ErrorCode(
+        "OFFSET_REQUIRED", 400, "live reads need an offset: -1 for the start, now for the tail"
+    ),
+    ErrorCode(
+        "OFFSET_BEYOND_TAIL",
+        400,
+        "the offset lies beyond the tail of the stream, which Stream-Next-Offset names",
+    ),
     ErrorCode("INVALID_JSON", 400, "the body is not acceptable JSON"),
-    ErrorCode("EMPTY_BODY", 400, "the body is empty: an append needs one, or Stream-Closed: true to close the stream"),
-    ErrorCode("EMPTY_ARRAY", 400, "an empty JSON array appends nothing; [[]] appends one as a record"),
-    ErrorCode("CONTENT_TYPE_REQUIRED", 400, "an append needs the stream's Content-Type, such as application/json"),
+    ErrorCode(
+        "EMPTY_BODY",
+        400,
+        "the body is empty: an append needs one, or Stream-Closed: true to close the stream",
+    ),
+    ErrorCode(
+        "EMPTY_ARRAY", 400, "an empty JSON array appends nothing; [[]] appends one as a record"
+    ),
+    ErrorCode(
+        "CONTENT_TYPE_REQUIRED",
+        400,
+        "an append needs the stream's Content-Type, such as application/json",
+    ),
     ErrorCode("PRODUCER_EPOCH_START", 400, "a new Producer-Epoch must start at Producer-Seq 0"),
-    ErrorCode("SUB_OFFSET", 400, "Stream-Fork-Sub-Offset goes beyond what was appended after the fork offset"),
+    ErrorCode(
+        "SUB_OFFSET",
+        400,
+        "Stream-Fork-Sub-Offset goes beyond what was appended after the fork offset",
+    ),
     ErrorCode("FORK_DEPTH", 400, "forks of forks are too deep"),
     ErrorCode("INVALID_REQUEST", 400, "the body is not valid for this path"),
-    ErrorCode("TABLE_NAME", 400, "a table name has at most 63 letters, digits and _, and does not end in __dlq"),
-    ErrorCode("TABLE_COLUMN", 400, "a declared column needs a field and a type that columns can have"),
+    ErrorCode(
+        "TABLE_NAME",
+        400,
+        "a table name has at most 63 letters, digits and _, and does not end in __dlq",
+    ),
+    ErrorCode(
+        "TABLE_COLUMN", 400, "a declared column needs a field and a type that columns can have"
+    ),
     ErrorCode("TABLE_PREFIX", 400, "a table's prefix must be the beginning of legal stream names"),
-    ErrorCode("SQL_INVALID", 400, "the query cannot run: it is not a SELECT, reads other tables, or is invalid"),
+    ErrorCode(
+        "SQL_INVALID",
+        400,
+        "the query cannot run: it is not a SELECT, reads other tables, or is invalid",
+    ),
     ErrorCode("SQL_TOO_LARGE", 400, "the query exceeds its limit of time or memory; reduce it"),
     ErrorCode("UNAUTHORIZED", 401, "a token is required: Authorization: Bearer, and the token"),
     ErrorCode("TOKEN_REFUSED", 401, "the token is unknown, or no longer valid"),
-    ErrorCode("TOKEN_IN_URL", 401, "access_token in a URL is accepted only for live=sse, with a token that expires within an hour"),
+    ErrorCode(
+        "TOKEN_IN_URL",
+        401,
+        "access_token in a URL is accepted only for live=sse, with a token that expires within an "
+        "hour",
+    ),
     ErrorCode("FORBIDDEN", 403, "the token does not allow this"),
-    ErrorCode("ADMIN_PORT_ONLY", 403, "without access control, cluster and store operations are accepted only on the admin port"),
-    ErrorCode("ORIGIN_NOT_ALLOWED", 403, "pages of this origin may only read; `cors_origins` lists those that may write"),
-    ErrorCode("PRODUCER_STALE", 403, "the Producer-Epoch is stale; the response header Producer-Epoch has the newer one"),
+    ErrorCode(
+        "ADMIN_PORT_ONLY",
+        403,
+        "without access control, cluster and store operations are accepted only on the admin port",
+    ),
+    ErrorCode(
+        "ORIGIN_NOT_ALLOWED",
+        403,
+        "pages of this origin may only read; `cors_origins` lists those that may write",
+    ),
+    ErrorCode(
+        "PRODUCER_STALE",
+        403,
+        "the Producer-Epoch is stale; the response header Producer-Epoch has the newer one",
+    ),
     ErrorCode("NOT_FOUND", 404, "there is no such stream"),
     ErrorCode("TABLE_NOT_FOUND", 404, "there is no such table"),
     ErrorCode("TOKEN_NOT_FOUND", 404, "no active token has this id or name"),
     ErrorCode("NODE_NOT_FOUND", 404, "the cluster has no such node"),
     ErrorCode("GROUP_NOT_FOUND", 404, "there is no such group"),
     ErrorCode("NO_ROUTE", 404, "no route matches this path"),
-    ErrorCode("METHOD_NOT_ALLOWED", 405, "this path does not allow this method; the header Allow lists those that it does"),
     ErrorCode(
-        "NO_KAFKA_SSE", 406, "a partition of a Kafka topic is not sent as events: read it with live=long-poll, or with a Kafka client"
+        "METHOD_NOT_ALLOWED",
+        405,
+        "this path does not allow this method; the header Allow lists those that it does",
+    ),
+    ErrorCode(
+        "NO_KAFKA_SSE",
+        406,
+        "a partition of a Kafka topic is not sent as events: read it with live=long-poll, or with "
+        "a Kafka client",
     ),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
-    ErrorCode("KAFKA_PARTITION", 409, "the stream is a partition of a Kafka topic: write to it and delete the topic with a Kafka client"),
+    ErrorCode(
+        "KAFKA_PARTITION",
+        409,
+        "the stream is a partition of a Kafka topic: write to it and delete the topic with a "
+        "Kafka client",
+    ),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
-    ErrorCode("DELETED_IN_USE", 409, "the stream was deleted, but forks still need its data: the name cannot be used yet"),
+    ErrorCode(
+        "DELETED_IN_USE",
+        409,
+        "the stream was deleted, but forks still need its data: the name cannot be used yet",
+    ),
     ErrorCode("STREAM_CLOSED", 409, "the stream is closed; Stream-Next-Offset is its final offset"),
     ErrorCode("CONTENT_TYPE_MISMATCH", 409, "the Content-Type differs from the stream's"),
     ErrorCode("SEQ_REGRESSION", 409, "Stream-Seq must be greater than the last one, byte by byte"),
-    ErrorCode("PRODUCER_GAP", 409, "Producer-Seq skips ahead; Producer-Expected-Seq names the next one"),
+    ErrorCode(
+        "PRODUCER_GAP", 409, "Producer-Seq skips ahead; Producer-Expected-Seq names the next one"
+    ),
     ErrorCode("TABLE_EXISTS", 409, "a table with this name or prefix exists"),
     ErrorCode("JOB_PREEMPTED", 409, "another planner has taken over the table's job; retry"),
-    ErrorCode("JOB_CONFLICT", 409, "the table's job cannot commit: another job did, or its base has changed"),
-    ErrorCode("CLUSTER_REFUSED", 409, "the operation is impossible or unsafe in the cluster's present state; the message has the reason"),
+    ErrorCode(
+        "JOB_CONFLICT",
+        409,
+        "the table's job cannot commit: another job did, or its base has changed",
+    ),
+    ErrorCode(
+        "CLUSTER_REFUSED",
+        409,
+        "the operation is impossible or unsafe in the cluster's present state; the message has "
+        "the reason",
+    ),
     ErrorCode("GONE", 410, "the stream was deleted"),
-    ErrorCode("TRIMMED", 410, "the offset lies before the first retained record, which Stream-Retained-Offset names"),
-    ErrorCode("STREAM_RECREATED", 410, "the stream was deleted and recreated since this reader's last event; read from its start"),
-    ErrorCode("INCARNATION_MISMATCH", 412, "the stream is not the incarnation that Stream-Incarnation names"),
+    ErrorCode(
+        "TRIMMED",
+        410,
+        "the offset lies before the first retained record, which Stream-Retained-Offset names",
+    ),
+    ErrorCode(
+        "STREAM_RECREATED",
+        410,
+        "the stream was deleted and recreated since this reader's last event; read from its start",
+    ),
+    ErrorCode(
+        "INCARNATION_MISMATCH",
+        412,
+        "the stream is not the incarnation that Stream-Incarnation names",
+    ),
     ErrorCode("BODY_TOO_LARGE", 413, "the body exceeds the size limit; split it"),
     ErrorCode(
         "APPEND_EXCEEDS_MEMORY_LIMIT",
         413,
-        "the data is larger than `cold.max_hot_bytes_per_group`, so it can never be accepted; split it, or raise the limit",
+        "the data is larger than `cold.max_hot_bytes_per_group`, so it can never be accepted; "
+        "split it, or raise the limit",
     ),
-    ErrorCode("TOO_MANY_RECORDS", 413, "the body has more JSON values than one append allows; split it"),
-    ErrorCode("CONTENT_ENCODING", 415, "bodies are stored as received: send the body without Content-Encoding"),
+    ErrorCode(
+        "TOO_MANY_RECORDS", 413, "the body has more JSON values than one append allows; split it"
+    ),
+    ErrorCode(
+        "CONTENT_ENCODING",
+        415,
+        "bodies are stored as received: send the body without Content-Encoding",
+    ),
     ErrorCode("EXPECTATION", 417, "the only supported expectation is 100-continue"),
-    ErrorCode("HOST_NOT_ALLOWED", 421, "without access control, a node serves only its own hosts and those in `allowed_hosts`"),
-    ErrorCode("KAFKA_BATCH_UNREADABLE", 422, "a Kafka producer compressed a record batch wrongly, or too far; go on at Stream-Next-Offset"),
-    ErrorCode("PRODUCER_LIMIT", 429, "the stream has reached its limit of active producers", retry_after=60),
-    ErrorCode("RATE_LIMIT", 429, "the requests or bytes per second exceed the token's limits", retry_after=1),
-    ErrorCode("CONNECTION_QUOTA", 429, "the token has reached its limit of open connections", retry_after=5),
-    ErrorCode("STREAM_QUOTA", 429, "the token has reached its limit of streams under its prefixes", retry_after=60),
+    ErrorCode(
+        "HOST_NOT_ALLOWED",
+        421,
+        "without access control, a node serves only its own hosts and those in `allowed_hosts`",
+    ),
+    ErrorCode(
+        "KAFKA_BATCH_UNREADABLE",
+        422,
+        "a Kafka producer compressed a record batch wrongly, or too far; go on at "
+        "Stream-Next-Offset",
+    ),
+    ErrorCode(
+        "PRODUCER_LIMIT",
+        429,
+        "the stream has reached its limit of active producers",
+        retry_after=60,
+    ),
+    ErrorCode(
+        "RATE_LIMIT",
+        429,
+        "the requests or bytes per second exceed the token's limits",
+        retry_after=1,
+    ),
+    ErrorCode(
+        "CONNECTION_QUOTA",
+        429,
+        "the token has reached its limit of open connections",
+        retry_after=5,
+    ),
+    ErrorCode(
+        "STREAM_QUOTA",
+        429,
+        "the token has reached its limit of streams under its prefixes",
+        retry_after=60,
+    ),
     ErrorCode("HEADERS_TOO_LARGE", 431, "request line and headers exceed the size limit"),
     ErrorCode("INTERNAL", 500, "internal error; the server's log has the request id", UNKNOWN),
-    ErrorCode("DATA_DAMAGED", 500, "required data is missing or damaged; run 'polynya store verify', and see the log", UNKNOWN),
-    ErrorCode("NO_SQL", 501, "this server does not run SQL; polynya sql does, where polynya[lake] is installed"),
+    ErrorCode(
+        "DATA_DAMAGED",
+        500,
+        "required data is missing or damaged; run 'polynya store verify', and see the log",
+        UNKNOWN,
+    ),
+    ErrorCode(
+        "NO_SQL",
+        501,
+        "this server does not run SQL; polynya sql does, where polynya[lake] is installed",
+    ),
     ErrorCode("CLUSTER_STARTING", 503, "the cluster is still forming", retry_after=1),
     ErrorCode(
         "STREAM_FAULTED",
         503,
-        "the stream's recent data is damaged on this node, so it accepts no appends; see /readyz and the log",
+        "the stream's recent data is damaged on this node, so it accepts no appends; see /readyz "
+        "and the log",
         retry_after=60,
     ),
     ErrorCode("UNAVAILABLE", 503, "temporarily unavailable; nothing was applied", retry_after=1),
-    ErrorCode("OUTCOME_UNKNOWN", 503, "the outcome is unknown: only an idempotent retry is safe", UNKNOWN),
+    ErrorCode(
+        "OUTCOME_UNKNOWN", 503, "the outcome is unknown: only an idempotent retry is safe", UNKNOWN
+    ),
     ErrorCode("NO_MEMORY", 503, "the server is out of memory; retry later", UNKNOWN, retry_after=5),
-    ErrorCode("MEMORY_PRESSURE", 503, "too much data is waiting to be flushed to the object store; retry later", retry_after=1),
-    ErrorCode("REQUEST_MEMORY_LIMIT", 503, "request bodies in flight use all of their memory limit; retry later", retry_after=1),
-    ErrorCode("RESPONSE_MEMORY_LIMIT", 503, "unread responses use all of their memory limit; read them, or retry later", retry_after=1),
+    ErrorCode(
+        "MEMORY_PRESSURE",
+        503,
+        "too much data is waiting to be flushed to the object store; retry later",
+        retry_after=1,
+    ),
+    ErrorCode(
+        "REQUEST_MEMORY_LIMIT",
+        503,
+        "request bodies in flight use all of their memory limit; retry later",
+        retry_after=1,
+    ),
+    ErrorCode(
+        "RESPONSE_MEMORY_LIMIT",
+        503,
+        "unread responses use all of their memory limit; read them, or retry later",
+        retry_after=1,
+    ),
     ErrorCode("SQL_BUSY", 503, "too many SQL queries are running; retry later", retry_after=1),
-    ErrorCode("CONNECTION_LIMIT", 503, "the server has reached its connection limit", retry_after=1),
-    ErrorCode("SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"),
+    ErrorCode(
+        "CONNECTION_LIMIT", 503, "the server has reached its connection limit", retry_after=1
+    ),
+    ErrorCode(
+        "SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"
+    ),
     ErrorCode("HTTP_VERSION", 505, "this server speaks HTTP/1.1"),
     ErrorCode(
         "MEMORY_FULL",
         507,
-        "the memory for unflushed data is full, and the object store has no room or is not configured: free space on its disk",
+        "the memory for unflushed data is full, and the object store has no room or is not "
+        "configured: free space on its disk",
     ),
     ErrorCode("DISK_FULL", 507, "the journal's disk is full"),
 )
@@ -163,9 +321,12 @@ REFUSALS: dict[int, str] = {
 
 
 class Failure(Exception):
-    """An error response raised by a route. `headers` are added; an empty `message` means the default of the code."""
+    """An error response raised by a route. `headers` are added; an empty `message` means the
+    default of the code."""
 
-    def __init__(self, code: str, message: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self, code: str, message: str = "", headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         super().__init__(message or ERRORS[code].message)
         self.code = code
         self.message = message or ERRORS[code].message
@@ -174,4 +335,6 @@ class Failure(Exception):
 
 def error_body(code: str, message: str, request_id: str) -> bytes:
     """Return the JSON body of an error, on one line."""
-    return msgspec.json.encode({"error": {"code": code, "message": message, "request_id": request_id}})
+    return msgspec.json.encode(
+        {"error": {"code": code, "message": message, "request_id": request_id}}
+    )

@@ -30,17 +30,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("polynya.http")
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)  # accepted from a client and echoed
+# accepted from a client and echoed
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)
 
 JOINED_BYTES_MAX = 64 * 1024  # a larger body is sent without a copy
 Headers = list[tuple[str, str]]
 
 
 class Exchange:
-    """A request that gets exactly one response, now or later, by `answer` or `fail`. After the connection is lost, the response is
-    dropped."""
+    """A request that gets exactly one response, now or later, by `answer` or `fail`. After the
+    connection is lost, the response is dropped."""
 
-    __slots__ = ("body", "connection", "head", "keep_alive", "number", "principal", "query", "request_id", "route")
+    __slots__ = (
+        "body",
+        "connection",
+        "head",
+        "keep_alive",
+        "number",
+        "principal",
+        "query",
+        "request_id",
+        "route",
+    )
 
     def __init__(self, connection: Connection, number: int, head: Head, body: bytes) -> None:
         self.connection = connection
@@ -58,7 +69,9 @@ class Exchange:
     @property
     def base_url(self) -> str:
         headers = self.head.headers
-        is_https = self.connection.front.is_tls or headers.get("x-forwarded-proto", "").lower() == "https"
+        is_https = (
+            self.connection.front.is_tls or headers.get("x-forwarded-proto", "").lower() == "https"
+        )
         scheme = "https" if is_https else "http"
         return f"{scheme}://{headers.get('host') or 'localhost'}"
 
@@ -102,7 +115,11 @@ class Exchange:
         if self.connection.front.service.hint is not None and (owner := self._owner()):
             parts.append(owner_line(owner))
         if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
-            parts.append(self.connection.front.cors.lines(self.head.headers.get("origin"), self.head.headers.get("host")))
+            parts.append(
+                self.connection.front.cors.lines(
+                    self.head.headers.get("origin"), self.head.headers.get("host")
+                )
+            )
         if self.request_id:
             parts.append(header_lines([("X-Request-Id", self.request_id)]))
         if not self.keep_alive:
@@ -115,12 +132,22 @@ class Exchange:
         """Return the URL of the node that serves the stream best; "" for this one."""
         route = getattr(self, "route", None)  # the failure may precede routing
         hint = self.connection.front.service.hint
-        return hint(route.name) if hint is not None and route is not None and route.kind in (RouteKind.STREAM, RouteKind.RETENTION) else ""
+        return (
+            hint(route.name)
+            if hint is not None
+            and route is not None
+            and route.kind in (RouteKind.STREAM, RouteKind.RETENTION)
+            else ""
+        )
 
     def fail(self, code: str, message: str = "", headers: Headers | None = None) -> None:
         """Respond with an error of the table."""
         error = ERRORS[code]
-        lines = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("Stream-Outcome", error.outcome)]
+        lines = [
+            ("Content-Type", "application/json"),
+            ("Cache-Control", "no-store"),
+            ("Stream-Outcome", error.outcome),
+        ]
         own = headers or []
         if error.retry_after is not None and not any(name == "Retry-After" for name, _ in own):
             lines.append(("Retry-After", str(error.retry_after)))
@@ -149,17 +176,34 @@ class Exchange:
             self.fail("OUTCOME_UNKNOWN", str(error))
         elif isinstance(error, CorruptData):
             self.fail("DATA_DAMAGED", f"{error}; run 'polynya store verify' for details")
-            log.error("data is missing or damaged", extra={"request_id": self.request_id, "target": self.shown_target, "error": str(error)})
+            log.error(
+                "data is missing or damaged",
+                extra={
+                    "request_id": self.request_id,
+                    "target": self.shown_target,
+                    "error": str(error),
+                },
+            )
         elif isinstance(error, MemoryError):
             self.fail("NO_MEMORY")
-            log.error("out of memory while handling a request", extra={"request_id": self.request_id, "target": self.shown_target})
+            log.error(
+                "out of memory while handling a request",
+                extra={"request_id": self.request_id, "target": self.shown_target},
+            )
         else:
             self.fail("INTERNAL")
-            log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.shown_target})
+            log.error(
+                "request failed",
+                exc_info=error,
+                extra={"request_id": self.request_id, "target": self.shown_target},
+            )
 
-    def spawn(self, work: Coroutine[Any, Any, None], *, waits: bool = False, long: bool = False) -> None:
-        """Run work that may block. `waits`: it has no side effects, so it is cancelled when the client disconnects. `long`: an EOF of the
-        client cancels it too, since the wait may never end."""
+    def spawn(
+        self, work: Coroutine[Any, Any, None], *, waits: bool = False, long: bool = False
+    ) -> None:
+        """Run work that may block. `waits`: it has no side effects, so it is cancelled when the
+        client disconnects. `long`: an EOF of the client cancels it too, since the wait may never
+        end."""
         task = self.connection.front.spawn(self._guarded(work))
         if waits:
             self.connection.waiting_task, self.connection.waits_long = task, long
@@ -175,7 +219,8 @@ class Exchange:
 
 
 def _for_one(headers: Headers) -> Headers:
-    """Replace `public` in Cache-Control: a cache must not share a response that needed a token (RFC 9111 3.5)."""
+    """Replace `public` in Cache-Control: a cache must not share a response that needed a token (RFC
+    9111 3.5)."""
     found: Headers = []
     for name, value in headers:
         if name == "Cache-Control" and value.startswith("public"):

@@ -14,7 +14,8 @@ class Request(msgspec.Struct, gc=False):
 
     method: str
     path: str  # as received, without the query
-    segments: tuple[str, ...]  # below the mount's prefix, each percent-decoded; () for a handler's exact path
+    # below the mount's prefix, each percent-decoded; () for a handler's exact path
+    segments: tuple[str, ...]
     query: dict[str, str]
     headers: dict[str, str]  # names in lower case
     body: bytes
@@ -25,7 +26,8 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """A response. `headers` must omit lengths and connection options; the front adds those and the common headers."""
+    """A response. `headers` must omit lengths and connection options; the front adds those and the
+    common headers."""
 
     status: int = 200
     body: bytes = b""
@@ -37,5 +39,5 @@ READS_BY_POST = frozenset(["/v1/sql"])
 """Paths whose handlers have no side effects, so that a disconnect of the client cancels them."""
 
 Handler = Callable[[Request], Awaitable[Response]]
-"""A handler. It may raise `polynya.front.http.protocol.errors.Failure`, `Unavailable` or `OutcomeUnknown`; other errors are logged and
-become 500."""
+"""A handler. It may raise `polynya.front.http.protocol.errors.Failure`, `Unavailable` or
+`OutcomeUnknown`; other errors are logged and become 500."""

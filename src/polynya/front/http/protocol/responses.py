@@ -9,22 +9,30 @@ from http import HTTPStatus
 from polynya.service.api import Facts
 
 NO_BODY = frozenset((204, 304))
-STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
 COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
 _EXPOSED = (
-    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-owner, stream-bucket, stream-retained-offset, stream-ttl, "
-    "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, stream-sse-data-encoding, producer-epoch, "
-    "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, stream-seq, etag, location, content-type, "
+    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, "
+    "stream-owner, stream-bucket, stream-retained-offset, stream-ttl, "
+    "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, "
+    "stream-sse-data-encoding, producer-epoch, "
+    "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, stream-seq, "
+    "etag, location, content-type, "
     "content-encoding, retry-after, vary, x-request-id"
 )
 _ALLOWED = (
-    "content-type, authorization, if-none-match, stream-seq, stream-ttl, stream-expires-at, stream-retention-age, "
-    "stream-retention-bytes, stream-closed, stream-incarnation, stream-forked-from, stream-fork-offset, stream-fork-sub-offset, "
+    "content-type, authorization, if-none-match, stream-seq, stream-ttl, stream-expires-at, "
+    "stream-retention-age, "
+    "stream-retention-bytes, stream-closed, stream-incarnation, stream-forked-from, "
+    "stream-fork-offset, stream-fork-sub-offset, "
     "producer-id, producer-epoch, producer-seq, last-event-id, cache-control, accept, x-request-id"
 )
 CORS = f"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {_EXPOSED}\r\n".encode()
 PREFLIGHT = (
-    f"Access-Control-Allow-Methods: GET, HEAD, PUT, POST, DELETE, OPTIONS\r\nAccess-Control-Allow-Headers: {_ALLOWED}\r\n"
+    "Access-Control-Allow-Methods: GET, HEAD, PUT, POST, DELETE, OPTIONS\r\n"
+    f"Access-Control-Allow-Headers: {_ALLOWED}\r\n"
     "Access-Control-Max-Age: 86400\r\n"
 ).encode()
 CLOSE = b"Connection: close\r\n"
@@ -37,7 +45,8 @@ NO_STORE = "no-store"
 
 
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Encode headers as Latin-1, like the parser. Values come from validated input or from this server; a line end in one is a bug."""
+    """Encode headers as Latin-1, like the parser. Values come from validated input or from this
+    server; a line end in one is a bug."""
     text = "".join([f"{name}: {value}\r\n" for name, value in headers])
     assert text.count("\n") == text.count("\r\n") == text.count("\r")
     return text.encode("latin-1", "replace")
@@ -50,8 +59,9 @@ def owner_line(url: str) -> bytes:
 
 
 def etag_of(facts: Facts, begin: str, end: str, *, at_tail: bool, variant: str = "") -> str:
-    """Return a strong ETag: the bytes of a stream incarnation between two offset tokens never change. The tag includes whether they reach the
-    tail (`:t`) or the end (`:c`). So a cached claim to reach the tail expires with the next append. `at_tail`: they do. A replica that may
-    lack acknowledged records makes no such claim. `variant` is the rendering."""
+    """Return a strong ETag: the bytes of a stream incarnation between two offset tokens never
+    change. The tag includes whether they reach the tail (`:t`) or the end (`:c`). So a cached claim
+    to reach the tail expires with the next append. `at_tail`: they do. A replica that may lack
+    acknowledged records makes no such claim. `variant` is the rendering."""
     state = (":c" if facts.closed else ":t") if at_tail else ""
     return f'"{facts.uid:x}.{facts.history:x}-{begin}-{end}{variant}{state}"'

@@ -1,4 +1,5 @@
-"""Resolve a request target: a stream (with either kind of URL), bucket, stream list, handler path or mount."""
+"""Resolve a request target: a stream (with either kind of URL), bucket, stream list, handler path
+or mount."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _STREAM_PREFIXES = ("/v1/stream/", "/v1/streams/")
 
 
 class RouteKind:
-    """The kinds of routes. They are plain numbers because each request uses one as a table index."""
+    """The kinds of routes. They are plain numbers because each request uses one as a table
+    index."""
 
     STREAM = 1
     BUCKET = 2
@@ -38,7 +40,13 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 class Router:
     """The resolver of targets, with a bounded cache of stream routes."""
 
-    def __init__(self, handlers: Mapping[str, Handler], mounts: Mapping[str, Handler], *, streams: bool = True) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        mounts: Mapping[str, Handler],
+        *,
+        streams: bool = True,
+    ) -> None:
         self._streams = streams
         self._handlers = dict(handlers)
         self._mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
@@ -67,7 +75,12 @@ class Router:
             return Route(RouteKind.HANDLER, path, handler=handler)
         for prefix, handler in self._mounts:
             if path.startswith(prefix):
-                return Route(RouteKind.MOUNT, path, handler=handler, segments=decode_segments(path[len(prefix) :]))
+                return Route(
+                    RouteKind.MOUNT,
+                    path,
+                    handler=handler,
+                    segments=decode_segments(path[len(prefix) :]),
+                )
         if not self._streams:
             raise Failure("NO_ROUTE")
         if path == "/v1/streams":
@@ -81,7 +94,9 @@ class Router:
     def _stream(self, path: str) -> Route:
         for prefix in _STREAM_PREFIXES:
             if path.startswith(prefix):
-                return Route(RouteKind.STREAM, path, canonical_name(decode_path(path[len(prefix) :])))
+                return Route(
+                    RouteKind.STREAM, path, canonical_name(decode_path(path[len(prefix) :]))
+                )
         decoded = decode_path(path)[1:]
         bucket, slash, _ = decoded.partition("/")
         if is_reserved(bucket) or not decoded:
@@ -93,7 +108,8 @@ class Router:
         return Route(RouteKind.STREAM, path, canonical_name(decoded), bare_offsets=True)
 
     def _retention(self, path: str) -> Route | None:
-        """Resolve `STREAM/retention` and `STREAM/retention/OFFSET`, with either kind of URL; None for other paths."""
+        """Resolve `STREAM/retention` and `STREAM/retention/OFFSET`, with either kind of URL; None
+        for other paths."""
         stem, found, tail = path.rpartition("/retention")
         if not found or stem + "/" in ("/", *_STREAM_PREFIXES) or (tail and tail[0] != "/"):
             return None
@@ -101,13 +117,22 @@ class Router:
         if stream.kind != RouteKind.STREAM:
             return None
         segments = decode_segments(tail[1:]) if tail else ()
-        return Route(RouteKind.RETENTION, path, stream.name, bare_offsets=stream.bare_offsets, segments=segments)
+        return Route(
+            RouteKind.RETENTION,
+            path,
+            stream.name,
+            bare_offsets=stream.bare_offsets,
+            segments=segments,
+        )
 
     def stream_of(self, path: str) -> str:
-        """Return the canonical name of the stream at a path, as in `Stream-Forked-From`. Raises `Failure`."""
+        """Return the canonical name of the stream at a path, as in `Stream-Forked-From`. Raises
+        `Failure`."""
         try:
             if not path.startswith("/") or "?" in path:
-                raise BadTarget("Stream-Forked-From must be the path of a stream, such as /v1/stream/source")
+                raise BadTarget(
+                    "Stream-Forked-From must be the path of a stream, such as /v1/stream/source"
+                )
             route = self._resolve(path)
         except BadTarget as bad:
             raise Failure("INVALID_HEADER", str(bad)) from None

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, LONG_POLL_SECONDS_DEFAULT, MIB, SSE_KEEPALIVE_SECONDS, SSE_RECYCLE_SECONDS
+from polynya.base.limits import (
+    CONNECTIONS_PER_CORE_MAX,
+    LONG_POLL_SECONDS_DEFAULT,
+    MIB,
+    SSE_KEEPALIVE_SECONDS,
+    SSE_RECYCLE_SECONDS,
+)
 
 BODY_BYTES_PER_CORE = 256 * MIB  # partially received request bodies; beyond it large ones get 503
 HEAD_SECONDS = 20  # timeout for the request line and headers
 BODY_SECONDS = 30  # timeout for a body, plus one second per …
 BODY_BYTES_PER_SECOND = 16 * 1024  # … this many received bytes
 IDLE_SECONDS = 75  # timeout between requests of a connection
-STALL_SECONDS = 30  # timeout while the client reads nothing of a response; the kernel's buffers make it coarse
+# timeout while the client reads nothing of a response; the kernel's buffers make it coarse
+STALL_SECONDS = 30
 LINGER_SECONDS = 10  # timeout for the client's close after the last response
 
 
@@ -20,4 +27,6 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     sse_recycle_seconds: float = SSE_RECYCLE_SECONDS
     sse_keepalive_seconds: float = SSE_KEEPALIVE_SECONDS
     connections_max: int = CONNECTIONS_PER_CORE_MAX
-    object_store: bool = True  # False: above the limit of hot bytes, appends get 507 instead of 503, since waiting does not help
+    # False: above the limit of hot bytes, appends get 507 instead of 503, since waiting does not
+    # help
+    object_store: bool = True

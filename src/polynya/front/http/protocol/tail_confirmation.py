@@ -1,8 +1,8 @@
 """Confirm to live readers of a follower that they are at the tail, once the leader agrees.
 
-Later events may already be acknowledged elsewhere when a follower publishes one, so its control event omits `upToDate`. Shortly
-afterwards the front gets the tail from the leader, once per stream for all its readers. Readers that are at the leader's tail then get
-the confirmation.
+Later events may already be acknowledged elsewhere when a follower publishes one, so its control
+event omits `upToDate`. Shortly afterwards the front gets the tail from the leader, once per stream
+for all its readers. Readers that are at the leader's tail then get the confirmation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class TailConfirmation:
     """The tail confirmation of one front."""
 
     def __init__(
-        self, facts: Callable[[str], Coroutine[Any, Any, Facts | Refusal]], spawn: Callable[[Coroutine[Any, Any, None]], object]
+        self,
+        facts: Callable[[str], Coroutine[Any, Any, Facts | Refusal]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._facts = facts
         self._spawn = spawn
@@ -53,7 +55,9 @@ class TailConfirmation:
 
     def _ask_in(self, seconds: float) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._ask_all()))
+            self._timer = asyncio.get_running_loop().call_later(
+                seconds, lambda: self._spawn(self._ask_all())
+            )
 
     async def _ask_all(self) -> None:
         doubters, self._doubters = self._doubters, {}
@@ -65,7 +69,9 @@ class TailConfirmation:
         finally:
             self._timer = None
         if self._doubters:
-            self._ask_in(AGAIN_SECONDS if not self._doubters.keys().isdisjoint(doubters) else ASK_SECONDS)
+            self._ask_in(
+                AGAIN_SECONDS if not self._doubters.keys().isdisjoint(doubters) else ASK_SECONDS
+            )
 
     async def _ask(self, name: str, waiting: list[TailConfirmer]) -> None:
         try:

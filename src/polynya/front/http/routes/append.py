@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 
 _REFUSED = int(Code.NOT_FOUND)  # this code and those above it are errors
 _TAIL = b"\r\n" + COMMON + b"\r\n"
-_PLAIN = b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
-_KEYED = b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\nStream-Incarnation: %d" + _TAIL
+_PLAIN = (
+    b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
+)
+_KEYED = (
+    b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n"
+    b"Stream-Incarnation: %d" + _TAIL
+)
 _APPENDED = b"HTTP/1.1 200 OK\r\nContent-Length: 0" + _KEYED
 _REPEATED = b"HTTP/1.1 204 No Content" + _KEYED
 _FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED

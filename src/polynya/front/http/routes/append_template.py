@@ -1,8 +1,11 @@
-"""A cache of a connection's parsed append: a writer sends the same head again with another sequence number and body length.
+"""A cache of a connection's parsed append: a writer sends the same head again with another sequence
+number and body length.
 
-After a connection's append was parsed in full, the bytes of its head become a template. A later request may differ only in the digits at
-those two places, so only they are parsed. Any other difference leads to a full parse. This covers authentication: the same
-`Authorization` is the same principal. When that one is revoked, the connection discards the template (`Connection.forget_template`).
+After a connection's append was parsed in full, the bytes of its head become a template. A later
+request may differ only in the digits at those two places, so only they are parsed. Any other
+difference leads to a full parse. This covers authentication: the same `Authorization` is the same
+principal. When that one is revoked, the connection discards the template
+(`Connection.forget_template`).
 
 Measured with 500 connections (bench/compare.py): a third less server CPU per append.
 """
@@ -18,10 +21,19 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.append import AppendRequest
 from polynya.stream.commands import Producer
 
-_VARIABLE = re.compile(rb"\r\n(?:(producer-seq)|content-length): ?(\d{1,15})(?=\r\n|\Z)", re.IGNORECASE)
+_VARIABLE = re.compile(
+    rb"\r\n(?:(producer-seq)|content-length): ?(\d{1,15})(?=\r\n|\Z)", re.IGNORECASE
+)
 _PLAIN = frozenset(
     (
-        *("host", "content-type", "content-length", "producer-id", "producer-epoch", "producer-seq"),
+        *(
+            "host",
+            "content-type",
+            "content-length",
+            "producer-id",
+            "producer-epoch",
+            "producer-seq",
+        ),
         *("accept", "accept-encoding", "user-agent", "authorization"),
     )
 )
@@ -54,14 +66,17 @@ class RequestTemplate(AppendRequest):
         self.done = self.answer
 
     def read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
-        """Return the body and its producer if `data` is exactly one request that matches; else None."""
+        """Return the body and its producer if `data` is exactly one request that matches; else
+        None."""
         if not data.startswith(self.before):
             return None
         end = self.seen_end
         if end and len(data) == self.seen_size and data.startswith(self.seen_rest, end):
             sequence = data[self.seen_begin : end]
             if sequence.isdigit():
-                return data[self.seen_body :], Producer(self.producer_id, self.producer_epoch, int(sequence))
+                return data[self.seen_body :], Producer(
+                    self.producer_id, self.producer_epoch, int(sequence)
+                )
         return self._read(data)
 
     def exchange_now(self) -> Exchange:
@@ -71,8 +86,14 @@ class RequestTemplate(AppendRequest):
         return exchange
 
     def see(self, end: int, begin: int, rest: bytes, size: int) -> None:
-        """Expect another request like this one: its sequence ends at `end`, and its body of `size` bytes begins at `begin`."""
-        self.seen_end, self.seen_body, self.seen_rest, self.seen_size = end, begin, rest, begin + size
+        """Expect another request like this one: its sequence ends at `end`, and its body of `size`
+        bytes begins at `begin`."""
+        self.seen_end, self.seen_body, self.seen_rest, self.seen_size = (
+            end,
+            begin,
+            rest,
+            begin + size,
+        )
 
     def _read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
         head, _, body = data.partition(b"\r\n\r\n")
@@ -86,7 +107,12 @@ class RequestTemplate(AppendRequest):
                 sequence, length = length, sequence
             if not sequence.isdigit() or len(sequence) > _DIGITS_MAX:
                 return None
-        if not length.isdigit() or len(length) > _DIGITS_MAX or int(length) != len(body) or not body:
+        if (
+            not length.isdigit()
+            or len(length) > _DIGITS_MAX
+            or int(length) != len(body)
+            or not body
+        ):
             return None
         if not self.between:
             return body, None
@@ -98,9 +124,15 @@ class RequestTemplate(AppendRequest):
 
 
 def compile_template(request: AppendRequest, block: bytes) -> RequestTemplate | None:
-    """Return a template of an append that was just parsed from the head `block`. Return None if it has a header that templates do not cover."""
+    """Return a template of an append that was just parsed from the head `block`. Return None if it
+    has a header that templates do not cover."""
     head, producer = request.exchange.head, request.producer
-    if len(block) > _HEAD_BYTES_MAX or not request.plain or not head.headers.keys() <= _PLAIN or "?" in head.target:
+    if (
+        len(block) > _HEAD_BYTES_MAX
+        or not request.plain
+        or not head.headers.keys() <= _PLAIN
+        or "?" in head.target
+    ):
         return None
     if not request.content_type or head.length <= 0:
         return None
@@ -109,7 +141,11 @@ def compile_template(request: AppendRequest, block: bytes) -> RequestTemplate | 
     if sorted(of_sequence) != ([False] if producer is None else [False, True]):
         return None
     first, last = variables[0], variables[-1]
-    pieces = (block[: first.start(2)], b"" if producer is None else block[first.end(2) : last.start(2)], block[last.end(2) :])
+    pieces = (
+        block[: first.start(2)],
+        b"" if producer is None else block[first.end(2) : last.start(2)],
+        block[last.end(2) :],
+    )
     identity = ("", 0) if producer is None else (producer.id, producer.epoch)
     shape = (*pieces, not of_sequence[0], *identity, len(pieces[0]))
     fields = (*msgspec.structs.astuple(request), *shape)

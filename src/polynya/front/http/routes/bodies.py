@@ -11,11 +11,15 @@ from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
 _IDENTITY = (("Accept-Encoding", "identity"),)
 _ENCODINGS_MAX = 1024
-_encodings: dict[str, int] = {"application/json": Encoding.JSON, "application/octet-stream": Encoding.BYTES}
+_encodings: dict[str, int] = {
+    "application/json": Encoding.JSON,
+    "application/octet-stream": Encoding.BYTES,
+}
 
 
 def encoding_of(content_type: str) -> int:
-    """Return the stream encoding. JSON mode is the media type `application/json`, with any parameters.
+    """Return the stream encoding. JSON mode is the media type `application/json`, with any
+    parameters.
 
     Raises `Failure` for that of Kafka's partitions: an HTTP body is no record batch."""
     encoding = _encodings.get(content_type)
@@ -31,12 +35,13 @@ def encoding_of(content_type: str) -> int:
 
 
 def check_coding(coding: str) -> None:
-    """Reject a `Content-Encoding`. It is not stored, so readers could not tell encoded bytes from plain ones (RFC 9110, 8.4 and 12.5.3).
-    Raises `Failure`."""
+    """Reject a `Content-Encoding`. It is not stored, so readers could not tell encoded bytes from
+    plain ones (RFC 9110, 8.4 and 12.5.3). Raises `Failure`."""
     if coding.strip().lower() not in ("", "identity"):
         raise Failure(
             "CONTENT_ENCODING",
-            f"bodies are stored as received, without the Content-Encoding '{coding[:64]}': send the body uncompressed",
+            f"bodies are stored as received, without the Content-Encoding '{coding[:64]}': send "
+            "the body uncompressed",
             _IDENTITY,
         )
 

@@ -40,14 +40,19 @@ def create(front: HttpFront, exchange: Exchange) -> None:
         if "stream-forked-from" in exchange.head.headers:
             exchange.spawn(_fork(front, exchange))
             return
-        if "stream-fork-offset" in exchange.head.headers or "stream-fork-sub-offset" in exchange.head.headers:
+        if (
+            "stream-fork-offset" in exchange.head.headers
+            or "stream-fork-sub-offset" in exchange.head.headers
+        ):
             raise BadField("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
         content_type = parse_content_type(exchange.head.headers.get("content-type") or OCTET_STREAM)
         command = _command(front, exchange, content_type, encoding_of(content_type))
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
-    front.service.propose(command.name, command, partial(_created, front, exchange, command, _PENDING_TRIES))
+    front.service.propose(
+        command.name, command, partial(_created, front, exchange, command, _PENDING_TRIES)
+    )
 
 
 def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: int) -> Create:
@@ -72,12 +77,16 @@ def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: 
     )
 
 
-def _created(front: HttpFront, exchange: Exchange, command: Create, tries: int, reply: Reply | BaseException) -> None:
+def _created(
+    front: HttpFront, exchange: Exchange, command: Create, tries: int, reply: Reply | BaseException
+) -> None:
     if isinstance(reply, BaseException):
         exchange.fault(reply)
     elif reply.code == Code.ATTEMPT_PENDING and tries:
         again = partial(_created, front, exchange, command, tries - 1)
-        asyncio.get_running_loop().call_later(_PENDING_SECONDS, front.service.propose, command.name, command, again)
+        asyncio.get_running_loop().call_later(
+            _PENDING_SECONDS, front.service.propose, command.name, command, again
+        )
     elif reply.code >= Code.NOT_FOUND:
         fail_reply(exchange, reply, creating=True)
     else:
@@ -85,11 +94,16 @@ def _created(front: HttpFront, exchange: Exchange, command: Create, tries: int, 
 
 
 def _answer(exchange: Exchange, reply: Reply, content_type: str) -> None:
-    """Respond to a create. `content_type`: of a new stream. A core of the previous release does not return that of an existing one."""
+    """Respond to a create. `content_type`: of a new stream. A core of the previous release does not
+    return that of an existing one."""
     if reply.code == Code.EXISTS and reply.detail is not None:
         content_type = reply.detail
     route = exchange.route
-    headers = [("Location", exchange.base_url + route.path), ("Content-Type", content_type), ("Stream-Bucket", bucket_of(route.name))]
+    headers = [
+        ("Location", exchange.base_url + route.path),
+        ("Content-Type", content_type),
+        ("Stream-Bucket", bucket_of(route.name)),
+    ]
     headers += tail_headers(reply)
     exchange.answer(201 if reply.code == Code.CREATED else 200, headers)
 
@@ -129,7 +143,10 @@ def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
         return 0, 0, sub_offset
     if offset == "now":
         if sub_offset:
-            raise BadField("nothing lies beyond the tail that Stream-Fork-Offset names: Stream-Fork-Sub-Offset must be 0")
+            raise BadField(
+                "nothing lies beyond the tail that Stream-Fork-Offset names: "
+                "Stream-Fork-Sub-Offset must be 0"
+            )
         return -1, -1, 0
     at = parse_token(offset)
     if at is None:
@@ -138,7 +155,8 @@ def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
 
 
 async def _type_of(front: HttpFront, exchange: Exchange, source: str) -> str | None:
-    """Return the content type that a fork inherits; None if the source is missing and the error has been sent."""
+    """Return the content type that a fork inherits; None if the source is missing and the error has
+    been sent."""
     facts = await front.service.facts(source)
     if not isinstance(facts, Refusal):
         return facts.content_type

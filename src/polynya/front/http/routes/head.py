@@ -37,7 +37,10 @@ def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
     elif not is_other_incarnation(exchange, facts):
-        begin, end = format_token(facts.first_record, facts.first_byte), format_token(facts.record, facts.byte)
+        begin, end = (
+            format_token(facts.first_record, facts.first_byte),
+            format_token(facts.record, facts.byte),
+        )
         etag = etag_of(facts, begin, end, at_tail=facts.known or facts.closed)
         headers: Headers = [("Content-Type", values_type(facts.content_type)), ("ETag", etag)]
         status = 304 if none_match(exchange.head.headers.get("if-none-match"), etag) else 200
@@ -56,7 +59,10 @@ def retention_headers(retention: Retention) -> Headers:
 
 
 def facts_headers(facts: Facts) -> Headers:
-    headers = [("Stream-Next-Offset", format_token(facts.record, facts.byte)), ("Stream-Incarnation", str(facts.uid))]
+    headers = [
+        ("Stream-Next-Offset", format_token(facts.record, facts.byte)),
+        ("Stream-Incarnation", str(facts.uid)),
+    ]
     if facts.closed:
         headers.append(("Stream-Closed", "true"))
     if facts.ttl_seconds is not None:

@@ -38,7 +38,9 @@ _AT_ONCE_BYTES = 16 * 1024  # stored; more, or what is compressed, is decoded in
 _CODEC_AT = 22  # the low byte of a batch's attributes
 
 
-async def send_decoded(exchange: Exchange, query: ReadQuery, page: Page, cache: str, live: Headers | None = None) -> None:
+async def send_decoded(
+    exchange: Exchange, query: ReadQuery, page: Page, cache: str, live: Headers | None = None
+) -> None:
     """Respond with the records of a page, or with 304 if the client has them. Raises `Failure`."""
     content_type = values_type(page.facts.content_type)
     is_json = media_type(content_type) == "application/json"
@@ -84,5 +86,7 @@ async def _shown(page: Page, first: int, show_one: Show, bytes_max: int) -> Show
     spans = [Span(span.record, span.byte, span.payload) for span in page.spans]
     work = partial(show, spans, first, show_one, bytes_max)
     size = sum(len(span.payload) for span in spans)
-    is_plain = all(len(span.payload) > _CODEC_AT and not span.payload[_CODEC_AT] & 7 for span in spans)
+    is_plain = all(
+        len(span.payload) > _CODEC_AT and not span.payload[_CODEC_AT] & 7 for span in spans
+    )
     return work() if is_plain and size <= _AT_ONCE_BYTES else await asyncio.to_thread(work)

@@ -35,10 +35,15 @@ def list_streams(front: HttpFront, exchange: Exchange) -> None:
         begin = canonical_name(after) if after else ""
     except BadName as bad:
         raise Failure("INVALID_PARAMETER", f"after: {bad}") from None
-    exchange.spawn(_list(front, exchange, begin, min(int(text), _LIMIT_MAX), local=is_local(exchange)), waits=True)
+    exchange.spawn(
+        _list(front, exchange, begin, min(int(text), _LIMIT_MAX), local=is_local(exchange)),
+        waits=True,
+    )
 
 
-async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int, *, local: bool) -> None:
+async def _list(
+    front: HttpFront, exchange: Exchange, after: str, limit: int, *, local: bool
+) -> None:
     prefix = exchange.query.get("prefix", "")
     parts = [each for part in _parts(prefix) for each in _visible(exchange.principal, part)]
     found = await _find(front, parts, after, limit + 1, local=local)
@@ -47,7 +52,11 @@ async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int, *,
         "streams": [_entry(facts) for facts in shown],
         "next": spelled_name(shown[-1].name) if len(found) > limit else None,
     }
-    exchange.answer(200, [("Content-Type", "application/json"), ("Cache-Control", NO_STORE)], msgspec.json.encode(answer))
+    exchange.answer(
+        200,
+        [("Content-Type", "application/json"), ("Cache-Control", NO_STORE)],
+        msgspec.json.encode(answer),
+    )
 
 
 def _visible(principal: Principal | None, prefix: str) -> list[str]:
@@ -55,7 +64,11 @@ def _visible(principal: Principal | None, prefix: str) -> list[str]:
     if principal is None:
         return [prefix]
     granted = principal.prefixes(Verb.READ)
-    return [max(prefix, each, key=len) for each in granted if each.startswith(prefix) or prefix.startswith(each)]
+    return [
+        max(prefix, each, key=len)
+        for each in granted
+        if each.startswith(prefix) or prefix.startswith(each)
+    ]
 
 
 def _parts(prefix: str) -> tuple[str, ...]:
@@ -63,7 +76,9 @@ def _parts(prefix: str) -> tuple[str, ...]:
     return (prefix, f"{DEFAULT_BUCKET}/{prefix}") if prefix else ("",)
 
 
-async def _find(front: HttpFront, prefixes: list[str], after: str, limit: int, *, local: bool) -> list[Facts]:
+async def _find(
+    front: HttpFront, prefixes: list[str], after: str, limit: int, *, local: bool
+) -> list[Facts]:
     """Return the streams under any of the prefixes, sorted by name."""
     found: list[Facts] = []
     for prefix in prefixes:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def long_poll(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
-    """Handle a long-poll. The position of `now` or a time changes, so its response must not be cached. Raises `Failure`."""
+    """Handle a long-poll. The position of `now` or a time changes, so its response must not be
+    cached. Raises `Failure`."""
     cache = NO_STORE if query.record in (Position.NOW, Position.AT_TIME) else CACHE_LONG_POLL
     front.counters.long_polls += 1
     if query.record != Position.NOW:
@@ -35,7 +36,8 @@ def long_poll(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: f
 
 
 class _Waiter:
-    """The sink of a long-poll. Each event wakes it, and so does the timeout or the end of the feed."""
+    """The sink of a long-poll. Each event wakes it, and so does the timeout or the end of the
+    feed."""
 
     __slots__ = ("over", "woken")
 
@@ -53,9 +55,12 @@ class _Waiter:
         self.woken.set()
 
 
-async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float, cache: str) -> None:
+async def _wait(
+    front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float, cache: str
+) -> None:
     waiter = _Waiter()
-    facts = await front.service.attach(query.name, waiter, local=query.local, numbers=True)  # before the read, so that no event is missed
+    # before the read, so that no event is missed
+    facts = await front.service.attach(query.name, waiter, local=query.local, numbers=True)
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
@@ -70,7 +75,13 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
             if isinstance(page, Page) and page.facts.uid != facts.uid:
                 exchange.fail("STREAM_RECREATED")
                 return
-            if isinstance(page, Refusal) or page.spans or page.closed or waiter.over or front.stopping:
+            if (
+                isinstance(page, Refusal)
+                or page.spans
+                or page.closed
+                or waiter.over
+                or front.stopping
+            ):
                 _answer(front, exchange, query, page, cache)
                 return
             if query.record in (Position.NOW, Position.AT_TIME):
@@ -82,20 +93,32 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
         front.service.detach(facts.uid, waiter)
 
 
-def _answer(front: HttpFront, exchange: Exchange, query: ReadQuery, page: Page | Refusal, cache: str) -> None:
+def _answer(
+    front: HttpFront, exchange: Exchange, query: ReadQuery, page: Page | Refusal, cache: str
+) -> None:
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
     if is_other_incarnation(exchange, page.facts):
         return
-    cursor = next_cursor(exchange.query.get("cursor"), front.service.now_ms(), front.random.random())
+    cursor = next_cursor(
+        exchange.query.get("cursor"), front.service.now_ms(), front.random.random()
+    )
     live: Headers = [("Stream-Cursor", str(cursor))]
     if not page.spans:
         tail = [("Stream-Next-Offset", format_token(page.record, page.byte))]
         if page.has_all:
             tail.append(("Stream-Up-To-Date", "true"))
         closed = [("Stream-Closed", "true")] if page.closed else live
-        exchange.answer(204, [*tail, *closed, ("Stream-Incarnation", str(page.facts.uid)), ("Cache-Control", NO_STORE)])
+        exchange.answer(
+            204,
+            [
+                *tail,
+                *closed,
+                ("Stream-Incarnation", str(page.facts.uid)),
+                ("Cache-Control", NO_STORE),
+            ],
+        )
         return
     if page.facts.encoding == Encoding.KAFKA:
         exchange.spawn(send_decoded(exchange, query, page, cache, live), waits=True)

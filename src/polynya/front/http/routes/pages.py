@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 LINES = "application/x-ndjson"
 VARIANTS = {"": "", LINES: ":n", RECORDS: ":r"}  # parts of ETags
 _NONE: Headers = []
-_INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])  # common types that browsers do not execute
+# common types that browsers do not execute
+_INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])
 
 
 def allowed_bytes(front: HttpFront, exchange: Exchange, wanted: int) -> int:
-    """Return the page size: `wanted`, or less while other clients leave responses unread. Raises `Failure`."""
+    """Return the page size: `wanted`, or less while other clients leave responses unread. Raises
+    `Failure`."""
     connection = exchange.connection
     connection.uses_reserve = False
     if not front.memory.unread:
@@ -40,7 +42,8 @@ def allowed_bytes(front: HttpFront, exchange: Exchange, wanted: int) -> int:
 
 
 def within_memory(front: HttpFront, exchange: Exchange, query: ReadQuery) -> ReadQuery:
-    """Return the query with the page size that the memory for unread responses allows. Raises `Failure`."""
+    """Return the query with the page size that the memory for unread responses allows. Raises
+    `Failure`."""
     wanted = query.bytes_max
     if not front.memory.unread:
         exchange.connection.uses_reserve = False
@@ -50,14 +53,18 @@ def within_memory(front: HttpFront, exchange: Exchange, query: ReadQuery) -> Rea
 
 
 async def read_allowed(front: HttpFront, exchange: Exchange, query: ReadQuery) -> Page | Refusal:
-    """Read a page that may take a wait. Read it again with a smaller limit if other responses took the memory meanwhile. Raises
-    `Failure`."""
+    """Read a page that may take a wait. Read it again with a smaller limit if other responses took
+    the memory meanwhile. Raises `Failure`."""
     page = front.service.read_nowait(query) or await front.service.read(query)
     if not front.memory.unread or isinstance(page, Refusal):
         return page
     size = sum(len(span.payload) for span in page.spans)
     allowed = allowed_bytes(front, exchange, size) if size else 0
-    return page if allowed == size else await front.service.read(structs.replace(query, bytes_max=allowed))
+    return (
+        page
+        if allowed == size
+        else await front.service.read(structs.replace(query, bytes_max=allowed))
+    )
 
 
 def render_json(parts: list[bytes | memoryview], *, lines: bool) -> list[bytes | memoryview]:
@@ -118,7 +125,9 @@ def page_headers(page: Page, content_type: str, *, varies: bool) -> Headers:
             headers.append(("Stream-Closed", "true"))
     if varies:
         headers.append(("Vary", "Accept"))
-    elif content_type not in _INERT:  # HTML, SVG, …: if opened, it must not run in this origin, whose pages hold tokens
+    elif (
+        content_type not in _INERT
+    ):  # HTML, SVG, …: if opened, it must not run in this origin, whose pages hold tokens
         headers.append(("Content-Security-Policy", "sandbox"))
     return headers
 

@@ -9,7 +9,8 @@ from polynya.wire.headers import BadField, parse_incarnation
 
 
 def is_other_incarnation(exchange: Exchange, facts: Facts) -> bool:
-    """Return True if `Stream-Incarnation` names another incarnation; the error has then been sent. Raises `Failure`."""
+    """Return True if `Stream-Incarnation` names another incarnation; the error has then been sent.
+    Raises `Failure`."""
     text = exchange.head.headers.get("stream-incarnation")
     if text is None:
         return False

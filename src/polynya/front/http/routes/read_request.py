@@ -56,7 +56,9 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
     if "max_bytes" in query and live != "sse":
         size = min(_number("max_bytes", query["max_bytes"]), PAGE_BYTES_MAX)
     local = "consistency" in query and is_local(exchange)
-    place = ReadQuery(exchange.route.name, record, byte, size, beyond_tail_waits=bool(live), local=local)
+    place = ReadQuery(
+        exchange.route.name, record, byte, size, beyond_tail_waits=bool(live), local=local
+    )
     return ReadRequest(place, live, timeout)
 
 
@@ -71,7 +73,8 @@ def _resumed(exchange: Exchange, last: str) -> ReadRequest:
 
 
 def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:
-    """Parse an offset into (record or a `Position`, byte). `bare`: allow a byte position. Raises `Failure`."""
+    """Parse an offset into (record or a `Position`, byte). `bare`: allow a byte position. Raises
+    `Failure`."""
     if text == "-1":
         return Position.START, 0
     if text == "now":
@@ -81,7 +84,11 @@ def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:
         return at
     if bare and text.isdecimal() and text.isascii() and len(text) <= 20:
         return Position.AT_BYTE, min(int(text), _BYTE_MAX)
-    raise Failure("INVALID_OFFSET", f"'{text[:64]}' is not a valid offset: it must be -1, now, or an offset returned by this server")
+    raise Failure(
+        "INVALID_OFFSET",
+        f"'{text[:64]}' is not a valid offset: it must be -1, now, or an offset returned by this "
+        "server",
+    )
 
 
 def _at_time(text: str, now_ms: int) -> tuple[int, int]:
@@ -92,13 +99,18 @@ def _at_time(text: str, now_ms: int) -> tuple[int, int]:
 
 
 def is_local(exchange: Exchange) -> bool:
-    """Report whether the read uses this node's state (`consistency=local`) instead of all acknowledged records. Raises `Failure`."""
+    """Report whether the read uses this node's state (`consistency=local`) instead of all
+    acknowledged records. Raises `Failure`."""
     text = exchange.query.get("consistency")
     if text is None or text == "leader":
         return False
     if text == "local":
         return True
-    raise Failure("INVALID_PARAMETER", "consistency must be leader (the default: all acknowledged records) or local (this node's replica)")
+    raise Failure(
+        "INVALID_PARAMETER",
+        "consistency must be leader (the default: all acknowledged records) or local (this node's "
+        "replica)",
+    )
 
 
 def _number(name: str, text: str) -> int:

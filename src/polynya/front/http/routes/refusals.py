@@ -1,4 +1,5 @@
-"""Convert replies and refusals of the service to headers and errors, whose messages name the received and the expected value."""
+"""Convert replies and refusals of the service to headers and errors, whose messages name the
+received and the expected value."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import FOREVER, OCTET_STREAM, format_instant
 
 _NAMES_TAIL = frozenset(
-    (Code.CLOSED, Code.CONTENT_TYPE, Code.SEQ_REGRESSION, Code.PRODUCER_GAP, Code.PRODUCER_STALE, Code.OFFSET_BEYOND_TAIL, Code.INCARNATION)
+    (
+        Code.CLOSED,
+        Code.CONTENT_TYPE,
+        Code.SEQ_REGRESSION,
+        Code.PRODUCER_GAP,
+        Code.PRODUCER_STALE,
+        Code.OFFSET_BEYOND_TAIL,
+        Code.INCARNATION,
+    )
 )
 
 
@@ -36,10 +45,15 @@ def tail_headers(reply: Reply) -> Headers:
 
 
 def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> None:
-    """Respond with the error of a refused command. `creating`: a soft-deleted name is a conflict."""
+    """Respond with the error of a refused command. `creating`: a soft-deleted name is a
+    conflict."""
     code = _code(exchange, reply, creating=creating)
     if reply.code == Code.TRIMMED:
-        exchange.fail(code, trimmed_message(reply), [("Stream-Retained-Offset", format_token(reply.record, reply.byte))])
+        exchange.fail(
+            code,
+            trimmed_message(reply),
+            [("Stream-Retained-Offset", format_token(reply.record, reply.byte))],
+        )
         return
     headers = tail_headers(reply) if reply.code in _NAMES_TAIL else []
     if reply.code == Code.PRODUCER_STALE:
@@ -48,7 +62,13 @@ def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> N
         headers = [(name, value) for name, value in headers if not name.startswith("Producer-")]
         headers.append(("Producer-Expected-Seq", str(reply.expected_sequence)))
         headers.append(("Producer-Received-Seq", str(reply.received_sequence)))
-    exchange.fail(code, _missing(exchange, creating=creating) if reply.code == Code.NOT_FOUND else _message(exchange, reply), headers)
+    exchange.fail(
+        code,
+        _missing(exchange, creating=creating)
+        if reply.code == Code.NOT_FOUND
+        else _message(exchange, reply),
+        headers,
+    )
 
 
 def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
@@ -58,7 +78,10 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
     if refusal.code == Code.OFFSET_BEYOND_TAIL:
         tail = format_token(refusal.record, refusal.byte)
         headers.append(("Stream-Next-Offset", tail))
-        message = f"the offset lies beyond the tail of the stream, which is at {tail}: read from there, or from -1"
+        message = (
+            f"the offset lies beyond the tail of the stream, which is at {tail}: read from there, "
+            "or from -1"
+        )
     if refusal.code == Code.NOT_FOUND:
         message = _missing(exchange)
     if refusal.code == Code.TRIMMED:
@@ -69,19 +92,26 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
 
 def trimmed_message(at: Refusal | Reply) -> str:
     """Return the message for a position before the first retained record."""
-    return f"the offset lies before the first retained record, at {format_token(at.record, at.byte)}: continue from there, or from -1"
+    return (
+        "the offset lies before the first retained record, at "
+        f"{format_token(at.record, at.byte)}: continue from there, or from -1"
+    )
 
 
 def _missing(exchange: Exchange, *, creating: bool = False) -> str:
     """Return the message for a missing stream; for a create that is the fork's source."""
     if creating:
         return (
-            f"there is no stream at {exchange.head.headers.get('stream-forked-from', '')[:PATH_BYTES_MAX]}, which Stream-Forked-From names"
+            "there is no stream at "
+            f"{exchange.head.headers.get('stream-forked-from', '')[:PATH_BYTES_MAX]}, which "
+            "Stream-Forked-From names"
         )
     message = f"there is no stream '{spelled_name(exchange.route.name)}'"
     if exchange.head.method != "DELETE":
         message += "; a PUT to its URL creates it"
-    return message + (" (a path outside /v1 is read as BUCKET/STREAM)" if exchange.route.bare_offsets else "")
+    return message + (
+        " (a path outside /v1 is read as BUCKET/STREAM)" if exchange.route.bare_offsets else ""
+    )
 
 
 def _message(exchange: Exchange, reply: Reply) -> str:
@@ -91,20 +121,33 @@ def _message(exchange: Exchange, reply: Reply) -> str:
         return _over_hot_bound(reply)
     if reply.code == Code.CONTENT_TYPE and isinstance(detail, str):
         given = exchange.head.headers.get("content-type", "")
-        return f"the stream holds {detail}, and the request's Content-Type is {given}: send {detail}, or append to another stream" + (
-            f" (it is curl's own choice: give it -H 'Content-Type: {detail}')" if given == _FORM else ""
+        return (
+            f"the stream holds {detail}, and the request's Content-Type is {given}: send "
+            f"{detail}, or append to another stream"
+            + (
+                f" (it is curl's own choice: give it -H 'Content-Type: {detail}')"
+                if given == _FORM
+                else ""
+            )
         )
     if reply.code == Code.PRODUCER_GAP and reply.expected_sequence >= 0:
-        return f"Producer-Seq is {reply.received_sequence}, and the next one of this producer is {reply.expected_sequence}"
+        return (
+            f"Producer-Seq is {reply.received_sequence}, and the next one of this producer is "
+            f"{reply.expected_sequence}"
+        )
     if reply.code == Code.PRODUCER_STALE and reply.producer_epoch >= 0:
-        return f"a newer Producer-Epoch is known, {reply.producer_epoch}: another run of this producer has taken over"
+        return (
+            f"a newer Producer-Epoch is known, {reply.producer_epoch}: another run of this "
+            "producer has taken over"
+        )
     if reply.code == Code.EXISTS_DIFFERENT and isinstance(detail, list | tuple):
         return _differences(exchange.head.headers, detail)
     return ""
 
 
 def _differences(asked: Mapping[str, str], differences: Sequence[tuple[str, Any]]) -> str:
-    """List the differences between stream and request, by header. Settings of a later release are skipped."""
+    """List the differences between stream and request, by header. Settings of a later release are
+    skipped."""
     parts = []
     for setting, value in differences:
         if setting in _NO_HEADER:
@@ -113,14 +156,26 @@ def _differences(asked: Mapping[str, str], differences: Sequence[tuple[str, Any]
             name, shown = _HEADERS[setting]
             absent = _ABSENT.get(setting, "not set")
             wanted = (asked.get(name.lower()) or absent)[:CONTENT_TYPE_BYTES_MAX]
-            parts.append(f"its {name} is {absent if value is None else shown(value)}, and the request's is {wanted}")
+            parts.append(
+                f"its {name} is {absent if value is None else shown(value)}, and the request's is "
+                f"{wanted}"
+            )
     if not parts:
         return ""
-    return f"the stream exists with another configuration: {'; '.join(parts)}. Send the same configuration, or choose another name"
+    return (
+        f"the stream exists with another configuration: {'; '.join(parts)}. Send the same "
+        "configuration, or choose another name"
+    )
 
 
 _FORM = "application/x-www-form-urlencoded"
-_ABSENT = {"content_type": OCTET_STREAM, "closed": "false", "retention_age": FOREVER, "retention_bytes": FOREVER, "fork_sub_offset": "0"}
+_ABSENT = {
+    "content_type": OCTET_STREAM,
+    "closed": "false",
+    "retention_age": FOREVER,
+    "retention_bytes": FOREVER,
+    "fork_sub_offset": "0",
+}
 _HEADERS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "content_type": ("Content-Type", str),
     "ttl_seconds": ("Stream-TTL", str),
@@ -133,14 +188,17 @@ _HEADERS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 _NO_HEADER: dict[str, Callable[[Any], str]] = {
     "retention": lambda _: "it has no retention of its own, and the request gives it one",
-    "is_fork": lambda is_fork: "it is a fork, and the request has no Stream-Forked-From" if is_fork else "it is not a fork",
+    "is_fork": lambda is_fork: (
+        "it is a fork, and the request has no Stream-Forked-From" if is_fork else "it is not a fork"
+    ),
     "fork_source": lambda _: "it is a fork of another stream than Stream-Forked-From names",
 }
 
 
 def _over_hot_bound(reply: Reply) -> str:
     return (
-        f"the data is larger than the limit of {reply.byte:,} bytes for unflushed data (cold.max_hot_bytes_per_group), "
+        f"the data is larger than the limit of {reply.byte:,} bytes for unflushed data "
+        "(cold.max_hot_bytes_per_group), "
         "so it can never be accepted; split it, or raise the limit"
     )
 
@@ -149,6 +207,8 @@ def _code(exchange: Exchange, reply: Reply, *, creating: bool) -> str:
     code = reply.code
     if creating and code == Code.GONE:
         return "DELETED_IN_USE"
-    if code == Code.MEMORY_PRESSURE and (reply.detail or not exchange.connection.front.settings.object_store):
+    if code == Code.MEMORY_PRESSURE and (
+        reply.detail or not exchange.connection.front.settings.object_store
+    ):
         return "MEMORY_FULL"
     return REFUSALS.get(code, "INTERNAL")

@@ -1,4 +1,5 @@
-"""STREAM/retention: the retention of a stream (GET, PUT, DELETE), and trims (POST, and PUT of STREAM/retention/OFFSET)."""
+"""STREAM/retention: the retention of a stream (GET, PUT, DELETE), and trims (POST, and PUT of
+STREAM/retention/OFFSET)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,11 @@ def read_retention(body: bytes) -> Retention:
 
 def shown(retention: Retention | None) -> dict[str, Any]:
     """Return a retention as responses show it."""
-    return {"age_seconds": None, "bytes": None} if retention is None else {"age_seconds": retention.age_seconds, "bytes": retention.bytes}
+    return (
+        {"age_seconds": None, "bytes": None}
+        if retention is None
+        else {"age_seconds": retention.age_seconds, "bytes": retention.bytes}
+    )
 
 
 def show_retention(front: HttpFront, exchange: Exchange) -> None:
@@ -67,7 +72,9 @@ async def _show(front: HttpFront, exchange: Exchange) -> None:
     if facts is None:
         return
     bucket = (await front.service.buckets()).get(bucket_of(facts.name))
-    retention, origin = (facts.retention, "stream") if facts.retention is not None else (bucket, "bucket")
+    retention, origin = (
+        (facts.retention, "stream") if facts.retention is not None else (bucket, "bucket")
+    )
     answer = {
         **shown(retention),
         "from": None if retention is None else origin,
@@ -127,7 +134,9 @@ async def _trim(front: HttpFront, exchange: Exchange, query: TrimQuery) -> None:
 async def _trim_to(front: HttpFront, exchange: Exchange) -> None:
     """Handle PUT of STREAM/retention/OFFSET: a trim without a body, and a response without one."""
     record, byte = parse_offset("/".join(exchange.route.segments), bare=exchange.route.bare_offsets)
-    found = await front.service.trim(TrimQuery(exchange.route.name, record, byte, incarnation=_incarnation(exchange)))
+    found = await front.service.trim(
+        TrimQuery(exchange.route.name, record, byte, incarnation=_incarnation(exchange))
+    )
     if isinstance(found, Refusal):
         fail_refusal(exchange, found)
     else:
@@ -135,13 +144,18 @@ async def _trim_to(front: HttpFront, exchange: Exchange) -> None:
 
 
 def _trimmed_headers(found: Trimmed) -> Headers:
-    return [("Stream-Retained-Offset", format_token(found.record, found.byte)), ("Stream-Incarnation", str(found.uid))]
+    return [
+        ("Stream-Retained-Offset", format_token(found.record, found.byte)),
+        ("Stream-Incarnation", str(found.uid)),
+    ]
 
 
 def _trim_query(body: TrimBody, exchange: Exchange, now_ms: int) -> TrimQuery:
     given = [name for name in body.__struct_fields__ if getattr(body, name) is not None]
     if len(given) != 1:
-        raise Failure("INVALID_REQUEST", f"a trim needs exactly one of {', '.join(body.__struct_fields__)}")
+        raise Failure(
+            "INVALID_REQUEST", f"a trim needs exactly one of {', '.join(body.__struct_fields__)}"
+        )
     name, incarnation = exchange.route.name, _incarnation(exchange)
     if body.before is not None:
         record, byte = parse_offset(body.before, bare=exchange.route.bare_offsets)
@@ -149,15 +163,26 @@ def _trim_query(body: TrimBody, exchange: Exchange, now_ms: int) -> TrimQuery:
     if body.keep_bytes is not None:
         return TrimQuery(name, keep_bytes=body.keep_bytes, incarnation=incarnation)
     if body.keep_age_seconds is not None:
-        return TrimQuery(name, Position.AT_TIME, max(0, now_ms - body.keep_age_seconds * 1000), incarnation=incarnation)
+        return TrimQuery(
+            name,
+            Position.AT_TIME,
+            max(0, now_ms - body.keep_age_seconds * 1000),
+            incarnation=incarnation,
+        )
     assert body.before_time is not None
     try:
-        return TrimQuery(name, Position.AT_TIME, parse_time_ms(body.before_time, now_ms), incarnation=incarnation)
+        return TrimQuery(
+            name, Position.AT_TIME, parse_time_ms(body.before_time, now_ms), incarnation=incarnation
+        )
     except BadField as bad:
         raise Failure("INVALID_REQUEST", f"before_time: {bad}") from None
 
 
-def _spawn(front: HttpFront, exchange: Exchange, work: Callable[[HttpFront, Exchange], Coroutine[Any, Any, None]]) -> None:
+def _spawn(
+    front: HttpFront,
+    exchange: Exchange,
+    work: Callable[[HttpFront, Exchange], Coroutine[Any, Any, None]],
+) -> None:
     if exchange.route.segments:
         raise Failure("NO_ROUTE")
     exchange.spawn(work(front, exchange))
@@ -172,8 +197,15 @@ async def _facts(front: HttpFront, exchange: Exchange) -> Facts | None:
     return None if is_other_incarnation(exchange, facts) else facts
 
 
-def _answer(exchange: Exchange, uid: int, answer: dict[str, Any], headers: Headers | None = None) -> None:
-    lines = [("Content-Type", "application/json"), ("Stream-Incarnation", str(uid)), ("Cache-Control", NO_STORE), *(headers or [])]
+def _answer(
+    exchange: Exchange, uid: int, answer: dict[str, Any], headers: Headers | None = None
+) -> None:
+    lines = [
+        ("Content-Type", "application/json"),
+        ("Stream-Incarnation", str(uid)),
+        ("Cache-Control", NO_STORE),
+        *(headers or []),
+    ]
     exchange.answer(200, lines, msgspec.json.encode(answer))
 
 

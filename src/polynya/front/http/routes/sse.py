@@ -1,8 +1,9 @@
 """GET with live=sse: attach, catch up by reads, then go live.
 
-A live event is encoded once for all subscribers of the core and costs each one write; no task runs. A gap, which only the feed of another
-core can leave, sends the subscriber back to reads. So does an exhausted byte rate limit. Live bytes are charged a few times a second, as
-the distance that the subscriber has moved.
+A live event is encoded once for all subscribers of the core and costs each one write; no task runs.
+A gap, which only the feed of another core can leave, sends the subscriber back to reads. So does an
+exhausted byte rate limit. Live bytes are charged a few times a second, as the distance that the
+subscriber has moved.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from polynya.stream.commands import Encoding
 from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval, next_cursor
 from polynya.wire.headers import format_event_id, media_type
-from polynya.wire.sse import COMMENT, SseEncoding, chunk, control_event, data_event, error_event, sse_encoding
+from polynya.wire.sse import (
+    COMMENT,
+    SseEncoding,
+    chunk,
+    control_event,
+    data_event,
+    error_event,
+    sse_encoding,
+)
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -34,7 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("polynya.http")
 
 _PAGE_BYTES = MIB  # maximum size of a data event during catch-up
-_PACE_SECONDS = 0.5  # interval between checks of an exhausted byte limit, which other connections of the caller share
+# interval between checks of an exhausted byte limit, which other connections of the caller share
+_PACE_SECONDS = 0.5
 
 
 def open_sse(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
@@ -43,7 +53,8 @@ def open_sse(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None
 
 
 async def _open(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
-    """Open the stream. A reconnecting browser gives up on any status but 200, so temporary errors are sent as an event."""
+    """Open the stream. A reconnecting browser gives up on any status but 200, so temporary errors
+    are sent as an event."""
     try:
         await _follow(front, exchange, request)
     except Unavailable as error:
@@ -84,19 +95,52 @@ async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) ->
 
 
 def _answer_end(exchange: Exchange, facts: Facts) -> None:
-    """Respond 204, which stops the reconnects of a browser's `EventSource` (HTML, server-sent events)."""
+    """Respond 204, which stops the reconnects of a browser's `EventSource` (HTML, server-sent
+    events)."""
     at = ("Stream-Next-Offset", format_token(facts.record, facts.byte))
-    exchange.answer(204, [at, ("Stream-Closed", "true"), ("Stream-Incarnation", str(facts.uid)), ("Cache-Control", NO_CACHE)])
+    exchange.answer(
+        204,
+        [
+            at,
+            ("Stream-Closed", "true"),
+            ("Stream-Incarnation", str(facts.uid)),
+            ("Cache-Control", NO_CACHE),
+        ],
+    )
 
 
 class Subscriber:
-    """A live reader. It has written everything up to (`_record`, `_byte`). Until it is `_live`, it buffers events, up to a limit."""
+    """A live reader. It has written everything up to (`_record`, `_byte`). Until it is `_live`, it
+    buffers events, up to a limit."""
 
     __slots__ = (
-        "_byte", "_caught_up", "_charged", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front",
-        "_history", "_kept", "_kept_bytes", "_live", "_local", "_meter", "_name", "_page_bytes", "_record", "_seen", "_shared", "_skip_to", "_uid", "_wrote",
-        "_wrote_at"
-    )  # fmt: skip
+        "_byte",
+        "_caught_up",
+        "_charged",
+        "_chunked",
+        "_connection",
+        "_cursor",
+        "_encoding",
+        "_ends_at",
+        "_exchange",
+        "_finished",
+        "_front",
+        "_history",
+        "_kept",
+        "_kept_bytes",
+        "_live",
+        "_local",
+        "_meter",
+        "_name",
+        "_page_bytes",
+        "_record",
+        "_seen",
+        "_shared",
+        "_skip_to",
+        "_uid",
+        "_wrote",
+        "_wrote_at",
+    )
 
     def __init__(self, front: HttpFront, exchange: Exchange, *, local: bool = False) -> None:
         self._front = front
@@ -105,13 +149,17 @@ class Subscriber:
         self._name = exchange.route.name
         self._local = local
         self._chunked = exchange.head.minor == 1
-        self._cursor = next_cursor(exchange.query.get("cursor"), front.service.now_ms(), front.random.random())
+        self._cursor = next_cursor(
+            exchange.query.get("cursor"), front.service.now_ms(), front.random.random()
+        )
         self._encoding = SseEncoding.BASE64
         self._uid = self._history = 0
         self._record = self._byte = 0
         self._skip_to = 0  # skip events before this record: the client's offset is beyond the tail
         self._live = False
-        self._shared = ""  # key of the cached frame that this reader shares; "": its cursor or offset is ahead of others
+        # key of the cached frame that this reader shares; "": its cursor or offset is ahead of
+        # others
+        self._shared = ""
         self._kept: list[LiveEvent] = []
         self._kept_bytes = 0
         self._caught_up = False  # the reader has been notified of the tail
@@ -123,7 +171,11 @@ class Subscriber:
         meter = exchange.connection.meter
         self._meter = meter if meter is not None and meter.limits_bytes else None
         self._charged = 0  # while live: the byte up to which the meter was charged
-        self._page_bytes = _PAGE_BYTES if self._meter is None else min(_PAGE_BYTES, max(RAW_STEP_BYTES, int(self._meter.rates[1])))
+        self._page_bytes = (
+            _PAGE_BYTES
+            if self._meter is None
+            else min(_PAGE_BYTES, max(RAW_STEP_BYTES, int(self._meter.rates[1])))
+        )
 
     @property
     def exchange(self) -> Exchange:
@@ -133,7 +185,7 @@ class Subscriber:
     def name(self) -> str:
         return self._name
 
-    # --- opening and catching up -----------------------------------------------------------------------------------------------
+    # --- opening and catching up ------------------------------------------------------------------
 
     def open(self, facts: Facts) -> None:
         """Write the response head, and take over the connection."""
@@ -163,7 +215,12 @@ class Subscriber:
         self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
 
     async def read(self, record: int, byte: int) -> Page | Refusal:
-        place = (self._name, record, byte, allowed_bytes(self._front, self._exchange, self._page_bytes))
+        place = (
+            self._name,
+            record,
+            byte,
+            allowed_bytes(self._front, self._exchange, self._page_bytes),
+        )
         query = ReadQuery(*place, whole_records=True, beyond_tail_waits=True, local=self._local)
         return self._front.service.read_nowait(query) or await self._front.service.read(query)
 
@@ -176,7 +233,11 @@ class Subscriber:
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, Unavailable | Failure):
-            log.error("a live reader failed", exc_info=error, extra={"target": self._exchange.shown_target})
+            log.error(
+                "a live reader failed",
+                exc_info=error,
+                extra={"target": self._exchange.shown_target},
+            )
         self.finish()
 
     async def _catch_up(self, page: Page | Refusal, asked: int) -> None:
@@ -185,7 +246,9 @@ class Subscriber:
         while not self._finished:
             if isinstance(page, Refusal):
                 trimmed = page.code == Code.TRIMMED  # during catch-up
-                self._end_with_error("TRIMMED" if trimmed else "GONE", trimmed_message(page) if trimmed else "")
+                self._end_with_error(
+                    "TRIMMED" if trimmed else "GONE", trimmed_message(page) if trimmed else ""
+                )
                 return
             if page.facts.uid != self._uid:
                 self._end_with_error("STREAM_RECREATED")
@@ -211,7 +274,11 @@ class Subscriber:
         payload = b"".join([span.payload for span in page.spans])
         if self._meter is not None:
             self._meter.charge(len(payload))
-        self._write(self._events(payload, (page.record, page.byte), up_to_date=page.has_all, closed=page.closed))
+        self._write(
+            self._events(
+                payload, (page.record, page.byte), up_to_date=page.has_all, closed=page.closed
+            )
+        )
         if page.closed:
             self.finish()
 
@@ -219,26 +286,37 @@ class Subscriber:
         """Return True if the buffered events, or the tail, continue at the end of the page."""
         at = (self._record, self._byte)
         kept = [event for event in self._kept if _says_more(event, at)]
-        continues = (kept[0].begin_record, kept[0].begin_byte) == at or kept[0].gone or kept[0].cut if kept else page.up_to_date
+        continues = (
+            (kept[0].begin_record, kept[0].begin_byte) == at or kept[0].gone or kept[0].cut
+            if kept
+            else page.up_to_date
+        )
         if not continues or self._seen > at:
             self._kept = kept
             return False
         self._live = True
         self._charged = self._byte
         ahead = self._cursor > current_interval(self._front.service.now_ms())
-        self._shared = "" if ahead or self._skip_to > self._record else "sse-chunk" if self._chunked else "sse"
+        self._shared = (
+            "" if ahead or self._skip_to > self._record else "sse-chunk" if self._chunked else "sse"
+        )
         self._kept, self._kept_bytes = [], 0
         for event in kept:
             self.live(event)
         return True
 
-    # --- live ------------------------------------------------------------------------------------------------------------------
+    # --- live -------------------------------------------------------------------------------------
 
     def live(self, event: LiveEvent) -> None:
-        """Handle an event, in stream order, on the loop. For all but the first subscriber a common event costs one lookup and one
-        write."""
+        """Handle an event, in stream order, on the loop. For all but the first subscriber a common
+        event costs one lookup and one write."""
         connection = self._connection
-        if self._live and event.begin_record == self._record and event.begin_byte == self._byte and not connection.write_paused:
+        if (
+            self._live
+            and event.begin_record == self._record
+            and event.begin_byte == self._byte
+            and not connection.write_paused
+        ):
             frame = event.frames.get(self._shared)
             if frame is not None and connection.transport is not None:
                 connection.transport.write(frame)
@@ -286,30 +364,45 @@ class Subscriber:
         """Return the encoded event. Common events cache it for the other subscribers."""
         frame = event.frames.get(self._shared)
         if frame is None:
-            frame = self._events(event.payload, (event.record, event.byte), up_to_date=event.known, closed=event.closed)
+            frame = self._events(
+                event.payload,
+                (event.record, event.byte),
+                up_to_date=event.known,
+                closed=event.closed,
+            )
             if self._chunked:
                 frame = chunk(frame)
             if self._shared and not event.closed:
                 event.frames[self._shared] = frame
         return frame
 
-    def _events(self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool) -> bytes:
+    def _events(
+        self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
+    ) -> bytes:
         """Return a data event, if there is data, and its control event."""
         cursor = max(self._cursor, current_interval(self._front.service.now_ms()))
         event_id = format_event_id(*at, (self._uid, self._history))
         told = event_id + END_SUFFIX if closed else event_id
-        control = control_event(told, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed)
+        control = control_event(
+            told, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed
+        )
         return data_event(event_id, payload, self._encoding) + control if payload else control
 
     def _doubt(self) -> None:
-        """Request a confirmation of the tail: this replica may lack acknowledged records. Local readers need none."""
+        """Request a confirmation of the tail: this replica may lack acknowledged records. Local
+        readers need none."""
         if not self._local:
             self._front.tail_confirmation.doubt(self)
 
     def confirm(self, facts: Facts | Refusal) -> None:
         """Notify the reader if it is at the leader's tail. Otherwise another event will follow."""
         at = (self._record, self._byte)
-        if self._live and isinstance(facts, Facts) and facts.uid == self._uid and at == (facts.record, facts.byte):
+        if (
+            self._live
+            and isinstance(facts, Facts)
+            and facts.uid == self._uid
+            and at == (facts.record, facts.byte)
+        ):
             self._write(self._events(b"", at, up_to_date=True, closed=False))
 
     def _keep(self, event: LiveEvent) -> None:
@@ -336,10 +429,11 @@ class Subscriber:
         else:
             await self.run(page)
 
-    # --- byte rate limit -------------------------------------------------------------------------------------------------------
+    # --- byte rate limit --------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Charge for the live bytes. A reader over its limit returns to reads until it has budget, slower but without a gap."""
+        """Charge for the live bytes. A reader over its limit returns to reads until it has budget,
+        slower but without a gap."""
         assert self._meter is not None
         self._count()
         if self._live and self._meter.owed(self._front.now()):
@@ -357,10 +451,11 @@ class Subscriber:
         while not self._finished and (seconds := self._meter.owed(self._front.now())):
             await asyncio.sleep(min(seconds, _PACE_SECONDS))
 
-    # --- end -------------------------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     def sweep(self, tick: int) -> None:
-        """Send keep-alives, and end the response after its lifetime, so that clients redistribute."""
+        """Send keep-alives, and end the response after its lifetime, so that clients
+        redistribute."""
         if tick >= self._ends_at:
             self.finish()
         elif self._wrote:
@@ -379,7 +474,9 @@ class Subscriber:
     def _cut(self) -> None:
         self._front.counters.live_cut += 1
         self._front.log_rate_limited(
-            "disconnected a live reader: it was too slow for its stream", self._exchange.shown_target, self._connection
+            "disconnected a live reader: it was too slow for its stream",
+            self._exchange.shown_target,
+            self._connection,
         )
         self._end_with_error("SLOW_READER")
 

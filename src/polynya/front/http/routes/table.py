@@ -17,7 +17,12 @@ from polynya.front.http.routes.delete import delete
 from polynya.front.http.routes.head import head
 from polynya.front.http.routes.listing import list_streams
 from polynya.front.http.routes.read import read
-from polynya.front.http.routes.retention import clear_retention, put_retention, show_retention, trim_stream
+from polynya.front.http.routes.retention import (
+    clear_retention,
+    put_retention,
+    show_retention,
+    trim_stream,
+)
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -66,7 +71,14 @@ async def _call(exchange: Exchange, handler: Handler) -> None:
 
 _ANY: Methods = dict.fromkeys(("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"), call_handler)
 METHODS: dict[int, Methods] = {
-    RouteKind.STREAM: {"POST": append, "GET": read, "HEAD": head, "PUT": create, "DELETE": delete, "OPTIONS": options},
+    RouteKind.STREAM: {
+        "POST": append,
+        "GET": read,
+        "HEAD": head,
+        "PUT": create,
+        "DELETE": delete,
+        "OPTIONS": options,
+    },
     RouteKind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
     RouteKind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
     RouteKind.RETENTION: {

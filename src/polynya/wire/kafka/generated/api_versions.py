@@ -27,7 +27,9 @@ class ApiVersionsRequest(msgspec.Struct, gc=False):
     client_software_version: str = ""
 
 
-def read_api_versions_request(data: memoryview, at: int, version: int) -> tuple[ApiVersionsRequest, int]:
+def read_api_versions_request(
+    data: memoryview, at: int, version: int
+) -> tuple[ApiVersionsRequest, int]:
     string = p.compact_string if version >= 3 else p.string
     it = ApiVersionsRequest()
     if version >= 3:

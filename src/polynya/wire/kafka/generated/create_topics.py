@@ -45,7 +45,9 @@ class CreateTopicsRequest(msgspec.Struct, gc=False):
     validate_only: bool = False
 
 
-def read_creatable_replica_assignment(data: memoryview, at: int, version: int) -> tuple[CreatableReplicaAssignment, int]:
+def read_creatable_replica_assignment(
+    data: memoryview, at: int, version: int
+) -> tuple[CreatableReplicaAssignment, int]:
     array = p.compact_array if version >= 5 else p.array
     it = CreatableReplicaAssignment()
     (it.partition_index,) = _I.unpack_from(data, at)
@@ -58,7 +60,9 @@ def read_creatable_replica_assignment(data: memoryview, at: int, version: int) -
     return it, at
 
 
-def read_creatable_topic_config(data: memoryview, at: int, version: int) -> tuple[CreatableTopicConfig, int]:
+def read_creatable_topic_config(
+    data: memoryview, at: int, version: int
+) -> tuple[CreatableTopicConfig, int]:
     string = p.compact_string if version >= 5 else p.string
     it = CreatableTopicConfig()
     value, at = string(data, at)
@@ -97,7 +101,9 @@ def read_creatable_topic(data: memoryview, at: int, version: int) -> tuple[Creat
     return it, at
 
 
-def read_create_topics_request(data: memoryview, at: int, version: int) -> tuple[CreateTopicsRequest, int]:
+def read_create_topics_request(
+    data: memoryview, at: int, version: int
+) -> tuple[CreateTopicsRequest, int]:
     array = p.compact_array if version >= 5 else p.array
     it = CreateTopicsRequest()
     count, at = array(data, at)

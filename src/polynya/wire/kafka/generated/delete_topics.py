@@ -29,7 +29,9 @@ class DeleteTopicsRequest(msgspec.Struct, gc=False):
     timeout_ms: p.Int32 = 0
 
 
-def read_delete_topic_state(data: memoryview, at: int, version: int) -> tuple[DeleteTopicState, int]:
+def read_delete_topic_state(
+    data: memoryview, at: int, version: int
+) -> tuple[DeleteTopicState, int]:
     string = p.compact_string if version >= 4 else p.string
     it = DeleteTopicState()
     if version >= 6:
@@ -42,7 +44,9 @@ def read_delete_topic_state(data: memoryview, at: int, version: int) -> tuple[De
     return it, at
 
 
-def read_delete_topics_request(data: memoryview, at: int, version: int) -> tuple[DeleteTopicsRequest, int]:
+def read_delete_topics_request(
+    data: memoryview, at: int, version: int
+) -> tuple[DeleteTopicsRequest, int]:
     array = p.compact_array if version >= 4 else p.array
     string = p.compact_string if version >= 4 else p.string
     it = DeleteTopicsRequest()

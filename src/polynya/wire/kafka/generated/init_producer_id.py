@@ -26,7 +26,9 @@ class InitProducerIdRequest(msgspec.Struct, gc=False):
     producer_epoch: p.Int16 = -1
 
 
-def read_init_producer_id_request(data: memoryview, at: int, version: int) -> tuple[InitProducerIdRequest, int]:
+def read_init_producer_id_request(
+    data: memoryview, at: int, version: int
+) -> tuple[InitProducerIdRequest, int]:
     string = p.compact_string if version >= 2 else p.string
     it = InitProducerIdRequest()
     value, at = string(data, at)

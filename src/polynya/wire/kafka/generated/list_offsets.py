@@ -38,7 +38,9 @@ class ListOffsetsRequest(msgspec.Struct, gc=False):
     timeout_ms: p.Int32 = 0
 
 
-def read_list_offsets_partition(data: memoryview, at: int, version: int) -> tuple[ListOffsetsPartition, int]:
+def read_list_offsets_partition(
+    data: memoryview, at: int, version: int
+) -> tuple[ListOffsetsPartition, int]:
     it = ListOffsetsPartition()
     (it.partition_index,) = _I.unpack_from(data, at)
     at += _I.size
@@ -52,7 +54,9 @@ def read_list_offsets_partition(data: memoryview, at: int, version: int) -> tupl
     return it, at
 
 
-def read_list_offsets_topic(data: memoryview, at: int, version: int) -> tuple[ListOffsetsTopic, int]:
+def read_list_offsets_topic(
+    data: memoryview, at: int, version: int
+) -> tuple[ListOffsetsTopic, int]:
     array = p.compact_array if version >= 6 else p.array
     string = p.compact_string if version >= 6 else p.string
     it = ListOffsetsTopic()
@@ -70,7 +74,9 @@ def read_list_offsets_topic(data: memoryview, at: int, version: int) -> tuple[Li
     return it, at
 
 
-def read_list_offsets_request(data: memoryview, at: int, version: int) -> tuple[ListOffsetsRequest, int]:
+def read_list_offsets_request(
+    data: memoryview, at: int, version: int
+) -> tuple[ListOffsetsRequest, int]:
     array = p.compact_array if version >= 6 else p.array
     it = ListOffsetsRequest()
     (it.replica_id,) = _I.unpack_from(data, at)
@@ -111,7 +117,9 @@ class ListOffsetsResponse(msgspec.Struct, gc=False):
     topics: list[ListOffsetsTopicResponse] = []
 
 
-def write_list_offsets_partition_response(put: p.Put, it: ListOffsetsPartitionResponse, version: int) -> None:
+def write_list_offsets_partition_response(
+    put: p.Put, it: ListOffsetsPartitionResponse, version: int
+) -> None:
     put(_IHQQ.pack(it.partition_index, it.error_code, it.timestamp, it.offset))
     if version >= 4:
         put(_I.pack(it.leader_epoch))
@@ -119,7 +127,9 @@ def write_list_offsets_partition_response(put: p.Put, it: ListOffsetsPartitionRe
         put(b"\0")
 
 
-def write_list_offsets_topic_response(put: p.Put, it: ListOffsetsTopicResponse, version: int) -> None:
+def write_list_offsets_topic_response(
+    put: p.Put, it: ListOffsetsTopicResponse, version: int
+) -> None:
     put_array = p.put_compact_array if version >= 6 else p.put_array
     put_string = p.put_compact_string if version >= 6 else p.put_string
     put_string(put, it.name)

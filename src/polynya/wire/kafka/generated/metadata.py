@@ -32,7 +32,9 @@ class MetadataRequest(msgspec.Struct, gc=False):
     include_topic_authorized_operations: bool = False
 
 
-def read_metadata_request_topic(data: memoryview, at: int, version: int) -> tuple[MetadataRequestTopic, int]:
+def read_metadata_request_topic(
+    data: memoryview, at: int, version: int
+) -> tuple[MetadataRequestTopic, int]:
     string = p.compact_string if version >= 9 else p.string
     it = MetadataRequestTopic()
     if version >= 10:
@@ -118,7 +120,9 @@ def write_metadata_response_broker(put: p.Put, it: MetadataResponseBroker, versi
         put(b"\0")
 
 
-def write_metadata_response_partition(put: p.Put, it: MetadataResponsePartition, version: int) -> None:
+def write_metadata_response_partition(
+    put: p.Put, it: MetadataResponsePartition, version: int
+) -> None:
     put_array = p.put_compact_array if version >= 9 else p.put_array
     put(_HII.pack(it.error_code, it.partition_index, it.leader_id))
     if version >= 7:

@@ -39,7 +39,9 @@ class ProduceRequest(msgspec.Struct, gc=False):
     topic_data: list[TopicProduceData] = []
 
 
-def read_partition_produce_data(data: memoryview, at: int, version: int) -> tuple[PartitionProduceData, int]:
+def read_partition_produce_data(
+    data: memoryview, at: int, version: int
+) -> tuple[PartitionProduceData, int]:
     records = p.compact_records if version >= 9 else p.records
     it = PartitionProduceData()
     (it.index,) = _I.unpack_from(data, at)
@@ -51,7 +53,9 @@ def read_partition_produce_data(data: memoryview, at: int, version: int) -> tupl
     return it, at
 
 
-def read_topic_produce_data(data: memoryview, at: int, version: int) -> tuple[TopicProduceData, int]:
+def read_topic_produce_data(
+    data: memoryview, at: int, version: int
+) -> tuple[TopicProduceData, int]:
     array = p.compact_array if version >= 9 else p.array
     string = p.compact_string if version >= 9 else p.string
     it = TopicProduceData()
@@ -132,7 +136,9 @@ class ProduceResponse(msgspec.Struct, gc=False):
     node_endpoints: list[NodeEndpoint] = []
 
 
-def write_batch_index_and_error_message(put: p.Put, it: BatchIndexAndErrorMessage, version: int) -> None:
+def write_batch_index_and_error_message(
+    put: p.Put, it: BatchIndexAndErrorMessage, version: int
+) -> None:
     put_string = p.put_compact_string if version >= 9 else p.put_string
     if version >= 8:
         put(_I.pack(it.batch_index))
@@ -149,7 +155,9 @@ def write_leader_id_and_epoch(put: p.Put, it: LeaderIdAndEpoch, version: int) ->
         put(b"\0")
 
 
-def write_partition_produce_response(put: p.Put, it: PartitionProduceResponse, version: int) -> None:
+def write_partition_produce_response(
+    put: p.Put, it: PartitionProduceResponse, version: int
+) -> None:
     put_array = p.put_compact_array if version >= 9 else p.put_array
     put_string = p.put_compact_string if version >= 9 else p.put_string
     put(_IHQQ.pack(it.index, it.error_code, it.base_offset, it.log_append_time_ms))
