@@ -31,7 +31,7 @@ test: $(STAMPS)/dev  ## everything that CI checks (ten minutes on two cores; PYT
 	@$(SUITE) -m "not long" $(ARGS)
 
 test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run
-	@$(SUITE) -m "not long" --costs $(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
+	@$(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
 
 long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour (a part of `make evidence`)
 	@$(SUITE) -m long $(ARGS)
