@@ -19,11 +19,11 @@ from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import steps
 from polynya.cli.terminal.values import SECONDS
-from polynya.lakehouse.needs import INSTALL, NotInstalled, check_packages, check_pipeline
+from polynya.lakehouse.machine.needs import INSTALL, NotInstalled, check_packages, check_pipeline
 
 if TYPE_CHECKING:
-    from polynya.lakehouse.coordinator import HttpCoordinator
-    from polynya.lakehouse.worker import RunnerFactory, TablesFailed
+    from polynya.lakehouse.jobs.worker import RunnerFactory, TablesFailed
+    from polynya.lakehouse.server.coordinator import HttpCoordinator
 
 NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
 NEXT_STEPS = {  # the step that follows each reported one
@@ -318,8 +318,8 @@ def sync_command(
     """
     with explained():
         check_packages()
-        from polynya.lakehouse.stopping import Stopped, stop_on_signals
-        from polynya.lakehouse.worker import TablesFailed, compact
+        from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
+        from polynya.lakehouse.jobs.worker import TablesFailed, compact
 
         failed: TablesFailed | None = None
         try:
@@ -415,7 +415,7 @@ def lake_run_command(
     """
     with explained():
         check_pipeline()
-        from polynya.lakehouse.worker import run_worker
+        from polynya.lakehouse.jobs.worker import run_worker
 
         run_worker(
             coordinator_of(client),
@@ -444,7 +444,7 @@ def sql_command(client: Client, query: str, as_json: bool) -> None:
     """
     statement = sys.stdin.read() if query == "-" else query
     with explained():
-        from polynya.lakehouse.sql import ask
+        from polynya.lakehouse.sql.query import ask
 
         told = client.call("GET", "/v1/tables").json()["tables"]
         with ask(coordinator_of(client).tables(), statement) as found:
@@ -460,17 +460,17 @@ def sql_command(client: Client, query: str, as_json: bool) -> None:
 
 def coordinator_of(client: Client) -> HttpCoordinator:
     """Return the pipeline's coordinator; the server supplies its admin port."""
-    from polynya.lakehouse.coordinator import HttpCoordinator
+    from polynya.lakehouse.server.coordinator import HttpCoordinator
 
     return HttpCoordinator("", client.server, client.connections())
 
 
 def spark_factory(master: str) -> RunnerFactory:
     """Return a function that starts Spark when the first job needs it."""
-    from polynya.lakehouse.commit import Runner
+    from polynya.lakehouse.jobs.commit import Runner
 
     def start() -> Runner:
-        from polynya.lakehouse.spark import SparkRunner
+        from polynya.lakehouse.jobs.spark import SparkRunner
 
         output.notice("starting Spark")
         return SparkRunner(master)

@@ -26,7 +26,7 @@ from polynya.cli.streams.append import BatchProducer
 from polynya.cli.streams.lifecycle import facts_of
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.progress import Bar, Live, spelled_seconds
-from polynya.lakehouse.needs import missing_packages
+from polynya.lakehouse.machine.needs import missing_packages
 
 FLIGHTS = 336_776
 DATA = "./polynya-data"
@@ -190,7 +190,7 @@ def _tables(client: Client, data: str) -> None:
     import msgspec
 
     from polynya.cli.tables import coordinator_of, explained, spark_factory, told
-    from polynya.lakehouse.worker import compact
+    from polynya.lakehouse.jobs.worker import compact
 
     with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
         body = msgspec.json.encode({"prefix": PREFIX})
