@@ -35,10 +35,10 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from polynya.lakehouse.blobs import LocalBlobs
-from polynya.lakehouse.commit import JobOutcome, run_job
-from polynya.lakehouse.plan import JobPlan, Range, TableRef, layout
-from polynya.lakehouse.slices import BASE_TYPES
+from polynya.lakehouse.jobs.commit import JobOutcome, run_job
+from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef, layout
+from polynya.lakehouse.reading.blobs import LocalBlobs
+from polynya.lakehouse.reading.slices import BASE_TYPES
 from polynya.stream.commands import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, build_slice, parse_slice
@@ -307,7 +307,7 @@ def main() -> None:
     arguments.add_argument("--cores", type=int, default=2)
     arguments.add_argument("--raw", action="store_true", help="print the raw numbers as JSON")
     options = arguments.parse_args()
-    from polynya.lakehouse.spark import SparkRunner
+    from polynya.lakehouse.jobs.spark import SparkRunner
 
     folder = tempfile.mkdtemp(prefix="polynya-bench-")
     runner = SparkRunner(f"local[{options.cores}]")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from missing import needed_module
 
-from polynya.lakehouse.java import find_java_home
+from polynya.lakehouse.machine.java import find_java_home
 
 JARS = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",

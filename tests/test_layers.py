@@ -260,7 +260,7 @@ CIRCLES = {
         "machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes "
         "rules.meta rules.publishing rules.retention "
         "rules.table_failures rules.table_watches "
-        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
+        "rules.table_lifetimes rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
         "state.feature_level subscriptions.links subscriptions.rules",
         "the table of commands is in the machine, and the rules that it names take the machine as "
         "their state; hints alone close the circle",

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
 
-from polynya.cli import tables
 from polynya.cli.app import cli
 from polynya.cli.streams import append
+from polynya.cli.tables import commands
 from polynya.cli.terminal import exits
 
 TAIL = "0000000000000003_0000000000000021"
@@ -433,7 +433,7 @@ def test_a_sync_prints_milestones_and_with_verbose_every_step(
         ("pointer", "job 1 is in Iceberg"),
     )
     for verbose in (False, True):
-        show = tables.told(verbose=verbose)
+        show = commands.told(verbose=verbose)
         for step, said in steps:
             show(step, said)
     assert capsys.readouterr().err.splitlines() == [
@@ -449,7 +449,7 @@ def test_a_sync_prints_milestones_and_with_verbose_every_step(
 def test_table_sync_has_a_second_name(
     verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "check_packages", lambda: None)
+    monkeypatch.setattr(commands, "check_packages", lambda: None)
     with scripted(error(404, "TABLE_NOT_FOUND")) as server:
         result = ran(server.url, *verb, "gone", "-v")
     assert result.exit_code == exits.REFUSED and "about TABLE_NOT_FOUND" in result.stderr

@@ -19,9 +19,9 @@ from s3_server import s3_server  # noqa: F401  (a fixture)
 from worlds.lakehouse import Lake, quiet
 
 from polynya.cold.table_sweeper import TableSweeper
-from polynya.lakehouse.commit import run_job
-from polynya.lakehouse.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.formats.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
+from polynya.lakehouse.jobs.commit import run_job
+from polynya.lakehouse.jobs.worker import compact
 from polynya.objectstore import StoreSettings, open_store
 from polynya.stream.rules.tables import Table
 
@@ -243,8 +243,8 @@ def test_metadata_goes_when_it_was_superseded_for_longer_than_the_grace(world: W
 def test_manifests_of_expired_snapshots_go_with_the_last_metadata_that_names_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.iceberg.EXPIRE_EVERY_JOBS", 8)
-    monkeypatch.setattr("polynya.lakehouse.iceberg.KEPT_SNAPSHOTS", 2)
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 8)
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
     assert (EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS) == (100, 20)
     for _ in range(8):
         world.job()

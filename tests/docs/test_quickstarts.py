@@ -18,7 +18,7 @@ from polling import wait_until
 from product import environment, running_node
 from spark_jars import jars
 
-from polynya.lakehouse.sql import _extension
+from polynya.lakehouse.sql.query import _extension
 
 __all__ = ["browser", "jars"]  # fixtures
 

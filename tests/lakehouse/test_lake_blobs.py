@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polynya.lakehouse.blobs import LocalBlobs
+from polynya.lakehouse.reading.blobs import LocalBlobs
 
 
 def test_a_file_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:

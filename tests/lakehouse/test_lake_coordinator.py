@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
-from polynya.lakehouse import coordinator as room
-from polynya.lakehouse.coordinator import HttpCoordinator, NoSuchTable
+from polynya.lakehouse.server import coordinator as room
+from polynya.lakehouse.server.coordinator import HttpCoordinator, NoSuchTable
 from polynya.wire.tables import CommitRequest, StoreRef
 
 TABLE = {

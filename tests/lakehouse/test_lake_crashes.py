@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from worlds.lakehouse import Lake, quiet
 
-from polynya.lakehouse import delta
-from polynya.lakehouse.commit import STEPS, repair, run_job
-from polynya.lakehouse.plan import TableRef
+from polynya.lakehouse.formats import delta
+from polynya.lakehouse.jobs.commit import STEPS, repair, run_job
+from polynya.lakehouse.jobs.plan import TableRef
 from polynya.wire.tables import CommitRequest
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polynya.lakehouse import rows
-from polynya.lakehouse.assemble import arrow_type
-from polynya.lakehouse.decode import Decoded, Schema, decode, observed
-from polynya.lakehouse.schema import Column, adopt, shape, wish
+from polynya.lakehouse.decoding import rows
+from polynya.lakehouse.decoding.assemble import arrow_type
+from polynya.lakehouse.decoding.decode import Decoded, Schema, decode, observed
+from polynya.lakehouse.schema.columns import Column, adopt, shape, wish
 
 
 def packed(records: list[bytes]) -> tuple[Any, Any]:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.sql import query
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.sql.query import query
 
 PACKAGES = ("pandas", "numpy", "pyarrow", "pip")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from worlds.lakehouse import Lake, quiet
 
-from polynya.lakehouse.commit import run_job
+from polynya.lakehouse.jobs.commit import run_job
 
 
 def test_packs_become_both_tables(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from product import environment
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.plan import TableRef
-from polynya.lakehouse.sql import ask
-from polynya.lakehouse.sql_policy import BadQuery, Bounds, check_names, lock
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs.plan import TableRef
+from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.sql.policy import BadQuery, Bounds, check_names, lock
+from polynya.lakehouse.sql.query import ask
 
 BOUNDS = Bounds(memory_bytes=256 << 20)
 TABLES = ["flights", "flights__dlq"]
@@ -182,7 +182,7 @@ def in_process(tables: list[TableRef], sql: str, **more: Any) -> tuple[int, dict
         "seconds": 20.0,
     }
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "polynya.lakehouse.sql_process"],
+        [sys.executable, "-P", "-m", "polynya.lakehouse.sql.process"],
         input=msgspec.json.encode(asked | more),
         capture_output=True,
         env=environment(),

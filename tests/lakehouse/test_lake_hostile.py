@@ -16,9 +16,9 @@ import pytest
 from product import environment
 
 from polynya.admin.sql_worker import NO_MEMORY_TO_LINK
-from polynya.lakehouse.sql import _check as check_statement
-from polynya.lakehouse.sql_policy import BadQuery, Bounds, check_names, lock
-from polynya.lakehouse.sql_process import DATA_BYTES_EXTRA
+from polynya.lakehouse.sql.policy import BadQuery, Bounds, check_names, lock
+from polynya.lakehouse.sql.process import DATA_BYTES_EXTRA
+from polynya.lakehouse.sql.query import _check as check_statement
 
 SECRET = "canary-5e1f"
 TABLES = ["flights", "flights__dlq"]
@@ -263,7 +263,7 @@ def test_the_second_layer_alone_gives_nothing_away(statement: str, places: dict[
 # The kernel counts the memory of a process's parent as its own until it executes: a small parent.
 LAUNCHER = """
 import os, sys
-command = [sys.executable, "-P", "-m", "polynya.lakehouse.sql_process"]
+command = [sys.executable, "-P", "-m", "polynya.lakehouse.sql.process"]
 _, status, used = os.wait4(os.posix_spawn(sys.executable, command, os.environ), 0)
 print(os.waitstatus_to_exitcode(status), used.ru_maxrss, file=sys.stderr)
 """

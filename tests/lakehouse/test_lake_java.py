@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse import java
+from polynya.lakehouse.machine import java
 
 
 def fake_java(folder: Path, version: str) -> Path:

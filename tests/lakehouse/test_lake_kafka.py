@@ -18,9 +18,9 @@ from worlds.lakehouse import T0, Lake, quiet
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import KAFKA_UNCOMPRESSED_BYTES_LEAST
-from polynya.lakehouse import worker
-from polynya.lakehouse.sql import query
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs import worker
+from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.sql.query import query
 from polynya.stream.commands import Encoding
 from polynya.wire.kafka import codecs
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
@@ -301,8 +301,8 @@ def test_blocks_of_snappy_are_bounded_together(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_large_slice_is_read_in_runs(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polynya.lakehouse.kafka.undivided.BLOCK_BYTES", 1000)
-    monkeypatch.setattr("polynya.lakehouse.slices.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("polynya.lakehouse.reading.kafka.undivided.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("polynya.lakehouse.reading.slices.BLOCK_BYTES", 1000)
     lake.source.append_kafka(
         "s", *[values(b'{"n":%d}' % n, b"t" * 400, packer="lz4") for n in range(40)]
     )

@@ -15,7 +15,7 @@ from polynya.cli.diagnostics import FAIL, OK
 from polynya.cli.diagnostics.machine import check_worker
 from polynya.cli.terminal import exits
 from polynya.config.model import Config, load
-from polynya.lakehouse import java, needs
+from polynya.lakehouse.machine import java, needs
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from worlds.lakehouse import Lake
 
 from polynya.base.errors import CorruptData
-from polynya.lakehouse import prepare
-from polynya.lakehouse.plan import TASK_BYTES_MAX, JobPlan, Range, TableRef, check_plan, layout
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs import prepare
+from polynya.lakehouse.jobs.plan import TASK_BYTES_MAX, JobPlan, Range, TableRef, check_plan, layout
+from polynya.lakehouse.jobs.worker import compact
 from polynya.wire.tables import StoreRef
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs.worker import compact
 from polynya.objectstore import StoreSettings
 
 

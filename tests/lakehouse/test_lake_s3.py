@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.sql import ask, query
-from polynya.lakehouse.sql_policy import BadQuery, Bounds
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.reading.blobs import open_blobs
+from polynya.lakehouse.sql.policy import BadQuery, Bounds
+from polynya.lakehouse.sql.query import ask, query
 from polynya.objectstore import AlreadyExists, NotFound, StoreSettings
 
 pytestmark = pytest.mark.process

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polynya.lakehouse.schema import (
+from polynya.lakehouse.schema.columns import (
     DEPTH_MAX,
     LEAVES_MAX,
     OUR_COLUMNS,

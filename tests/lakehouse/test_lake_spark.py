@@ -15,7 +15,7 @@ from missing import missing, needed_module
 from spark_jars import jars
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs.worker import compact
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 pyspark = needed_module("pyspark")
@@ -29,7 +29,7 @@ DELTA_SETTINGS = {
 
 @pytest.fixture(scope="module")
 def runner(jars: tuple[str, str]) -> Iterator[Any]:
-    from polynya.lakehouse.spark import SparkRunner
+    from polynya.lakehouse.jobs.spark import SparkRunner
 
     runner = SparkRunner("local[2]", jars=jars[0], settings=DELTA_SETTINGS if jars[0] else {})
     yield runner
@@ -110,7 +110,7 @@ def test_late_fields_are_found_by_tasks(tmp_path: Path, runner: Any) -> None:
 
 
 def test_a_gone_object_is_told_by_spark_tasks(tmp_path: Path, runner: Any) -> None:
-    from polynya.lakehouse.commit import RangesFailed, run_job
+    from polynya.lakehouse.jobs.commit import RangesFailed, run_job
 
     lake = Lake(str(tmp_path / "store"))
     for stream in ("a", "b", "c"):  # three slices: the middle one is in no sample

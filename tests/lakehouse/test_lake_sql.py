@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.plan import TableRef
-from polynya.lakehouse.sql import BLOCK_ROWS, BadQuery, ask, query
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs.plan import TableRef
+from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.sql.query import BLOCK_ROWS, BadQuery, ask, query
 
 
 @pytest.fixture(scope="module")

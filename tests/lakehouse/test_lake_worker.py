@@ -13,12 +13,12 @@ import pytest
 from worlds.lakehouse import Lake
 
 from polynya.base.errors import ConfigError, Unavailable
-from polynya.lakehouse import decode
-from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.coordinator import NoSuchTable
-from polynya.lakehouse.plan import Job, JobPlan, TableRef, store_settings
-from polynya.lakehouse.task import TaskResult, run_task
-from polynya.lakehouse.worker import LazyRunner, TablesFailed, compact, run_worker
+from polynya.lakehouse.decoding import decode
+from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, store_settings
+from polynya.lakehouse.jobs.task import TaskResult, run_task
+from polynya.lakehouse.jobs.worker import LazyRunner, TablesFailed, compact, run_worker
+from polynya.lakehouse.reading.blobs import open_blobs
+from polynya.lakehouse.server.coordinator import NoSuchTable
 from polynya.wire.tables import CommitRequest, StoreRef
 
 
@@ -38,7 +38,7 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polynya.lakehouse.worker.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("polynya.lakehouse.jobs.worker.RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_decoder_that_fails_names_the_range(lake: Lake, monkeypatch: pytest.Mo
             raise OverflowError("a defect")
         return real(data, ends, schema)
 
-    monkeypatch.setattr("polynya.lakehouse.task.decode", decoding)
+    monkeypatch.setattr("polynya.lakehouse.jobs.task.decode", decoding)
     lake.source.append_many({"a": [[b'{"n":1}']], "b": [[b'{"n":"poison"}']], "c": [[b'{"n":3}']]})
     with pytest.raises(TablesFailed, match=r"record 0 of stream 'b'.*OverflowError: a defect"):
         compact(lake.coordinator, [], lambda: lake.runner, Told())
@@ -249,7 +249,9 @@ def test_a_server_that_is_gone_stops_all_tables_at_once(
 def test_the_worker_rests_only_the_table_that_failed(
     two: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.worker._wait", lambda interval, faults: 60.0 * faults)
+    monkeypatch.setattr(
+        "polynya.lakehouse.jobs.worker._wait", lambda interval, faults: 60.0 * faults
+    )
     stop, calls = threading.Event(), []
     monkeypatch.setattr(stop, "wait", lambda seconds: None)
     monkeypatch.setattr(
@@ -301,7 +303,7 @@ def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyP
         return real(name)
 
     monkeypatch.setattr(lake.coordinator, "plan", plan)
-    monkeypatch.setattr("polynya.lakehouse.worker._wait", lambda interval, faults: 0.0)
+    monkeypatch.setattr("polynya.lakehouse.jobs.worker._wait", lambda interval, faults: 0.0)
     run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=0.0, stop=stop)
     assert told.names.count("failed") == 2
     lake.check_exactly_once()
@@ -352,9 +354,13 @@ def test_a_pair_of_commits_is_finished_before_the_worker_ends(lake: Lake, step: 
 def test_a_pair_of_commits_that_takes_too_long_is_left_and_told(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.stopping.FINISH_SECONDS", 0.05 if times == 1 else 1000.0)
+    monkeypatch.setattr(
+        "polynya.lakehouse.jobs.stopping.FINISH_SECONDS", 0.05 if times == 1 else 1000.0
+    )
     with monkeypatch.context() as patch:
-        patch.setattr("polynya.lakehouse.delta.append", lambda *_, **__: threading.Event().wait(60))
+        patch.setattr(
+            "polynya.lakehouse.formats.delta.append", lambda *_, **__: threading.Event().wait(60)
+        )
         told = stopped_at(lake, "pointer", times)
     assert (
         told.steps[-1][1]
@@ -368,7 +374,7 @@ def test_a_pair_of_commits_that_takes_too_long_is_left_and_told(
 def test_a_worker_whose_server_is_gone_at_the_commit_stops_in_time(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.stopping.FINISH_SECONDS", 0.05)
+    monkeypatch.setattr("polynya.lakehouse.jobs.stopping.FINISH_SECONDS", 0.05)
 
     def commit(name: str, request: CommitRequest) -> TableRef:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -394,7 +400,7 @@ def test_a_fault_after_a_signal_does_not_make_the_worker_go_on(
 
     lake.source.append("a", [b'{"n":1}'])
     told = Told()
-    monkeypatch.setattr("polynya.lakehouse.delta.append", append)
+    monkeypatch.setattr("polynya.lakehouse.formats.delta.append", append)
     run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=60.0)
     assert told.names[-1] == "stopped" and "not yet in Delta" in told.steps[-1][1]
 
@@ -405,7 +411,7 @@ def test_a_delta_log_that_is_behind_is_repaired_without_a_job(
     lake.source.append("a", [b'{"n":1}'])
     with monkeypatch.context() as patch:
         patch.setattr(
-            "polynya.lakehouse.delta.append",
+            "polynya.lakehouse.formats.delta.append",
             lambda *_, **__: (_ for _ in ()).throw(ConnectionError()),
         )
         with pytest.raises(TablesFailed, match="ConnectionError"):

@@ -11,7 +11,7 @@ import pytest
 from polling import wait_until
 from worlds.pipeline import PipeWorld
 
-from polynya.lakehouse.worker import TablesFailed
+from polynya.lakehouse.jobs.worker import TablesFailed
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -42,7 +42,7 @@ def flushed(world: PipeWorld) -> set[Path]:
 def test_a_damaged_slice_delays_no_table_and_is_retried_when_mended(
     world: PipeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.worker.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("polynya.lakehouse.jobs.worker.RETRY_SECONDS", 0.0)
     world.start()
     make(world, "apples", "apples/")
     make(world, "pears", "pears/")
@@ -167,8 +167,8 @@ def test_a_prefix_means_what_was_typed(world: PipeWorld) -> None:
 def test_what_a_table_lacks_is_seen_everywhere(
     world: PipeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.schema.LEAVES_MAX", 3)
-    monkeypatch.setattr("polynya.lakehouse.prepare.LEAVES_MAX", 3)
+    monkeypatch.setattr("polynya.lakehouse.schema.columns.LEAVES_MAX", 3)
+    monkeypatch.setattr("polynya.lakehouse.jobs.prepare.LEAVES_MAX", 3)
     world.start()
     make(world, "wide", "wide/")
     world.append("wide/a", {"a": 1, "b": 2, "c": 3, "d": {"e": 4}}, {"b": "odd"}, 5)

@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 
 import pytest
-from worlds.service import Node, World, name_in
+from worlds.service import IDLE_MS, Node, World, name_in
 
 from polynya.service import tables
 from polynya.service.tables import PlannedJob, TableRefused, Tables
@@ -344,5 +344,66 @@ def test_declared_columns_have_types_that_there_are() -> None:
         )
         with pytest.raises(TableRefused, match="with other options"):
             await world.tables.create("other", "other/")
+
+    in_one_core(tell)
+
+
+def test_a_drop_gives_every_record_to_the_next_table_and_leaves_no_file() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        for _ in range(2):  # the second job settles the claims of the first
+            planned = await lake.plan()
+            assert planned is not None and await lake.commit(planned)
+            await world.append(STREAMS[0], b"more")
+        uid = planned.table.uid
+        await world.store.put(f"tables/{uid}/main/data/a.parquet", b"rows")
+        world.clock.ms += 10 * IDLE_MS
+        await world.evictor.evict_due()
+        assert any(machine.evicted for machine in world.local.machines.values())
+        await world.tables.drop("t")
+        with pytest.raises(TableRefused) as late:
+            await world.tables.commit(
+                TableCommit(uid, 3, "a", "", "", "m", "m", 1, 0, world.clock.ms)
+            )
+        assert late.value.code == "TABLE_NOT_FOUND" and await world.tables.all() == []
+        await world.kill().tables.finish_drops()
+        again, new = await world.tables.create("t", "test/")
+        assert new and again.uid != uid
+        fresh = Lake(world)
+        while (planned := await fresh.plan()) is not None:
+            assert await fresh.commit(planned)
+        await fresh.check()
+        for _ in range(2):
+            await world.collector.sweep(grace_ms=0)
+        left = [info.key async for info in world.store.list(f"tables/{uid}/")]
+        assert not left and uid not in world.local.here(0).tables
+
+    in_one_core(tell)
+
+
+def test_an_altered_table_keeps_its_rows_and_its_declared_types() -> None:
+    async def tell(world: World) -> None:
+        await world.tables.create("other", "other/")
+        await world.tables.create("held", "held/", columns=[("id", "long")])
+        altered = await world.tables.alter(
+            "held", new_name="kept", hold=True, columns=[("at", "timestamptz")]
+        )
+        assert (altered.name, altered.hold) == ("kept", True)
+        assert altered.columns == [("id", "long"), ("at", "timestamptz")]
+        assert await world.tables.find("kept") == altered
+        watches = [
+            machine.watches[altered.uid]
+            for machine in world.local.machines.values()
+            if machine.group
+        ]
+        assert watches and all(watch.hold for watch in watches)
+        for wrong, code in (
+            ({"new_name": "other"}, "TABLE_EXISTS"),
+            ({"columns": [("id", "string")]}, "TABLE_COLUMN"),
+            ({"new_name": "9"}, "TABLE_NAME"),
+        ):
+            with pytest.raises(TableRefused) as refused:
+                await world.tables.alter("kept", **wrong)
+            assert refused.value.code == code
 
     in_one_core(tell)

@@ -66,7 +66,14 @@ from polynya.stream.rules.tables import lag_of
 from polynya.stream.sense import fault_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
-from polynya.stream.table_commands import TableFail, TableRetry, WatchStreams
+from polynya.stream.table_commands import (
+    ForgetTable,
+    TableAlter,
+    TableDrop,
+    TableFail,
+    TableRetry,
+    WatchStreams,
+)
 
 
 def run(text: str) -> str:
@@ -322,6 +329,23 @@ class _Story:
 
     def do_retry(self, words: _Words) -> list[str]:
         return self.failures(self.world.apply(0, TableRetry(_uid(words.plain[0]), self.now_ms)))
+
+    def do_alter(self, words: _Words) -> list[str]:
+        """`alter TABLE NAME [hold]`"""
+        hold = words.flag("hold")
+        table, name = words.plain
+        command = TableAlter(_uid(table), name, hold, [], self.now_ms)
+        return self.table_answer(self.world.apply(0, command))
+
+    def do_drop(self, words: _Words) -> list[str]:
+        command = TableDrop(_uid(words.plain[0]), self.now_ms)
+        return self.table_answer(self.world.apply(0, command))
+
+    def do_forget(self, words: _Words) -> list[str]:
+        """`forget TABLE [gone] [@0]`: a dropped table; `gone`: its files are."""
+        gone = words.flag("gone")
+        command = ForgetTable(_uid(words.plain[0]), gone)
+        return self.answer(self.world.apply(words.group, command))
 
     def failures(self, reply: Reply) -> list[str]:
         told = [

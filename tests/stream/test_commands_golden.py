@@ -153,6 +153,9 @@ GOLDEN: list[tuple[c.Command, str]] = [
     ),
     (t.TableRetry(3, 13), "9344030d"),
     (t.WatchStreams(3, ["docs/"], True, 14), "95450391a5646f63732fc30e"),
+    (t.TableAlter(3, "new", True, [("id", "long")], 15), "964603a36e6577c39192a26964a46c6f6e670f"),
+    (t.TableDrop(3, 16), "93470310"),
+    (t.ForgetTable(3, True), "934803c3"),
     (
         c.MetaChange("access", 3, [("token/a", b"v"), ("jti/b", None)]),
         "9459a6616363657373039292a7746f6b656e2f61c4017692a56a74692f62c0",
@@ -251,6 +254,17 @@ def test_levels_are_those_of_commands() -> None:
         c.Produce: 3,
         c.ProducerIds: 3,
         **dict.fromkeys((c.TopicPut, c.TopicReady, c.TopicDrop, c.TopicGone), 3),
-        **dict.fromkeys((t.TableMake, t.TableFail, t.TableRetry, t.WatchStreams), 3),
+        **dict.fromkeys(
+            (
+                t.TableMake,
+                t.TableFail,
+                t.TableRetry,
+                t.WatchStreams,
+                t.TableAlter,
+                t.TableDrop,
+                t.ForgetTable,
+            ),
+            3,
+        ),
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

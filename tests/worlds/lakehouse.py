@@ -14,10 +14,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
-from polynya.lakehouse.blobs import Blobs, open_blobs
-from polynya.lakehouse.coordinator import NoSuchTable
-from polynya.lakehouse.plan import Job, JobPlan, Range, TableRef
-from polynya.lakehouse.task import TaskResult, run_task
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef
+from polynya.lakehouse.jobs.task import TaskResult, run_task
+from polynya.lakehouse.reading.blobs import Blobs, open_blobs
+from polynya.lakehouse.server.coordinator import NoSuchTable
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
 from polynya.stream.rules.table_failures import TRIES

@@ -25,12 +25,12 @@ from product import Ran, RunningNode, environment, polynya, processes_with
 from pyiceberg.table import StaticTable
 from worlds.lakehouse import InlineRunner, quiet
 
-from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.commit import JobOutcome
-from polynya.lakehouse.coordinator import HttpCoordinator
-from polynya.lakehouse.plan import TableRef, store_settings
-from polynya.lakehouse.sql import query
-from polynya.lakehouse.worker import compact
+from polynya.lakehouse.jobs.commit import JobOutcome
+from polynya.lakehouse.jobs.plan import TableRef, store_settings
+from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.reading.blobs import open_blobs
+from polynya.lakehouse.server.coordinator import HttpCoordinator
+from polynya.lakehouse.sql.query import query
 
 TAG = "PIPE_WORLD"  # in the environment of every process that a world starts
 COMPACT_SECONDS = 400.0

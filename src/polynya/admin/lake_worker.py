@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from polynya.base.errors import ConfigError
 from polynya.config.model import Config
 from polynya.config.settings import SETTINGS
-from polynya.lakehouse.needs import INSTALL, NotInstalled, check_pipeline
+from polynya.lakehouse.machine.needs import INSTALL, NotInstalled, check_pipeline
 
 
 def check_lake(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""SQL queries on tables. Each runs in its own process (`polynya.lakehouse.sql_process`), a few at a
+"""SQL queries on tables. Each runs in its own process (`polynya.lakehouse.sql.process`), a few at a
 time for each core.
 
 The process receives its input on standard input: the node's store credentials, if any, and the
@@ -21,7 +21,7 @@ from polynya.base.limits import SQL_ANSWER_BYTES_MAX, SQL_QUESTIONS_PER_CORE_MAX
 from polynya.config.model import Config
 from polynya.front.http.protocol.errors import Failure
 
-MODULE = "polynya.lakehouse.sql_process"
+MODULE = "polynya.lakehouse.sql.process"
 # what an interpreter needs to start
 KEPT = (
     "PATH",

@@ -32,7 +32,8 @@ _VALUES = {
 
 
 class TableWatcher:
-    """The last look at the tables. `leads` reports whether this core leads the meta group."""
+    """The last look at the tables, which also finishes drops. `leads` reports whether this core
+    leads the meta group."""
 
     def __init__(self, routes: TableRoutes, leads: Callable[[], bool]) -> None:
         self._routes = routes
@@ -55,6 +56,7 @@ class TableWatcher:
             self._samples = {}
             return
         try:
+            await self._routes.finish_drops()
             tables = await self._routes.described()
         except PolynyaError as fault:
             log.info("the tables' metrics could not be read; trying again: %s", fault)

@@ -22,6 +22,9 @@ LEVELS: dict[
     67: 3,  # TableFail
     68: 3,  # TableRetry
     69: 3,  # WatchStreams
+    70: 3,  # TableAlter
+    71: 3,  # TableDrop
+    72: 3,  # ForgetTable
     91: 2,  # ReaderAdd
     92: 2,  # NodePromote
     99: 2,  # Bundle

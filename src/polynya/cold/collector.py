@@ -18,6 +18,7 @@ from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
 from polynya.stream.commands import PackDeleted, PublishSlices
 from polynya.stream.placement import META_GROUP
+from polynya.stream.table_commands import ForgetTable
 from polynya.wire.pack import home_group_of
 
 log = logging.getLogger("polynya.cold")
@@ -230,6 +231,8 @@ class Collector:
             [info.key for info in packs + files],
             sum(info.size for info in packs + files),
         )
+        if delete and (groups is None or META_GROUP in groups):
+            await self._forget_drained(grace_ms)
         if not delete or not orphans:
             return Swept(orphans, size)
         self.counters.orphans += len(orphans)
@@ -243,6 +246,11 @@ class Collector:
             orphans[0],
         )
         return Swept(orphans, size)
+
+    async def _forget_drained(self, grace_ms: int) -> None:
+        """Forget the dropped tables whose files are all deleted."""
+        for group, table in await self._tables.drained(grace_ms):
+            await self._groups.propose(group, ForgetTable(table, files_gone=True))
 
     async def _ahead_ms(self) -> int:
         """Return how far log time is ahead of the store's clock, or 0.

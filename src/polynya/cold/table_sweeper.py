@@ -1,5 +1,5 @@
-"""Find files under `tables/` that lost jobs and old metadata left behind, and that no table can
-ever refer to again.
+"""Find files under `tables/` that lost jobs, old metadata and dropped tables left behind, and that
+no table can ever refer to again.
 
 The layout is that of docs/formats/tables.md. A file is known only by its name, its age and the
 files that name it. The sweep relies on these rules:
@@ -77,9 +77,35 @@ class TableSweeper:
         found: list[ObjectInfo] = []
         for machine in self._groups.machines().values():
             for table in list(machine.tables.values()):
-                if table.committed:
+                if table.dropped_ms:
+                    if self._is_over(table, grace_ms):
+                        found += [info async for info in self._all_of(table.uid, FILES_MAX)]
+                elif table.committed:
                     found += await self._of_table(msgspec.structs.replace(table), grace_ms)
         return found
+
+    async def drained(self, grace_ms: int) -> list[tuple[int, int]]:
+        """Return the (group, table) of dropped tables that left neither claims nor files. Raises
+        StoreUnavailable."""
+        return [
+            (group, table.uid)
+            for group, machine in self._groups.machines().items()
+            for table in list(machine.tables.values())
+            if table.forgotten
+            and self._is_over(table, grace_ms)
+            and not [info async for info in self._all_of(table.uid, 1)]
+        ]
+
+    def _is_over(self, table: Table, grace_ms: int) -> bool:
+        """Report whether readers and drivers of a dropped table had the grace to end."""
+        return table.dropped_ms + grace_ms <= self._groups.now_ms()
+
+    async def _all_of(self, table: int, limit: int) -> AsyncIterator[ObjectInfo]:
+        async for info in self._store.list(f"tables/{table}/"):
+            if limit == 0:
+                return
+            limit -= 1
+            yield info
 
     async def _of_table(self, table: Table, grace_ms: int) -> list[ObjectInfo]:
         """Find files of one table. `table` was copied before any listing, so files written later

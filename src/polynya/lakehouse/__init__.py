@@ -1,12 +1,13 @@
 """Streams into tables: packs become one set of Parquet files that are an Iceberg and a Delta table
 at once.
 
-The server makes plans: ranges of packs that it has claimed for a table. A driver fixes the schema
-from samples (`schema`, pure) and cuts the ranges into tasks (`plan`, pure). Spark runs the tasks
-(`spark`, the only file that imports it). A task reads ranges, decodes them with `decode` and writes
-Parquet; records never become JVM rows. Then the driver commits (`commit`): one compare-and-swap of
-the server moves the Iceberg metadata pointers of the table and of its dead-letter table
-`NAME__dlq`. The Delta logs follow. docs/formats/tables.md has the formats.
+The server makes plans: ranges of packs that it has claimed for a table (`server` has its client).
+A driver fixes the schema from samples (`schema`, pure) and cuts the ranges into tasks (`jobs`).
+Spark runs the tasks (`jobs.spark`, the only file that imports it). A task reads ranges (`reading`),
+decodes them (`decoding`) and writes Parquet; records never become JVM rows. Then the driver commits
+(`jobs.commit`, `formats`): one compare-and-swap of the server moves the Iceberg metadata pointers of
+the table and of its dead-letter table `NAME__dlq`. The Delta logs follow. `sql` reads tables, and
+`machine` has what a driver needs installed. docs/formats/tables.md has the formats.
 
 Invariants:
 

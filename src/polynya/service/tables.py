@@ -20,7 +20,15 @@ from polynya.stream.replies import Code
 from polynya.stream.rules.table_failures import FAILURES_MAX, Failure
 from polynya.stream.rules.table_watches import covers
 from polynya.stream.rules.tables import ClaimedRange, Lag, Table
-from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
+from polynya.stream.table_commands import (
+    ForgetTable,
+    TableAlter,
+    TableDrop,
+    TableFail,
+    TableMake,
+    TableRetry,
+    WatchStreams,
+)
 
 JOB_BYTES_MAX = 4 << 30  # payload of one job over all groups; the driver calls again for the rest
 # approximate limit of slices of one job: each is a row of the plan, assembled in one step
@@ -67,25 +75,8 @@ class Tables:
         self, name: str, prefix: str, *, hold: bool = False, columns: Sequence[tuple[str, str]] = ()
     ) -> tuple[Table, bool]:
         """Create a table. Return it, and True if it is new."""
-        if not NAME.fullmatch(name) or name.endswith("__dlq"):
-            raise TableRefused(
-                400,
-                "TABLE_NAME",
-                f"'{name}' is not a valid table name: use at most 63 letters, digits and '_', "
-                "with no digit first and no '__dlq' at the end",
-            )
-        wrong = [
-            f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field
-        ]
-        if wrong or len(columns) > COLUMNS_MAX:
-            raise TableRefused(
-                400,
-                "TABLE_COLUMN",
-                f"'{wrong[0]}' declares no column; expected a field and one of "
-                f"{', '.join(COLUMN_TYPES)}"
-                if wrong
-                else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
-            )
+        _check_name(name)
+        _check_columns(columns)
         service = self._service
         try:
             prefixes = canonical_prefixes(prefix)
@@ -110,6 +101,78 @@ class Tables:
             if isinstance(fault, BaseException) and not isinstance(fault, PolynyaError):
                 raise fault
 
+    async def alter(
+        self,
+        name: str,
+        *,
+        new_name: str | None = None,
+        hold: bool | None = None,
+        columns: Sequence[tuple[str, str]] = (),
+    ) -> Table:
+        """Rename a table, set whether it holds records, or declare more columns. A declared type
+        stays declared."""
+        table, service = await self.find(name), self._service
+        _check_name(new_name or name)
+        held, declared = table.hold, dict(table.columns)
+        for field, kind in columns:
+            if declared.setdefault(field, kind) != kind:
+                raise TableRefused(
+                    409,
+                    "TABLE_COLUMN",
+                    f"'{field}' is declared as {declared[field]}, and a declared type never "
+                    "changes; rebuild the table, or declare another field",
+                )
+        _check_columns(list(declared.items()))
+        command = TableAlter(
+            table.uid,
+            new_name or name,
+            held if hold is None else hold,
+            list(declared.items()),
+            service.now_ms(),
+        )
+        reply = await service.call(META_GROUP, command)
+        if reply.code == Code.NOT_FOUND:
+            raise _not_found(name)
+        if reply.code == Code.EXISTS_DIFFERENT:
+            raise TableRefused(
+                409, "TABLE_EXISTS", f"a table '{new_name}' exists; choose another name"
+            )
+        altered = _table(reply.detail)
+        if altered.hold != held:
+            await self._watch(altered, range(1, service.groups + 1))
+        return altered
+
+    async def drop(self, name: str) -> Table:
+        """Drop a table: its name and its streams are free at once. Its files are deleted after the
+        grace."""
+        table, service = await self.find(name), self._service
+        reply = await service.call(META_GROUP, TableDrop(table.uid, service.now_ms()))
+        if reply.code == Code.NOT_FOUND:
+            raise _not_found(name)
+        await self._forget(table.uid)
+        return table
+
+    async def finish_drops(self) -> None:
+        """Tell groups again of the dropped tables, until all have forgotten them. Call this on the
+        core that leads the meta group."""
+        for table in list(self._service.local.here(META_GROUP).tables.values()):
+            if table.dropped_ms and not table.forgotten:
+                await self._forget(table.uid)
+
+    async def _forget(self, uid: int) -> None:
+        """Tell all groups that a table is dropped. Groups that cannot take it now are told later."""
+        service, command = self._service, ForgetTable(uid)
+        groups = range(1, service.groups + 1)
+        told = await asyncio.gather(
+            *(service.call(group, command) for group in groups), return_exceptions=True
+        )
+        faults = [fault for fault in told if isinstance(fault, BaseException)]
+        for fault in faults:
+            if not isinstance(fault, PolynyaError):
+                raise fault
+        if not faults:
+            await service.call(META_GROUP, command)
+
     async def all(self) -> list[Table]:
         tables: list[Table] = await self._service.ask_tables()
         return sorted(tables, key=lambda table: table.name)
@@ -118,11 +181,7 @@ class Tables:
         for table in await self.all():
             if table.name == name:
                 return table
-        raise TableRefused(
-            404,
-            "TABLE_NOT_FOUND",
-            f"there is no table '{name}'; create it: polynya table create {name} --prefix PREFIX",
-        )
+        raise _not_found(name)
 
     async def lag(self, table: Table) -> Lag:
         """Return the lag of the table behind its streams, over all groups."""
@@ -298,6 +357,37 @@ class Tables:
         if reply.code == Code.NOT_FOUND:
             raise TableRefused(404, "TABLE_NOT_FOUND", "there is no such table")
         return _table(reply.detail)
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name) or name.endswith("__dlq"):
+        raise TableRefused(
+            400,
+            "TABLE_NAME",
+            f"'{name}' is not a valid table name: use at most 63 letters, digits and '_', "
+            "with no digit first and no '__dlq' at the end",
+        )
+
+
+def _check_columns(columns: Sequence[tuple[str, str]]) -> None:
+    wrong = [f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field]
+    if wrong or len(columns) > COLUMNS_MAX:
+        raise TableRefused(
+            400,
+            "TABLE_COLUMN",
+            f"'{wrong[0]}' declares no column; expected a field and one of "
+            f"{', '.join(COLUMN_TYPES)}"
+            if wrong
+            else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
+        )
+
+
+def _not_found(name: str) -> TableRefused:
+    return TableRefused(
+        404,
+        "TABLE_NOT_FOUND",
+        f"there is no table '{name}'; create it: polynya table create {name} --prefix PREFIX",
+    )
 
 
 def shares(lags: Sequence[Lag], groups: int) -> dict[int, int]:

@@ -57,7 +57,15 @@ from polynya.stream.commands import (
     UnlinkSubscription,
     Unpin,
 )
-from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
+from polynya.stream.table_commands import (
+    ForgetTable,
+    TableAlter,
+    TableDrop,
+    TableFail,
+    TableMake,
+    TableRetry,
+    WatchStreams,
+)
 
 AnyCommand = (
     Create
@@ -99,6 +107,9 @@ AnyCommand = (
     | TableFail
     | TableRetry
     | WatchStreams
+    | TableAlter
+    | TableDrop
+    | ForgetTable
     | MetaSet
     | BucketRetention
     | ClusterBorn

@@ -50,6 +50,7 @@ from polynya.stream.rules import (
     publishing,
     retention,
     table_failures,
+    table_lifetimes,
     table_watches,
     tables,
     topics,
@@ -64,7 +65,15 @@ from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionState
-from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
+from polynya.stream.table_commands import (
+    ForgetTable,
+    TableAlter,
+    TableDrop,
+    TableFail,
+    TableMake,
+    TableRetry,
+    WatchStreams,
+)
 
 _UID = attrgetter("uid")
 
@@ -349,6 +358,9 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableFail: table_failures.apply_fail,
     TableRetry: table_failures.apply_retry,
     WatchStreams: table_watches.apply_watch,
+    TableAlter: table_lifetimes.apply_alter,
+    TableDrop: table_lifetimes.apply_drop,
+    ForgetTable: table_lifetimes.apply_forget,
     **links.RULES,
     **eviction.RULES,
     **feature_level.RULES,

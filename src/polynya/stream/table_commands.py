@@ -40,6 +40,35 @@ class TableRetry(Command, tag=68, frozen=True, gc=False):
     now_ms: int
 
 
+class TableAlter(Command, tag=70, frozen=True, gc=False):
+    """Set a table's name, whether it holds records, and its declared columns, in the meta group.
+    Level 3."""
+
+    table: int
+    name: str
+    hold: bool
+    columns: list[tuple[str, str]]
+    now_ms: int
+
+
+class TableDrop(Command, tag=71, frozen=True, gc=False):
+    """Drop a table in the meta group: its name is free, and its jobs cannot commit. Level 3."""
+
+    table: int
+    now_ms: int
+
+
+class ForgetTable(Command, tag=72, frozen=True, gc=False):
+    """Forget a dropped table: in a stream group its claims, for good. Level 3.
+
+    In the meta group: all stream groups have forgotten it, and with `files_gone` the last of its
+    files is deleted.
+    """
+
+    table: int
+    files_gone: bool = False
+
+
 class WatchStreams(Command, tag=69, frozen=True, gc=False):
     """Tell a stream group about a table: its prefixes, and whether it holds records. Level 3.
 

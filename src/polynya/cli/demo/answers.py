@@ -50,8 +50,8 @@ def from_streams(client: Client, streams: Iterable[str]) -> list[Sums]:
 
 def from_iceberg(server: str, table: str) -> list[Sums]:
     """Query the Iceberg table with DuckDB."""
-    from polynya.lakehouse.coordinator import HttpCoordinator
-    from polynya.lakehouse.sql import query
+    from polynya.lakehouse.server.coordinator import HttpCoordinator
+    from polynya.lakehouse.sql.query import query
 
     return _sums(query(HttpCoordinator("", server).tables(), QUESTION.format(table=table)).rows)
 

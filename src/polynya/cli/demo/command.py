@@ -26,7 +26,7 @@ from polynya.cli.streams.append import BatchProducer
 from polynya.cli.streams.lifecycle import facts_of
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.progress import Bar, Live, spelled_seconds
-from polynya.lakehouse.needs import missing_packages
+from polynya.lakehouse.machine.needs import missing_packages
 
 FLIGHTS = 336_776
 DATA = "./polynya-data"
@@ -189,8 +189,9 @@ class _Follower:
 def _tables(client: Client, data: str) -> None:
     import msgspec
 
-    from polynya.cli.tables import coordinator_of, explained, spark_factory, told
-    from polynya.lakehouse.worker import compact
+    from polynya.cli.tables.commands import spark_factory, told
+    from polynya.cli.tables.shared import coordinator_of, explained
+    from polynya.lakehouse.jobs.worker import compact
 
     with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
         body = msgspec.json.encode({"prefix": PREFIX})
@@ -213,7 +214,7 @@ def _tables(client: Client, data: str) -> None:
 
 
 def _compare(client: Client, streams: list[str], total: int) -> None:
-    from polynya.cli.tables import location
+    from polynya.cli.tables.shared import location
 
     table = next(
         row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE
@@ -254,7 +255,7 @@ def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
     table: dict[str, Any] = next(
         row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE
     )
-    from polynya.cli.tables import location
+    from polynya.cli.tables.shared import location
 
     options = ("" if data == DATA else f" --data {data}") + (
         "" if listen == LISTEN else f" --listen {client.server.partition('//')[2]}"

@@ -15,8 +15,8 @@ from polynya.base.errors import ConfigError
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
 from polynya.config.model import Config, cores_default
-from polynya.lakehouse.java import find_java_home
-from polynya.lakehouse.needs import INSTALL, PACKAGES, READER
+from polynya.lakehouse.machine.java import find_java_home
+from polynya.lakehouse.machine.needs import INSTALL, PACKAGES, READER
 from polynya.system.open_files import WANTED, raise_limit, shares
 
 PYTHON_LEAST = (3, 11)

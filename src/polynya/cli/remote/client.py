@@ -182,7 +182,7 @@ class Client:
     def admin(self) -> Client:
         """Return a client of the node's admin port: on the same host, or on this machine if the
         port is local only. Raises `exits.Ended`."""
-        from polynya.lakehouse.admin_port import far_refusal, near_admin
+        from polynya.lakehouse.server.admin_port import far_refusal, near_admin
         from polynya.wire.hosts import is_this_machine
 
         answer = self.call("GET", "/v1/node")

@@ -41,6 +41,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, ReadRefused, cut
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, where_of
+from polynya.stream.rules.table_lifetimes import live_tables
 from polynya.stream.rules.table_watches import held_from
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
@@ -222,7 +223,7 @@ class LocalGroups:
 
     def tables(self) -> list[Table]:
         """Return the tables. Call this on the core of the meta group."""
-        return list(self.here(0).tables.values())
+        return live_tables(self.here(0))
 
     async def lags(self, query: LagQuery) -> list[Lag]:
         """Return the lag of each group. It visits all streams and yields to the loop in between."""

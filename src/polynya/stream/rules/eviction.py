@@ -40,6 +40,7 @@ from polynya.stream.commands import (
     Trim,
 )
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.table_lifetimes import is_forgotten, without_forgotten
 from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import level_of
@@ -370,14 +371,15 @@ def _claimed_by(machine: Machine, command: ClaimRanges) -> Iterator[str]:
     watch = machine.watches.get(command.table)
     prefixes = [command.prefix] if watch is None else watch.prefixes
     for name, stub in stubs(machine):
-        if lags(stub, command.table) and covers(name, prefixes, command.without):
+        if lags(machine, stub) and covers(name, prefixes, command.without):
             yield name
 
 
-def lags(stub: EvictedView, table: int) -> bool:
-    """Report whether this table has records of the stream yet to read: true only if no table ever
-    claimed it."""
-    return stub.table == 0 and stub.oldest is not None
+def lags(machine: Machine, stub: EvictedView) -> bool:
+    """Report whether a table has records of the stream yet to read: true only if no table claimed
+    it, or if the last one that did was dropped."""
+    free = stub.table == 0 or is_forgotten(machine, stub.table)
+    return free and stub.oldest is not None
 
 
 # --- returning ------------------------------------------------------------------------------------
@@ -399,6 +401,7 @@ def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> boo
     if stub is None or stub.uid != uid or crc32c(data) != stub.crc:
         return False
     stream = whole_of(_ghost(name, stub), data)
+    without_forgotten(machine, stream)
     del machine.evicted[name]
     machine.streams[name] = stream
     machine.by_uid[uid] = stream

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.table_lifetimes import live_table
 from polynya.stream.table_commands import TableFail, TableRetry
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
 def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:
     """Count failures of the open job, and abandon it. NOT_YET: the job is not open. TOO_MANY: no
     room for all of them. Detail: the table."""
-    table = machine.tables.get(command.table)
+    table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
     if not table.open or table.job != command.job:
@@ -67,7 +68,7 @@ def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:
 
 def apply_retry(machine: Machine, command: TableRetry, place: int) -> Reply:
     """Put all ranges that are set aside into the next job. Detail: the table."""
-    table = machine.tables.get(command.table)
+    table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
     if any(failure.aside for failure in table.failures):

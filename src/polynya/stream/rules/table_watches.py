@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.table_lifetimes import is_forgotten
 from polynya.stream.state import feature_level, record_gaps
 from polynya.stream.state.model import Stream
 from polynya.stream.table_commands import WatchStreams
@@ -32,8 +33,10 @@ class Watch(msgspec.Struct, array_like=True, gc=False):
 
 
 def apply_watch(machine: Machine, command: WatchStreams, place: int) -> Reply:
-    """Learn of a table, or of its new prefixes. Idempotent."""
+    """Learn of a table, or of its new prefixes. Idempotent. NOT_FOUND: it was dropped."""
     machine.level = max(machine.level, feature_level.level_of(WatchStreams))  # see `apply_evict`
+    if is_forgotten(machine, command.table):
+        return Reply(Code.NOT_FOUND)
     watch = machine.watches.setdefault(command.table, Watch(command.table, command.prefixes))
     watch.prefixes, watch.hold = command.prefixes, command.hold
     return Reply(Code.OK)

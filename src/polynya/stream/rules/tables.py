@@ -29,6 +29,7 @@ from polynya.stream.commands import (
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import lags, stubs
 from polynya.stream.rules.table_failures import Failure, settle
+from polynya.stream.rules.table_lifetimes import live_table, live_tables
 from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import feature_level, index, record_gaps
 from polynya.stream.state.model import Stream, TableClaim
@@ -65,6 +66,8 @@ class Table(msgspec.Struct, array_like=True, gc=False):
     hold: bool = False
     columns: list[tuple[str, str]] = []  # declared types: (field, type)
     failures: list[Failure] = []
+    dropped_ms: int = 0  # 0: not dropped; else its files are still to be deleted …
+    forgotten: bool = False  # … and all groups have forgotten it
 
     @property
     def prefixes(self) -> list[str]:
@@ -105,7 +108,7 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
     """Create a table. Replies CREATED, EXISTS (same name and prefix) or EXISTS_DIFFERENT (name or
     prefix is taken). Detail: the table."""
-    for table in machine.tables.values():
+    for table in live_tables(machine):
         if table.name == command.name or table.prefix == command.prefix:
             same = table.name == command.name and table.prefix == command.prefix
             return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
@@ -119,7 +122,7 @@ def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
     other options, is different."""
     machine.level = max(machine.level, feature_level.level_of(TableMake))  # see `apply_evict`
     options = (command.hold, command.columns)
-    for table in machine.tables.values():
+    for table in live_tables(machine):
         same = (
             table.name == command.name
             and table.prefixes == command.prefixes
@@ -137,7 +140,7 @@ def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
 
 def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
     """Open a new job (CREATED), or return the open one (OK). Detail: the table."""
-    table = machine.tables.get(command.table)
+    table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
     if not table.open:
@@ -150,7 +153,7 @@ def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
 
 def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
     """Record that all groups have claimed for this job. NOT_YET: the job is no longer open."""
-    table = machine.tables.get(command.table)
+    table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
     if not table.open or table.job != command.job:
@@ -162,7 +165,7 @@ def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
 def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
     """Move both pointers and the job number at once. OK, DUPLICATE (this attempt committed before),
     NOT_YET (another won). Detail: the table."""
-    table = machine.tables.get(command.table)
+    table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
     if table.committed == command.job and table.attempt == command.attempt:
@@ -185,7 +188,7 @@ def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
 
 def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
     """Abandon the open job; the next one claims its records again. Idempotent."""
-    table = machine.tables.get(command.table)
+    table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
     if table.open and table.job == command.job:
@@ -197,8 +200,8 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     """Claim cold records that are in no table yet, at most about `bytes_max`. Detail:
     [ClaimedRange, …].
 
-    NOT_YET: a later job has claimed here already. Without `fresh` the job is planned: return its
-      earlier claims, less deleted streams.
+    NOT_YET: a later job has claimed here already, or the table was dropped. Without `fresh` the job
+      is planned: return its earlier claims, less deleted streams.
     Ranges of `again` that are published are added: they were set aside."""
     if command.job < machine.claimed_jobs.get(command.table, 0):
         return Reply(Code.NOT_YET)
@@ -352,7 +355,7 @@ def lag_of(
         if not covers(name, prefixes, without) or name not in machine.evicted:
             continue
         lag.streams += 1
-        if lags(stub, table):
+        if lags(machine, stub):
             lag.records += record_gaps.between(stub.first_record, stub.next_record)
             lag.slices, lag.bytes = lag.slices + 1, lag.bytes + stub.next_byte - stub.first_byte
             lag.since_ms = min(

@@ -86,7 +86,9 @@ class Survey:
             )
         if image.subscriptions is not None:
             self.homes.update(home.uid for home in image.subscriptions.homes)
-        self.tables |= {table.uid: table for table in image.tables if table.committed}
+        self.tables |= {
+            table.uid: table for table in image.tables if table.committed and not table.dropped_ms
+        }
         if image.group:
             self.claimed[image.group] = image.claimed_jobs
         for stream in image.streams:
@@ -153,8 +155,9 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     image.map = None  # it describes the nodes of the old cluster
     image.watches = [watch for watch in image.watches if watch.table in survey.kept]
     image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
+    live = [table for table in image.tables if not table.dropped_ms]
     image.tables = [
-        _table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)
+        _table(table, image, number, survey, now_ms) for number, table in enumerate(live, 1)
     ]
     image.uid_counter += len(image.tables)
     _subscriptions(image, survey)

@@ -1,5 +1,5 @@
-"""`GET /v1/tables/NAME/schema`: the columns of a table, from its Iceberg metadata, with Iceberg's
-type names."""
+"""A table's columns with Iceberg's type names, its facts and its history, from its Iceberg
+metadata."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def columns_of(metadata: bytes) -> list[dict[str, Any]]:
 
 class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
     snapshot_id: int
+    timestamp_ms: int = 0
     summary: dict[str, str] = {}
 
 
@@ -74,6 +75,25 @@ def facts_of(metadata: bytes) -> TableFacts:
         float(current.get("polynya.seconds", 0)),
         msgspec.json.decode(current.get("polynya.fields-without-column", "[]"), type=list[str]),
     )
+
+
+def history_of(metadata: bytes) -> list[dict[str, Any]]:
+    """Return the jobs of the snapshots that an Iceberg metadata file keeps, the latest first.
+    Raises msgspec.DecodeError."""
+    told = msgspec.json.decode(metadata, type=_Snapshots)
+    return [
+        {
+            "job": int(each.summary.get("polynya.job", 0)),
+            "snapshot": str(each.snapshot_id),
+            "time_ms": each.timestamp_ms,
+            "operation": each.summary.get("operation", ""),
+            "rows": int(each.summary.get("added-records", 0)),
+            "files": int(each.summary.get("added-data-files", 0)),
+            "bytes": int(each.summary.get("added-files-size", 0)),
+            "job_seconds": float(each.summary.get("polynya.seconds", 0)),
+        }
+        for each in sorted(told.snapshots, key=lambda each: each.timestamp_ms, reverse=True)
+    ]
 
 
 def type_name(kind: Any) -> str:

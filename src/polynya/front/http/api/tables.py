@@ -15,7 +15,7 @@ from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
-from polynya.front.http.api.schemas import TableFacts, columns_of, facts_of
+from polynya.front.http.api.schemas import TableFacts, columns_of, facts_of, history_of
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.service.tables import PlannedJob, TableRefused, Tables, shown_prefix
@@ -23,6 +23,12 @@ from polynya.stream.commands import TableCommit
 from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Table
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, StoreRef
+
+
+class _Alter(msgspec.Struct, forbid_unknown_fields=True):
+    name: str | None = None
+    hold: bool | None = None
+    columns: dict[str, str] = {}
 
 
 class _Create(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,9 +39,10 @@ class _Create(msgspec.Struct, forbid_unknown_fields=True):
 
 NAMES_SHOWN = 5  # streams that the answer to a creation names
 _USER_ROUTES = (
-    "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, GET /v1/tables/NAME/schema and "
-    "failures, and POST /v1/tables/NAME/retry"
+    "tables know GET /v1/tables, GET, PUT and DELETE /v1/tables/NAME, GET /v1/tables/NAME/schema, "
+    "history and failures, and POST /v1/tables/NAME/alter and retry"
 )
+_PARTS = (("GET", "schema"), ("GET", "history"), ("GET", "failures"), ("POST", "retry"))
 ReadObject = Callable[[str], Awaitable[bytes]]
 Answer = tuple[int, Any]  # status and JSON value (None: no body)
 
@@ -56,8 +63,8 @@ class TableRoutes:
         self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
     async def user(self, request: Request) -> Answer:
-        """Handle `GET /v1/tables`, `GET|PUT /v1/tables/NAME`, and the parts of a table; `segments`
-        are those after `/v1/tables`. A caller sees the tables whose streams it may read."""
+        """Handle `GET /v1/tables`, `GET|PUT|DELETE /v1/tables/NAME`, and the parts of a table;
+        `segments` are those after `/v1/tables`. A caller sees the tables whose streams it may read."""
         method, segments, principal = request.method, request.segments, request.principal
         if not segments and method == "GET":
             return 200, {
@@ -69,17 +76,25 @@ class TableRoutes:
             return 200, {"table": await self._described(table)}
         if len(segments) == 1 and method == "PUT":
             return await self._create(segments[0], read_json(request.body, _Create), principal)
+        if len(segments) == 1 and method == "DELETE":
+            _check(principal, Verb.TABLE, (await self._tables.find(segments[0])).prefixes)
+            return 200, {"table": _ref(await self._tables.drop(segments[0]))}
+        if len(segments) == 2 and (method, segments[1]) == ("POST", "alter"):
+            return await self._alter(segments[0], read_json(request.body, _Alter), principal)
         if len(segments) == 2:
             return await self._part(method, segments[0], segments[1], principal)
         raise TableRefused(405, "METHOD_NOT_ALLOWED", _USER_ROUTES)
 
     async def _part(self, method: str, name: str, part: str, principal: Principal | None) -> Answer:
-        if (method, part) not in (("GET", "schema"), ("GET", "failures"), ("POST", "retry")):
+        if (method, part) not in _PARTS:
             raise TableRefused(405, "METHOD_NOT_ALLOWED", _USER_ROUTES)
         table = await self._tables.find(name)
         _check(principal, Verb.TABLE if part == "retry" else Verb.READ, table.prefixes)
         if part == "schema":
             return 200, {"columns": await self._columns(table)}
+        if part == "history":
+            metadata = await self._metadata(table)
+            return 200, {"jobs": [] if metadata is None else history_of(metadata)}
         if part == "failures":
             return 200, {"failures": [_failure(each) for each in table.failures]}
         retried = sum(each.aside for each in table.failures)
@@ -107,6 +122,17 @@ class TableRoutes:
             "taken_by": [_overlap(other) for other in inner if _readable(other, principal)],
             "taken_from": [_overlap(other) for other in outer if _readable(other, principal)],
         }
+
+    async def _alter(self, name: str, wanted: _Alter, principal: Principal | None) -> Answer:
+        _check(principal, Verb.TABLE, (await self._tables.find(name)).prefixes)
+        table = await self._tables.alter(
+            name, new_name=wanted.name, hold=wanted.hold, columns=list(wanted.columns.items())
+        )
+        return 200, {"table": await self._described(table)}
+
+    async def finish_drops(self) -> None:
+        """Finish what drops left to do. Call this on the core that leads the meta group."""
+        await self._tables.finish_drops()
 
     async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
         """Return references to all tables that the caller may read."""

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polynya.lakehouse.schema import (
+from polynya.lakehouse.schema.columns import (
     BOOLEAN,
     DECIMAL,
     DECIMAL_MAX,

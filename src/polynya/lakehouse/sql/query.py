@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse.blobs import open_blobs, with_credentials
-from polynya.lakehouse.plan import TableRef, store_settings
-from polynya.lakehouse.sql_policy import BadQuery, Bounds, check_names, lock
+from polynya.lakehouse.jobs.plan import TableRef, store_settings
+from polynya.lakehouse.reading.blobs import open_blobs, with_credentials
+from polynya.lakehouse.sql.policy import BadQuery, Bounds, check_names, lock
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
 

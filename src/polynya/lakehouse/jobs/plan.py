@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import SLICE_BYTES_MAX
-from polynya.lakehouse.schema import Column
+from polynya.lakehouse.schema.columns import Column
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
 from polynya.wire.tables import StoreRef

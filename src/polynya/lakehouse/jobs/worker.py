@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from polynya.base.errors import ConfigError, PolynyaError, Unavailable
-from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.commit import (
+from polynya.lakehouse.jobs.commit import (
     JobOutcome,
     Progress,
     RangesFailed,
@@ -17,10 +16,11 @@ from polynya.lakehouse.commit import (
     run_job,
     told_failure,
 )
-from polynya.lakehouse.coordinator import Coordinator, NoSuchTable
-from polynya.lakehouse.plan import Job, store_settings
-from polynya.lakehouse.stopping import Stopped, stop_on_signals
-from polynya.lakehouse.task import TaskResult
+from polynya.lakehouse.jobs.plan import Job, store_settings
+from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
+from polynya.lakehouse.jobs.task import TaskResult
+from polynya.lakehouse.reading.blobs import open_blobs
+from polynya.lakehouse.server.coordinator import Coordinator, NoSuchTable
 from polynya.wire.tables import FailedRange
 
 JOBS_MAX = 1000  # per table and call, because streams may grow faster than they are compacted

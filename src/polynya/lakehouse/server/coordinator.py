@@ -11,8 +11,8 @@ import httpx
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
-from polynya.lakehouse.admin_port import far_refusal, near_admin
-from polynya.lakehouse.plan import JobPlan, TableRef
+from polynya.lakehouse.jobs.plan import JobPlan, TableRef
+from polynya.lakehouse.server.admin_port import far_refusal, near_admin
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailedRange, FailRequest
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse.java import find_java_home
+from polynya.lakehouse.machine.java import find_java_home
 
 PACKAGES = ("pyspark", "pyarrow", "pyiceberg", "deltalake", "cramjam")  # packages of the pipeline
 READER = "duckdb"  # package of SQL queries

@@ -5,27 +5,25 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
-from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.terminal import exits, output
+from polynya.cli.tables.changes import CHANGES, columns_option, declared
+from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
+from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.output import as_json
 from polynya.cli.terminal.progress import steps
 from polynya.cli.terminal.values import SECONDS
-from polynya.lakehouse.needs import INSTALL, NotInstalled, check_packages, check_pipeline
+from polynya.lakehouse.machine.needs import check_packages, check_pipeline
 
 if TYPE_CHECKING:
-    from polynya.lakehouse.coordinator import HttpCoordinator
-    from polynya.lakehouse.worker import RunnerFactory, TablesFailed
+    from polynya.lakehouse.jobs.worker import RunnerFactory, TablesFailed
 
-NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
 NEXT_STEPS = {  # the step that follows each reported one
     "planned": "starting Spark and inferring the schema",
     "columns": "writing the plan",
@@ -60,8 +58,12 @@ verbose_option = click.option(
 
 @click.group("table", cls=CommandGroup)
 def table_command() -> None:
-    """Create, list and sync tables: every stream under a prefix, as rows, in Iceberg and in
+    """Create, list, sync and change tables: every stream under a prefix, as rows, in Iceberg and in
     Delta."""
+
+
+for _change in CHANGES:
+    table_command.add_command(_change)
 
 
 @table_command.command("create")
@@ -75,16 +77,7 @@ def table_command() -> None:
         "that name."
     ),
 )
-@click.option(
-    "--column",
-    "columns",
-    metavar="FIELD:TYPE",
-    multiple=True,
-    help=(
-        "Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be "
-        "repeated."
-    ),
-)
+@columns_option
 @click.option(
     "--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records."
 )
@@ -106,28 +99,19 @@ def table_create_command(
 
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
-    wanted |= {"columns": dict(map(_declared, columns))} if columns else {}
+    wanted |= {"columns": dict(map(declared, columns))} if columns else {}
     content = msgspec.json.encode(wanted)
     answer = client.call(
-        "PUT", _path(name), content=content, headers={"content-type": "application/json"}
+        "PUT", path_of(name), content=content, headers={"content-type": "application/json"}
     )
     told = answer.json()
     if as_json:
         more = {key: told[key] for key in ("covered", "taken_by", "taken_from") if key in told}
-        output.json_line(_shown(told["table"]) | more)
+        output.json_line(shown(told["table"]) | more)
     else:
         made = "created" if answer.status_code == 201 else "already exists"
         output.notice(f"table {name} {made}; 'polynya table sync {name}' fills it")
         _tell_covered(told, prefix)
-
-
-def _declared(column: str) -> tuple[str, str]:
-    field, colon, kind = column.rpartition(":")
-    if not colon or not field:
-        raise exits.Misused(
-            f"--column '{column}' has no type; expected FIELD:TYPE, for example id:long"
-        )
-    return field, kind
 
 
 def _tell_covered(told: dict[str, Any], prefix: str) -> None:
@@ -167,7 +151,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
     \b
     polynya table describe flights
     """
-    table = _shown(client.call("GET", _path(name)).json()["table"])
+    table = shown(client.call("GET", path_of(name)).json()["table"])
     if as_json:
         output.json_line(table)
         return
@@ -177,7 +161,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "streams": table["streams"],
         "rows": table["rows"],
         "dead rows": table["dead_rows"],
-        "lag": _behind(table),
+        "lag": behind(table),
         "jobs": table["job"],
         "last job took": None if table["job_seconds"] is None else f"{table['job_seconds']:,.1f} s",
         "files": table["files"],
@@ -209,7 +193,7 @@ def table_failures_command(client: Client, name: str, as_json: bool) -> None:
     \b
     polynya table failures flights
     """
-    failures = client.call("GET", f"{_path(name)}/failures").json()["failures"]
+    failures = client.call("GET", f"{path_of(name)}/failures").json()["failures"]
     if as_json:
         output.json_line(failures)
     elif failures:
@@ -230,7 +214,7 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
     \b
     polynya table retry flights && polynya table sync flights
     """
-    told = client.call("POST", f"{_path(name)}/retry").json()
+    told = client.call("POST", f"{path_of(name)}/retry").json()
     if as_json:
         output.json_line({"table": name, "ranges": told["ranges"]})
     elif told["ranges"]:
@@ -252,7 +236,7 @@ def table_ls_command(client: Client, as_json: bool) -> None:
     polynya table ls
     polynya table ls --json | jq -r '.[] | .iceberg'
     """
-    tables = [_shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
+    tables = [shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
     if as_json:
         output.json_line(tables)
     elif tables:
@@ -272,7 +256,7 @@ def table_ls_command(client: Client, as_json: bool) -> None:
         output.table(
             heads,
             [
-                [*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]]
+                [*(table[key] for key in keys), behind(table), table["iceberg"], table["delta"]]
                 for table in tables
             ],
         )
@@ -318,8 +302,8 @@ def sync_command(
     """
     with explained():
         check_packages()
-        from polynya.lakehouse.stopping import Stopped, stop_on_signals
-        from polynya.lakehouse.worker import TablesFailed, compact
+        from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
+        from polynya.lakehouse.jobs.worker import TablesFailed, compact
 
         failed: TablesFailed | None = None
         try:
@@ -415,7 +399,7 @@ def lake_run_command(
     """
     with explained():
         check_pipeline()
-        from polynya.lakehouse.worker import run_worker
+        from polynya.lakehouse.jobs.worker import run_worker
 
         run_worker(
             coordinator_of(client),
@@ -444,7 +428,7 @@ def sql_command(client: Client, query: str, as_json: bool) -> None:
     """
     statement = sys.stdin.read() if query == "-" else query
     with explained():
-        from polynya.lakehouse.sql import ask
+        from polynya.lakehouse.sql.query import ask
 
         told = client.call("GET", "/v1/tables").json()["tables"]
         with ask(coordinator_of(client).tables(), statement) as found:
@@ -455,57 +439,20 @@ def sql_command(client: Client, query: str, as_json: bool) -> None:
                     output.table(found.columns, [[_cell(value) for value in row] for row in block])
     for table in told:
         if re.search(rf"\b{re.escape(table['name'])}(__dlq)?\b", statement, re.IGNORECASE):
-            output.notice(f"{table['name']} is {_behind(table)}")
-
-
-def coordinator_of(client: Client) -> HttpCoordinator:
-    """Return the pipeline's coordinator; the server supplies its admin port."""
-    from polynya.lakehouse.coordinator import HttpCoordinator
-
-    return HttpCoordinator("", client.server, client.connections())
+            output.notice(f"{table['name']} is {behind(table)}")
 
 
 def spark_factory(master: str) -> RunnerFactory:
     """Return a function that starts Spark when the first job needs it."""
-    from polynya.lakehouse.commit import Runner
+    from polynya.lakehouse.jobs.commit import Runner
 
     def start() -> Runner:
-        from polynya.lakehouse.spark import SparkRunner
+        from polynya.lakehouse.jobs.spark import SparkRunner
 
         output.notice("starting Spark")
         return SparkRunner(master)
 
     return start
-
-
-def location(table: dict[str, Any], key: str) -> str:
-    """Return the URI of a table's object or folder."""
-    store = table["store"]
-    if store["kind"] == "s3":
-        return "/".join(
-            part for part in (f"s3://{store['bucket']}", store["root"].strip("/"), key) if part
-        )
-    return f"file://{store['root'].rstrip('/')}/{key}"
-
-
-def _shown(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table as `table ls --json` prints it: with Delta's full URI, and null before the
-    first build."""
-    built = bool(table["iceberg"])
-    own = {
-        "iceberg": table["iceberg"] or None,
-        "delta": location(table, table["delta"]) if built else None,
-        "iceberg_dlq": table["iceberg_dlq"] or None,
-        "delta_dlq": location(table, table["delta_dlq"]) if built else None,
-    }
-    return {**table, **own}
-
-
-def _behind(table: dict[str, Any]) -> str:
-    records = table["records_behind"]
-    if not records:
-        return "up to date"
-    return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
 
 
 def narrated(doing: Callable[[str], None], *, verbose: bool) -> Callable[[str, str], None]:
@@ -527,10 +474,6 @@ def told(*, verbose: bool) -> Callable[[str, str], None]:
             output.notice(f"  {step if verbose else MILESTONES[step]:<14}{said}")
 
     return show
-
-
-def _path(name: str) -> str:
-    return f"/v1/tables/{quote(name, safe='')}"
 
 
 def _print_json(columns: list[str], blocks: Iterator[list[tuple[Any, ...]]]) -> None:
@@ -566,24 +509,3 @@ def _plain(value: Any) -> Any:
 
 def _cell(value: object) -> object:
     return round(value, 6) if isinstance(value, float) else _plain(value)
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Convert pipeline errors to exit codes."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").split(".")[0] == "polynya":
-            raise
-        raise exits.Refused(f"{missing.name} is not installed", hint=NEEDS_LAKE) from None
-    except NotInstalled as missing:
-        raise exits.Refused(str(missing), hint=NEEDS_LAKE) from None
-    except ConfigError as error:
-        raise exits.Misused(str(error)) from None
-    except OutcomeUnknown as unknown:
-        raise exits.Unknown(str(unknown)) from None
-    except Unavailable as unavailable:
-        raise exits.Unreachable(str(unavailable)) from None
-    except PolynyaError as error:
-        raise exits.Refused(str(error)) from None

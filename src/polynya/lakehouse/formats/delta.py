@@ -17,8 +17,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from polynya.base.errors import Unavailable
-from polynya.lakehouse.blobs import Blobs, LocalBlobs
-from polynya.lakehouse.task import File
+from polynya.lakehouse.jobs.task import File
+from polynya.lakehouse.reading.blobs import Blobs, LocalBlobs
 
 _TRIES = 5
 _TEXT_CHARACTERS_MAX = 32  # longer string bounds are omitted, because Delta requires rounded ones

@@ -18,11 +18,11 @@ import pyarrow as pa
 import polynya
 from polynya.base.errors import ConfigError
 from polynya.files import keep_private
-from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.commit import cores_here
-from polynya.lakehouse.java import find_java_home, quiet_logging
-from polynya.lakehouse.plan import Job, store_settings
-from polynya.lakehouse.task import TaskResult, run_task
+from polynya.lakehouse.jobs.commit import cores_here
+from polynya.lakehouse.jobs.plan import Job, store_settings
+from polynya.lakehouse.jobs.task import TaskResult, run_task
+from polynya.lakehouse.machine.java import find_java_home, quiet_logging
+from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.objectstore import StoreSettings
 
 _TASK_TRIES = 3

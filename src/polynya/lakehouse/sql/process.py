@@ -1,7 +1,7 @@
 """Run one untrusted SQL query in a process of its own: JSON from stdin, JSON to stdout, then exit.
 
 The process is the outer limit. It ends when its time is over, writes no file, and frees any leaked
-memory at its end. DuckDB is locked before the query runs (`sql_policy`).
+memory at its end. DuckDB is locked before the query runs (`policy`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse.plan import TableRef
-from polynya.lakehouse.sql_policy import BadQuery, Bounds
+from polynya.lakehouse.jobs.plan import TableRef
+from polynya.lakehouse.sql.policy import BadQuery, Bounds
 
 # besides DuckDB's limit: libraries, thread stacks, address space that allocators reserve and never
 # touch
@@ -119,7 +119,7 @@ def _outcome(question: SqlRequest) -> SqlResult | SqlRefused:
 
 def answer(question: SqlRequest) -> SqlResult:
     """Run the query. Raises BadQuery, ConfigError."""
-    from polynya.lakehouse.sql import ask
+    from polynya.lakehouse.sql.query import ask
 
     rows: list[list[Any]] = []
     size = 0

@@ -14,14 +14,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from polynya.base.errors import PolynyaError
-from polynya.lakehouse.assemble import arrow_type
-from polynya.lakehouse.blobs import Blobs, Upload
-from polynya.lakehouse.decode import Decoded, Schema, decode, may_be_object, without_strangers
-from polynya.lakehouse.kafka.undivided import BLOCK_BYTES
-from polynya.lakehouse.plan import Job, Task, claimed
-from polynya.lakehouse.rows import Problem
-from polynya.lakehouse.schema import OUR_COLUMNS, Column, adopt
-from polynya.lakehouse.slices import (
+from polynya.lakehouse.decoding.assemble import arrow_type
+from polynya.lakehouse.decoding.decode import (
+    Decoded,
+    Schema,
+    decode,
+    may_be_object,
+    without_strangers,
+)
+from polynya.lakehouse.decoding.rows import Problem
+from polynya.lakehouse.jobs.plan import Job, Task, claimed
+from polynya.lakehouse.reading.blobs import Blobs, Upload
+from polynya.lakehouse.reading.kafka.undivided import BLOCK_BYTES
+from polynya.lakehouse.reading.slices import (
     BASE_TYPES,
     Block,
     Kind,
@@ -31,6 +36,7 @@ from polynya.lakehouse.slices import (
     joined,
     read_blocks,
 )
+from polynya.lakehouse.schema.columns import OUR_COLUMNS, Column, adopt
 from polynya.wire.tables import FailedRange
 
 DLQ_TYPES: dict[str, pa.DataType] = {

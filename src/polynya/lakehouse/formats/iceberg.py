@@ -44,9 +44,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from polynya.lakehouse.blobs import Blobs
-from polynya.lakehouse.schema import DECIMAL_DIGITS
-from polynya.lakehouse.task import File
+from polynya.lakehouse.jobs.task import File
+from polynya.lakehouse.reading.blobs import Blobs
+from polynya.lakehouse.schema.columns import DECIMAL_DIGITS
 
 KEPT_SNAPSHOTS = 20
 EXPIRE_EVERY_JOBS = 100  # one expiry takes half a second; commits between expiries stay fast

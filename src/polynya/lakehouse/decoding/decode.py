@@ -13,9 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from polynya.lakehouse import rows
-from polynya.lakehouse.assemble import NULLS, arrow_type, assemble, parse_fields, unknown_rows
-from polynya.lakehouse.schema import Column, FieldProfile, observe, wish
+from polynya.lakehouse.decoding import rows
+from polynya.lakehouse.decoding.assemble import (
+    NULLS,
+    arrow_type,
+    assemble,
+    parse_fields,
+    unknown_rows,
+)
+from polynya.lakehouse.schema.columns import Column, FieldProfile, observe, wish
 
 _ROW = re.compile(r"in row (\d+)")
 # a block with a larger share of misfits is decoded record by record from there on

@@ -12,15 +12,15 @@ import msgspec
 import pyarrow as pa
 
 from polynya.base.errors import CorruptData, PolynyaError
-from polynya.lakehouse import delta
-from polynya.lakehouse.blobs import Blobs
-from polynya.lakehouse.coordinator import Coordinator
-from polynya.lakehouse.iceberg import StagingCatalog, stage
-from polynya.lakehouse.plan import Job, JobPlan, TableRef, check_plan
-from polynya.lakehouse.prepare import Fixed, fix_schema, make_job, widened
-from polynya.lakehouse.schema import Column, paths
-from polynya.lakehouse.stopping import finish_first
-from polynya.lakehouse.task import File, TaskResult, claimed_records
+from polynya.lakehouse.formats import delta
+from polynya.lakehouse.formats.iceberg import StagingCatalog, stage
+from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, check_plan
+from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
+from polynya.lakehouse.jobs.stopping import finish_first
+from polynya.lakehouse.jobs.task import File, TaskResult, claimed_records
+from polynya.lakehouse.reading.blobs import Blobs
+from polynya.lakehouse.schema.columns import Column, paths
+from polynya.lakehouse.server.coordinator import Coordinator
 from polynya.wire.tables import CommitRequest, FailedRange
 
 DECIDED_TOLD = 20  # new columns that a step names

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polynya.base.errors import CorruptData
-from polynya.lakehouse.blobs import Blobs
-from polynya.lakehouse.kafka.undivided import BLOCK_BYTES, Columns, columns_of
-from polynya.lakehouse.plan import Range, claimed
-from polynya.lakehouse.rows import TIMESTAMP
+from polynya.lakehouse.decoding.rows import TIMESTAMP
+from polynya.lakehouse.jobs.plan import Range, claimed
+from polynya.lakehouse.reading.blobs import Blobs
+from polynya.lakehouse.reading.kafka.undivided import BLOCK_BYTES, Columns, columns_of
 from polynya.objectstore import NotFound
 from polynya.stream.commands import Encoding
 from polynya.wire.kafka.values import values_type

@@ -9,12 +9,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from polynya.lakehouse.assemble import arrow_type
-from polynya.lakehouse.blobs import Blobs
-from polynya.lakehouse.decode import observed, sample_values
-from polynya.lakehouse.iceberg import StagingCatalog, with_field_ids
-from polynya.lakehouse.plan import Job, JobPlan, Range, layout
-from polynya.lakehouse.schema import (
+from polynya.lakehouse.decoding.assemble import arrow_type
+from polynya.lakehouse.decoding.decode import observed, sample_values
+from polynya.lakehouse.formats.iceberg import StagingCatalog, with_field_ids
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, layout
+from polynya.lakehouse.jobs.task import DLQ_TYPES
+from polynya.lakehouse.reading.blobs import Blobs
+from polynya.lakehouse.reading.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
+from polynya.lakehouse.schema.columns import (
     LEAVES_MAX,
     Column,
     FieldProfile,
@@ -28,8 +30,6 @@ from polynya.lakehouse.schema import (
     shape,
     wish,
 )
-from polynya.lakehouse.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
-from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
 
 # a sample costs one slice read; tasks report fields of streams that were not sampled

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polynya.lakehouse.rows import TIMESTAMP, to_times
-from polynya.lakehouse.schema import (
+from polynya.lakehouse.decoding.rows import TIMESTAMP, to_times
+from polynya.lakehouse.schema.columns import (
     BOOLEAN,
     DECIMAL,
     DECIMAL_DIGITS,

@@ -1,0 +1,1 @@
+"""The commands of tables: define them, sync them, query them."""

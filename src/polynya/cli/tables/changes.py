@@ -1,0 +1,173 @@
+"""The commands that show a table's columns and jobs, and change or drop the table."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from polynya.cli.remote.client import Client, server_option
+from polynya.cli.tables.shared import path_of, shown
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.complete import complete_table
+from polynya.cli.terminal.output import as_json
+
+columns_option = click.option(
+    "--column",
+    "columns",
+    metavar="FIELD:TYPE",
+    multiple=True,
+    help=(
+        "Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be "
+        "repeated."
+    ),
+)
+_JSON = {"content-type": "application/json"}
+
+
+@click.command("schema")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def schema_command(client: Client, name: str, as_json: bool) -> None:
+    """List the columns of the table NAME with Iceberg's types.
+
+    \b
+    polynya table schema flights
+    """
+    columns = client.call("GET", f"{path_of(name)}/schema").json()["columns"]
+    if as_json:
+        output.json_line(columns)
+    elif columns:
+        output.table(("column", "type"), [[column["name"], column["type"]] for column in columns])
+    else:
+        output.notice(f"table {name} has no columns before its first job")
+
+
+@click.command("history")
+@click.argument("name", shell_complete=complete_table)
+@as_json
+@server_option
+def history_command(client: Client, name: str, as_json: bool) -> None:
+    """List the last jobs of the table NAME, the latest first: what each added, and how long it took.
+
+    Jobs whose snapshots have expired are not listed.
+
+    \b
+    polynya table history flights
+    """
+    jobs = client.call("GET", f"{path_of(name)}/history").json()["jobs"]
+    if as_json:
+        output.json_line(jobs)
+    elif jobs:
+        heads = ("job", "time", "operation", "rows", "files", "bytes", "seconds", "snapshot")
+        keys = ("operation", "rows", "files", "bytes", "job_seconds", "snapshot")
+        output.table(
+            heads,
+            [[job["job"], _time(job["time_ms"]), *(job[key] for key in keys)] for job in jobs],
+        )
+    else:
+        output.notice(f"table {name} has had no job yet")
+
+
+@click.command("alter")
+@click.argument("name", shell_complete=complete_table)
+@columns_option
+@click.option(
+    "--hold/--no-hold",
+    default=None,
+    help="Let retention and expiry wait until the table has a stream's records, or no longer.",
+)
+@as_json
+@server_option
+def alter_command(
+    client: Client, name: str, columns: tuple[str, ...], hold: bool | None, as_json: bool
+) -> None:
+    """Declare more columns of the table NAME, or change whether it holds records.
+
+    The next job adds the columns; rows of earlier jobs have null in them. A declared type never
+    changes.
+
+    \b
+    polynya table alter flights --column delay:long --column gate.closed:timestamptz
+    polynya table alter flights --hold
+    """
+    if not columns and hold is None:
+        raise exits.Misused("nothing to change: pass --column FIELD:TYPE, --hold or --no-hold")
+    wanted: dict[str, Any] = {"columns": dict(map(declared, columns))}
+    wanted |= {} if hold is None else {"hold": hold}
+    _alter(client, name, wanted, f"table {name} altered", as_json=as_json)
+
+
+@click.command("rename")
+@click.argument("name", shell_complete=complete_table)
+@click.argument("new_name")
+@as_json
+@server_option
+def rename_command(client: Client, name: str, new_name: str, as_json: bool) -> None:
+    """Rename the table NAME to NEW_NAME. Its files, locations and jobs stay as they are.
+
+    \b
+    polynya table rename flights departures
+    """
+    said = f"table {name} is now {new_name}"
+    _alter(client, name, {"name": new_name}, said, as_json=as_json)
+
+
+@click.command("drop")
+@click.argument("name", shell_complete=complete_table)
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@server_option
+def drop_command(client: Client, name: str, yes: bool) -> None:
+    """Drop the table NAME. Its streams stay; rows of streams that were deleted or trimmed are lost.
+
+    Its name and prefix are free at once. The server deletes its files after the grace of
+    'polynya store sweep'.
+
+    \b
+    polynya table drop flights
+    """
+    rows = client.call("GET", path_of(name)).json()["table"]["rows"]
+    if not yes:
+        _confirm(f"Drop table {name} and its {output.counted(rows, 'row')}?")
+    client.call("DELETE", path_of(name))
+    output.notice(f"table {name} dropped; its files are deleted later")
+
+
+CHANGES = (schema_command, history_command, alter_command, rename_command, drop_command)
+
+
+def declared(column: str) -> tuple[str, str]:
+    """Return the field and the type of a --column option. Raises `exits.Misused`."""
+    field, colon, kind = column.rpartition(":")
+    if not colon or not field:
+        raise exits.Misused(
+            f"--column '{column}' has no type; expected FIELD:TYPE, for example id:long"
+        )
+    return field, kind
+
+
+def _alter(client: Client, name: str, wanted: dict[str, Any], said: str, *, as_json: bool) -> None:
+    answer = client.call(
+        "POST", f"{path_of(name)}/alter", content=msgspec.json.encode(wanted), headers=_JSON
+    )
+    if as_json:
+        output.json_line(shown(answer.json()["table"]))
+    else:
+        output.notice(said)
+
+
+def _time(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _confirm(question: str) -> None:
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise exits.Misused("nothing was dropped: answer 'y', or pass --yes") from None

@@ -1,0 +1,80 @@
+"""Parts that the table commands share: paths, locations, the lag in words, and exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.cli.remote.client import Client
+from polynya.cli.terminal import exits, output
+from polynya.lakehouse.machine.needs import INSTALL, NotInstalled
+
+if TYPE_CHECKING:
+    from polynya.lakehouse.server.coordinator import HttpCoordinator
+
+NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
+
+
+def coordinator_of(client: Client) -> HttpCoordinator:
+    """Return the pipeline's coordinator; the server supplies its admin port."""
+    from polynya.lakehouse.server.coordinator import HttpCoordinator
+
+    return HttpCoordinator("", client.server, client.connections())
+
+
+def location(table: dict[str, Any], key: str) -> str:
+    """Return the URI of a table's object or folder."""
+    store = table["store"]
+    if store["kind"] == "s3":
+        return "/".join(
+            part for part in (f"s3://{store['bucket']}", store["root"].strip("/"), key) if part
+        )
+    return f"file://{store['root'].rstrip('/')}/{key}"
+
+
+def shown(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table as `table ls --json` prints it: with Delta's full URI, and null before the
+    first build."""
+    built = bool(table["iceberg"])
+    own = {
+        "iceberg": table["iceberg"] or None,
+        "delta": location(table, table["delta"]) if built else None,
+        "iceberg_dlq": table["iceberg_dlq"] or None,
+        "delta_dlq": location(table, table["delta_dlq"]) if built else None,
+    }
+    return {**table, **own}
+
+
+def behind(table: dict[str, Any]) -> str:
+    records = table["records_behind"]
+    if not records:
+        return "up to date"
+    return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
+
+
+def path_of(name: str) -> str:
+    return f"/v1/tables/{quote(name, safe='')}"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Convert pipeline errors to exit codes."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] == "polynya":
+            raise
+        raise exits.Refused(f"{missing.name} is not installed", hint=NEEDS_LAKE) from None
+    except NotInstalled as missing:
+        raise exits.Refused(str(missing), hint=NEEDS_LAKE) from None
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+    except OutcomeUnknown as unknown:
+        raise exits.Unknown(str(unknown)) from None
+    except Unavailable as unavailable:
+        raise exits.Unreachable(str(unavailable)) from None
+    except PolynyaError as error:
+        raise exits.Refused(str(error)) from None

@@ -1,0 +1,1 @@
+"""JSON records as typed columns: fast by pyarrow, and exactly, one record at a time."""

@@ -1,0 +1,1 @@
+"""The metadata of both formats over the same files: Iceberg and Delta."""

@@ -1,0 +1,1 @@
+"""Prerequisites of the machine: Java, and the optional packages."""

@@ -1,0 +1,1 @@
+"""Typed columns: which a table gets, and what they are called. Pure."""

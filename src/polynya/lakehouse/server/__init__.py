@@ -1,0 +1,1 @@
+"""The server as a driver sees it: plans, commits, and where its admin port is."""

@@ -1,0 +1,1 @@
+"""SQL queries on tables, and their limits for untrusted clients."""
