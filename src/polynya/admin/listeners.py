@@ -24,6 +24,8 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterActs, ClusterRoutes, act_of
+from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.tables import ReadObject, TableRoutes
@@ -124,6 +126,7 @@ class Listeners:
         }
         below = {
             "/v1/tables/": user,
+            CATALOG: _catalog(start, behind).handle,
             **self._base_acts(cluster, acts, admin, guarded=keeper.access is not None),
             BUCKETS + "/": self._audited(_bucket_act, buckets.handle),
             **console_mounts(),
@@ -296,6 +299,12 @@ def text_front(
         cores=start.cores,
         tls=keeper.tls.context if keeper.tls is not None else None,
     )
+
+
+def _catalog(start: CoreStart, behind: Backends) -> IcebergCatalog:
+    keys = start.config.catalog
+    given = S3Keys(keys.s3_access_key_id, keys.s3_secret_access_key)
+    return IcebergCatalog(behind.tables, _store_ref(start), given, behind.read_object)
 
 
 def _part_of(handler: Handler, firsts: Collection[str]) -> Handler:

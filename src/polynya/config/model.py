@@ -79,6 +79,13 @@ class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
     master: str = "local[*]"
 
 
+class CatalogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The S3 keys that the Iceberg catalog gives to readers."""
+
+    s3_access_key_id: str = ""
+    s3_secret_access_key: str = ""
+
+
 class SqlConfig(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     timeout: float = 30.0  # seconds
@@ -135,6 +142,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
     sql: SqlConfig = SqlConfig()
+    catalog: CatalogConfig = CatalogConfig()
     cold: ColdConfig = ColdConfig()
 
     @property
@@ -493,6 +501,7 @@ def _build(values: dict[str, Any]) -> Config:
         "log": LogConfig,
         "lake": LakeConfig,
         "sql": SqlConfig,
+        "catalog": CatalogConfig,
         "cold": ColdConfig,
     }
     rooms: dict[str, dict[str, Any]] = {room: {} for room in ("", *shapes)}

@@ -430,6 +430,14 @@ SETTINGS = (
     ),
     Setting("lake.master", parse_text, "local[*]", "The Spark master of that process."),
     Setting(
+        "catalog.s3_access_key_id",
+        parse_text,
+        "",
+        "The S3 access key that the Iceberg catalog gives to clients that may read a table; it "
+        "needs to read only objects under `tables/`. Default: clients use their own.",
+    ),
+    Setting("catalog.s3_secret_access_key", parse_text, "", "The secret of that key.", secret=True),
+    Setting(
         "sql.enabled",
         parse_switch,
         True,

@@ -119,8 +119,8 @@ class TableRoutes:
             "covered": [
                 spelled_name(each) for each in await self._tables.names(table, NAMES_SHOWN)
             ],
-            "taken_by": [_overlap(other) for other in inner if _readable(other, principal)],
-            "taken_from": [_overlap(other) for other in outer if _readable(other, principal)],
+            "taken_by": [_overlap(other) for other in inner if readable(other, principal)],
+            "taken_from": [_overlap(other) for other in outer if readable(other, principal)],
         }
 
     async def _alter(self, name: str, wanted: _Alter, principal: Principal | None) -> Answer:
@@ -155,7 +155,7 @@ class TableRoutes:
         return [await self._described(table) for table in await self._tables.all()]
 
     async def _visible(self, principal: Principal | None) -> list[Table]:
-        return [table for table in await self._tables.all() if _readable(table, principal)]
+        return [table for table in await self._tables.all() if readable(table, principal)]
 
     async def _columns(self, table: Table) -> list[dict[str, Any]]:
         """Return the columns after the last job; empty before the first one."""
@@ -166,9 +166,7 @@ class TableRoutes:
         """Return the current Iceberg metadata, None before the first job."""
         if not table.main or self._read_object is None:
             return None
-        return await self._read_object(
-            f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"
-        )
+        return await self._read_object(metadata_key(table, table.main))
 
     async def _facts(self, table: Table) -> TableFacts | None:
         """Return the facts of the last job, None if they cannot be read now. They are read once a
@@ -302,8 +300,14 @@ def _check(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> N
             )
 
 
-def _readable(table: Table, principal: Principal | None) -> bool:
+def readable(table: Table, principal: Principal | None) -> bool:
+    """Report whether the caller may read all streams of the table."""
     return principal is None or all(principal.may(Verb.READ, prefix) for prefix in table.prefixes)
+
+
+def metadata_key(table: Table, pointer: str) -> str:
+    """Return the object key of a table's metadata from its URI."""
+    return f"tables/{table.uid}/{pointer.partition(f'/tables/{table.uid}/')[2]}"
 
 
 def _overlap(table: Table) -> dict[str, str]:

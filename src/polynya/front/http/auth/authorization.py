@@ -16,6 +16,7 @@ from polynya.base.limits import URL_TOKEN_SECONDS_MAX
 from polynya.base.names import spelled_name
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
+from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Route, RouteKind
@@ -298,6 +299,8 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return Verb.READ, None
     if path == "/v1/tables" or path.startswith("/v1/tables/"):
         return (Verb.READ if reads else Verb.TABLE), None
+    if path.startswith(CATALOG):
+        return ("" if path == f"{CATALOG}config" else Verb.READ), None
     if path.startswith(_SUBSCRIPTIONS):
         return Verb.SUBSCRIBE, None
     if path == BUCKETS or path.startswith(f"{BUCKETS}/"):

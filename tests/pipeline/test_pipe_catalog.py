@@ -1,0 +1,199 @@
+"""The Iceberg REST catalog of a real node, as its readers use it: pyiceberg, DuckDB and Spark name
+a table and see all of its rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from missing import missing
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
+from pyiceberg.table import Table
+from s3_server import S3Server
+from spark_jars import jars
+from worlds.pipeline import PipeWorld
+
+from polynya.lakehouse.sql import _extension
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+__all__ = ["jars"]  # the fixture
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipeWorld]:
+    """A node with two tables; `later` has no job yet."""
+    world = PipeWorld(tmp_path_factory.mktemp("catalog") / "data")
+    try:
+        world.start("--cores", "1")
+        for name in ("flights", "later"):
+            path = f"{world.node.url}/v1/tables/{name}"
+            assert world.http.put(path, json={"prefix": f"{name}/"}).status_code == 201
+        world.append("flights/ua", {"n": 1, "at": "2013-01-01T10:00:00Z"}, {"n": 2})
+        world.append("flights/dl", {"n": "text"}, {"n": 4, "o": {"x": [1]}})
+        world.compact_here("flights")
+        yield world
+    finally:
+        world.close()
+
+
+def by_pyiceberg(lake: PipeWorld) -> RestCatalog:
+    return RestCatalog("polynya", uri=f"{lake.node.url}/iceberg", warehouse="any")
+
+
+def rows_of(table: Table) -> Counter[Any]:
+    found = table.scan(selected_fields=("stream", "offset", "value")).to_arrow().to_pylist()
+    return Counter((row["stream"], row["offset"], row["value"]) for row in found)
+
+
+def test_pyiceberg_reads_by_name_and_never_a_stale_state(lake: PipeWorld) -> None:
+    catalog = by_pyiceberg(lake)
+    assert catalog.list_namespaces() == [("polynya",)]
+    assert catalog.list_tables("polynya") == [("polynya", "flights"), ("polynya", "flights__dlq")]
+    assert catalog.table_exists("polynya.flights") and not catalog.table_exists("polynya.no")
+    with pytest.raises(NoSuchTableError, match="polynya table sync later"):
+        catalog.load_table("polynya.later")
+    table = catalog.load_table("polynya.flights")
+    assert rows_of(table) == lake.rows
+    lake.append("flights/ua", {"n": 5, "new": True})
+    lake.compact_here("flights")
+    assert rows_of(table.refresh()) == lake.rows
+    assert "new" in table.schema().column_names
+
+
+def test_a_foreign_commit_is_refused_with_the_reason(lake: PipeWorld) -> None:
+    catalog = by_pyiceberg(lake)
+    before = lake.table("flights").iceberg
+    path = f"{lake.node.url}/iceberg/v1/namespaces/polynya"
+    for method, target in (
+        ("POST", f"{path}/tables/flights"),
+        ("POST", f"{path}/tables"),
+        ("DELETE", f"{path}/tables/flights"),
+        ("POST", f"{path}/register"),
+        ("DELETE", path),
+        ("POST", f"{lake.node.url}/iceberg/v1/transactions/commit"),
+    ):
+        refused = lake.http.request(method, target, json={} if method == "POST" else None)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (403, 403), (method, target)
+        assert error["type"] == "ForbiddenException"
+        assert "only Polynya's jobs commit" in error["message"]
+    with pytest.raises((ForbiddenError, NotImplementedError)):
+        catalog.load_table("polynya.flights").append(
+            catalog.load_table("polynya.flights").scan().to_arrow()
+        )
+    assert lake.table("flights").iceberg == before
+    lake.check_exactly_once("flights")
+
+
+def test_duckdb_attaches_the_catalog(lake: PipeWorld) -> None:
+    import duckdb
+
+    connection = duckdb.connect()
+    with contextlib.closing(connection):
+        for extension in ("httpfs", "avro", "iceberg"):
+            connection.execute(f"load '{_extension(extension)}'")
+        connection.execute(
+            f"attach 'polynya' as lake (type iceberg, endpoint '{lake.node.url}/iceberg', "
+            "authorization_type 'none')"
+        )
+        assert connection.execute("show all tables").fetchall()[0][:3] == (
+            "lake",
+            "polynya",
+            "flights",
+        )
+        found = connection.execute(
+            'select stream, "offset", "value" from lake.polynya.flights'
+        ).fetchall()
+    assert Counter(found) == lake.rows
+
+
+def test_sparks_own_catalog_reads_all_tables(lake: PipeWorld, jars: tuple[str, str]) -> None:
+    from polynya.lakehouse.spark import SparkRunner
+
+    if not jars[0]:
+        missing(jars[1])
+    settings = {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "rest",
+        "spark.sql.catalog.lake.uri": f"{lake.node.url}/iceberg",
+    }
+    runner = SparkRunner("local[1]", jars=jars[0], settings=settings)
+    spark = runner.session
+    try:
+        names = [row.tableName for row in spark.sql("show tables in lake.polynya").collect()]
+        assert names == ["flights", "flights__dlq"]
+        found = spark.sql("select stream, offset, value from lake.polynya.flights").collect()
+        assert Counter((row[0], row[1], bytes(row[2])) for row in found) == lake.rows
+        lake.append("flights/ua", {"n": 6})
+        lake.compact_here("flights")
+        spark.sql("refresh table lake.polynya.flights")
+        assert spark.table("lake.polynya.flights").count() == lake.rows.total()
+        with pytest.raises(Exception, match=r"only Polynya's jobs commit|does not support"):
+            spark.sql("delete from lake.polynya.flights where true")
+        lake.check_exactly_once("flights")
+    finally:
+        runner.close()
+
+
+def test_readers_of_a_bucket_get_keys_from_the_catalog(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that has no keys of the bucket gets those of the settings."""
+    store = s3_server.settings()
+    variables = {f"POLYNYA_COLD_{name.upper()}": value for name, value in store.items()}
+    keys = {
+        f"POLYNYA_CATALOG_{name.upper()}": store[name]
+        for name in ("s3_access_key_id", "s3_secret_access_key")
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)  # for the job, which runs in this process
+    world = PipeWorld(tmp_path / "data", **variables, **keys)
+    try:
+        world.start("--cores", "1")
+        path = f"{world.node.url}/v1/tables/air"
+        assert world.http.put(path, json={"prefix": "air/"}).status_code == 201
+        world.append("air/1", {"n": 1}, {"n": 2})
+        world.compact_here("air")
+        assert rows_of(by_pyiceberg(world).load_table("polynya.air")) == world.rows
+        secret = store["s3_secret_access_key"]
+        assert secret not in "".join(world.node.log) + str(world.tables())
+    finally:
+        world.close()
+
+
+# The paths of the requests of Trino's REST catalog (iceberg.catalog.type=rest), for SHOW SCHEMAS,
+# SHOW TABLES, a SELECT and an INSERT.
+TRINO = (
+    ("GET", "config", 200),
+    ("GET", "namespaces", 200),
+    ("GET", "namespaces?pageToken=&pageSize=100", 200),
+    ("GET", "namespaces?parent=polynya&pageToken=", 200),
+    ("GET", "namespaces/polynya", 200),
+    ("GET", "namespaces/absent", 404),
+    ("GET", "namespaces/polynya/tables?pageToken=", 200),
+    ("GET", "namespaces/polynya/views?pageToken=", 404),
+    ("GET", "namespaces/polynya/views/flights", 404),
+    ("GET", "namespaces/polynya/tables/flights?snapshots=all", 200),
+    ("GET", "namespaces/polynya/tables/flights$snapshots?snapshots=all", 404),
+    ("POST", "namespaces/polynya/tables/flights/metrics", 204),
+    ("POST", "namespaces/polynya/tables/flights", 403),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "status"), TRINO)
+def test_trinos_requests_get_answers(lake: PipeWorld, method: str, path: str, status: int) -> None:
+    answer = lake.http.request(method, f"{lake.node.url}/iceberg/v1/{path}", content=b"{}")
+    assert answer.status_code == status, answer.text
+    if status >= 400:
+        assert set(answer.json()["error"]) >= {"message", "type", "code"}
+    if path.endswith("flights?snapshots=all"):
+        told = answer.json()
+        assert told["metadata-location"] == lake.table("flights").iceberg
+        assert told["metadata"]["format-version"] == 2
+        again = lake.http.get(answer.request.url, headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
