@@ -151,13 +151,16 @@ def test_the_admin_port_beyond_loopback_has_tls():
     assert loaded(admin_listen="127.0.0.1:4450").unsafe == []
 
 
-def test_kafka_is_not_served_where_it_would_go_round_access_control():
+def test_kafka_beyond_loopback_needs_tokens_and_tls():
     assert loaded().kafka.listen is None
-    assert loaded(kafka_listen="off", auth_required="true").kafka.listen == "off"
-    assert "this node requires tokens" in refusal(
-        {"--kafka-listen": "127.0.0.1:9092", "--auth-required": "true"}
-    )
-    assert "not authenticated" in refusal({"--kafka-listen": "0.0.0.0:9092"})
+    assert not loaded(kafka_listen="off", auth_required="false").has_tokens
+    assert loaded(auth_required="true").kafka_needs_token
+    assert not loaded(kafka_listen="127.0.0.1:9092").kafka_needs_token
+    guarded = loaded(kafka_listen="0.0.0.0:9092", tls_self="true")
+    assert guarded.kafka_needs_token
+    assert guarded.has_tokens
+    assert not guarded.needs_token
+    assert "Kafka has no TLS" in refusal({"--kafka-listen": "0.0.0.0:9092"})
     assert "expected HOST:PORT" in refusal({"--kafka-listen": "nowhere"})
     assert "port from 1 to 65535" in refusal({"--kafka-advertised": "host:0"})
     open_to_all = loaded(kafka_listen="0.0.0.0:9092", unsafe_no_auth="true")

@@ -15,7 +15,7 @@ from kio.static.primitive import i16, i32
 from wire.kafka.kio_values import kio_class
 from worlds.service import World
 
-from polynya.front.kafka.server import Broker, KafkaFront
+from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.kafka.messages import APIS
 
@@ -105,13 +105,20 @@ class KafkaWorld:
         assert self.front.topics.known(name) is not None
 
 
-def play(tell: Callable[[KafkaWorld], Awaitable[None]]) -> None:
+def play(
+    tell: Callable[[KafkaWorld], Awaitable[None]], protection: KafkaProtection | None = None
+) -> None:
     """Tell a story to a front over a core that lives in memory."""
 
     async def run() -> None:
         core = World().start()
         ids = itertools.count(1)
-        front = KafkaFront(core.service, OneBroker(), new_id=lambda: next(ids).to_bytes(16))
+        front = KafkaFront(
+            core.service,
+            OneBroker(),
+            new_id=lambda: next(ids).to_bytes(16),
+            protection=protection,
+        )
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         world = KafkaWorld(core, front, listener.getsockname()[1])

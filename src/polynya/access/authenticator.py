@@ -11,7 +11,8 @@ from polynya.access.grants import NO_LIMITS, Limits, Principal, parse_scopes
 from polynya.access.jwt_issuer import BadJwt, Issuer, KeyUnknown
 from polynya.access.rate_limits import Meter
 from polynya.access.revocations import Revocations
-from polynya.access.token_file import Stamp, TokenFile, proves, split_token
+from polynya.access.scram import Verifier
+from polynya.access.token_file import Stamp, TokenFile, TokenRecord, proves, split_token
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CREDENTIAL_BYTES_MAX, CREDENTIALS_KEPT_MAX
 
@@ -102,10 +103,28 @@ class Access:
         if len(self._proven) >= CREDENTIALS_KEPT_MAX:
             self._proven.clear()  # open requests keep their principals, which `_living` tracks
         self._proven[credential] = principal
-        self._living.add(principal)
-        if principal.expires_ms is not None:
-            self._next_expiry = min(self._next_expiry, principal.expires_ms)
-        return principal
+        return self._watched(principal)
+
+    def verifier(self, user: str, mechanism: str) -> tuple[str, Verifier] | None:
+        """Return the id and the SCRAM verifier of the active token with this id or name. None:
+        there is no such token, or it has no verifier."""
+        now_ms = self.wall_ms()
+        known = self._records.get(user)
+        records = self._records.values() if known is None else (known,)
+        for record in records:
+            if user in (record.id, record.name) and record.state(now_ms) == "active":
+                found = record.scram.get(mechanism)
+                return None if found is None else (record.id, found)
+        return None
+
+    def proven(self, key: str) -> Principal:
+        """Return the principal of a token whose secret was proven without being sent. Raise
+        `Denied`."""
+        record = self._records.get(key)
+        if record is None:
+            raise Denied("the token is not known here")
+        self.counters.proven += 1
+        return self._watched(self._of_record(record))
 
     async def refresh(self) -> bool:
         """Read the issuer's keys again unless that is too soon. Return True if they were read."""
@@ -153,18 +172,29 @@ class Access:
         record = self._records.get(key)
         if record is None or not proves(record, secret):
             raise Denied("the token is not known here")
+        return self._of_record(record)
+
+    def _of_record(self, record: TokenRecord) -> Principal:
+        """Return the principal of a token whose secret is proven. Raise `Denied`."""
         state = record.state(self.wall_ms())
         if state != "active":
             raise Denied(f"the token is {state}")
         limits = _merged(record.limits, self._defaults)
         return Principal(
-            id=key,
+            id=record.id,
             name=record.name,
             grants=parse_scopes(record.scopes),
             expires_ms=record.expires_ms,
             limits=limits,
-            meter=self._meter(key, limits),
+            meter=self._meter(record.id, limits),
         )
+
+    def _watched(self, principal: Principal) -> Principal:
+        """Invalidate the principal when it expires or is revoked."""
+        self._living.add(principal)
+        if principal.expires_ms is not None:
+            self._next_expiry = min(self._next_expiry, principal.expires_ms)
+        return principal
 
     def _of_jwt(self, text: str) -> Principal:
         issuer = self.issuer

@@ -63,6 +63,18 @@ class Meter:
         self._let_bytes += size
         return 0.0
 
+    def admit(self, now: float, size: int) -> float:
+        """Admit a request of `size` bytes in any case, and return the seconds until the limits
+        allow the next one."""
+        self._fill(now)
+        self._requests -= 1
+        self._let_requests += 1
+        self.charge(size)
+        wait = 0.0
+        if self._requests_rate and self._requests < 0:
+            wait = -self._requests / self._requests_rate
+        return max(wait, self.owed(now))
+
     def charge(self, size: int) -> None:
         """Charge the bytes of a response."""
         self._bytes -= size

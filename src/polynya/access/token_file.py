@@ -17,6 +17,7 @@ import msgspec
 
 from polynya.access.grants import NO_LIMITS, BadScope, Limits, check_name, parse_scopes
 from polynya.access.revocations import RevokedJwt, UnwantedJwt, revoke
+from polynya.access.scram import SALT_BYTES, Verifier, make_verifiers
 from polynya.base.errors import ConfigError
 from polynya.base.formats import FORMAT, check_format
 from polynya.base.limits import TOKENS_MAX
@@ -46,6 +47,7 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     expires_ms: int | None = None
     revoked_ms: int | None = None
     limits: Limits = NO_LIMITS
+    scram: dict[str, Verifier] = {}  # by mechanism; tokens of older releases have none
 
     def state(self, now_ms: int) -> str:
         """Return `active`, `expired` or `revoked`."""
@@ -85,6 +87,7 @@ def mint(wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
     if any(value < 0 for value in msgspec.structs.astuple(wanted.limits)):
         raise BadScope("a limit is a positive number; 0 is none")
     key, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    text = f"{PREFIX}_{key}_{secret}"
     record = TokenRecord(
         id=key,
         name=check_name(wanted.name),
@@ -93,8 +96,9 @@ def mint(wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
         created_ms=now_ms,
         expires_ms=None if seconds is None else now_ms + round(seconds * 1000),
         limits=wanted.limits,
+        scram=make_verifiers(text, secrets.token_bytes(SALT_BYTES)),
     )
-    return record, f"{PREFIX}_{key}_{secret}"
+    return record, text
 
 
 def split_token(text: str) -> tuple[str, str] | None:

@@ -46,7 +46,7 @@ from polynya.system.open_files import raise_limit, shares
 from polynya.system.ports import shared_listener, spelled
 from polynya.wire.tables import StoreRef
 
-TEXT_PART = 4  # the text protocol may have one in so many of the connections of the base port
+ASIDE_PART = 4  # Kafka and the text protocol each may have one in so many of the connections
 STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only stalled readers are cut off
 ActOf = Callable[[Request], str]
 """The audit name of a request; empty if it is not audited."""
@@ -91,14 +91,14 @@ class Listeners:
         )
         questions = SqlWorker(start.config)
         clients = shares(raise_limit(), cores=start.cores, nodes=len(start.config.cluster.nodes))
+        part = clients.base // ASIDE_PART
+        self.kafka_connections_max = part if start.kafka_port else 0
         self.text = (
-            text_front(start, service, keeper, connections_max=clients.base // TEXT_PART)
-            if start.text_port
-            else None
+            text_front(start, service, keeper, connections_max=part) if start.text_port else None
         )
         settings = HttpSettings(
             long_poll_seconds=start.config.long_poll_timeout,
-            connections_max=clients.base - (clients.base // TEXT_PART if self.text else 0),
+            connections_max=clients.base - (part if self.text else 0) - self.kafka_connections_max,
             object_store=start.config.cold.backend != "none",
         )
         aside = msgspec.structs.replace(settings, connections_max=clients.admin)

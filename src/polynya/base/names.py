@@ -128,6 +128,17 @@ def partition_name(topic: str, number: int) -> str:
     return f"{KAFKA_PREFIX}{f'~{topic}' if topic in RESERVED_LATER else topic}/{number}"
 
 
+def topic_folder(topic: str) -> str:
+    """Return the prefix of the partitions of a topic, which grants are checked against."""
+    return partition_name(topic, 0)[:-1]
+
+
+def consumer_group_folder(group: str) -> str:
+    """Return the prefix that grants for a consumer group are checked against. No stream is in
+    it."""
+    return f"{KAFKA_PREFIX}{group}/"
+
+
 def hash_tag(name: str) -> str:
     """Return the part of a name that determines its group: the first non-empty `{…}`, else the
     whole name."""

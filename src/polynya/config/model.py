@@ -203,9 +203,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return self.needs_token or not (is_loopback(place[0]) or self.unsafe_no_auth)
 
     @property
+    def kafka_needs_token(self) -> bool:
+        """Return True if Kafka clients need a token."""
+        if self.kafka.listen == "off":
+            return False
+        is_local = self.kafka.listen is None or is_loopback(split_listen(self.kafka.listen)[0])
+        return self.needs_token or not (is_local or self.unsafe_no_auth)
+
+    @property
     def has_tokens(self) -> bool:
         """Return True if a port of this node asks for tokens."""
-        return self.needs_token or bool(self.admin_listen) or self.text_needs_token
+        fronts = self.needs_token or self.text_needs_token or self.kafka_needs_token
+        return fronts or bool(self.admin_listen)
 
     @property
     def hosts(self) -> list[str]:
@@ -242,10 +251,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if self.kafka.listen not in (None, "off") and not is_loopback(
             split_listen(self.kafka.listen)[0]
         ):
-            found.append(
-                f"unsafe-no-auth: Kafka clients that reach {self.kafka.listen} may read, write "
-                "and delete topics"
-            )
+            if not self.kafka_needs_token:
+                found.append(
+                    f"unsafe-no-auth: Kafka clients that reach {self.kafka.listen} may read, write "
+                    "and delete topics"
+                )
+            if not self.tls.is_on:
+                found.append(
+                    f"unsafe-no-tls: what passes to and from {self.kafka.listen}, the Kafka port, "
+                    "can be read and changed on its way, tokens too"
+                )
         if (place := self.text_place) is not None and not is_loopback(place[0]):
             if not self.text_needs_token:
                 found.append(
@@ -520,6 +535,7 @@ def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
         ("listen", config.listen, "it"),
         ("admin_listen", config.admin_listen, "the admin port"),
         ("text_listen", config.text_listen, "the text protocol"),
+        ("kafka.listen", _kafka_listen(config), "Kafka"),
     ):
         if key != "listen" and not listen:
             continue
@@ -605,38 +621,22 @@ def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[st
 
 
 def _kafka_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
-    listen = config.kafka.listen
-    for key, place in (("kafka.listen", listen), ("kafka.advertised", config.kafka.advertised)):
-        if place in (None, "", "off"):
-            continue
-        try:
-            host, port = split_listen(place)
-            is_local = key == "kafka.advertised" or is_loopback(host)
-        except ValueError as error:
-            yield f"{key} ({origins[key]}): {place!r}: {error}"
-            continue
-        if key == "kafka.advertised" and not port:
-            yield f"{key} ({origins[key]}): {place!r}: clients need a port from 1 to 65535"
-        if not is_local and not config.unsafe_no_auth:
-            yield (
-                f"{key} ({origins[key]}): {place} is reachable from other machines, and Kafka "
-                "clients are not authenticated; listen on "
-                "127.0.0.1, or add --unsafe-no-auth"
-            )
-    if listen not in (None, "off") and _needs_token(config):
-        yield (
-            f"kafka.listen ({origins['kafka.listen']}): this node requires tokens, and Kafka "
-            "clients are not authenticated; set kafka.listen "
-            "to off, or auth.required to false"
-        )
-
-
-def _needs_token(config: Config) -> bool:
-    """Return True if requests need a token. An address that is none is another problem."""
+    place = config.kafka.advertised
+    if not place:
+        return
+    origin = f"kafka.advertised ({origins['kafka.advertised']})"
     try:
-        return config.needs_token
-    except ValueError:
-        return False
+        port = split_listen(place)[1]
+    except ValueError as error:
+        yield f"{origin}: {place!r}: {error}"
+        return
+    if not port:
+        yield f"{origin}: {place!r}: clients need a port from 1 to 65535"
+
+
+def _kafka_listen(config: Config) -> str:
+    """Return the address for Kafka clients, "" for the default one and for none."""
+    return "" if config.kafka.listen in (None, "off") else str(config.kafka.listen)
 
 
 def _is_local_url(url: str) -> bool:

@@ -400,8 +400,9 @@ SETTINGS = (
         None,
         "Address and port for Kafka clients; `off` for none. Port 0 selects a free port. Default: "
         "127.0.0.1:9092 (a free port where `listen` has "
-        "port 0) if `listen` is on loopback and needs no token; if that port is taken, the node "
-        "warns and serves without Kafka.",
+        "port 0), except with `unsafe_no_auth` and a `listen` beyond loopback; if that port is "
+        "taken, the node warns and serves without Kafka. Clients authenticate by SASL where HTTP "
+        "needs tokens, and on every address beyond loopback; TLS is that of `listen`.",
     ),
     Setting(
         "kafka.advertised",

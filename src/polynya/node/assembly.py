@@ -203,7 +203,13 @@ class Assembly:
         self._health.registry.add(watcher.samples)
         await self._listeners.open()
         if self._start.kafka_port:
-            self._kafka = kafka_front(self._start, self.service, self._maps)
+            self._kafka = kafka_front(
+                self._start,
+                self.service,
+                self._maps,
+                self._keeper,
+                connections_max=self._listeners.kafka_connections_max,
+            )
             self._health.registry.add(
                 metric_sources.counted(self._kafka.counters, metric_sources.KAFKA)
             )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from polynya.admin.access_keeper import Keeper
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import CoreStart
 from polynya.config.model import split_listen
-from polynya.front.kafka.server import Broker, KafkaFront
+from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
 from polynya.system.ports import shared_listener
@@ -56,10 +57,27 @@ class NodeBrokers:
         return listed, [node for node in listed if voters.get(node, True)]
 
 
-def kafka_front(start: CoreStart, service: NodeService, maps: ClusterMapCache | None) -> KafkaFront:
-    """Return the front of this core, which does not listen yet."""
+def kafka_front(
+    start: CoreStart,
+    service: NodeService,
+    maps: ClusterMapCache | None,
+    keeper: Keeper,
+    *,
+    connections_max: int,
+) -> KafkaFront:
+    """Return the front of this core, with the access control and TLS of the base port. It does not
+    listen yet."""
+    protection = KafkaProtection(
+        access=keeper.known if start.config.kafka_needs_token else None,
+        tls=keeper.tls.context if keeper.tls is not None else None,
+        cores=start.cores,
+    )
     return KafkaFront(
-        service, NodeBrokers(start, service, maps), new_id=lambda: secrets.token_bytes(16)
+        service,
+        NodeBrokers(start, service, maps),
+        new_id=lambda: secrets.token_bytes(16),
+        connections_max=connections_max,
+        protection=protection,
     )
 
 

@@ -224,7 +224,7 @@ def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
 def _take_kafka(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
     """Reserve the port for Kafka clients; port 0: there is none. A default port may be taken."""
     listen = config.kafka.listen
-    if listen == "off" or (listen is None and (config.needs_token or not config.is_local)):
+    if listen == "off" or (listen is None and not (config.needs_token or config.is_local)):
         return "", 0
     default = f"127.0.0.1:{KAFKA_PORT if split_listen(config.listen)[1] else 0}"
     host, port = split_listen(default if listen is None else listen)

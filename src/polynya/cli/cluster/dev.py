@@ -39,7 +39,7 @@ from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.values import toml_text
-from polynya.config.model import Config, is_loopback
+from polynya.config.model import Config
 from polynya.config.node_identity import REMOVED
 from polynya.config.settings import SETTINGS
 from polynya.files import make_folder, write_whole
@@ -398,7 +398,7 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
         "",
     ]
     if not any(flag.startswith("--kafka-listen") for flag in laid.flags):
-        lines += ["[kafka]", f'listen = "{_kafka_place(node, laid)}"', ""]
+        lines += ["[kafka]", f'listen = "{node.host}:{node.port + PORTS - 1}"', ""]
     if laid.objects:
         lines += [
             "[cold]",
@@ -429,14 +429,6 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     )
     # written last: it marks the node as ready to start
     write_whole(node.folder / "start.sh", script.encode(), mode=0o700)
-
-
-def _kafka_place(node: DevNode, laid: Laid) -> str:
-    """Return where a node listens for Kafka; where clients would need a password, it does not."""
-    guarded = not is_loopback(node.host.strip("[]")) or any(
-        flag.startswith("--auth-required") for flag in laid.flags
-    )
-    return "off" if guarded else f"{node.host}:{node.port + PORTS - 1}"
 
 
 # --- one more -------------------------------------------------------------------------------------

@@ -23,23 +23,25 @@ class StreamQuotas:
             str, tuple[float, int]
         ] = {}  # principal id → (expiry of the count, creations left until then)
 
-    async def has_room(self, service: Service, principal: Principal, name: str) -> bool:
-        """Report whether the stream may be created. Creating an existing stream again is always
-        allowed."""
+    async def has_room(
+        self, service: Service, principal: Principal, name: str, count: int = 1
+    ) -> bool:
+        """Report whether the stream may be created, and with `count` as many together. Creating an
+        existing stream again is always allowed."""
         until, free = self._known.get(principal.id, (0.0, 0))
-        if free > 0 and time.monotonic() < until:
-            self._known[principal.id] = (until, free - 1)
+        if free >= count and time.monotonic() < until:
+            self._known[principal.id] = (until, free - count)
             return True
         most = principal.limits.streams
         found = 0
         for prefix in principal.prefixes(Verb.CREATE):
             found += len(await service.list_streams(prefix, "", most - found + 1))
-            if found >= most:
+            if found + count > most:
                 return not isinstance(await service.facts(name), Refusal)
         if len(self._known) >= CREDENTIALS_KEPT_MAX:
             self._known.clear()
         self._known[principal.id] = (
             time.monotonic() + _COUNT_SECONDS,
-            (most - found) // (2 * self._cores),
+            (most - found - count + 1) // (2 * self._cores),
         )
         return True

@@ -32,7 +32,7 @@ class Handshakes:
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], asyncio.BaseProtocol],
         *,
         at_most: int,
         dropped: Callable[[], None],

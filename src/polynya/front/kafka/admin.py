@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX, PARTITIONS_MAX
 from polynya.front.kafka.errors import Error, error_of_fault
@@ -39,16 +40,23 @@ async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopic
     """Create topics. Configs are recorded; `content.type` alone has an effect."""
     front = call.front
     await front.topics.refresh()
-    results = [await _create(front, asked, dry=request.validate_only) for asked in request.topics]
+    results = [await _create(call, asked, dry=request.validate_only) for asked in request.topics]
     return CreateTopicsResponse(topics=results)
 
 
-async def _create(front: KafkaFront, asked: CreatableTopic, *, dry: bool) -> CreatableTopicResult:
+async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableTopicResult:
+    front = call.front
+    if not call.caller.may(Verb.CREATE, asked.name):
+        why = f"the token does not allow 'create' on topic '{asked.name}'"
+        return CreatableTopicResult(asked.name, NO_UUID, Error.TOPIC_AUTHORIZATION_FAILED, why)
     partitions = len(asked.assignments) or asked.num_partitions
     partitions = PARTITIONS_DEFAULT if partitions == -1 else partitions
     refused = _refusal(front, asked, partitions)
     if refused is not None:
         return CreatableTopicResult(asked.name, NO_UUID, *refused)
+    if not await call.caller.has_room(asked.name, partitions):
+        why = f"the token may not have {partitions} more streams; delete some"
+        return CreatableTopicResult(asked.name, NO_UUID, Error.POLICY_VIOLATION, why)
     if not dry:
         configs = [(each.name, each.value or "") for each in asked.configs]
         try:
@@ -102,15 +110,21 @@ async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopic
     if call.version < _BY_ID_SINCE:
         asked = [DeleteTopicState(name) for name in request.topic_names]
     await call.front.topics.refresh()
-    return DeleteTopicsResponse(responses=[await _delete(call.front, each) for each in asked])
+    return DeleteTopicsResponse(responses=[await _delete(call, each) for each in asked])
 
 
-async def _delete(front: KafkaFront, asked: DeleteTopicState) -> DeletableTopicResult:
+async def _delete(call: Call, asked: DeleteTopicState) -> DeletableTopicResult:
     topic: Topic | None
+    front, caller = call.front, call.caller
     if asked.name is None:
         topic, missing = front.topics.ids.get(asked.topic_id), Error.UNKNOWN_TOPIC_ID
     else:
         topic, missing = front.topics.names.get(asked.name), Error.UNKNOWN_TOPIC_OR_PARTITION
+    name = asked.name if topic is None else topic.name
+    if name is not None and not caller.may(Verb.DELETE, name):
+        missing = Error.TOPIC_AUTHORIZATION_FAILED
+        why = "the token does not allow 'delete' on it"
+        return DeletableTopicResult(asked.name, asked.topic_id, missing, why)
     if topic is None:
         return DeletableTopicResult(asked.name, asked.topic_id, missing)
     try:

@@ -6,15 +6,19 @@ A large request is received into one buffer of its own size, small ones into a s
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, PIPELINED_REQUESTS_MAX
+from polynya.front.kafka.auth.caller import Caller, TokenCaller
+from polynya.front.kafka.auth.handlers import authenticate_raw
 from polynya.front.kafka.dispatch import Call, dispatch
 from polynya.wire.kafka.primitives import Bytes, Malformed
 
 if TYPE_CHECKING:
+    from polynya.front.kafka.auth.sasl import Exchange
     from polynya.front.kafka.server import KafkaFront
 
 _SHARED_BYTES = 64 * 1024
@@ -22,6 +26,8 @@ _LENGTH = 4
 IDLE_SECONDS = 600  # between two requests, as Kafka's default; clients reconnect silently
 PARTIAL_SECONDS = 60  # without a byte of a request that has begun
 STALL_SECONDS = 60  # without reading a byte of the answers
+UNKNOWN_SECONDS = 30  # without authentication, where it is needed
+THROTTLE_SECONDS_MAX = 30.0  # at a time; a larger debt is charged again with the next request
 _UNREAD_BYTES_MAX = 1024 * 1024  # answers in the transport; beyond it requests are not read
 
 
@@ -31,6 +37,9 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, front: KafkaFront) -> None:
         self.front = front
         self.transport: asyncio.Transport | None = None
+        self.caller: Caller = front.caller()
+        self.sasl: Exchange | None = None  # the authentication in progress
+        self.is_sasl_raw = False  # its messages come without a header
         self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
         self._shared = bytearray(_SHARED_BYTES)
@@ -39,10 +48,11 @@ class Connection(asyncio.BufferedProtocol):
         self._got = 0
         self._reserved = 0  # of the core's budget, for `_frame`
         self._slots: deque[Slot] = deque()
-        self._since = front.tick
+        self._since = self._opened = front.tick
         self._unread = 0
         self._write_paused = False
         self._read_paused = False
+        self._muted = False  # the caller is over its limits: requests are not read
         self._over = False  # no further requests are read
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
@@ -62,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release_frame()
         self._slots.clear()
         self._writable.set()
+        self.caller.release()
         self.front.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -135,7 +146,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _may_take(self) -> bool:
-        return not self._over and self._frame is None and len(self._slots) < PIPELINED_REQUESTS_MAX
+        busy = self._over or self._muted or self._frame is not None
+        return not busy and len(self._slots) < PIPELINED_REQUESTS_MAX
 
     def _go_on(self) -> None:
         """Take up the requests that waited in the shared buffer."""
@@ -152,6 +164,9 @@ class Connection(asyncio.BufferedProtocol):
     def _request(self, data: memoryview, reserved: int) -> None:
         slot = Slot(self, reserved)
         self._slots.append(slot)
+        if self.is_sasl_raw:
+            self.front.spawn(authenticate_raw(self, slot, bytes(data)))
+            return
         try:
             dispatch(Call(self, slot, data))
         except Malformed:
@@ -160,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _steer(self) -> None:
         """Pause reading while too much is in work or unread, and resume it afterwards."""
-        full = len(self._slots) >= PIPELINED_REQUESTS_MAX or self._write_paused
+        full = len(self._slots) >= PIPELINED_REQUESTS_MAX or self._write_paused or self._muted
         full = full or (self._frame is None and self.front.is_full)
         transport = self.transport
         if transport is None or full == self._read_paused or transport.is_closing():
@@ -175,6 +190,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def steer(self) -> None:
         """Look again whether to read: the core's budget has changed."""
+        self._steer()
+
+    def mute(self, seconds: float) -> int:
+        """Read no requests for some time; return it in milliseconds."""
+        seconds = min(seconds, THROTTLE_SECONDS_MAX)
+        if not self._muted:
+            self._muted = True
+            asyncio.get_running_loop().call_later(seconds, self._unmute)
+            self._steer()
+        return math.ceil(seconds * 1000)
+
+    def _unmute(self) -> None:
+        self._muted = False
+        self._since = self.front.tick
+        self._go_on()
         self._steer()
 
     def _release_frame(self) -> None:
@@ -213,6 +243,11 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.transport.close()
 
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
     async def wait_writable(self) -> bool:
         """Wait until the client has read earlier answers; return False if it is gone."""
         await self._writable.wait()
@@ -246,6 +281,13 @@ class Connection(asyncio.BufferedProtocol):
                 transport.abort()
         elif not self._slots and waited > IDLE_SECONDS:
             self.close()
+        elif self._is_unknown and tick - self._opened > UNKNOWN_SECONDS:
+            self.front.complain("closed a Kafka connection: no authentication in time", self)
+            transport.abort()
+
+    @property
+    def _is_unknown(self) -> bool:
+        return isinstance(self.caller, TokenCaller) and self.caller.principal is None
 
 
 class Slot:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from polynya.base.limits import KAFKA_SMALL_REQUEST_BYTES_MAX
 from polynya.front.kafka import admin, fetch, metadata, offsets, produce
+from polynya.front.kafka.auth.caller import Caller, TokenCaller
+from polynya.front.kafka.auth.handlers import admit, sasl_authenticate, sasl_handshake
 from polynya.front.kafka.errors import Error
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
@@ -32,16 +34,18 @@ _HANDLERS: dict[int, Handler] = {
     FETCH: fetch.fetch,
     2: offsets.list_offsets,
     3: metadata.metadata,
+    17: sasl_handshake,
     19: admin.create_topics,
     20: admin.delete_topics,
     22: produce.init_producer_id,
+    36: sasl_authenticate,
 }
 
 
 class Call:
     """One request: its connection, its header, and the way to answer it."""
 
-    __slots__ = ("api", "connection", "data", "front", "header", "slot")
+    __slots__ = ("api", "connection", "data", "front", "header", "slot", "throttle_ms")
 
     def __init__(self, connection: Connection, slot: Slot, data: memoryview) -> None:
         self.connection = connection
@@ -50,6 +54,12 @@ class Call:
         self.data = data
         self.header: Header = read_header(data)
         self.api = APIS.get(self.header.key)
+        self.throttle_ms = 0  # the client is over its limits by so much
+
+    @property
+    def caller(self) -> Caller:
+        """The one who asks: what it may do."""
+        return self.connection.caller
 
     @property
     def version(self) -> int:
@@ -59,11 +69,16 @@ class Call:
     def answer(self, message: Any) -> None:
         """Answer with a message of the request's version."""
         assert self.api is not None
+        if self.throttle_ms and hasattr(message, "throttle_time_ms"):
+            message.throttle_time_ms = self.throttle_ms
         self.send(encode_response(self.api, self.version, self.header.correlation, message))
 
     def send(self, pieces: list[Bytes]) -> None:
         """Answer with an encoded frame, or with nothing."""
         self.data = memoryview(b"")
+        meter = self.connection.caller.meter
+        if meter is not None:
+            meter.charge(sum(map(len, pieces)))
         self.slot.send(pieces)
 
 
@@ -71,6 +86,9 @@ def dispatch(call: Call) -> None:
     """Answer a request, now or later. Raises Malformed."""
     api, header = call.api, call.header
     call.front.counters.requests += 1
+    caller = call.connection.caller
+    if isinstance(caller, TokenCaller) and not admit(call, caller):
+        return
     if header.key == API_VERSIONS:
         call.send(_api_versions(call))
         return

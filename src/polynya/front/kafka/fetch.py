@@ -7,6 +7,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.base.names import partition_name
@@ -78,6 +79,9 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
             topic = await (catalog.find_id(asked.topic_id) if by_id else catalog.find(asked.topic))
         except PolynyaError as fault:
             missing = error_of_fault(fault)
+        name = asked.topic if topic is None else topic.name
+        if (topic is not None or not by_id) and not call.caller.may(Verb.READ, name):
+            topic, missing = None, Error.TOPIC_AUTHORIZATION_FAILED
         answers = FetchableTopicResponse(asked.topic, asked.topic_id)
         response.responses.append(answers)
         for partition in asked.partitions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error, error_of_fault
@@ -35,17 +36,25 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
     asks_all = request.topics is None or (call.version == 0 and not request.topics)
     if asks_all:
         await front.topics.refresh(local=True)
-        return _all_topics(call)
+        return _all_topics(call) if call.caller.may_describe_all() else _described(call)
     assert request.topics is not None
     found = []
     for asked in request.topics:
         if asked.name is None:
-            found.append(await _by_id(front, asked.topic_id))
+            found.append(await _by_id(call, asked.topic_id))
         else:
-            found.append(
-                await _by_name(front, asked.name, create=request.allow_auto_topic_creation)
-            )
+            found.append(await _by_name(call, asked.name, create=request.allow_auto_topic_creation))
     return _response(front, found)
+
+
+def _described(call: Call) -> MetadataResponse:
+    """Return the topics that the caller may know of."""
+    topics = [
+        topic
+        for topic in call.front.topics.names.values()
+        if topic.state != TopicState.DROPPED and call.caller.may_describe(topic.name)
+    ]
+    return _response(call.front, [_topic(call.front, topic) for topic in topics])
 
 
 def _all_topics(call: Call) -> list[Bytes]:
@@ -86,12 +95,19 @@ def _response(front: KafkaFront, topics: list[MetadataResponseTopic]) -> Metadat
     )
 
 
-async def _by_name(front: KafkaFront, name: str, *, create: bool) -> MetadataResponseTopic:
+async def _by_name(call: Call, name: str, *, create: bool) -> MetadataResponseTopic:
+    front = call.front
     if not is_topic_name(name):
         return _missing(Error.INVALID_TOPIC, name)
+    if not call.caller.may_describe(name):
+        return _missing(Error.TOPIC_AUTHORIZATION_FAILED, name)
     try:
         topic = await front.topics.find(name)
         if topic is None and create:
+            if not call.caller.may(Verb.CREATE, name):
+                return _missing(Error.TOPIC_AUTHORIZATION_FAILED, name)
+            if not await call.caller.has_room(name, AUTO_PARTITIONS):
+                return _missing(Error.POLICY_VIOLATION, name)
             await front.topics.create(name, AUTO_PARTITIONS, [])
             topic = await front.topics.find(name)
     except PolynyaError as fault:
@@ -101,9 +117,10 @@ async def _by_name(front: KafkaFront, name: str, *, create: bool) -> MetadataRes
     )
 
 
-async def _by_id(front: KafkaFront, id_: bytes) -> MetadataResponseTopic:
+async def _by_id(call: Call, id_: bytes) -> MetadataResponseTopic:
+    front = call.front
     topic = await front.topics.find_id(id_)
-    if topic is None:
+    if topic is None or not call.caller.may_describe(topic.name):
         return MetadataResponseTopic(Error.UNKNOWN_TOPIC_ID, None, id_)
     return _topic(front, topic)
 

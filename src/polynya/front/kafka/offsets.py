@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.base.names import partition_name
@@ -46,6 +47,9 @@ async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsRe
 async def _fill(
     call: Call, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
 ) -> None:
+    if not call.caller.may(Verb.READ, name):
+        answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
+        return
     topic = await call.front.topics.find(name)
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.names import partition_name
@@ -105,11 +106,16 @@ class _Produce:
             answers = TopicProduceResponse(data.name, data.topic_id)
             self._response.responses.append(answers)
             missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
+            allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
             for part in data.partition_data:
                 answer = PartitionProduceResponse(part.index, base_offset=-1)
                 answers.partition_responses.append(answer)
                 if self._request.acks not in _ACKS:
                     answer.error_code = Error.INVALID_REQUIRED_ACKS
+                elif topic is None and by_id:
+                    answer.error_code = missing
+                elif not allowed:
+                    answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
                 elif topic is None:
                     answer.error_code = missing
                 elif not 0 <= part.index < topic.partitions:
@@ -204,6 +210,8 @@ async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitPr
     """Give an idempotent producer its id. Each call gives another, so an epoch never grows."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(error_code=Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not call.caller.may_somewhere(Verb.APPEND):
+        return InitProducerIdResponse(error_code=Error.CLUSTER_AUTHORIZATION_FAILED)
     try:
         return InitProducerIdResponse(0, Error.NONE, await call.front.producer_ids.take(), 0)
     except PolynyaError as fault:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from polynya.access import Access
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, KAFKA_REQUESTS_BYTES_PER_CORE
 from polynya.base.log_throttle import LogThrottle
+from polynya.front.common.stream_quotas import StreamQuotas
+from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
 from polynya.front.kafka.topics import TopicCatalog, TopicService
+from polynya.wire.kafka.primitives import Malformed
 
 _SWEEP_SECONDS = 2.0
-BACKLOG = 1024
 log = logging.getLogger("polynya.kafka")
 
 
@@ -60,6 +65,14 @@ class KafkaCounters:
         self.connections = self.connections_opened = self.connections_refused = 0
 
 
+class KafkaProtection(NamedTuple):
+    """The protection of the port. `access` None: no access control. `cores` share the quotas."""
+
+    access: Access | None = None
+    tls: ssl.SSLContext | None = None
+    cores: int = 1
+
+
 class KafkaFront:
     """The Kafka listener of one core."""
 
@@ -70,7 +83,9 @@ class KafkaFront:
         *,
         new_id: Callable[[], bytes],
         connections_max: int = CONNECTIONS_PER_CORE_MAX,
+        protection: KafkaProtection | None = None,
     ) -> None:
+        protection = protection or KafkaProtection()
         self.service = service
         self.brokers = brokers
         self.topics = TopicCatalog(service, new_id)
@@ -80,10 +95,14 @@ class KafkaFront:
         self.connections: set[Connection] = set()
         self.waiting: set[Connection] = set()  # connections that are not read
         self.metadata_cache: dict[Any, list[Any]] = {}
+        self._quotas = StreamQuotas(protection.cores)
+        self._access, self._tls = protection.access, protection.tls
+        if self._access is not None:
+            self._access.on_deaths.append(self.let_go)
         self._connections_max = connections_max
         self._request_bytes = 0
         self._complaints = LogThrottle()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Handshakes] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -93,12 +112,20 @@ class KafkaFront:
         loop = asyncio.get_running_loop()
         self.tick = int(loop.time())
         for listener in sockets:
-            server = await loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=BACKLOG
-            )
-            self._servers.append(server)
+            self._servers.append(await self._listen(listener))
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
         self.spawn(self.topics.finish_all())
+
+    async def _listen(self, listener: socket.socket) -> asyncio.Server | Handshakes:
+        if self._tls is None:
+            loop = asyncio.get_running_loop()
+            return await loop.create_server(
+                lambda: Connection(self), sock=listener, backlog=BACKLOG
+            )
+        most = max(4, self._connections_max // 4)
+        return Handshakes(
+            listener, self._tls, lambda: Connection(self), at_most=most, dropped=self._refused
+        )
 
     async def stop(self, grace: float = 3.0) -> None:
         """Read no further requests; after `grace` seconds drop those in work."""
@@ -121,11 +148,28 @@ class KafkaFront:
 
     # --- connections ----------------------------------------------------------------------------
 
+    def caller(self) -> Caller:
+        """Return the caller of a new connection."""
+        if self._access is None:
+            return EVERYBODY
+        return TokenCaller(self._access, self._quotas, self.service)
+
+    def let_go(self) -> None:
+        """Close the connections of revoked and expired tokens."""
+        for connection in tuple(self.connections):
+            caller = connection.caller
+            if isinstance(caller, TokenCaller) and caller.is_revoked:
+                self.complain("closed a Kafka connection: its token has ended", connection)
+                connection.abort()
+
+    def _refused(self) -> None:
+        self.counters.connections_refused += 1
+
     def admit(self, connection: Connection) -> bool:
         """Take a connection in; return False if there are too many."""
         self.counters.connections_opened += 1
         if self._stopping or len(self.connections) >= self._connections_max:
-            self.counters.connections_refused += 1
+            self._refused()
             return False
         self.connections.add(connection)
         self.counters.connections = len(self.connections)
@@ -138,7 +182,7 @@ class KafkaFront:
 
     def complain(self, said: str, connection: Connection, error: Exception | None = None) -> None:
         """Log why a connection is closed, at most once a minute for each reason and address."""
-        self.counters.malformed += error is not None
+        self.counters.malformed += isinstance(error, Malformed)
         times = self._complaints.due(asyncio.get_running_loop().time(), said, connection.remote)
         if times:
             extra = {"from": connection.remote, "times": times, "error": str(error or "")}

@@ -18,6 +18,8 @@ from polynya.wire.kafka.generated import (
     list_offsets,
     metadata,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
 )
 from polynya.wire.kafka.primitives import Malformed
 
@@ -86,6 +88,18 @@ _API_LIST = (
         "InitProducerId",
         init_producer_id.read_init_producer_id_request,
         init_producer_id.write_init_producer_id_response,
+    ),
+    _api(
+        sasl_handshake,
+        "SaslHandshake",
+        sasl_handshake.read_sasl_handshake_request,
+        sasl_handshake.write_sasl_handshake_response,
+    ),
+    _api(
+        sasl_authenticate,
+        "SaslAuthenticate",
+        sasl_authenticate.read_sasl_authenticate_request,
+        sasl_authenticate.write_sasl_authenticate_response,
     ),
 )
 APIS = {api.key: api for api in _API_LIST}

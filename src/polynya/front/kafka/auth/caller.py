@@ -1,0 +1,141 @@
+"""The caller of one connection: what it may do, and the limits that it shares with its other
+connections.
+
+`Caller` is the seam that every handler goes through. Without access control it allows everything.
+A key whose handler checks names itself is listed in `CHECKED`; each other one needs `admin`.
+"""
+
+from __future__ import annotations
+
+from polynya.access import Access, Principal
+from polynya.access.grants import Verb
+from polynya.access.rate_limits import Meter
+from polynya.base.names import consumer_group_folder, partition_name, topic_folder
+from polynya.front.common.stream_quotas import StreamQuotas
+from polynya.service.api import Service
+
+_DESCRIBING = (Verb.READ, Verb.APPEND, Verb.CREATE, Verb.DELETE)
+# keys whose handlers check each topic, each group, or the verb of the whole request
+CHECKED = frozenset((0, 1, 2, 3, 19, 20, 22))
+OPEN = frozenset((17, 18, 36))  # before authentication: the SASL keys and ApiVersions
+
+
+class Caller:
+    """The caller of a connection without access control: everything is allowed."""
+
+    guarded = False  # requests need authentication
+    meter: Meter | None = None
+
+    def may(self, verb: str, topic: str) -> bool:
+        """Report whether the verb is allowed on all partitions of a topic."""
+        return True
+
+    def may_describe(self, topic: str) -> bool:
+        """Report whether the caller may know of a topic: it has any verb on it."""
+        return True
+
+    def may_use_group(self, group: str) -> bool:
+        """Report whether the caller may join a consumer group, and read and change its offsets."""
+        return True
+
+    def may_somewhere(self, verb: str) -> bool:
+        """Report whether the verb is allowed on any prefix: for requests that name nothing."""
+        return True
+
+    def may_administer(self) -> bool:
+        """Report whether the caller may change the cluster."""
+        return True
+
+    def may_describe_all(self) -> bool:
+        """Report whether the caller may know of every topic."""
+        return True
+
+    async def has_room(self, topic: str, partitions: int) -> bool:
+        """Report whether the quota of streams allows so many new partitions of a topic."""
+        return True
+
+    def release(self) -> None:
+        """End the connection."""
+
+
+EVERYBODY = Caller()
+
+
+class TooManyConnections(Exception):
+    """The token has as many connections as it may."""
+
+
+class TokenCaller(Caller):
+    """The caller of a connection that has to authenticate. It may do nothing until then."""
+
+    guarded = True
+
+    def __init__(self, access: Access, quotas: StreamQuotas, service: Service) -> None:
+        self.access = access
+        self.principal: Principal | None = None
+        self._quotas = quotas
+        self._service = service
+
+    @property
+    def is_known(self) -> bool:
+        """Report whether the caller is authenticated, and its token still valid."""
+        return self.principal is not None and self.principal.alive
+
+    @property
+    def is_revoked(self) -> bool:
+        """Report whether the token was valid, and is no longer."""
+        return self.principal is not None and not self.principal.alive
+
+    def bind(self, principal: Principal) -> None:
+        """Take over a proven principal. Raises `TooManyConnections`."""
+        meter, most = principal.meter, principal.limits.connections
+        shared = self.principal is not None and self.principal.meter is meter
+        if most and meter is not None and meter.connections_everywhere >= most and not shared:
+            self.access.counters.limited += 1
+            raise TooManyConnections(f"the token may have {most} connections open; close one")
+        self.release()
+        self.principal = principal
+        if meter is not None:
+            meter.connections += 1
+            self.meter = meter if any(meter.rates) else None
+
+    def release(self) -> None:
+        known, self.principal, self.meter = self.principal, None, None
+        if known is not None and known.meter is not None:
+            known.meter.connections -= 1
+
+    def may(self, verb: str, topic: str) -> bool:
+        return self._allows(verb, topic_folder(topic))
+
+    def may_describe(self, topic: str) -> bool:
+        folder, principal = topic_folder(topic), self.principal
+        return principal is not None and any(principal.may(verb, folder) for verb in _DESCRIBING)
+
+    def may_use_group(self, group: str) -> bool:
+        return self._allows(Verb.SUBSCRIBE, consumer_group_folder(group))
+
+    def may_somewhere(self, verb: str) -> bool:
+        return self._counted(self.principal is not None and self.principal.may_somewhere(verb))
+
+    def may_administer(self) -> bool:
+        return self._counted(self.principal is not None and self.principal.is_admin)
+
+    def may_describe_all(self) -> bool:
+        principal = self.principal
+        return principal is not None and any(principal.may(verb, "") for verb in _DESCRIBING)
+
+    async def has_room(self, topic: str, partitions: int) -> bool:
+        principal = self.principal
+        if principal is None or not principal.limits.streams:
+            return principal is not None
+        name = partition_name(topic, 0)
+        found = await self._quotas.has_room(self._service, principal, name, partitions)
+        self.access.counters.limited += not found
+        return found
+
+    def _allows(self, verb: str, name: str) -> bool:
+        return self._counted(self.principal is not None and self.principal.may(verb, name))
+
+    def _counted(self, allowed: bool) -> bool:
+        self.access.counters.forbidden += not allowed
+        return allowed

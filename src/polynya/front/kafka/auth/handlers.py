@@ -1,0 +1,119 @@
+"""SaslHandshake and SaslAuthenticate, and the admission of every other request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.front.kafka.auth.caller import CHECKED, OPEN, TokenCaller, TooManyConnections
+from polynya.front.kafka.auth.sasl import MECHANISMS, Exchange, SaslFailed
+from polynya.front.kafka.errors import Error
+from polynya.wire.kafka.generated.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from polynya.wire.kafka.generated.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.connection import Connection, Slot
+    from polynya.front.kafka.dispatch import Call
+
+_RAW_VERSION = 0  # after this version of SaslHandshake, SASL messages come without a header
+_LENGTH = 4
+
+
+async def sasl_handshake(call: Call, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    """Begin an authentication, or the re-authentication of a connection."""
+    connection, caller = call.connection, call.connection.caller
+    if not isinstance(caller, TokenCaller):
+        return SaslHandshakeResponse(Error.ILLEGAL_SASL_STATE)
+    if request.mechanism not in MECHANISMS:
+        connection.finish()
+        return SaslHandshakeResponse(Error.UNSUPPORTED_SASL_MECHANISM, list(MECHANISMS))
+    connection.sasl = Exchange(caller.access, request.mechanism)
+    connection.is_sasl_raw = call.version == _RAW_VERSION
+    return SaslHandshakeResponse(Error.NONE, list(MECHANISMS))
+
+
+async def sasl_authenticate(
+    call: Call, request: SaslAuthenticateRequest
+) -> SaslAuthenticateResponse:
+    """Take the client's next SASL message. A failed authentication ends the connection."""
+    if call.connection.sasl is None:
+        call.connection.finish()
+        why = "SaslHandshake with a mechanism must come first, on a node with access control"
+        return SaslAuthenticateResponse(Error.ILLEGAL_SASL_STATE, why)
+    try:
+        answer = await _step(call.connection, request.auth_bytes)
+    except SaslFailed as failed:
+        call.connection.finish()
+        return SaslAuthenticateResponse(Error.SASL_AUTHENTICATION_FAILED, str(failed))
+    return SaslAuthenticateResponse(
+        Error.NONE, None, answer, session_lifetime_ms=_lifetime_ms(call.connection)
+    )
+
+
+async def authenticate_raw(connection: Connection, slot: Slot, message: bytes) -> None:
+    """Take a SASL message without a header, and answer likewise. A failure closes the
+    connection."""
+    try:
+        answer = await _step(connection, message)
+    except SaslFailed:
+        slot.drop()
+        connection.close()
+        return
+    slot.send([len(answer).to_bytes(_LENGTH), answer])
+
+
+async def _step(connection: Connection, message: bytes) -> bytes:
+    """Return the next message for the client; bind the connection to a proven principal. Raises
+    `SaslFailed`."""
+    exchange, caller = connection.sasl, connection.caller
+    assert exchange is not None
+    assert isinstance(caller, TokenCaller)
+    try:
+        answer = await exchange.step(message)
+        if exchange.principal is None:
+            return answer
+        if caller.principal is not None and caller.principal.id != exchange.principal.id:
+            raise SaslFailed("a connection is authenticated again for the same token only")
+        if connection.transport is not None:
+            caller.bind(exchange.principal)
+    except (SaslFailed, TooManyConnections) as failed:
+        front = connection.front
+        front.complain("closed a Kafka connection: authentication failed", connection, failed)
+        raise SaslFailed(str(failed)) from None
+    connection.sasl, connection.is_sasl_raw = None, False
+    return answer
+
+
+def _lifetime_ms(connection: Connection) -> int:
+    """Return the time until the client has to authenticate again; 0 for none."""
+    caller = connection.caller
+    if not isinstance(caller, TokenCaller) or caller.principal is None:
+        return 0
+    expires_ms = caller.principal.expires_ms
+    return 0 if expires_ms is None else max(1, expires_ms - caller.access.wall_ms())
+
+
+def admit(call: Call, caller: TokenCaller) -> bool:
+    """Admit a request of a connection that has to authenticate, and charge its limits. Otherwise
+    close the connection and return False."""
+    connection, key = call.connection, call.header.key
+    if key in OPEN:
+        return True
+    why = ""
+    if not caller.is_known:
+        why = "closed a Kafka connection: a request came without authentication"
+        caller.access.counters.denied += 1
+    elif key not in CHECKED and not caller.may_administer():
+        why = "closed a Kafka connection: its request needs a token with 'admin'"
+    if why:
+        call.slot.drop()
+        connection.front.complain(why, connection)
+        connection.close()
+        return False
+    meter = caller.meter
+    if meter is not None and (wait := meter.admit(caller.access.now(), len(call.data))) > 0:
+        caller.access.counters.limited += 1
+        call.throttle_ms = connection.mute(wait)
+    return True
