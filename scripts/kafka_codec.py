@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 MESSAGES = (
-    "ApiVersions", "CreateTopics", "DeleteTopics", "Fetch", "InitProducerId",
-    "ListOffsets", "Metadata", "Produce",
+    "ApiVersions", "CreateTopics", "DeleteGroups", "DeleteTopics", "DescribeGroups", "Fetch",
+    "FindCoordinator", "Heartbeat", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups",
+    "ListOffsets", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch", "Produce",
+    "SyncGroup",
 )  # fmt: skip
 RELEASE = "4.3.1"
 FOLDER = Path(__file__).parent.parent / "src" / "polynya" / "wire" / "kafka" / "generated"
@@ -32,6 +34,7 @@ HINTS = {
     "int32": "p.Int32",
     "int64": "p.Int64",
 }
+PRIMITIVES = {"bytes": "octets"}  # types with another name in `polynya.wire.kafka.primitives`
 NEVER = (1 << 15, -1)
 WIDTH = 100
 
@@ -178,6 +181,7 @@ def default_of(each: Field) -> str:
         "string": repr(each.default or "").replace("'", '"'),
         "uuid": "p.NO_UUID",
         "records": "None",
+        "bytes": 'b""',
     }[each.type]
 
 
@@ -262,12 +266,12 @@ def chooses(message: Message, shape: Shape, *, write: bool) -> Iterator[str]:
     used = {
         each.type
         for each in shape.fields
-        if not each.is_array and each.type in ("string", "records")
+        if not each.is_array and each.type in ("string", "records", "bytes")
     }
     used |= {"string" for each in shape.fields if each.is_array and each.type == "string"}
     used |= {"array" for each in shape.fields if each.is_array}
     prefix = "put_" if write else ""
-    for name in sorted(used):
+    for name in sorted(PRIMITIVES.get(each, each) for each in used):
         local = f"{prefix}{name}"
         choice = {"never": f"p.{prefix}{name}", "always": f"p.{prefix}compact_{name}"}.get(
             compact, f"p.{prefix}compact_{name} if {compact} else p.{prefix}{name}"
@@ -334,8 +338,8 @@ def read_one(message: Message, each: Field) -> Iterator[str]:
     elif each.type == "uuid":
         yield f"{target}, at = p.uuid(data, at)"
     else:
-        local = "value" if each.type == "string" else "view"
-        yield f"{local}, at = {each.type}(data, at)"
+        local = {"string": "value", "bytes": "octet_string"}.get(each.type, "view")
+        yield f"{local}, at = {PRIMITIVES.get(each.type, each.type)}(data, at)"
         if not each.is_nullable:
             yield f"{target} = p.given({local})"
         else:
@@ -424,7 +428,7 @@ def write_one(each: Field, put: str = "put") -> Iterator[str]:
     elif each.type == "uuid":
         yield f"{put}({value})"
     else:
-        yield f"put_{each.type}({put}, {value})"
+        yield f"put_{PRIMITIVES.get(each.type, each.type)}({put}, {value})"
 
 
 def write_elements(each: Field, put: str) -> Iterator[str]:

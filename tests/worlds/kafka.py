@@ -110,8 +110,10 @@ def play(tell: Callable[[KafkaWorld], Awaitable[None]]) -> None:
 
     async def run() -> None:
         core = World().start()
+        groups = core.engine.group_coordinator
+        running = asyncio.ensure_future(groups.run())
         ids = itertools.count(1)
-        front = KafkaFront(core.service, OneBroker(), new_id=lambda: next(ids).to_bytes(16))
+        front = KafkaFront(core.service, OneBroker(), groups, new_id=lambda: next(ids).to_bytes(16))
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         world = KafkaWorld(core, front, listener.getsockname()[1])
@@ -123,6 +125,7 @@ def play(tell: Callable[[KafkaWorld], Awaitable[None]]) -> None:
             for wire in world.wires:
                 wire.close()
             await front.stop(1.0)
+            running.cancel()
         assert not core.faults
         await core.stop()
 

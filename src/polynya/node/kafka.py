@@ -9,6 +9,7 @@ from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import CoreStart
 from polynya.config.model import split_listen
 from polynya.front.kafka.server import Broker, KafkaFront
+from polynya.service.consumer_groups.coordinator import GroupCoordinator
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
 from polynya.system.ports import shared_listener
@@ -56,10 +57,15 @@ class NodeBrokers:
         return listed, [node for node in listed if voters.get(node, True)]
 
 
-def kafka_front(start: CoreStart, service: NodeService, maps: ClusterMapCache | None) -> KafkaFront:
+def kafka_front(
+    start: CoreStart,
+    service: NodeService,
+    groups: GroupCoordinator,
+    maps: ClusterMapCache | None,
+) -> KafkaFront:
     """Return the front of this core, which does not listen yet."""
     return KafkaFront(
-        service, NodeBrokers(start, service, maps), new_id=lambda: secrets.token_bytes(16)
+        service, NodeBrokers(start, service, maps), groups, new_id=lambda: secrets.token_bytes(16)
     )
 
 

@@ -78,6 +78,8 @@ def as_ours(value: Any, kind: Any, *, request: bool) -> Any:
         return value.bytes
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, bytes) and _bare(kind) is bytes:
+        return bytes(value)
     if isinstance(value, Records | bytes):
         return memoryview(bytes(value)) if request else [bytes(value)]
     return value

@@ -13,6 +13,7 @@ import msgspec
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, KAFKA_REQUESTS_BYTES_PER_CORE
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.kafka.connection import Connection
+from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
 from polynya.front.kafka.topics import TopicCatalog, TopicService
 
@@ -67,12 +68,14 @@ class KafkaFront:
         self,
         service: TopicService,
         brokers: Brokers,
+        groups: GroupService,
         *,
         new_id: Callable[[], bytes],
         connections_max: int = CONNECTIONS_PER_CORE_MAX,
     ) -> None:
         self.service = service
         self.brokers = brokers
+        self.groups = groups
         self.topics = TopicCatalog(service, new_id)
         self.producer_ids = ProducerIdBlocks(service)
         self.counters = KafkaCounters()

@@ -89,6 +89,18 @@ def compact_records(data: memoryview, at: int) -> tuple[memoryview | None, int]:
     return data[at:end], end
 
 
+def octets(data: memoryview, at: int) -> tuple[bytes | None, int]:
+    """Read bytes with a 32-bit length, as a copy; -1 is null."""
+    view, at = records(data, at)
+    return None if view is None else bytes(view), at
+
+
+def compact_octets(data: memoryview, at: int) -> tuple[bytes | None, int]:
+    """Read bytes with a varint length plus one, as a copy; 0 is null."""
+    view, at = compact_records(data, at)
+    return None if view is None else bytes(view), at
+
+
 def uuid(data: memoryview, at: int) -> tuple[Uuid, int]:
     """Read 16 bytes."""
     end = _end(data, at, 16)
@@ -198,6 +210,16 @@ def put_compact_records(put: Put, value: list[Bytes] | None) -> None:
     put_uvarint(put, sum(map(len, value)) + 1)
     for piece in value:
         put(piece)
+
+
+def put_octets(put: Put, value: bytes | None) -> None:
+    """Write bytes with a 32-bit length."""
+    put_records(put, None if value is None else [value])
+
+
+def put_compact_octets(put: Put, value: bytes | None) -> None:
+    """Write bytes with a varint length."""
+    put_compact_records(put, None if value is None else [value])
 
 
 def put_array(put: Put, count: int) -> None:
