@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 MESSAGES = (
-    "ApiVersions", "CreateTopics", "DeleteTopics", "Fetch", "InitProducerId",
-    "ListOffsets", "Metadata", "Produce", "SaslAuthenticate", "SaslHandshake",
+    "ApiVersions", "CreateTopics", "DeleteGroups", "DeleteTopics", "DescribeGroups", "Fetch",
+    "FindCoordinator", "Heartbeat", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups",
+    "ListOffsets", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch", "Produce",
+    "SaslAuthenticate", "SaslHandshake", "SyncGroup",
 )  # fmt: skip
 RELEASE = "4.3.1"
 FOLDER = Path(__file__).parent.parent / "src" / "polynya" / "wire" / "kafka" / "generated"

@@ -112,10 +112,13 @@ def play(
 
     async def run() -> None:
         core = World().start()
+        groups = core.engine.group_coordinator
+        running = asyncio.ensure_future(groups.run())
         ids = itertools.count(1)
         front = KafkaFront(
             core.service,
             OneBroker(),
+            groups,
             new_id=lambda: next(ids).to_bytes(16),
             protection=protection,
         )
@@ -130,6 +133,7 @@ def play(
             for wire in world.wires:
                 wire.close()
             await front.stop(1.0)
+            running.cancel()
         assert not core.faults
         await core.stop()
 

@@ -32,6 +32,12 @@ LEVELS: dict[
     101: 3,  # TopicReady
     102: 3,  # TopicDrop
     103: 3,  # TopicGone
+    130: 3,  # GroupPut
+    131: 3,  # CommitOffsets
+    132: 3,  # GroupDrop
+    133: 3,  # DropOffsets
+    134: 3,  # ExpireOffsets
+    135: 3,  # ForgetTopic
 }
 
 

@@ -82,6 +82,18 @@ PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
 # requests that arrive or are in work; then reading pauses
 KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
+CONSUMER_GROUPS_MAX = 10_000  # Kafka consumer groups of one Raft group: it keeps them in memory
+CONSUMER_GROUPS_BYTES_MAX = 64 * MIB  # their members and offsets: each state snapshot has them
+GROUP_OFFSETS_MAX = 20_000  # of one group: a delta of the state has all offsets of a changed group
+GROUP_MEMBERS_MAX = 1000  # of one group: each rebalance sends all members to one of them
+GROUP_ID_BYTES_MAX = 1 * KIB  # also of a member's id and of an instance id
+# subscriptions, and assignments, of all members: one log entry has them
+GROUP_MEMBERS_BYTES_MAX = 3 * MIB
+GROUP_PROTOCOLS_MAX = 32  # assignors that one member offers; clients offer one to three
+OFFSET_METADATA_BYTES_MAX = 4 * KIB  # as Kafka's default
+GROUP_SESSION_MS_MIN = 1000  # a member that is heard less often is noticed as fast as a failover
+GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
+GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
 # the records of one batch: bounds the memory of who opens it
 KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB

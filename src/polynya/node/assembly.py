@@ -192,6 +192,7 @@ class Assembly:
             if each is not None:
                 self._spawn(each.run())
         self._spawn(self._snapshot())
+        self._spawn(self._engine.group_coordinator.run())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
@@ -206,6 +207,7 @@ class Assembly:
             self._kafka = kafka_front(
                 self._start,
                 self.service,
+                self._engine.group_coordinator,
                 self._maps,
                 self._keeper,
                 connections_max=self._listeners.kafka_connections_max,
@@ -232,6 +234,7 @@ class Assembly:
         it."""
         if self._member is not None:
             await self._member.hand_over()
+        self._engine.group_coordinator.close()
         if self._kafka is not None:
             await self._kafka.stop(STOP_SECONDS)
         if self._listeners is not None:

@@ -10,6 +10,7 @@ from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import CoreStart
 from polynya.config.model import split_listen
 from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
+from polynya.service.consumer_groups.coordinator import GroupCoordinator
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
 from polynya.system.ports import shared_listener
@@ -60,6 +61,7 @@ class NodeBrokers:
 def kafka_front(
     start: CoreStart,
     service: NodeService,
+    groups: GroupCoordinator,
     maps: ClusterMapCache | None,
     keeper: Keeper,
     *,
@@ -75,6 +77,7 @@ def kafka_front(
     return KafkaFront(
         service,
         NodeBrokers(start, service, maps),
+        groups,
         new_id=lambda: secrets.token_bytes(16),
         connections_max=connections_max,
         protection=protection,

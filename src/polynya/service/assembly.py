@@ -16,6 +16,7 @@ from polynya.engine.snapshots.catch_up import CatchUp
 from polynya.engine.snapshots.snapshotter import Snapshotter
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage
+from polynya.service.consumer_groups.coordinator import GroupCoordinator
 from polynya.service.routing.service import CoreTransport, NodeService
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.outbox_sender import OutboxSender
@@ -84,6 +85,7 @@ class CoreRuntime:
         )
         self.snapshotter.faulted = self.local.faulted
         self.repairer = Repairer(storage.journal, storage.shard.groups)
+        self.group_coordinator = GroupCoordinator(self.service, self._term)
         self.groups = CoreGroups(self._term, self.service, self.snapshotter, self.repairer)
         if self.replicated is not None:
             self._join(self.replicated)

@@ -57,6 +57,14 @@ from polynya.stream.commands import (
     UnlinkSubscription,
     Unpin,
 )
+from polynya.stream.group_commands import (
+    CommitOffsets,
+    DropOffsets,
+    ExpireOffsets,
+    ForgetTopic,
+    GroupDrop,
+    GroupPut,
+)
 from polynya.stream.table_commands import (
     ForgetTable,
     TableAlter,
@@ -127,5 +135,11 @@ AnyCommand = (
     | TopicReady
     | TopicDrop
     | TopicGone
+    | GroupPut
+    | CommitOffsets
+    | GroupDrop
+    | DropOffsets
+    | ExpireOffsets
+    | ForgetTopic
     | Bundle
 )

@@ -39,6 +39,8 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
+from polynya.stream.consumer_groups import rules as group_rules
+from polynya.stream.consumer_groups.state import ConsumerGroups
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules import (
@@ -126,6 +128,7 @@ class Machine:
         self.buckets: dict[str, Retention] = {}  # meta group only: retention policies of buckets
         self.topics: dict[str, topics.Topic] = {}  # meta group only: Kafka topics by name
         self.topic_changes = 0  # since this object was made: a reader compares it
+        self.consumer_groups = ConsumerGroups()
         self.map: placement.ClusterMap | None = None  # meta group of a cluster only
         self.level = 1  # feature level of the rules (base/levels.py)
         self.uid_counter = 0
@@ -367,4 +370,5 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     **placement.RULES,
     **meta.RULES,
     **topics.RULES,
+    **group_rules.RULES,
 }

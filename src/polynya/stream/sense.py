@@ -13,7 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from polynya.base import levels
-from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX, PARTITIONS_MAX, PATH_BYTES_MAX
+from polynya.base.limits import (
+    FORK_DEPTH_MAX,
+    GROUP_ID_BYTES_MAX,
+    GROUPS_MAX,
+    PARTITIONS_MAX,
+    PATH_BYTES_MAX,
+)
 from polynya.stream.commands import (
     BUNDLE_COMMANDS_MAX,
     AckLinks,
@@ -79,6 +85,16 @@ from polynya.stream.commands import (
     Trim,
     UnlinkSubscription,
     Unpin,
+)
+from polynya.stream.group_commands import (
+    CommitOffsets,
+    DropOffsets,
+    ExpireOffsets,
+    ForgetTopic,
+    GroupDrop,
+    GroupMember,
+    GroupPut,
+    OffsetEntry,
 )
 from polynya.stream.placement import NODE_NUMBER_MAX, REPLICAS_MAX
 from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
@@ -209,6 +225,15 @@ SPANS: dict[type, dict[str, Span]] = {
     MetaChange: {"version": _COUNTER},
     NodePromote: {"node": _NODE},
     TopicPut: {"partitions": (1, PARTITIONS_MAX), "now_ms": _TIME},
+    GroupPut: {"now_ms": _TIME, "generation": (0, 2**31 - 1)},
+    GroupMember: {"session_timeout_ms": _WORD, "rebalance_timeout_ms": _WORD},
+    CommitOffsets: {"now_ms": _TIME, "generation": (-1, 2**31 - 1)},
+    OffsetEntry: {
+        "partition": (0, PARTITIONS_MAX),
+        "offset": (-(2**63), 2**63 - 1),
+        "leader_epoch": (-(2**31), 2**31 - 1),
+    },
+    ExpireOffsets: {"before_ms": _DATE},
 }
 # Allowed ranges of the numbers in each tuple of a list field.
 ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
@@ -475,6 +500,25 @@ def _topic(command: TopicPut | TopicReady | TopicDrop | TopicGone) -> str:
     return "" if 0 < len(command.name) <= 249 else "the name of a topic has 1 to 249 characters"
 
 
+def _consumer_group(command: GroupPut | CommitOffsets | GroupDrop | DropOffsets) -> str:
+    if not 0 < len(command.id) <= GROUP_ID_BYTES_MAX:
+        return f"the id of a consumer group has 1 to {GROUP_ID_BYTES_MAX} characters"
+    match command:
+        case GroupPut():
+            return _first(command.members)
+        case CommitOffsets():
+            strange = [each for each in command.offsets if len(each.topic) != 16]
+            return _first(command.offsets) or ("a topic id has 16 bytes" if strange else "")
+        case DropOffsets():
+            strange_places = [
+                place
+                for place in command.places
+                if len(place[0]) != 16 or not 0 <= place[1] <= PARTITIONS_MAX
+            ]
+            return "a partition is a topic id of 16 bytes and a number" if strange_places else ""
+    return ""
+
+
 def _key(command: MetaSet) -> str:
     return (
         f"'{command.key[:100]}' is not a valid key: a key is a non-empty word without a slash"
@@ -508,6 +552,10 @@ _RULES: dict[type, Callable[[Any], str]] = {
     MetaSet: _key,
     SetLevel: _level,
     **dict.fromkeys((TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
+    **dict.fromkeys((GroupPut, CommitOffsets, GroupDrop, DropOffsets), _consumer_group),
+    ForgetTopic: lambda command: (
+        "" if len(command.topic) == 16 else "the id of a topic has 16 bytes"
+    ),
     TableMake: lambda command: _prefixes(command.prefixes),
     WatchStreams: lambda command: _prefixes(command.prefixes),
 }

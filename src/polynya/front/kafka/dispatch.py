@@ -11,6 +11,9 @@ from polynya.front.kafka import admin, fetch, metadata, offsets, produce
 from polynya.front.kafka.auth.caller import Caller, TokenCaller
 from polynya.front.kafka.auth.handlers import admit, sasl_authenticate, sasl_handshake
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.groups import admin as group_admin
+from polynya.front.kafka.groups import coordinators, membership
+from polynya.front.kafka.groups import offsets as group_offsets
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
     API_VERSIONS,
@@ -39,6 +42,17 @@ _HANDLERS: dict[int, Handler] = {
     20: admin.delete_topics,
     22: produce.init_producer_id,
     36: sasl_authenticate,
+    8: group_offsets.offset_commit,
+    9: group_offsets.offset_fetch,
+    10: coordinators.find_coordinator,
+    11: membership.join_group,
+    12: membership.heartbeat,
+    13: membership.leave_group,
+    14: membership.sync_group,
+    15: group_admin.describe_groups,
+    16: group_admin.list_groups,
+    42: group_admin.delete_groups,
+    47: group_offsets.offset_delete,
 }
 
 

@@ -18,6 +18,7 @@ from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
 from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.connection import Connection
+from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
 from polynya.front.kafka.topics import TopicCatalog, TopicService
 from polynya.wire.kafka.primitives import Malformed
@@ -80,6 +81,7 @@ class KafkaFront:
         self,
         service: TopicService,
         brokers: Brokers,
+        groups: GroupService,
         *,
         new_id: Callable[[], bytes],
         connections_max: int = CONNECTIONS_PER_CORE_MAX,
@@ -88,6 +90,7 @@ class KafkaFront:
         protection = protection or KafkaProtection()
         self.service = service
         self.brokers = brokers
+        self.groups = groups
         self.topics = TopicCatalog(service, new_id)
         self.producer_ids = ProducerIdBlocks(service)
         self.counters = KafkaCounters()

@@ -29,6 +29,7 @@ PROPOSE_ALL = 13
 META = 14
 PASS_ON = 15
 TOPICS = 16
+CONSUMER_GROUPS = 17
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):

@@ -15,6 +15,7 @@ import msgspec
 
 from polynya.base.limits import PARTITIONS_MAX, TOPICS_MAX
 from polynya.stream.commands import Command, TopicDrop, TopicGone, TopicPut, TopicReady
+from polynya.stream.group_commands import ForgetTopic
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.feature_level import level_of
 
@@ -80,6 +81,8 @@ def apply_gone(machine: Machine, command: TopicGone, place: int) -> Reply:
     if topic is None or topic.state != TopicState.DROPPED:
         return Reply(Code.NOT_FOUND)
     del machine.topics[command.name]
+    for group in range(1, machine.groups + 1):
+        machine.send(group, ForgetTopic(command.id))
     _changed(machine, command.name)
     return Reply(Code.OK)
 

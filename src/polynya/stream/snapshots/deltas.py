@@ -44,6 +44,7 @@ _ONE_BY_ONE = (
     "streams",
     "subscriptions",
     "topics",
+    "consumer_groups",
 )
 
 
@@ -56,6 +57,7 @@ class Gone(msgspec.Struct, array_like=True, gc=False):
     packs: list[str] = []
     homes: list[str] = []
     topics: list[str] = []
+    consumer_groups: list[str] = []
 
 
 class DeltaHead(msgspec.Struct, array_like=True, gc=False):
@@ -85,7 +87,7 @@ class _Home(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Named(msgspec.Struct, array_like=True, gc=False):
-    """The first field of a topic."""
+    """The first field of a topic, or the id of a consumer group."""
 
     name: str
 
@@ -141,6 +143,9 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
         structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
     )
     image.topics = snapshots.topics_of(machine, None if whole else changes.topics)
+    image.consumer_groups = snapshots.consumer_groups_of(
+        machine, None if whole else changes.consumer_groups
+    )
     away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
     gone = Gone(
         sorted(uid for uid in changes.streams if uid not in machine.by_uid and uid not in away),
@@ -149,6 +154,7 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
         sorted(changes.packs - machine.packs.keys()),
         sorted(changes.homes - machine.subscriptions.homes.keys()),
         sorted(changes.topics - machine.topics.keys()),
+        sorted(changes.consumer_groups - machine.consumer_groups.by_id.keys()),
     )
     head = _encode(DeltaHead(VERSION, Raw(_encode(image)), gone, watched, streams))
     return _LENGTH.pack(len(head)) + head
@@ -197,6 +203,7 @@ class _Merged:
         self.packs: dict[str, Raw] = {}
         self.homes: dict[str, tuple[int, Raw]] = {}  # with their uids
         self.topics: dict[str, Raw] = {}
+        self.consumer_groups: dict[str, Raw] = {}
         self.attempts: list[str] = []
         self.released: list[str] = []
         self.watches: list[Raw] = []  # tombstones, registrations, dropped incarnations
@@ -231,6 +238,7 @@ class _Merged:
             gone.packs,
             gone.homes,
             gone.topics,
+            gone.consumer_groups,
         )
         for known, all_gone, keys in zip(self._maps, self.gone, tombstones, strict=True):
             all_gone.update(keys)
@@ -239,11 +247,19 @@ class _Merged:
 
     @property
     def _maps(self) -> tuple[dict[Any, Any], ...]:
-        return self.streams, self.messages, self.held, self.packs, self.homes, self.topics
+        return (
+            self.streams,
+            self.messages,
+            self.held,
+            self.packs,
+            self.homes,
+            self.topics,
+            self.consumer_groups,
+        )
 
     def _add(self, image: list[Raw], streams: list[Raw], *, watched: bool) -> None:
         image += _DEFAULTS[len(image) :]  # an earlier release wrote fewer fields
-        outbox, attempts, held, packs, released, _, subscribed, topics = (
+        outbox, attempts, held, packs, released, _, subscribed, topics, consumers = (
             image[_FIELDS.index(name)] for name in _ONE_BY_ONE
         )
         self.image = image
@@ -259,6 +275,7 @@ class _Merged:
             _packs_of(packs),
             {(named := _home_of(home)).id: (named.uid, home) for home in _list_of(homes)},
             {_named_of(topic).name: topic for topic in _list_of(topics)},
+            {_named_of(group).name: group for group in _list_of(consumers)},
         )
         for known, gone, new in zip(self._maps, self.gone, news, strict=True):
             known.update(new)
@@ -281,6 +298,7 @@ class _Merged:
             [self.streams[uid] for uid in sorted(self.streams)],
             [homes, *watches],
             [self.topics[name] for name in sorted(self.topics)],
+            [self.consumer_groups[id_] for id_ in sorted(self.consumer_groups)],
         )
         for name, part in zip(_ONE_BY_ONE, parts, strict=True):
             self.image[_FIELDS.index(name)] = Raw(_encode(part))

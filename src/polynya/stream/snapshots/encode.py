@@ -14,6 +14,8 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.levels import check_level
 from polynya.base.msgpack import array_head
 from polynya.stream.commands import ReleasePack, Retention, Unpin
+from polynya.stream.consumer_groups.state import ConsumerGroup, ConsumerGroups
+from polynya.stream.group_commands import ForgetTopic
 from polynya.stream.placement import ClusterMap
 from polynya.stream.rules import eviction
 from polynya.stream.rules.table_watches import Watch
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 VERSION = 1
+Outgoing = Unpin | ReleasePack | ForgetTopic  # the commands of the outbox
 
 
 class Image(msgspec.Struct, array_like=True, gc=False):
@@ -38,7 +41,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     groups: int
     uid_counter: int
     message_counter: int
-    outbox: list[tuple[int, int, Unpin | ReleasePack]]  # message, target group, command
+    outbox: list[tuple[int, int, Outgoing]]  # message, target group, command
     attempts: list[str]
     held: dict[str, PackReference]
     packs: dict[str, Pack]
@@ -57,6 +60,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     producer_id_counter: int = 0
     topics: list[Topic] = []
     watches: list[Watch] = []
+    consumer_groups: list[ConsumerGroup] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -92,7 +96,14 @@ def _whole_image_of(machine: Machine) -> Image:
     image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
     image.subscriptions = links.encode_image(machine.subscriptions)
     image.topics = topics_of(machine)
+    image.consumer_groups = consumer_groups_of(machine)
     return image
+
+
+def consumer_groups_of(machine: Machine, ids: Container[str] | None = None) -> list[ConsumerGroup]:
+    """Return the consumer groups, all or those given, by id."""
+    known = machine.consumer_groups.by_id
+    return [known[id_] for id_ in sorted(known) if ids is None or id_ in ids]
 
 
 def topics_of(machine: Machine, names: Container[str] | None = None) -> list[Topic]:
@@ -160,7 +171,7 @@ def write_image(image: Image) -> bytes:
 
 def outbox_of(
     machine: Machine, messages: Container[int] | None = None
-) -> list[tuple[int, int, Unpin | ReleasePack]]:
+) -> list[tuple[int, int, Outgoing]]:
     """Return the outbox messages, all or those given, in serialized form."""
     items = machine.outbox.items()
     return [
@@ -213,6 +224,7 @@ def decode(
     machine.meta = image.meta
     machine.map = image.map
     machine.topics = {topic.name: topic for topic in image.topics}
+    machine.consumer_groups = ConsumerGroups(image.consumer_groups)
     machine.level = image.level
     machine.producer_id_counter = image.producer_id_counter
     # 0: written by 0.1.0

@@ -18,6 +18,7 @@ class Changes:
     __slots__ = (
         "attempts",
         "born",
+        "consumer_groups",
         "evicted",
         "held",
         "homes",
@@ -40,6 +41,7 @@ class Changes:
         self.packs: set[str] = set()
         self.homes: set[str] = set()  # subscriptions
         self.topics: set[str] = set()
+        self.consumer_groups: set[str] = set()
         self.attempts: list[str] = []  # remembered since, in order; `released` as well
         self.released: list[str] = []
         # True writes all registrations, tombstones and dropped incarnations of subscriptions
@@ -63,7 +65,16 @@ class Changes:
     def put_back(self, taken: Changes) -> None:
         """Merge back the changes `taken` for a snapshot that was not written."""
         self.born = taken.born
-        for name in ("streams", "evicted", "messages", "held", "packs", "homes", "topics"):
+        for name in (
+            "streams",
+            "evicted",
+            "messages",
+            "held",
+            "packs",
+            "homes",
+            "topics",
+            "consumer_groups",
+        ):
             getattr(self, name).update(getattr(taken, name))
         self.attempts[:0] = taken.attempts
         self.released[:0] = taken.released
@@ -80,6 +91,7 @@ class Changes:
                 self.packs,
                 self.homes,
                 self.topics,
+                self.consumer_groups,
                 self.attempts,
                 self.released,
             ),

@@ -12,14 +12,25 @@ from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import (
     api_versions,
     create_topics,
+    delete_groups,
     delete_topics,
+    describe_groups,
     fetch,
+    find_coordinator,
+    heartbeat,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     produce,
     sasl_authenticate,
     sasl_handshake,
+    sync_group,
 )
 from polynya.wire.kafka.primitives import Malformed
 
@@ -55,6 +66,26 @@ def _api(module: Any, name: str, read: Reader, write: Writer) -> Api:
     return Api(module.KEY, name, module.VERSIONS, module.FLEXIBLE, read, write)
 
 
+def _named(module: Any) -> Api:
+    """Return the codecs of a module, whose functions have its name."""
+    name: str = module.__name__.rpartition(".")[2]
+    read, write = getattr(module, f"read_{name}_request"), getattr(module, f"write_{name}_response")
+    return _api(module, name.title().replace("_", ""), read, write)
+
+
+_GROUPS = (
+    offset_commit,
+    offset_fetch,
+    find_coordinator,
+    join_group,
+    heartbeat,
+    leave_group,
+    sync_group,
+    describe_groups,
+    list_groups,
+    delete_groups,
+    offset_delete,
+)
 _API_LIST = (
     _api(produce, "Produce", produce.read_produce_request, produce.write_produce_response),
     _api(fetch, "Fetch", fetch.read_fetch_request, fetch.write_fetch_response),
@@ -101,6 +132,7 @@ _API_LIST = (
         sasl_authenticate.read_sasl_authenticate_request,
         sasl_authenticate.write_sasl_authenticate_response,
     ),
+    *map(_named, _GROUPS),
 )
 APIS = {api.key: api for api in _API_LIST}
 API_VERSIONS = api_versions.KEY

@@ -1,0 +1,1 @@
+"""The keys of consumer groups: who coordinates, membership, offsets, administration."""

@@ -1,0 +1,98 @@
+"""ListGroups, DescribeGroups and DeleteGroups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.front.kafka.errors import Error
+from polynya.front.kafka.groups.coordinators import ask
+from polynya.front.kafka.metadata import UNKNOWN_OPERATIONS
+from polynya.stream.consumer_groups import calls
+from polynya.stream.consumer_groups.calls import Description, Outcomes
+from polynya.wire.kafka.generated.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from polynya.wire.kafka.generated.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from polynya.wire.kafka.generated.list_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+
+_TYPE = "classic"
+_DEAD = "Dead"
+_NOT_FOUND_SINCE = 6  # the first version of DescribeGroups with an error for an unknown group
+
+
+async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+    """Return the groups that this broker coordinates; clients ask all brokers."""
+    front = call.front
+    own = [
+        group
+        for group in range(1, front.service.groups + 1)
+        if front.brokers.leader_of(group) == front.brokers.own
+    ]
+    try:
+        found = await front.groups.list_groups(own)
+    except PolynyaError:
+        return ListGroupsResponse(error_code=Error.COORDINATOR_NOT_AVAILABLE)
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    listed = [
+        ListedGroup(each.group, each.protocol_type, each.state, _TYPE)
+        for each in found
+        if (not states or each.state.lower() in states) and (not types or _TYPE in types)
+    ]
+    return ListGroupsResponse(groups=listed)
+
+
+async def describe_groups(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Return the state and the members of groups."""
+    return DescribeGroupsResponse(groups=[await _described(call, id_) for id_ in request.groups])
+
+
+async def _described(call: Call, id_: str) -> DescribedGroup:
+    answer = await ask(call.front, calls.Describe(id_))
+    if isinstance(answer, Outcomes):
+        return DescribedGroup(answer.errors[0], None, id_)
+    assert isinstance(answer, Description)
+    members = [
+        DescribedGroupMember(
+            each.id, each.instance, each.client_id, each.client_host, each.metadata, each.assignment
+        )
+        for each in answer.members
+    ]
+    error, why = Error.NONE, None
+    if answer.state == _DEAD and call.version >= _NOT_FOUND_SINCE:
+        error, why = Error.GROUP_ID_NOT_FOUND, f"group '{id_}' does not exist"
+    return DescribedGroup(
+        error,
+        why,
+        id_,
+        answer.state,
+        answer.protocol_type,
+        answer.protocol,
+        members,
+        UNKNOWN_OPERATIONS,
+    )
+
+
+async def delete_groups(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Delete groups without members, with their offsets."""
+    results = []
+    for id_ in request.groups_names:
+        answer = await ask(call.front, calls.Drop(id_))
+        assert isinstance(answer, Outcomes)
+        results.append(DeletableGroupResult(id_, answer.errors[0]))
+    return DeleteGroupsResponse(results=results)

@@ -1,0 +1,90 @@
+"""FindCoordinator, and the calls of this folder to the coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from polynya.base.errors import NotLeader, PolynyaError
+from polynya.base.limits import GROUP_ID_BYTES_MAX
+from polynya.front.kafka.errors import Error
+from polynya.stream.consumer_groups import calls
+from polynya.stream.consumer_groups.calls import Answer, Description, Outcomes
+from polynya.wire.kafka.generated.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+_BATCHED_SINCE = 4
+_GROUP, _TRANSACTION = 0, 1  # types of a coordinator's key
+
+
+class GroupService(Protocol):
+    """The coordinators of all cores, as one core reaches them."""
+
+    def group_of(self, id_: str) -> int:
+        """Return the Raft group of a consumer group."""
+        ...
+
+    async def call(self, call: calls.Call) -> Answer:
+        """Return the coordinator's answer. Raises PolynyaError."""
+        ...
+
+    async def list_groups(self, raft_groups: Iterable[int]) -> list[Description]:
+        """Return the consumer groups of some Raft groups."""
+        ...
+
+
+async def ask(front: KafkaFront, call: calls.Call) -> Answer:
+    """Return the coordinator's answer; a fault is an error that makes a client look for it."""
+    assert not isinstance(call, calls.ListAll)
+    if not is_group_id(call.group):
+        return Outcomes([Error.INVALID_GROUP_ID])
+    try:
+        return await front.groups.call(call)
+    except NotLeader:
+        return Outcomes([Error.NOT_COORDINATOR])
+    except PolynyaError:
+        return Outcomes([Error.COORDINATOR_NOT_AVAILABLE])
+
+
+def is_group_id(id_: str) -> bool:
+    """Report whether a group may have this id."""
+    return 0 < len(id_.encode()) <= GROUP_ID_BYTES_MAX
+
+
+async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Return the broker that leads the Raft group of each consumer group."""
+    if call.version >= _BATCHED_SINCE:
+        found = [
+            _coordinator(call.front, key, request.key_type) for key in request.coordinator_keys
+        ]
+        return FindCoordinatorResponse(coordinators=found)
+    one = _coordinator(call.front, request.key, request.key_type)
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+def _coordinator(front: KafkaFront, key: str, kind: int) -> Coordinator:
+    if kind == _TRANSACTION:
+        why, error = "transactions are not served", Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return Coordinator(key, -1, "", -1, error, why)
+    if kind != _GROUP:
+        return Coordinator(key, -1, "", -1, Error.INVALID_REQUEST, f"a key of type {kind}")
+    if not is_group_id(key):
+        why = f"a group's id has 1 to {GROUP_ID_BYTES_MAX} bytes"
+        return Coordinator(key, -1, "", -1, Error.INVALID_GROUP_ID, why)
+    leader = front.brokers.leader_of(front.groups.group_of(key))
+    broker = next(each for each in front.brokers.all() if each.id == leader)
+    return Coordinator(key, broker.id, broker.host, broker.port, Error.NONE, None)

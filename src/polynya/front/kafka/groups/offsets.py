@@ -1,0 +1,211 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete. The log keys offsets by topic id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
+from polynya.front.kafka.errors import Error
+from polynya.front.kafka.groups.coordinators import ask
+from polynya.stream.consumer_groups import calls
+from polynya.stream.consumer_groups.calls import Offsets, Outcomes
+from polynya.stream.group_commands import OffsetEntry
+from polynya.stream.rules.topics import Topic
+from polynya.wire.kafka.generated import offset_commit as commit
+from polynya.wire.kafka.generated import offset_delete as delete
+from polynya.wire.kafka.generated import offset_fetch as fetch
+from polynya.wire.kafka.primitives import NO_UUID
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+_COMMIT_BY_ID_SINCE = 10
+_FETCH_BY_ID_SINCE = 10
+_FETCH_BATCHED_SINCE = 8
+_NO_OFFSET = -1
+
+
+# --- commit ---------------------------------------------------------------------------------------
+
+
+async def offset_commit(
+    call: Call, request: commit.OffsetCommitRequest
+) -> commit.OffsetCommitResponse:
+    """Commit offsets: those of known partitions, together, in one log entry."""
+    by_id = call.version >= _COMMIT_BY_ID_SINCE
+    response = commit.OffsetCommitResponse()
+    entries: list[OffsetEntry] = []
+    waiting: list[commit.OffsetCommitResponsePartition] = []
+    for asked in request.topics:
+        answers = commit.OffsetCommitResponseTopic(asked.name, asked.topic_id)
+        response.topics.append(answers)
+        topic, error = await _topic(call.front, asked.name, asked.topic_id, by_id=by_id)
+        for part in asked.partitions:
+            answer = commit.OffsetCommitResponsePartition(part.partition_index, error)
+            answers.partitions.append(answer)
+            metadata = part.committed_metadata or ""
+            if topic is None:
+                continue
+            if not 0 <= part.partition_index < topic.partitions:
+                answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+                answer.error_code = Error.OFFSET_METADATA_TOO_LARGE
+            else:
+                waiting.append(answer)
+                place = (topic.id, part.partition_index)
+                offset = (part.committed_offset, part.committed_leader_epoch)
+                entries.append(OffsetEntry(*place, *offset, metadata))
+    if entries:
+        error_code = await _commit(call.front, request, entries)
+        for answer in waiting:
+            answer.error_code = error_code
+    return response
+
+
+async def _commit(
+    front: KafkaFront, request: commit.OffsetCommitRequest, entries: list[OffsetEntry]
+) -> int:
+    generation = request.generation_id_or_member_epoch
+    made = calls.Commit(
+        request.group_id, max(generation, -1), request.member_id, request.group_instance_id, entries
+    )
+    answer = await ask(front, made)
+    assert isinstance(answer, Outcomes)
+    return answer.errors[0]
+
+
+async def _topic(
+    front: KafkaFront, name: str, id_: bytes, *, by_id: bool
+) -> tuple[Topic | None, Error]:
+    """Return a topic by its id or its name, or the error that there is none."""
+    try:
+        topic = await (front.topics.find_id(id_) if by_id else front.topics.find(name))
+    except PolynyaError:
+        return None, Error.COORDINATOR_NOT_AVAILABLE
+    missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
+    return topic, Error.NONE if topic is not None else missing
+
+
+# --- fetch ----------------------------------------------------------------------------------------
+
+
+async def offset_fetch(call: Call, request: fetch.OffsetFetchRequest) -> fetch.OffsetFetchResponse:
+    """Return committed offsets, of several groups since version 8."""
+    response = fetch.OffsetFetchResponse()
+    if call.version < _FETCH_BATCHED_SINCE:
+        found = await _fetched(call, request.group_id, _as_group(request))
+        response.error_code = found.error_code
+        for each in found.topics:
+            parts = [
+                fetch.OffsetFetchResponsePartition(
+                    part.partition_index,
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.metadata,
+                    part.error_code,
+                )
+                for part in each.partitions
+            ]
+            response.topics.append(fetch.OffsetFetchResponseTopic(each.name, parts))
+        return response
+    for asked in request.groups:
+        response.groups.append(await _fetched(call, asked.group_id, asked.topics))
+    return response
+
+
+def _as_group(request: fetch.OffsetFetchRequest) -> list[fetch.OffsetFetchRequestTopics] | None:
+    if request.topics is None:
+        return None
+    return [
+        fetch.OffsetFetchRequestTopics(each.name, NO_UUID, each.partition_indexes)
+        for each in request.topics
+    ]
+
+
+async def _fetched(
+    call: Call, group_id: str, asked: list[fetch.OffsetFetchRequestTopics] | None
+) -> fetch.OffsetFetchResponseGroup:
+    """Return the offsets of one group: of the named partitions, or all that it has."""
+    response = fetch.OffsetFetchResponseGroup(group_id)
+    answer = await ask(call.front, calls.FetchOffsets(group_id))
+    if isinstance(answer, Outcomes):
+        response.error_code = answer.errors[0]
+        for each in asked or []:
+            parts = [_none(number, answer.errors[0]) for number in each.partition_indexes]
+            response.topics.append(fetch.OffsetFetchResponseTopics(each.name, each.topic_id, parts))
+        return response
+    assert isinstance(answer, Offsets)
+    entries = {(each.topic, each.partition): each for each in answer.entries}
+    by_id = call.version >= _FETCH_BY_ID_SINCE
+    if asked is None:
+        response.topics = await _all(call.front, entries)
+        return response
+    for each in asked:
+        topic, error = await _topic(call.front, each.name, each.topic_id, by_id=by_id)
+        error = Error.NONE if topic is None and not by_id else error  # as Kafka: no offset
+        parts = [
+            _none(number, error)
+            if topic is None or (entry := entries.get((topic.id, number))) is None
+            else _part(entry)
+            for number in each.partition_indexes
+        ]
+        response.topics.append(fetch.OffsetFetchResponseTopics(each.name, each.topic_id, parts))
+    return response
+
+
+async def _all(
+    front: KafkaFront, entries: dict[tuple[bytes, int], OffsetEntry]
+) -> list[fetch.OffsetFetchResponseTopics]:
+    """Return all offsets; those of topics that are being deleted are left out."""
+    found: dict[bytes, fetch.OffsetFetchResponseTopics] = {}
+    for (id_, _), entry in entries.items():
+        if id_ not in found:
+            topic, _error = await _topic(front, "", id_, by_id=True)
+            if topic is None:
+                continue
+            found[id_] = fetch.OffsetFetchResponseTopics(topic.name, id_)
+        found[id_].partitions.append(_part(entry))
+    return list(found.values())
+
+
+def _part(entry: OffsetEntry) -> fetch.OffsetFetchResponsePartitions:
+    return fetch.OffsetFetchResponsePartitions(
+        entry.partition, entry.offset, entry.leader_epoch, entry.metadata, Error.NONE
+    )
+
+
+def _none(number: int, error: int) -> fetch.OffsetFetchResponsePartitions:
+    return fetch.OffsetFetchResponsePartitions(number, _NO_OFFSET, -1, "", error)
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+async def offset_delete(
+    call: Call, request: delete.OffsetDeleteRequest
+) -> delete.OffsetDeleteResponse:
+    """Delete committed offsets of partitions that no member of the group reads."""
+    places: list[tuple[str, bytes, int]] = []
+    waiting: list[delete.OffsetDeleteResponsePartition] = []
+    response = delete.OffsetDeleteResponse()
+    for asked in request.topics:
+        answers = delete.OffsetDeleteResponseTopic(asked.name)
+        response.topics.append(answers)
+        topic, error = await _topic(call.front, asked.name, NO_UUID, by_id=False)
+        for part in asked.partitions:
+            answer = delete.OffsetDeleteResponsePartition(part.partition_index, error)
+            answers.partitions.append(answer)
+            if topic is not None and 0 <= part.partition_index < topic.partitions:
+                waiting.append(answer)
+                places.append((asked.name, topic.id, part.partition_index))
+            elif topic is not None:
+                answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
+    answer_ = await ask(call.front, calls.DropPlaces(request.group_id, places))
+    assert isinstance(answer_, Outcomes)
+    response.error_code = answer_.errors[0]
+    if not response.error_code:
+        for answer, code in zip(waiting, answer_.errors[1:], strict=True):
+            answer.error_code = code
+    return response

@@ -1,0 +1,443 @@
+"""The coordinator of the consumer groups whose Raft groups this core leads.
+
+A call from any core is passed to the core that leads the Raft group of the group's id. What a
+coordinator remembers beyond the log ends with its term: the next leader loads the log's state, and
+begins each session again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from polynya.base.errors import NotLeader, PolynyaError
+from polynya.base.futures import settle
+from polynya.base.limits import CONSUMER_GROUPS_MAX
+from polynya.service.consumer_groups.running import RunningGroup, clock_ms
+from polynya.service.routing import messages
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import Command
+from polynya.stream.consumer_groups.calls import (
+    Answer,
+    Call,
+    Commit,
+    Describe,
+    Description,
+    Drop,
+    DropPlaces,
+    FetchOffsets,
+    GroupError,
+    Heartbeat,
+    Join,
+    Leave,
+    ListAll,
+    Listing,
+    Offsets,
+    Outcomes,
+    Sync,
+)
+from polynya.stream.consumer_groups.classic import ClassicGroup, State
+from polynya.stream.consumer_groups.rules import old_offsets
+from polynya.stream.consumer_groups.state import ConsumerGroup
+from polynya.stream.consumer_groups.subscription import topics_of
+from polynya.stream.group_commands import (
+    CommitOffsets,
+    DropOffsets,
+    ExpireOffsets,
+    GroupDrop,
+)
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Done, Reply
+
+RETENTION_MS = 7 * 24 * 3600 * 1000  # of the offsets of an idle group, as Kafka's default
+_UNUSED_MS = 600_000  # a group without members and offsets is deleted after this
+_LOOK_SECONDS = 0.25  # until calls that wait learn that this core leads no longer
+_EXPIRE_SECONDS = 60.0
+_EXPIRE_AT_ONCE = 100
+_DEAD = "Dead"
+
+
+def raft_group_of(service: NodeService, id_: str) -> int:
+    """Return the Raft group that has a consumer group."""
+    return service.group_of(f"consumer-group/{id_}")
+
+
+class GroupCoordinator:
+    """The consumer groups of one core."""
+
+    def __init__(
+        self,
+        service: NodeService,
+        term: Callable[[int], int],
+        *,
+        new_id: Callable[[str], str] | None = None,
+        retention_ms: int = RETENTION_MS,
+    ) -> None:
+        """Create it. `term` returns the term of a Raft group."""
+        self.retention_ms = retention_ms
+        self._service = service
+        self._term = term
+        self._new_id = new_id or _new_id
+        self._led: dict[int, _Led] = {}
+        self._loading: dict[int, asyncio.Task[_Led]] = {}
+        service.serve(messages.CONSUMER_GROUPS, Call, Answer, self.handle)
+
+    def group_of(self, id_: str) -> int:
+        """Return the Raft group of a consumer group."""
+        return raft_group_of(self._service, id_)
+
+    async def call(self, call: Call) -> Answer:
+        """Return the answer of the group's coordinator, on whichever node. Raises PolynyaError."""
+        assert not isinstance(call, ListAll)
+        raft_group = self.group_of(call.group)
+        changes = not isinstance(call, FetchOffsets | Describe | Heartbeat)
+        answer: Answer = await self._service.at_home(
+            raft_group, messages.CONSUMER_GROUPS, call, self.handle, changes=changes
+        )
+        return answer
+
+    async def list_groups(self, raft_groups: Iterable[int]) -> list[Description]:
+        """Return the consumer groups of some Raft groups, from their coordinators."""
+        homes: dict[int, list[int]] = {}
+        for raft_group in raft_groups:
+            homes.setdefault(self._service.home_of(raft_group), []).append(raft_group)
+        found: list[Description] = []
+        for place, some in homes.items():
+            asked = ListAll(some)
+            if place == self._service.core:
+                listing = await self.handle(asked)
+            else:
+                listing = await self._service.ask_core(place, messages.CONSUMER_GROUPS, asked)
+            assert isinstance(listing, Listing)
+            found += listing.groups
+        return found
+
+    async def run(self) -> None:
+        """Watch the leaderships and delete what expires. Run until cancelled."""
+        loop = asyncio.get_running_loop()
+        expire_at = loop.time() + _EXPIRE_SECONDS
+        try:
+            while True:
+                self._look()
+                if loop.time() >= expire_at:
+                    expire_at = loop.time() + _EXPIRE_SECONDS
+                    self.expire()
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Answer the calls that wait."""
+        for task in self._loading.values():
+            task.cancel()
+        for raft_group in tuple(self._led):
+            self._led.pop(raft_group).close()
+
+    def expire(self) -> None:
+        """Delete the offsets of groups that have been idle for the retention."""
+        now_ms = self._service.now_ms()
+        before_ms = now_ms - self.retention_ms
+        for raft_group, led in tuple(self._led.items()):
+            for id_ in tuple(led.running):
+                led.drop_idle(id_)
+            due = (
+                group.id
+                for group in led.machine.consumer_groups.by_id.values()
+                if not group.members
+                and (
+                    old_offsets(group, before_ms)
+                    or (not group.offsets and group.used_ms < now_ms - _UNUSED_MS)
+                )
+            )
+            for _, id_ in zip(range(_EXPIRE_AT_ONCE), due, strict=False):
+                self._service.local.propose(raft_group, ExpireOffsets(id_, before_ms), _ignore)
+
+    # --- leadership -------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Drop what belongs to ended terms; load the groups of new ones, to watch their
+        sessions."""
+        for raft_group in tuple(self._led):
+            self._valid(raft_group)
+        for raft_group in self._service.local.led:
+            if raft_group and raft_group not in self._led and raft_group not in self._loading:
+                self._load(raft_group)
+
+    def _valid(self, raft_group: int) -> _Led | None:
+        """Return the groups of the present term, if they are loaded."""
+        led = self._led.get(raft_group)
+        machine = self._service.local.led.get(raft_group)
+        if led is None:
+            return None
+        if machine is not led.machine or led.term != self._term(raft_group):
+            self._led.pop(raft_group).close()
+            return None
+        return led
+
+    def _load(self, raft_group: int) -> asyncio.Task[_Led]:
+        task = self._loading.get(raft_group)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load_now(raft_group))
+            self._loading[raft_group] = task
+            task.add_done_callback(partial(self._loaded, raft_group))
+        return task
+
+    def _loaded(self, raft_group: int, task: asyncio.Task[_Led]) -> None:
+        self._loading.pop(raft_group, None)
+        if not task.cancelled():
+            task.exception()  # callers that wait got it; else the next look tries again
+
+    async def _load_now(self, raft_group: int) -> _Led:
+        """Read the log's state, after all that earlier leaders may have committed."""
+        service = self._service
+        if raft_group not in service.local.led:
+            raise NotLeader(service.leader_of(raft_group))
+        term = self._term(raft_group)
+        await service.local.linearize(raft_group)
+        machine = service.local.led.get(raft_group)
+        if machine is None or term != self._term(raft_group):
+            raise NotLeader(0)
+        led = self._led[raft_group] = _Led(machine, term, partial(self._propose, raft_group))
+        for stored in machine.consumer_groups.by_id.values():
+            if stored.members:
+                led.start(stored, self._new_id)
+        return led
+
+    def _propose(self, raft_group: int, command: Command, done: Done) -> None:
+        """Log a command as the leader of the loaded term, never through another node."""
+        if self._valid(raft_group) is None:
+            done(NotLeader(0))
+        else:
+            self._service.local.propose(raft_group, command, done)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def handle(self, call: Call) -> Answer:
+        """Answer a call on the core that leads the Raft group."""
+        if isinstance(call, ListAll):
+            return Listing([each for group in call.raft_groups for each in await self._list(group)])
+        raft_group = self.group_of(call.group)
+        led = await self._ready(raft_group)
+        if isinstance(call, FetchOffsets | Describe):
+            await self._service.local.linearize(raft_group)
+        answer: Answer = await _HANDLERS[type(call)](self, led, call)
+        return answer
+
+    async def _ready(self, raft_group: int) -> _Led:
+        """Return the groups of the present term. Raises NotLeader and Unavailable."""
+        led = self._valid(raft_group)
+        return led if led is not None else await asyncio.shield(self._load(raft_group))
+
+    async def _list(self, raft_group: int) -> list[Description]:
+        led = await self._ready(raft_group)
+        await self._service.local.linearize(raft_group)
+        known = led.machine.consumer_groups.by_id
+        return [
+            Description(found.group, found.state, found.protocol_type)
+            for id_ in sorted({*known, *led.running})
+            if (found := led.describe(id_)).state != _DEAD
+        ]
+
+    async def _join(self, led: _Led, call: Join) -> Answer:
+        running = led.find(call.group, self._new_id)
+        if running is None:
+            stored = led.machine.consumer_groups.get(call.group)
+            if stored is None and call.member:
+                return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
+            if stored is None and len(led.running) >= CONSUMER_GROUPS_MAX:
+                return Outcomes([GroupError.GROUP_MAX_SIZE_REACHED])
+            running = led.start(stored or ConsumerGroup(call.group), self._new_id)
+        group = running.group
+        answer = await running.ask(lambda ticket: group.join(call, ticket, clock_ms()))
+        led.drop_idle(call.group)
+        return answer
+
+    async def _sync(self, led: _Led, call: Sync) -> Answer:
+        running = led.find(call.group, self._new_id)
+        if running is None:
+            return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
+        group = running.group
+        return await running.ask(lambda ticket: group.sync(call, ticket, clock_ms()))
+
+    async def _heartbeat(self, led: _Led, call: Heartbeat) -> Answer:
+        running = led.find(call.group, self._new_id)
+        if running is None:
+            return Outcomes([GroupError.UNKNOWN_MEMBER_ID])
+        return Outcomes([running.group.heartbeat(call, clock_ms())])
+
+    async def _leave(self, led: _Led, call: Leave) -> Answer:
+        running = led.find(call.group, self._new_id)
+        if running is None:
+            return Outcomes([GroupError.UNKNOWN_MEMBER_ID] * len(call.members))
+        group = running.group
+        answer = await running.ask(lambda ticket: group.leave(call, ticket, clock_ms()))
+        led.drop_idle(call.group)
+        return answer
+
+    async def _commit(self, led: _Led, call: Commit) -> Answer:
+        running = led.find(call.group, self._new_id)
+        is_member = call.generation >= 0 or call.member
+        error = GroupError.NONE
+        if running is not None and is_member:
+            error = running.group.check_commit(
+                call.member, call.instance, call.generation, clock_ms()
+            )
+        elif is_member or (running is not None and running.group.members):
+            error = GroupError.UNKNOWN_MEMBER_ID
+        if error:
+            return Outcomes([error])
+        command = CommitOffsets(call.group, 0, call.generation, call.member, call.offsets)
+        reply = await _logged(led, command)
+        return Outcomes([_COMMIT_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
+
+    async def _offsets(self, led: _Led, call: FetchOffsets) -> Answer:
+        stored = led.machine.consumer_groups.get(call.group)
+        return Offsets([] if stored is None else [entry for entry, _ in stored.entries()])
+
+    async def _describe(self, led: _Led, call: Describe) -> Answer:
+        return led.describe(call.group)
+
+    async def _drop(self, led: _Led, call: Drop) -> Answer:
+        running = led.find(call.group, self._new_id)
+        if running is not None and running.group.members:
+            return Outcomes([GroupError.NON_EMPTY_GROUP])
+        reply = await _logged(led, GroupDrop(call.group))
+        return Outcomes([_DROP_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
+
+    async def _drop_offsets(self, led: _Led, call: DropPlaces) -> Answer:
+        running = led.find(call.group, self._new_id)
+        read = set[str]()
+        if running is not None and running.group.state is not State.EMPTY:
+            read = topics_of(
+                metadata for member in running.group.members for _, metadata in member.protocols
+            )
+        free = [(topic, part) for name, topic, part in call.places if name not in read]
+        reply = await _logged(led, DropOffsets(call.group, free))
+        if reply.code == Code.NOT_FOUND:
+            return Outcomes([GroupError.GROUP_ID_NOT_FOUND])
+        return Outcomes(
+            [
+                0,
+                *(
+                    GroupError.GROUP_SUBSCRIBED_TO_TOPIC * (name in read)
+                    for name, *_ in call.places
+                ),
+            ]
+        )
+
+
+class _Led:
+    """The consumer groups of one Raft group in one term."""
+
+    def __init__(
+        self, machine: Machine, term: int, propose: Callable[[Command, Done], None]
+    ) -> None:
+        self.machine = machine
+        self.term = term
+        self._propose = propose
+        self._closed = False
+        self.running: dict[str, RunningGroup] = {}
+
+    def start(self, stored: ConsumerGroup, new_id: Callable[[str], str]) -> RunningGroup:
+        """Return a group that runs from here on."""
+        group = ClassicGroup.load(stored, new_id, clock_ms())
+        running = RunningGroup(group, self.propose, partial(self._fault, stored.id))
+        self.running[stored.id] = running
+        return running
+
+    def find(self, id_: str, new_id: Callable[[str], str]) -> RunningGroup | None:
+        """Return a group that runs, or one that the log has with members."""
+        running = self.running.get(id_)
+        if running is None:
+            stored = self.machine.consumer_groups.get(id_)
+            if stored is not None and stored.members:
+                running = self.start(stored, new_id)
+        return running
+
+    def propose(self, command: Command, done: Done) -> None:
+        """Log a command in this term alone."""
+        if self._closed:
+            done(NotLeader(0))
+        else:
+            self._propose(command, done)
+
+    def describe(self, id_: str) -> Description:
+        running = self.running.get(id_)
+        if running is not None and not running.is_idle:
+            return running.group.describe()
+        stored = self.machine.consumer_groups.get(id_)
+        if stored is None:
+            return Description(id_, _DEAD)
+        return Description(id_, State.EMPTY.value, stored.protocol_type)
+
+    def drop_idle(self, id_: str) -> None:
+        """Forget a group of which the log has all."""
+        running = self.running.get(id_)
+        if running is not None and running.is_idle:
+            del self.running[id_]
+
+    def close(self) -> None:
+        self._closed = True
+        for running in self.running.values():
+            running.close(GroupError.NOT_COORDINATOR)
+        self.running.clear()
+
+    def _fault(self, id_: str, error: GroupError) -> None:
+        """Drop a group whose state could not be logged: the next call loads it again."""
+        running = self.running.pop(id_, None)
+        if running is not None:
+            running.close(error)
+
+
+async def _logged(led: _Led, command: Command) -> Reply:
+    """Log a command; return the reply. Raises PolynyaError."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    led.propose(command, partial(settle, future))
+    return await future
+
+
+def _new_id(hint: str) -> str:
+    return f"{hint[:200]}-{secrets.token_hex(16)}"
+
+
+def _ignore(outcome: Reply | BaseException) -> None:
+    pass
+
+
+_COMMIT_ERRORS = {
+    Code.OK: GroupError.NONE,
+    Code.FENCED: GroupError.ILLEGAL_GENERATION,
+    Code.NOT_FOUND: GroupError.UNKNOWN_MEMBER_ID,
+    Code.HELD: GroupError.UNKNOWN_MEMBER_ID,
+    Code.TOO_MANY: GroupError.INVALID_COMMIT_OFFSET_SIZE,
+    Code.DISK_FULL: GroupError.COORDINATOR_NOT_AVAILABLE,
+}
+_DROP_ERRORS = {
+    Code.OK: GroupError.NONE,
+    Code.NOT_FOUND: GroupError.GROUP_ID_NOT_FOUND,
+    Code.HELD: GroupError.NON_EMPTY_GROUP,
+    Code.DISK_FULL: GroupError.COORDINATOR_NOT_AVAILABLE,
+}
+_HANDLERS: dict[type, Any] = {
+    Join: GroupCoordinator._join,
+    Sync: GroupCoordinator._sync,
+    Heartbeat: GroupCoordinator._heartbeat,
+    Leave: GroupCoordinator._leave,
+    Commit: GroupCoordinator._commit,
+    FetchOffsets: GroupCoordinator._offsets,
+    Describe: GroupCoordinator._describe,
+    Drop: GroupCoordinator._drop,
+    DropPlaces: GroupCoordinator._drop_offsets,
+}
+
+
+def error_of_fault(fault: PolynyaError) -> GroupError:
+    """Return the error of a call that failed: a client finds the coordinator again."""
+    return (
+        GroupError.NOT_COORDINATOR
+        if isinstance(fault, NotLeader)
+        else GroupError.COORDINATOR_NOT_AVAILABLE
+    )
