@@ -5,15 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from polynya.admin import metric_sources
+from polynya.admin.listeners import Listener
 from polynya.cluster.map_cache import ClusterMapCache
-from polynya.config.core_start import CoreStart
+from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.front.kafka.server import Broker, KafkaFront
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
-from polynya.system.ports import shared_listener
-
-STOP_SECONDS = 3.0
 
 
 class NodeBrokers:
@@ -56,13 +55,19 @@ class NodeBrokers:
         return listed, [node for node in listed if voters.get(node, True)]
 
 
+def kafka_listeners(
+    start: CoreStart, service: NodeService, maps: ClusterMapCache | None
+) -> list[Listener]:
+    """Return the Kafka listener of this core, or none where it is off."""
+    if KAFKA not in start.listeners:
+        return []
+    front = kafka_front(start, service, maps)
+    measured = metric_sources.counted(front.counters, metric_sources.KAFKA)
+    return [Listener(KAFKA, front, (measured,))]
+
+
 def kafka_front(start: CoreStart, service: NodeService, maps: ClusterMapCache | None) -> KafkaFront:
     """Return the front of this core, which does not listen yet."""
     return KafkaFront(
         service, NodeBrokers(start, service, maps), new_id=lambda: secrets.token_bytes(16)
     )
-
-
-async def open_kafka(front: KafkaFront, start: CoreStart) -> None:
-    """Listen on the port that the supervisor holds."""
-    await front.start([shared_listener(start.kafka_host, start.kafka_port)])
