@@ -9,7 +9,7 @@ import pytest
 
 from polynya.admin import health
 from polynya.admin.health import GATHER_SECONDS, Health
-from polynya.config.core_start import CoreStart
+from polynya.config.core_start import Address, CoreStart
 from polynya.config.model import Config
 from polynya.config.node_identity import NodeIdentity
 from polynya.transport import Transport
@@ -23,10 +23,7 @@ def start_of(
         birth=NodeIdentity(cluster_id="c" * 32, groups=4, cores=cores, created_ms=0),
         core=core,
         start_id="s",
-        host="127.0.0.1",
-        port=1,
-        admin_host="127.0.0.1",
-        admin_port=2,
+        listeners={"http": Address("127.0.0.1", 1), "admin": Address("127.0.0.1", 2)},
         run_directory=directory,
         supervisor_pid=1,
         report_fd=-1,
@@ -115,6 +112,26 @@ def test_a_node_of_one_core_needs_no_transport():
         assert (await alone.readyz(verbose=False)).status == 200
         assert alone.livez().body == b"ok\n"
         assert msgspec.json.decode(alone.node().body)["ports"] == {"http": 1, "admin": 2}
+        alone.heart.stop()
+
+    asyncio.run(story())
+
+
+def test_a_node_names_the_ports_of_all_its_listeners():
+    """From afar the admin port is the one of `admin_listen`."""
+
+    async def story():
+        start = start_of(0, "", cores=1)
+        places = {"remote_admin": Address("10.0.0.1", 3), "kafka": Address("10.0.0.1", 4)}
+        alone = Health(
+            msgspec.structs.replace(start, listeners={**start.listeners, **places}), None
+        )
+        shown = [msgspec.json.decode(alone.node(near=near).body) for near in (False, True)]
+        assert [each["ports"] for each in shown] == [
+            {"http": 1, "admin": 3, "kafka": 4},
+            {"http": 1, "admin": 2, "kafka": 4},
+        ]
+        assert [each["admin_near"] for each in shown] == [False, True]
         alone.heart.stop()
 
     asyncio.run(story())

@@ -14,7 +14,7 @@ import uvloop
 
 from polynya.cluster.discovery import ask_others
 from polynya.config.model import Config
-from polynya.node.assembly import EXIT_FAULT, lost_callback, lost_thread
+from polynya.node.fail_stop import EXIT_FAULT, lost_callback, lost_thread
 from polynya.service.api import LiveEvent
 from polynya.service.streams.feeds import Feeds
 from polynya.transport import report_lost

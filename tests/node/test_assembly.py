@@ -1,4 +1,4 @@
-"""What works beside the turns of a core, as its parts are put together."""
+"""What works beside the turns of a core."""
 
 from __future__ import annotations
 
@@ -8,42 +8,53 @@ from typing import Any
 
 import pytest
 
-from polynya.node import assembly
-from polynya.node.assembly import Assembly
+from polynya.node import periodic_work
+from polynya.node.periodic_work import PeriodicWork
 
 
 def test_time_passes_for_streams_while_what_crosses_groups_waits_for_another_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Live readers keep a stream alive by what is logged for them about every second."""
-    monkeypatch.setattr(assembly, "SWEEP_SECONDS", 0.0)
-    monkeypatch.setattr(assembly, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(periodic_work, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(periodic_work, "SETTLE_SECONDS", 0.0)
 
     async def run() -> None:
-        waits, often, sweeps = asyncio.Event(), asyncio.Event(), 0
+        waits, often = asyncio.Event(), asyncio.Event()
+        sweeps = looks = 0
 
         def sweep() -> None:
             nonlocal sweeps
             sweeps += waits.is_set()
-            if sweeps == 3:
+
+        def swept() -> None:
+            nonlocal looks
+            looks += waits.is_set()
+            if looks == 3:
                 often.set()
 
         async def settle() -> None:
             waits.set()
             await asyncio.Event().wait()
 
-        core: Any = Assembly.__new__(Assembly)
-        core._member, core._tasks = None, []
-        core._engine = SimpleNamespace(
-            local=SimpleNamespace(sweep=sweep), outbox_sender=SimpleNamespace(sweep=settle)
+        async def nothing() -> None:
+            """Do the rest of the work."""
+
+        engine: Any = SimpleNamespace(
+            local=SimpleNamespace(sweep=sweep),
+            outbox_sender=SimpleNamespace(sweep=settle),
+            snapshotter=SimpleNamespace(look=nothing, due=lambda: False),
+            core=SimpleNamespace(journal=SimpleNamespace(look=lambda: None)),
+            retainer=SimpleNamespace(run_once=nothing),
         )
-        for work in (core._sweep(), core._settle()):
-            core._spawn(work)
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(work) for work in PeriodicWork(engine, swept).tasks()]
         async with asyncio.timeout(30):
             await often.wait()
-        for task in core._tasks:
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*core._tasks, return_exceptions=True)
-        assert sweeps >= 3
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert sweeps >= looks >= 3
 
     asyncio.run(run())

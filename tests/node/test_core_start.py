@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from polynya.config.core_start import EXIT_STORAGE, CoreStart
+from polynya.config.core_start import EXIT_STORAGE, Address, CoreStart
 from polynya.config.model import Config
 from polynya.config.node_identity import NodeIdentity
 from polynya.node import core_process
@@ -27,10 +27,7 @@ def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int
         birth=NodeIdentity(cluster_id="c", groups=1, cores=1, created_ms=0),
         core=0,
         start_id="s",
-        host="127.0.0.1",
-        port=1,
-        admin_host="127.0.0.1",
-        admin_port=2,
+        listeners={"http": Address("127.0.0.1", 1), "admin": Address("127.0.0.1", 2)},
         run_directory=str(data),
         supervisor_pid=supervisor_pid,
         report_fd=report_fd,

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError
-from polynya.node.assembly import SETTLE_SECONDS, SWEEP_SECONDS
+from polynya.node.periodic_work import SETTLE_SECONDS, SWEEP_SECONDS
 from polynya.service.stale_readers import StaleReaders
 from polynya.subscriptions import Subscriptions
 from polynya.subscriptions.webhooks import DeliveryOutcome

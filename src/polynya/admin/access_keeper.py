@@ -4,6 +4,7 @@ other cores."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import msgspec
 
@@ -47,6 +48,11 @@ class Keeper:
         self._decoder = msgspec.msgpack.Decoder(Report)
         if transport is not None:
             transport.on(KIND_USAGE, self._hear)
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context of this core's ports, or None without TLS."""
+        return None if self.tls is None else self.tls.context
 
     def join(self, service: NodeService) -> None:
         """Switch to the tokens of the cluster."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from polynya import __version__
-from polynya.config.core_start import CoreStart
+from polynya.config.core_start import ADMIN, REMOTE_ADMIN, CoreStart
 from polynya.observability.build import commit
 from polynya.observability.metrics import (
     CONTENT_TYPE,
@@ -160,7 +160,11 @@ class Health:
         `near`: the request came to the loopback admin port, whose number is then returned instead
           of the remote one."""
         start = self._start
-        is_far = bool(start.far_admin_port) and not near
+        ports = {name: address.port for name, address in start.listeners.items()}
+        remote_admin = ports.pop(REMOTE_ADMIN, 0)
+        is_far = bool(remote_admin) and not near
+        if is_far:
+            ports[ADMIN] = remote_admin
         body = {
             "version": __version__,
             "commit": commit(),
@@ -171,10 +175,7 @@ class Health:
             "start": start.start_id,
             "cores": start.cores,
             "groups": start.groups,
-            "ports": {
-                "http": start.port,
-                "admin": start.far_admin_port if is_far else start.admin_port,
-            },
+            "ports": ports,
             "admin_tls": is_far and start.tls is not None,
             "admin_near": not is_far,  # the admin port listens on loopback only
             "objects": start.config.cold.backend,

@@ -13,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,6 +47,20 @@ OTHERS_HAVE_IT = (
 )
 _PR_SET_PDEATHSIG = 1
 
+# the names of listeners
+HTTP = "http"
+ADMIN = "admin"  # loopback
+REMOTE_ADMIN = "remote_admin"  # from `admin_listen`
+TEXT = "text"
+KAFKA = "kafka"
+
+
+class Address(NamedTuple):
+    """A numeric host and a port that the supervisor reserved."""
+
+    host: str
+    port: int
+
 
 class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     """The start record of one core process. `config.cores` and `config.groups` are numbers here."""
@@ -54,18 +69,9 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     birth: NodeIdentity
     core: int
     start_id: str  # id of this start of the node: 128 random bits, hexadecimal
-    host: str  # numeric
-    port: int
-    admin_host: str  # loopback
-    admin_port: int
-    far_admin_host: str = ""  # from `admin_listen`, if set
-    far_admin_port: int = 0
-    text_host: str = ""  # from `text_listen`, if set
-    text_port: int = 0
+    listeners: dict[str, Address]  # by name, `HTTP` and `ADMIN` at least; all cores share them
     peer_host: str = ""  # peer port, in a cluster
     peer_port: int = 0
-    kafka_host: str = ""
-    kafka_port: int = 0  # 0: no Kafka
     kafka_advertised: str = ""  # HOST:PORT for clients
     tls: TlsFiles | None = None
     run_directory: str  # holds the sockets between cores

@@ -34,7 +34,8 @@ from polynya.config.core_start import (
 from polynya.engine.membership import Membership
 from polynya.engine.storage import Storage, open_storage
 from polynya.files import is_full, keep_private
-from polynya.node.assembly import Assembly, lost_callback, lost_thread
+from polynya.node.assembly import Assembly
+from polynya.node.fail_stop import lost_callback, lost_thread
 from polynya.node.shutdown_watchdog import ShutdownWatchdog
 from polynya.observability import logs
 from polynya.system.malloc import keep_heap_small

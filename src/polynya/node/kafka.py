@@ -5,17 +5,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
+from polynya.admin.listeners import Listener
 from polynya.cluster.map_cache import ClusterMapCache
-from polynya.config.core_start import CoreStart
+from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
 from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
-from polynya.service.consumer_groups.coordinator import GroupCoordinator
+from polynya.service.assembly import CoreRuntime
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
-from polynya.system.ports import shared_listener
-
-STOP_SECONDS = 3.0
 
 
 class NodeBrokers:
@@ -58,32 +57,30 @@ class NodeBrokers:
         return listed, [node for node in listed if voters.get(node, True)]
 
 
-def kafka_front(
+def kafka_listeners(
     start: CoreStart,
-    service: NodeService,
-    groups: GroupCoordinator,
+    engine: CoreRuntime,
     maps: ClusterMapCache | None,
     keeper: Keeper,
     *,
     connections_max: int,
-) -> KafkaFront:
-    """Return the front of this core, with the access control and TLS of the base port. It does not
-    listen yet."""
+) -> list[Listener]:
+    """Return the Kafka listener of this core, or none where it is off. It has the access control
+    and TLS of the base port."""
+    if KAFKA not in start.listeners:
+        return []
     protection = KafkaProtection(
         access=keeper.known if start.config.kafka_needs_token else None,
-        tls=keeper.tls.context if keeper.tls is not None else None,
+        tls=keeper.tls_context,
         cores=start.cores,
     )
-    return KafkaFront(
-        service,
-        NodeBrokers(start, service, maps),
-        groups,
+    front = KafkaFront(
+        engine.service,
+        NodeBrokers(start, engine.service, maps),
+        engine.group_coordinator,
         new_id=lambda: secrets.token_bytes(16),
         connections_max=connections_max,
         protection=protection,
     )
-
-
-async def open_kafka(front: KafkaFront, start: CoreStart) -> None:
-    """Listen on the port that the supervisor holds."""
-    await front.start([shared_listener(start.kafka_host, start.kafka_port)])
+    measured = metric_sources.counted(front.counters, metric_sources.KAFKA)
+    return [Listener(KAFKA, front, (measured,))]

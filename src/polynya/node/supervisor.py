@@ -37,14 +37,20 @@ from polynya.cluster.discovery import (
     settled,
 )
 from polynya.config.core_start import (
+    ADMIN,
     EXIT_CLEAN,
     EXIT_CONFIG,
     EXIT_CORRUPT,
     EXIT_REMOVED,
     EXIT_STORAGE,
     FATAL,
+    HTTP,
+    KAFKA,
     OTHERS_HAVE_IT,
     READY,
+    REMOTE_ADMIN,
+    TEXT,
+    Address,
     CoreStart,
 )
 from polynya.config.file_modes import begin_tightening
@@ -126,21 +132,8 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     birth = _birth(config)
     begin_tightening(config, birth.cluster_id)
     _say_files(shares(raise_limit(), cores=birth.cores, nodes=len(config.cluster.nodes)))
-    host, port = split_listen(config.listen)
-    host = resolve(host)[0]
-    base = held.enter_context(take_port(host, port, name="listen"))
-    chosen = base.getsockname()[1]
-    admin_host = host if is_loopback(host) else "127.0.0.1"
-    admin = held.enter_context(_take_admin(admin_host, 0 if port == 0 else port + 1))
-    far_host, far_port = "", 0
-    if config.admin_listen:
-        far_host, far_port = split_listen(config.admin_listen)
-        far_host = resolve(far_host)[0]
-        far = held.enter_context(take_port(far_host, far_port, name="admin_listen"))
-        far_port = far.getsockname()[1]
-    text_host, text_port = _take_text(config, held)
+    listeners = _take_listeners(config, held)
     peer_host, peer_port = _take_peer(config, held)
-    kafka_host, kafka_port = _take_kafka(config, held)
     tls = prepare_tls(config)
     notice = check_access(config)
     write_pid(config.data, held)
@@ -149,19 +142,10 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         birth=birth,
         core=0,
         start_id=secrets.token_hex(16),
-        host=host,
-        port=chosen,
-        admin_host=admin_host,
-        admin_port=admin.getsockname()[1],
-        far_admin_host=far_host,
-        far_admin_port=far_port,
-        text_host=text_host,
-        text_port=text_port,
+        listeners=listeners,
         peer_host=peer_host,
         peer_port=peer_port,
-        kafka_host=kafka_host,
-        kafka_port=kafka_port,
-        kafka_advertised=_advertised(config, kafka_host, kafka_port),
+        kafka_advertised=_advertised(config, *listeners.get(KAFKA, ("", 0))),
         tls=tls,
         run_directory=make_run_directory(config.data, held),
         supervisor_pid=os.getpid(),
@@ -205,6 +189,23 @@ def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
         extra={"history": learned.history, "groups": learned.groups},
     )
     return bear(folder / FILE, config, learned)
+
+
+def _take_listeners(config: Config, held: contextlib.ExitStack) -> dict[str, Address]:
+    """Reserve the ports that clients connect to; return the addresses by the listeners' names."""
+    host, port = split_listen(config.listen)
+    host = resolve(host)[0]
+    base = held.enter_context(take_port(host, port, name="listen"))
+    admin_host = host if is_loopback(host) else "127.0.0.1"
+    admin = held.enter_context(_take_admin(admin_host, 0 if port == 0 else port + 1))
+    places = {
+        HTTP: (host, base.getsockname()[1]),
+        ADMIN: (admin_host, admin.getsockname()[1]),
+        REMOTE_ADMIN: _take_remote_admin(config, held),
+        TEXT: _take_text(config, held),
+        KAFKA: _take_kafka(config, held),
+    }
+    return {name: Address(*place) for name, place in places.items() if place[1]}
 
 
 def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
@@ -259,6 +260,16 @@ def _take_admin(host: str, port: int) -> socket.socket:
     if port > 65535:
         raise ConfigError("listen: the admin port is the next one, so the port is at most 65534")
     return take_port(host, port, name="the admin port (the one after that of `listen`)")
+
+
+def _take_remote_admin(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
+    """Reserve the port of `admin_listen`; return its place, port 0 if it is off."""
+    if not config.admin_listen:
+        return "", 0
+    host, port = split_listen(config.admin_listen)
+    host = resolve(host)[0]
+    taken = held.enter_context(take_port(host, port, name="admin_listen"))
+    return host, taken.getsockname()[1]
 
 
 def _take_text(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
@@ -506,7 +517,7 @@ class _Node:
         served.cancel()
         stopping.cancel()
         # needs no token and no trusted certificate
-        url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"
+        url = f"http://{spelled(*self._start.listeners[ADMIN])}"
         while not self._stopping.is_set():
             process = await asyncio.create_subprocess_exec(
                 *lake_command(self._start.config, url, os.getpid()),
@@ -525,28 +536,25 @@ def banner(start: CoreStart, notice: str = "") -> str:
     """Return the start banner, with commands to paste. Scripts read the two lines that end in a
     URL: their text must not change."""
     scheme = "https" if start.tls else "http"
-    url = f"{scheme}://{spelled(start.host, start.port)}"
+    url = f"{scheme}://{spelled(*start.listeners[HTTP])}"
     stream = f"{url}/v1/stream/hello"
     json_type = "-H 'Content-Type: application/json'"
     lines = [
         f"polynya {described()}",
         f"listening on {url}",
-        f"admin on http://{spelled(start.admin_host, start.admin_port)}",
+        f"admin on http://{spelled(*start.listeners[ADMIN])}",
     ]
-    if start.far_admin_port:
-        lines.append(
-            "admin, with a token, on "
-            f"{scheme}://{spelled(start.far_admin_host, start.far_admin_port)}"
-        )
-    if start.text_port:
-        lines.append(f"text protocol on {spelled(start.text_host, start.text_port)}")
+    if remote_admin := start.listeners.get(REMOTE_ADMIN):
+        lines.append(f"admin, with a token, on {scheme}://{spelled(*remote_admin)}")
+    if text := start.listeners.get(TEXT):
+        lines.append(f"text protocol on {spelled(*text)}")
     if start.peer_port:
         others = ", ".join(f"{node.id} at {node.peer}" for node in start.config.cluster.others)
         lines.append(
             f"node {start.birth.node} of a cluster, peers on "
             f"{spelled(start.peer_host, start.peer_port)}; others: {others or 'none'}"
         )
-    if start.kafka_port:
+    if start.kafka_advertised:
         lines.append(f"Kafka on {start.kafka_advertised}")
     lines.append(
         f"data in {start.config.data} ({_counted(start.birth)}, objects: "

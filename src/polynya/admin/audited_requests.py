@@ -1,0 +1,83 @@
+"""Requests that the audit log records: the act that each stands for, and its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from polynya.base.limits import TOKEN_NAME_BYTES_MAX
+from polynya.front.http.api.cluster import act_of
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Handler, Request, Response
+
+ActOf = Callable[[Request], str]
+"""The audit name of a request; empty if it is not audited."""
+Record = Callable[[str, str, str, str, str, str], None]
+"""Records an act, its target, the caller, its address, the outcome and the request's id."""
+
+
+def audited(act_of: ActOf, handler: Handler, record: Record) -> Handler:
+    """Wrap a handler to record audited requests and their outcome."""
+
+    async def noted(request: Request) -> Response:
+        name = act_of(request)
+        if not name:
+            return await handler(request)
+        outcome = "failed"
+        try:
+            response = await handler(request)
+            outcome = str(response.status)
+            return response
+        except Failure as failure:
+            outcome = failure.code
+            raise
+        finally:
+            principal = request.principal
+            who = "anybody" if principal is None else f"{principal.id} {principal.name}"
+            record(name, _target(name, request), who, request.remote, outcome, request.request_id)
+
+    return noted
+
+
+def table_act(request: Request) -> str:
+    return "table.create" if request.method == "PUT" else ""
+
+
+def bucket_act(request: Request) -> str:
+    return "" if request.method in ("GET", "HEAD") else "bucket.retention"
+
+
+def cluster_act(request: Request) -> str:
+    return act_of(request.segments) if request.method == "POST" else ""
+
+
+def admin_act(request: Request) -> str:
+    """Return the audit name of an admin request. Plans and commits come by the thousand and are not
+    audited."""
+    first = request.segments[0]
+    if first == "flush":
+        return "flush"
+    if first == "backup":
+        return "backup" if request.method == "POST" else ""
+    if first == "jwts":
+        return "jwt.revoke" if request.method == "POST" else ""
+    return (
+        {"POST": "token.create", "DELETE": "token.revoke"}.get(request.method, "")
+        if first == "tokens"
+        else ""
+    )
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+def _target(act: str, request: Request) -> str:
+    """Return the audited path. For a new token, add the name from the body."""
+    if act != "token.create":
+        return request.path
+    try:
+        return f"{request.path}/{msgspec.json.decode(request.body, type=_Named).name[:TOKEN_NAME_BYTES_MAX]}"
+    except msgspec.DecodeError:
+        return request.path

@@ -1,0 +1,217 @@
+"""The HTTP listeners of a core: the base port (streams, tables, health), and the admin ports
+(plans, commits, tokens, metrics)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polynya.access import Access
+from polynya.admin import audited_requests, metric_sources
+from polynya.admin.access_keeper import Keeper
+from polynya.admin.admin_routes import (
+    ADMIN,
+    BASE_ADMIN_ACTS,
+    Backends,
+    admin_handler,
+    bounded,
+    part_of,
+    table_handler,
+)
+from polynya.admin.audited_requests import ActOf, audited
+from polynya.admin.console_routes import console_handlers, console_mounts
+from polynya.admin.health import Health
+from polynya.admin.health_routes import health_handlers
+from polynya.admin.listeners import ConnectionShares, Listener
+from polynya.admin.sql_worker import SqlWorker
+from polynya.config import core_start
+from polynya.config.core_start import CoreStart
+from polynya.config.model import split_listen
+from polynya.front.http.api.buckets import PATH as BUCKETS
+from polynya.front.http.api.buckets import BucketRoutes
+from polynya.front.http.api.cluster import PATH as CLUSTER
+from polynya.front.http.api.cluster import ClusterRoutes
+from polynya.front.http.api.sql import PATH as SQL_PATH
+from polynya.front.http.api.sql import SqlRoute
+from polynya.front.http.api.tokens import TokenRoutes
+from polynya.front.http.auth.authorization import Authorizer
+from polynya.front.http.protocol.cors import Cors
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Handler, Request, Response
+from polynya.front.http.protocol.hosts import Hosts
+from polynya.front.http.protocol.settings import HttpSettings
+from polynya.front.http.server import HttpFront, Protection
+from polynya.service.routing.service import NodeService
+from polynya.system.ports import spelled
+
+Handlers = dict[str, Handler]
+
+
+class HttpListeners:
+    """Builds the HTTP listeners of one core. `listeners` returns them."""
+
+    def __init__(
+        self,
+        start: CoreStart,
+        service: NodeService,
+        behind: Backends,
+        health: Health,
+        keeper: Keeper,
+    ) -> None:
+        self._start = start
+        self._service = service
+        self._behind = behind
+        self._health = health
+        self._keeper = keeper
+        self._queries = SqlWorker(start.config)
+        self._hosts = Hosts(
+            (*start.config.hosts, split_listen(start.config.listen)[0]), behind.hosts
+        )
+        self._cluster = ClusterRoutes(behind.cluster)
+        self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
+        self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
+        tokens = TokenRoutes(keeper.tokens, keeper.known)
+        self._admin_acts = self._audited(
+            audited_requests.admin_act, admin_handler(behind, service, tokens)
+        )
+
+    def listeners(self, connections: ConnectionShares) -> list[Listener]:
+        """Return the listeners of the base port and of the admin ports."""
+        settings = HttpSettings(
+            long_poll_seconds=self._start.config.long_poll_timeout,
+            connections_max=connections.base,
+            object_store=self._start.config.cold.backend != "none",
+        )
+        aside = msgspec.structs.replace(settings, connections_max=connections.admin)
+        base = self._base(settings)
+        fronts = {core_start.HTTP: base, core_start.ADMIN: self._admin(aside)}
+        if core_start.REMOTE_ADMIN in self._start.listeners:
+            fronts[core_start.REMOTE_ADMIN] = self._remote_admin(aside)
+        known = self._keeper.known
+        if known is not None:
+            known.on_deaths += [front.let_go for front in fronts.values()]
+            known.on_settle.append(base.settle)
+        measured = metric_sources.of_front(base), self._query_samples
+        return [
+            Listener(name, front, measured if front is base else ())
+            for name, front in fronts.items()
+        ]
+
+    # --- fronts -----------------------------------------------------------------------------------
+
+    def _base(self, settings: HttpSettings) -> HttpFront:
+        guarded = self._keeper.access is not None
+        handlers = {
+            **(self._guarded_handlers() if guarded else self._open_handlers()),
+            SQL_PATH: SqlRoute(self._behind.tables, self._queries).handle,
+            BUCKETS: BucketRoutes(self._service).list,
+            **console_handlers(),
+        }
+        protection = Protection(
+            authorizer=self._authorizer(self._keeper.access),
+            hosts=Hosts() if guarded else self._hosts,
+            cors=Cors(self._start.config.origins, self._hosts),
+            tls=self._keeper.tls_context,
+        )
+        return HttpFront(
+            self._service, settings, handlers, self._base_mounts(), protection=protection
+        )
+
+    def _admin(self, settings: HttpSettings) -> HttpFront:
+        handlers = {**self._open_handlers(), **health_handlers(self._health, near=True)}
+        protection = Protection(hosts=self._hosts, cors=Cors(()))
+        return HttpFront(
+            self._service,
+            settings,
+            handlers,
+            self._admin_mounts(),
+            streams=False,
+            protection=protection,
+        )
+
+    def _remote_admin(self, settings: HttpSettings) -> HttpFront:
+        protection = Protection(
+            authorizer=self._authorizer(self._keeper.known, admin_only=True),
+            cors=Cors(()),
+            tls=self._keeper.tls_context,
+        )
+        return HttpFront(
+            self._service,
+            settings,
+            self._guarded_handlers(),
+            self._admin_mounts(),
+            streams=False,
+            protection=protection,
+        )
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    def _open_handlers(self) -> Handlers:
+        """Return the handlers that every port has, as a caller without a token may use them."""
+        return {
+            "/v1/tables": self._tables,
+            CLUSTER: self._cluster.look,
+            CLUSTER + "/health": self._cluster.health,
+            **health_handlers(self._health),
+        }
+
+    def _guarded_handlers(self) -> Handlers:
+        return {**self._open_handlers(), CLUSTER + "/health": self._cluster.guarded_health}
+
+    def _admin_mounts(self) -> Handlers:
+        return {
+            ADMIN: bounded(self._admin_acts),
+            "/v1/tables/": bounded(self._tables),
+            CLUSTER + "/": bounded(self._cluster_acts),
+        }
+
+    def _base_mounts(self) -> Handlers:
+        buckets = BucketRoutes(self._service)
+        return {
+            "/v1/tables/": self._tables,
+            **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
+            BUCKETS + "/": self._audited(audited_requests.bucket_act, buckets.handle),
+            **console_mounts(),
+            **self._behind.mounts,
+        }
+
+    def _acts(self) -> Handlers:
+        """Return the handlers for cluster and store operations on the base port."""
+        return {
+            CLUSTER + "/": self._cluster_acts,
+            ADMIN: bounded(part_of(self._admin_acts, BASE_ADMIN_ACTS)),
+        }
+
+    def _acts_elsewhere(self) -> Handlers:
+        """Return the handlers of the same paths without access control: they only name the admin
+        port."""
+        url = f"http://{spelled(*self._start.listeners[core_start.ADMIN])}"
+
+        async def elsewhere(request: Request) -> Response:
+            raise Failure(
+                "ADMIN_PORT_ONLY",
+                f"without access control only the admin port accepts this: {url}, on the node's "
+                "own machine",
+            )
+
+        async def cluster_acts(request: Request) -> Response:
+            is_act = audited_requests.cluster_act(request)
+            return await (elsewhere if is_act else self._cluster.handle)(request)
+
+        return {
+            CLUSTER + "/": self._audited(audited_requests.cluster_act, cluster_acts),
+            ADMIN: self._audited(audited_requests.admin_act, elsewhere),
+        }
+
+    # --- shared parts -----------------------------------------------------------------------------
+
+    def _authorizer(self, access: Access | None, *, admin_only: bool = False) -> Authorizer | None:
+        if access is None:
+            return None
+        record, cores = self._keeper.audit.record, self._start.cores
+        return Authorizer(access, audit=record, admin_only=admin_only, cores=cores)
+
+    def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
+        return audited(act_of, handler, self._keeper.audit.record)
+
+    def _query_samples(self) -> dict[str, float]:
+        return {"polynya_sql_queries_total": self._queries.asked}

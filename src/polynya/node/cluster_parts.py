@@ -1,0 +1,270 @@
+"""The parts of one core that only a cluster has, and their stand-in on a standalone node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from polynya.admin.access_keeper import Keeper
+from polynya.admin.health import Health
+from polynya.cluster.controller import Controller
+from polynya.cluster.feature_level import LOOK_SECONDS, FeatureLevels
+from polynya.cluster.join import ClusterMember
+from polynya.cluster.map_cache import ClusterMapCache
+from polynya.cluster.operations import ClusterOperations, NoCluster
+from polynya.cluster.placement import PlacementReconciler
+from polynya.cluster.reconfiguration import Reconfiguration
+from polynya.cluster.removal import Removal
+from polynya.cluster.stale_copy import StaleCopyGuard
+from polynya.cluster.status import ClusterView
+from polynya.config.core_start import CoreStart
+from polynya.engine.replica_lag import ReplicaLag
+from polynya.engine.replica_lifecycle import ReplicaLifecycle
+from polynya.engine.replicated import ReplicatedEngine
+from polynya.front.http.api.cluster import ClusterActs
+from polynya.node.periodic_work import SWEEP_SECONDS, every
+from polynya.observability.metrics import Samples
+from polynya.replica.planner import moving
+from polynya.service.assembly import CoreRuntime
+from polynya.stream.placement import META_GROUP
+from polynya.tiering.store_health import StoreAccess
+from polynya.tiering.store_leadership import StoreLeadership
+from polynya.transport import Transport
+
+MAP_SECONDS = 0.5
+ASK_MAP_SECONDS = 2.0  # between requests to another known node
+
+
+class Standalone:
+    """The cluster parts of a standalone node: none."""
+
+    maps = None
+    others_lead = False
+
+    def __init__(self, start: CoreStart, transport: Transport | None) -> None:
+        self.view = ClusterView(start, transport, list, None)
+        self.operations: ClusterActs = NoCluster(self.view)
+
+    def share(self, keeper: Keeper) -> None:
+        """Leave the tokens of the node alone."""
+
+    def follow_store(self, access: StoreAccess | None) -> None:
+        """Have no leadership to move."""
+
+    def start(self) -> None:
+        """Have nothing to forward."""
+
+    def report(self, health: Health) -> None:
+        """Have nothing to report."""
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Return no tasks."""
+        return []
+
+    def look_at_memory(self) -> None:
+        """Wait for no node."""
+
+    def reload(self) -> None:
+        """Have no node certificate."""
+
+    async def hand_over(self) -> None:
+        """Have no leadership to transfer."""
+
+    async def keep(self) -> None:
+        """Have no reported positions to write."""
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+
+class ClusterParts:
+    """The cluster parts of one core: it follows the map and serves cluster operations. The
+    controller on core 0 acts where the meta group is led."""
+
+    others_lead = True
+
+    def __init__(
+        self,
+        start: CoreStart,
+        engine: CoreRuntime,
+        replicated: ReplicatedEngine,
+        transport: Transport,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._start, self._engine = start, engine
+        self.maps = maps = ClusterMapCache(
+            start.birth, start.config.cluster, transport, core=start.core
+        )
+        engine.after_turn.append(self._look_at_map)
+        self._look_at_map()
+        self._member = member = ClusterMember(start, transport, engine)
+        self.view = ClusterView(start, transport, member.replicas, maps)
+        self._stale_copy_guard = StaleCopyGuard(start, transport, engine.storage.journal, end=fatal)
+        reconfiguration = Reconfiguration(engine.service, replicated)
+        self._reconciler = self._reconcile(replicated, reconfiguration)
+        self._levels: FeatureLevels = member.levels(
+            lambda: maps.now.members if maps.now.epoch else ()
+        )
+        self._reader_lag: ReplicaLag = member.reader_lag(lambda: maps.now.readers)
+        self._fill_view()
+        member.meet(maps.now)
+        maps.on_map += [member.meet, self._reconciler.adopt]
+        member.on_removed = Removal(start, maps).told
+        self.operations: ClusterActs = ClusterOperations(
+            self.view, maps, reconfiguration, engine.service, start.birth.cluster_id
+        )
+        self._controllers = self._control(replicated, reconfiguration)
+        self._store_leaderships: list[StoreLeadership] = []
+
+    def share(self, keeper: Keeper) -> None:
+        """Switch to the tokens of the cluster."""
+        keeper.join(self._engine.service)
+
+    def follow_store(self, access: StoreAccess | None) -> None:
+        """Transfer leaderships while this node cannot use its object store, if it has one."""
+        if access is not None:
+            self._store_leaderships.append(self._member.store_leads(access))
+
+    def start(self) -> None:
+        """Begin to forward, once the transport listens."""
+        self._member.forwarding.start()
+
+    def report(self, health: Health) -> None:
+        """Add the health checks and metrics."""
+        member = self._member
+        health.nodes = lambda: member.urls
+        health.warn("replicas", self._lost_here)
+        health.warn("certificate", member.certificate_trouble)
+        for name, check in member.checks():
+            health.add(name, check)
+        for samples in (member.samples, self._placed_samples, self._reader_lag.samples):
+            health.registry.add(samples)
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Return the background tasks; none of them ends."""
+        return [
+            *(work for each in self._store_leaderships for work in (each.run(), each.answer())),
+            every(SWEEP_SECONDS, self._member.stranded.look),
+            self._follow_map(),
+            every(ASK_MAP_SECONDS, self.maps.ask_another),
+            self._raise_levels(),
+            self._stale_copy_guard.run(),
+            self._reconciler.run(),
+            *(controller.run() for controller in self._controllers),
+        ]
+
+    def look_at_memory(self) -> None:
+        """Log which nodes a node without its disk waits for. Called every second."""
+        self._member.look_at_memory()
+
+    def reload(self) -> None:
+        """Load the node certificate again."""
+        self._member.reload()
+
+    async def hand_over(self) -> None:
+        """Transfer this core's leaderships before a stop."""
+        await self._member.hand_over()
+
+    async def keep(self) -> None:
+        """Write the journal positions that peers reported."""
+        await self._stale_copy_guard.keep()
+
+    def close(self) -> None:
+        """Stop to forward."""
+        self._member.forwarding.close()
+
+    # --- construction -----------------------------------------------------------------------------
+
+    def _reconcile(
+        self, replicated: ReplicatedEngine, reconfiguration: Reconfiguration
+    ) -> PlacementReconciler:
+        start, lifecycle = self._start, self._engine.replica_lifecycle
+        assert isinstance(lifecycle, ReplicaLifecycle)
+        groups = range(start.core, start.groups + 1, start.cores)
+        reconciler = PlacementReconciler(
+            replicated,
+            lifecycle,
+            reconfiguration,
+            self._member.forwarding.group_locations,
+            groups,
+        )
+        reconciler.adopt(self.maps.now)
+        return reconciler
+
+    def _fill_view(self) -> None:
+        self.view.certificate = self._member.certificate_trouble
+        self.view.lost = lambda: sorted(self._reconciler.missing)
+        self.view.works_at = self._levels.lowest
+        self.view.lags = self._reader_lag.lags
+
+    def _control(
+        self, replicated: ReplicatedEngine, reconfiguration: Reconfiguration
+    ) -> list[Controller]:
+        """Return the controller on core 0, and none elsewhere."""
+        if self._start.core:
+            return []
+        controller = Controller(
+            self._start,
+            self.maps,
+            self.view,
+            reconfiguration,
+            self._engine.service,
+            lambda: META_GROUP in replicated.led,
+        )
+        replicated.on_leadership.append(controller.led)
+        return [controller]
+
+    # --- reports ----------------------------------------------------------------------------------
+
+    def _placed_samples(self) -> Samples:
+        return {
+            "polynya_map_epoch": self.maps.now.epoch,
+            "polynya_groups_moving": len(moving(self.maps.now)),
+            "polynya_placement_steps_total": sum(each.steps for each in self._controllers),
+            "polynya_replicas_lost": len(self._reconciler.missing),
+        }
+
+    def _lost_here(self) -> str | None:
+        lost = len(self._reconciler.missing)
+        return (
+            f"{lost} groups need replicas that this node has lost: run polynya cluster "
+            f"replace-disk {self._start.birth.node}"
+            if lost
+            else None
+        )
+
+    # --- periodic work ----------------------------------------------------------------------------
+
+    def _look_at_map(self) -> None:
+        """Read the cluster map from the meta group, on core 0."""
+        meta = self._engine.storage.shard.groups.get(META_GROUP)
+        if meta is not None:
+            self.maps.take(meta.machine.map)
+
+    async def _raise_levels(self) -> None:
+        while True:
+            self._levels.look()
+            self._reader_lag.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _follow_map(self) -> None:
+        """Update the map where a turn does not: after a snapshot install, or after core 0 sent it
+        before this core listened."""
+        while True:
+            self._look_at_map()
+            await self.maps.ask()
+            await self._member.part(self.maps.now)
+            await asyncio.sleep(MAP_SECONDS)
+
+
+def cluster_parts(
+    start: CoreStart,
+    engine: CoreRuntime,
+    transport: Transport | None,
+    fatal: Callable[[BaseException], None],
+) -> Standalone | ClusterParts:
+    """Return the cluster parts of this core."""
+    if engine.replicated is None or transport is None:
+        return Standalone(start, transport)
+    return ClusterParts(start, engine, engine.replicated, transport, fatal)
