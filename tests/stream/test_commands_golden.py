@@ -8,7 +8,7 @@ from polynya.base.levels import LEVELS
 from polynya.stream import commands as c
 from polynya.stream import table_commands as t
 from polynya.stream.any_command import AnyCommand
-from polynya.stream.state.feature_level import level_of, tag_of
+from polynya.stream.state.feature_level import level_for, level_of, tag_of
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
@@ -16,7 +16,9 @@ KAFKA_BATCH = c.Batch(c.Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record
 FORK = c.Fork(
     "ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4
 )
-SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
+SLICE = c.ColdSlice(
+    0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8, 2, 9, 1, 2, 3, 4, 1
+)
 CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
 NODE = c.NodeRecord(4, "h:1", "http://h", "z", 2, c.NodeState.CORDONED, 3)
 READER = c.NodeRecord(5, "h:2", "http://i", "far", reader=True)
@@ -88,8 +90,8 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (
         c.PublishSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
         (
-            "961eb67061636b732f32303236303130312d30302f312d666601049192079900000205b67061636b732f3230323630313031"
-            "2d30302f312d6666183dcee30692830808"
+            "961eb67061636b732f32303236303130312d30302f312d66660104919207dc001000000205b67061636b732f323032363031"
+            "30312d30302f312d6666183dcee3069283080209010203040108"
         ),
     ),
     (
@@ -102,8 +104,8 @@ GOLDEN: list[tuple[c.Command, str]] = [
     ),
     (
         c.ReplaceSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
-        "9622b67061636b732f32303236303130312d30302f312d666601049192079900000205b67061636b732f32303236303130312d30302f"
-        "312d6666183dcee30692830808",
+        "9622b67061636b732f32303236303130312d30302f312d66660104919207dc001000000205b67061636b732f323032363031"
+        "30312d30302f312d6666183dcee3069283080209010203040108",
     ),
     (c.PackDeleted("packs/20260101-00/1-ff"), "9221b67061636b732f32303236303130312d30302f312d6666"),
     (
@@ -239,6 +241,20 @@ def test_what_the_first_release_wrote_is_read() -> None:
         "docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", earlier
     )
     assert msgspec.msgpack.decode(bytes.fromhex(data), type=AnyCommand) == expected
+
+
+def test_slices_of_a_log_below_level_3_are_read() -> None:
+    data = (
+        "961eb67061636b732f32303236303130312d30302f312d666601049192079900000205b67061636b732f3230323630313031"
+        "2d30302f312d6666183dcee30692830808"
+    )
+    cold = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
+    command = c.PublishSlices("packs/20260101-00/1-ff", 1, 4, [(7, cold)], 8)
+    assert msgspec.msgpack.decode(bytes.fromhex(data), type=AnyCommand) == command
+    assert level_for(command) == 1
+    later = c.PublishSlices("packs/20260101-00/1-ff", 1, 4, [(7, cold), (7, SLICE)], 8)
+    assert level_for(later) == 3
+    assert level_for(c.ReplaceSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8)) == 3
 
 
 def test_levels_are_those_of_commands() -> None:

@@ -1,10 +1,11 @@
-"""Numbers that a new history jumped over: whatever lies around them is read, flushed, merged,
-trimmed and forked as if they were not there."""
+"""Numbers that a new history jumped over, and the small gaps that removed records leave: whatever
+lies around them is read, flushed, merged, trimmed and forked as if they were not there."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from worlds.stream import World, json_batch, raw_batch
 
 from polynya.base.names import group_of
@@ -16,6 +17,7 @@ from polynya.stream.commands import (
     Encoding,
     PinSource,
     PublishSlices,
+    ReplaceSlices,
     Trim,
 )
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
@@ -26,7 +28,11 @@ from polynya.stream.state.model import Stream
 from polynya.stream.state.record_gaps import JUMP
 
 NAME = "docs/a"
-STEPS = st.lists(st.one_of(st.integers(1, 4), st.just("jump"), st.just("flush")), max_size=14)
+SKIP = 3  # numbers of a small gap
+STEPS = st.lists(
+    st.one_of(st.integers(1, 4), st.sampled_from(["jump", "skip", "flush", "merge", "whole"])),
+    max_size=14,
+)
 
 
 class Holey:
@@ -40,8 +46,14 @@ class Holey:
         for step in steps:
             if step == "jump":
                 self.world.jump(self.group)
+            elif step == "skip":
+                self.world.jump(self.group, SKIP)
             elif step == "flush":
                 self.flush()
+            elif step == "whole":
+                self.flush_whole()
+            elif step == "merge":
+                self.merge()
             else:
                 self.append(int(step))
 
@@ -71,9 +83,38 @@ class Holey:
             )
             assert reply.detail == [0]
 
+    def flush_whole(self) -> None:
+        """One slice of all hot batches up to a wide gap: small gaps lie inside its span."""
+        hot = self.stream.hot
+        if hot:
+            count = record_gaps.run_end(hot, 0, len(hot))
+            cold = self.world.slice_of(self.stream, count, f"p{self.world.place}")
+            command = PublishSlices(cold.pack, 1, 1, [(self.stream.uid, cold)])
+            assert self.world.apply(self.group, command).detail == [0]
+            wrong = structs.replace(cold, pack="q", missing_records=cold.missing_records + 1)
+            command = PublishSlices("q", 1, 1, [(self.stream.uid, wrong)])
+            assert self.world.apply(self.group, command).detail == []
+
+    def merge(self) -> None:
+        """All entries before the first wide gap become one."""
+        entries = self.world.machines[self.group].index_of(self.stream)[:]
+        end = next(
+            (
+                at
+                for at in range(1, len(entries))
+                if entries[at].record - entries[at - 1].record - entries[at - 1].records >= JUMP
+            ),
+            len(entries),
+        )
+        if end > 1:
+            merged = self.world.merged(entries[:end], f"m{self.world.place}")
+            command = ReplaceSlices(merged.pack, 1, 1, [(self.stream.uid, merged)])
+            assert self.world.apply(self.group, command).detail == [0]
+            assert self.world.apply(self.group, command).detail == [0]
+
     def read(self, record: int, byte: int = 0, bytes_max: int = 1 << 20) -> list[bytes]:
-        """All from there on, page by page. A page ends behind its last record: whoever counts back
-        from there finds the others."""
+        """All from there on, page by page. A page ends behind its last record, or behind a small
+        gap that follows."""
         found, at, pages = b"", (record, byte), 0
         behind = {text: (number + 1, begin + len(text) + 1) for number, begin, text in self.records}
         tail = (self.stream.next_record, self.stream.next_byte)
@@ -81,7 +122,12 @@ class Holey:
             page = self.world.read(self.stream, Want(*at, bytes_max, True))
             assert not isinstance(page, ReadRefused)
             found += page[0]
-            assert not page[0] or page[2] == behind[page[0].split(b",")[-2]]
+            if page[0]:
+                last = behind[page[0].split(b",")[-2]]
+                assert page[2][1] == last[1]
+                following = [number for number, *_ in self.records if number >= last[0]]
+                assert last[0] <= page[2][0] <= min([*following, self.stream.next_record])
+                assert page[2][0] - last[0] < JUMP
             if page[2] == tail:
                 return found.split(b",")[:-1]
             assert page[2] > at or record == AT_BYTE
@@ -103,7 +149,8 @@ def test_every_position_reads_what_lies_behind_it(
     )
     at = max(
         0,
-        data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 0, 0, 1, JUMP // 2, -1])),
+        data.draw(st.sampled_from(edges))
+        + data.draw(st.sampled_from([0, 0, 0, 1, 2, JUMP // 2, -1])),
     )
     if at <= holey.stream.next_record:
         assert holey.read(at, bytes_max=bytes_max) == [
@@ -120,7 +167,7 @@ def test_every_position_reads_what_lies_behind_it(
 def test_a_trim_into_a_hole_is_one_to_its_end(steps: list[int | str], data: st.DataObject) -> None:
     holey = Holey(steps)
     edges = [0, *(number + 1 for number, _, _ in holey.records)]
-    at = data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 1, JUMP // 2]))
+    at = data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 1, 2, JUMP // 2]))
     kept = [each for each in holey.records if each[0] >= at]
     byte = kept[0][1] if kept else holey.stream.next_byte
     reply = holey.world.apply(holey.group, Trim([(holey.stream.uid, at, byte)], 9))
@@ -139,11 +186,41 @@ def test_what_is_missing_is_counted(steps: list[int | str]) -> None:
         for at in range(1, index.count(holey.stream.cold))
         if at in record_gaps.entries_behind(holey.stream.cold or b"")
     ]
-    assert all(
-        index.begin_of(holey.stream.cold or b"", at)[0]
-        > index.end_of(holey.stream.cold or b"", at - 1)[0]
-        for at in behind
+    entries = holey.world.machines[holey.group].index_of(holey.stream)[:]
+    assert behind == [
+        at
+        for at in range(1, len(entries))
+        if entries[at].record
+        > entries[at - 1].record + entries[at - 1].records - entries[at - 1].missing_records
+    ]
+
+
+@given(STEPS, st.data())
+def test_a_fork_has_what_lies_before_it(steps: list[int | str], data: st.DataObject) -> None:
+    holey = Holey(steps)
+    edges = [0, *(number + 1 for number, _, _ in holey.records)]
+    at = min(
+        data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 1, 2])),
+        holey.stream.next_record,
     )
+    later = [each for each in holey.records if each[0] >= at]
+    byte = later[0][1] if later else holey.stream.next_byte
+    pin = PinSource(NAME, "a" * 32, "docs/b", 5, record=at, byte=byte)
+    pinned = holey.world.apply(holey.group, pin)
+    if pinned.code == Code.NOT_YET:  # the coordinator reads the boundary
+        page = holey.world.read(holey.stream, Want(at, byte, 1))
+        assert not isinstance(page, ReadRefused)
+        resolved = structs.replace(pin, record=page[1][0], byte=page[1][1], resolved=True)
+        pinned = holey.world.apply(holey.group, resolved)
+    assert pinned.code == Code.OK
+    until = (pinned.detail[0], pinned.detail[1])
+    assert until[1] == byte
+    found, position = b"", (0, 0)
+    while position != until:
+        page = holey.world.read(holey.stream, Want(*position, 1 << 20, True, until))
+        assert not isinstance(page, ReadRefused)
+        found, position = found + page[0], page[2]
+    assert found.split(b",")[:-1] == [text for _, begin, text in holey.records if begin < byte]
 
 
 def test_a_table_says_nothing_of_numbers_that_were_jumped_over() -> None:

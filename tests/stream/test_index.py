@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polynya.base.errors import CorruptData
 from polynya.stream.commands import ColdSlice
+from polynya.stream.state import entries as form
 from polynya.stream.state import index
 
 KEYS = {number: f"pack{number}" for number in range(5)}
 U32 = st.integers(0, (1 << 32) - 1)
+TIME = st.integers(-(1 << 62), 1 << 62)
+# the fields of version 2; () is an entry of version 1
+REST = st.one_of(
+    st.just(()),
+    st.tuples(
+        st.integers(0, 2), TIME, st.integers(0, 1), st.integers(0, 1), st.integers(0, 7), U32, U32
+    ),
+)
 
 
 @st.composite
@@ -34,6 +46,7 @@ def runs(draw: st.DrawFn, begin: tuple[int, int] = (0, 0)) -> list[ColdSlice]:
                 draw(U32),
                 draw(U32),
                 draw(st.integers(0, 1 << 63)),
+                *draw(REST),
             )
         )
         record, byte = record + records, byte + length
@@ -67,10 +80,14 @@ def test_it_is_the_list(slices: list[ColdSlice], how: int) -> None:
     view = index.Index(data, KEYS)
     assert list(view) == slices
     assert len(view) == index.count(data) == len(slices)
-    assert len(data) == 52 * len(slices)
+    assert len(data) == 80 * len(slices)
     assert index.joined(data) == pack(slices)
     assert index.joined(data, None, pack(slices)) == 2 * index.joined(pack(slices))
-    assert index.lengths(data) == [cold.length for cold in slices]
+    assert index.lengths(data) == [cold.length - cold.missing_bytes for cold in slices]
+    for at in range(len(slices)):
+        assert index.records_in(data, at) == sum(
+            cold.records - cold.missing_records for cold in slices[at:]
+        )
     for begin in range(len(slices) + 1):
         assert list(view.starting(begin)) == slices[begin:]
         for end in range(begin + 1, len(slices) + 1):
@@ -192,12 +209,93 @@ def test_a_reader_keeps_what_it_has_while_the_index_grows_and_is_cut(
     assert [list(index.Index(known, KEYS)) for known, _ in kept] == [each for _, each in kept]
 
 
+@given(runs(), HOW)
+def test_it_is_read_as_it_was_written(slices: list[ColdSlice], how: int) -> None:
+    data = pack(slices, how)
+    written = index.written(data)
+    assert written == index.written(pack(slices)), "whatever its chunks in memory are"
+    if written is None:
+        assert not slices
+        return
+    assert list(index.Index(index.loaded(written), KEYS)) == slices
+    if all(cold.encoding < 0 for cold in slices):
+        assert len(written) == 52 * len(slices)
+        assert written == b"".join(
+            struct.pack(
+                "<QQQIIIIIII", *(cold.record, cold.byte, cold.time_ms, cold.records, cold.length),
+                int(cold.pack[4:]), *(cold.offset, cold.stored, cold.crc, 0),
+            )
+            for cold in slices
+        )  # fmt: skip
+        return
+    assert len(written) == 24 + 80 * len(slices)
+    times = [cold.record_time_ms_max if cold.encoding >= 0 else 2**63 - 1 for cold in slices]
+    count, version, flags, size, mark, _, largest = struct.unpack_from("<IBBBBQq", written)
+    assert (count, version, size, mark, largest) == (len(slices), 2, 80, 255, max(times))
+    assert flags == reduce(or_, (cold.flags for cold in slices))
+
+
+@given(runs(), HOW, TIME, st.integers(0, 12))
+def test_the_first_entry_with_a_record_time_is_found(
+    slices: list[ColdSlice], how: int, asked: int, begin: int
+) -> None:
+    """Exact where times decrease; an entry of version 1 may have any."""
+    data = pack(slices, how)
+    begin = min(begin, len(slices))
+    wanted = next(
+        (
+            at
+            for at in range(begin, len(slices))
+            if slices[at].encoding < 0 or slices[at].record_time_ms_max >= asked
+        ),
+        len(slices),
+    )
+    assert index.first_dated(data, begin, asked) == wanted
+
+
+GOLDEN = (
+    "02000000020350fff005000000000000ffffffffffffff7f03000000000000002800000000000000"
+    "fc0300000000000005000000640000000100000008000000a40000000700000014000000ffffffff"
+    "ffffff7f00000000000000000000000000000000ff00000008000000000000008c00000000000000"
+    "f005000000000000060000005a0000000200000010000000aa0000000900000014000000a4060000"
+    "00000000020000000a000000040000000500000002030000"
+)
+
+
+def test_bytes_of_a_chunk_are_golden() -> None:
+    slices = [
+        ColdSlice(3, 40, 5, 100, KEYS[1], 8, 164, 7, 1000),
+        ColdSlice(8, 140, 6, 90, KEYS[2], 16, 170, 9, 1500, 2, 1700, 2, 10, 3, 4, 5),
+    ]
+    data = b"".join(
+        index.packed(cold, number, cold.time_ms + 20) for number, cold in enumerate(slices, 1)
+    )
+    assert form.written(data).hex() == GOLDEN
+    assert index.written(data[:80]) == bytes.fromhex(GOLDEN)[24:76], "an entry of version 1 alone"
+    assert list(index.Index(index.loaded(bytes.fromhex(GOLDEN)), KEYS)) == slices
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda data: data[:4] + bytes([3]) + data[5:], "version 3 with entries of 80 bytes"),
+        (lambda data: data[:6] + bytes([96]) + data[7:], "version 2 with entries of 96 bytes"),
+        (lambda data: data[:-1], "chunk of 2 entries has 183 bytes"),
+        (lambda data: data[:12], "chunk has 12 bytes"),
+        (lambda data: data[24:-1], "has 159 bytes; expected a multiple of 52"),
+    ],
+)
+def test_other_bytes_are_refused(change: Callable[[bytes], bytes], fault: str) -> None:
+    with pytest.raises(CorruptData, match=fault):
+        index.loaded(change(bytes.fromhex(GOLDEN)))
+
+
 def test_entries_of_the_first_release_are_widened() -> None:
     old = b"".join(
         struct.pack("<QQQIIIIII", number, number * 10, time_ms, 1, 10, 3, 5, 6, 7)
         for number, time_ms in enumerate((100, 100, 250))
     )
-    data = index.widened(old, 900)
+    data = form.from_first_release(old, 900)
     assert [(cold.record, cold.byte, cold.time_ms) for cold in index.Index(data, KEYS)] == [
         (0, 0, 100),
         (1, 10, 100),

@@ -281,7 +281,14 @@ def machine_with_something() -> Machine:
         assert machine.apply(command, 1).code < 100
     uid = machine.streams["docs/a"].uid
     assert machine.apply(
-        c.PublishSlices(SLICE.pack, 1, 1, [(uid, replace(SLICE, length=5))], 6), 2
+        c.PublishSlices(
+            SLICE.pack,
+            1,
+            1,
+            [(uid, replace(SLICE, length=5, missing_records=0, missing_bytes=0))],
+            6,
+        ),
+        2,
     ).detail == [0]
     machine.apply(c.Append("docs/a", 7, JSON, BATCH, PRODUCER), 3)
     return machine

@@ -11,7 +11,8 @@ from worlds.stream import World, raw_batch
 
 from polynya.stream.commands import Append, Create, Encoding, PublishSlices, Trim
 from polynya.stream.machine import Machine
-from polynya.stream.state.index import ENTRY_BYTES, time_ms_max
+from polynya.stream.state.entries import ENTRY_BYTES, HEAD_BYTES, as_v1
+from polynya.stream.state.index import time_ms_max
 
 IMAGE_FIELDS, STREAM_FIELDS, COLD = 16, 23, 18  # of 0.1.0, and where a stream's index is among them
 
@@ -22,8 +23,8 @@ def as_the_first_release(snapshot: bytes) -> bytes:
     for stream in image[10]:
         if stream[COLD] is not None:
             stream[COLD] = b"".join(
-                _narrow(stream[COLD][at : at + ENTRY_BYTES])
-                for at in range(0, len(stream[COLD]), ENTRY_BYTES)
+                _narrow(stream[COLD][at : at + ENTRY_BYTES][:52])
+                for at in range(HEAD_BYTES, len(stream[COLD]), ENTRY_BYTES)
             )
     return msgspec.msgpack.encode(image)
 
@@ -46,7 +47,7 @@ def test_a_snapshot_of_the_first_release_is_read() -> None:
         as_the_first_release(machine.snapshot()), lambda place, uid: world.payloads[place]
     )
     restored = old.streams["docs/a"]
-    assert list(old.index_of(restored)) == list(machine.index_of(stream))
+    assert list(old.index_of(restored)) == [as_v1(cold) for cold in machine.index_of(stream)]
     assert restored.cold is not None
     assert [time_ms_max(restored.cold, at) for at in range(2)] == [400, 600], (
         "at most that of what follows"

@@ -99,11 +99,12 @@ class World:
         self.machines[group] = machine
         self.chains[group] = [deltas.SnapshotPart(machine.snapshot())]
 
-    def jump(self, group: int) -> None:
-        """A new history: the next record of every stream gets a number that is far away."""
+    def jump(self, group: int, numbers: int = JUMP) -> None:
+        """A new history: the next record of every stream gets a number that is far away. Or a small
+        gap, such as whatever removes records leaves."""
         image = decode_image(self.machines[group].snapshot())
         for stream in image.streams:
-            stream.next_record += JUMP
+            stream.next_record += numbers
         self.adopt(
             group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place])
         )
@@ -186,8 +187,26 @@ class World:
         offset = len(self.slices)
         self.slices[pack, offset] = run
         length = sum(len(batch.payload) for batch in run)
-        records = sum(batch.records for batch in run)
-        return ColdSlice(run[0].record, run[0].byte, records, length, pack, offset, length, 0)
+        end = run[-1].record + run[-1].records
+        following = (stream.hot or [])[batches:]
+        if following and following[0].record - end < JUMP:
+            end = following[0].record
+        records = end - run[0].record
+        missing = records - sum(batch.records for batch in run)
+        return ColdSlice(
+            run[0].record,
+            run[0].byte,
+            records,
+            length,
+            pack,
+            offset,
+            length,
+            0,
+            encoding=run[0].encoding,
+            record_time_ms_max=max(batch.record_time_ms_max or batch.time_ms for batch in run),
+            missing_records=missing,
+            batches=len(run),
+        )
 
     def merged(self, entries: list[ColdSlice], pack: str) -> ColdSlice:
         """Put neighbours of an index into the store again, as one slice."""
@@ -195,12 +214,22 @@ class World:
         self.slices[pack, offset] = [
             batch for cold in entries for batch in self.slices[cold.pack, cold.offset]
         ]
-        records, length = (
-            sum(cold.records for cold in entries),
-            sum(cold.length for cold in entries),
-        )
+        length = sum(cold.length for cold in entries)
+        records = entries[-1].record + entries[-1].records - entries[0].record
+        missing = records - sum(cold.records - cold.missing_records for cold in entries)
         return ColdSlice(
-            entries[0].record, entries[0].byte, records, length, pack, offset, length, 0
+            entries[0].record,
+            entries[0].byte,
+            records,
+            length,
+            pack,
+            offset,
+            length,
+            0,
+            encoding=entries[0].encoding,
+            record_time_ms_max=max(cold.record_time_ms_max for cold in entries),
+            missing_records=missing,
+            batches=sum(cold.batches for cold in entries),
         )
 
     def read(self, stream: Stream, want: Want) -> Page | ReadRefused:
@@ -334,8 +363,8 @@ def _check_contiguous(machine: Machine, stream: Stream) -> None:
 
 
 def _follows(at: tuple[int, int], end: tuple[int, int]) -> bool:
-    """Nothing lies between, but for numbers that a new history jumped over."""
-    return at[1] == end[1] and at[0] >= end[0] and (at[0] - end[0]) % JUMP == 0
+    """Nothing lies between, but for numbers that a new history jumped over, or a small gap."""
+    return at[1] == end[1] and at[0] >= end[0] and (at[0] - end[0]) % JUMP < 200
 
 
 def position_of(text: str) -> tuple[int, int]:

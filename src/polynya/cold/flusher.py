@@ -25,9 +25,10 @@ from polynya.cold.planner import (
     choose,
     plan_packs,
 )
-from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, pause_after
+from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, entries_for, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import PublishSlices
+from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.pack import PackBuilder, build_slice, pack_key
@@ -86,6 +87,8 @@ class Flusher:
         self._recovered = asyncio.Event()
         self._failures = 0  # consecutive passes with a failed pack
         self._age_scan_ms = 0
+        # reports whether the group's log may have index entries of version 2
+        self.may: Callable[[Machine], bool] = lambda machine: True
         self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and their sum
 
     async def run(self) -> None:
@@ -336,8 +339,15 @@ class Flusher:
         for each, cold in built.slices:
             members.setdefault(each.group, []).append((each.uid, cold))
         now_ms = self._groups.now_ms()
+        machines = self._groups.machines()
         commands = {
-            group: PublishSlices(key, home_group, terms[group], listed, now_ms)
+            group: PublishSlices(
+                key,
+                home_group,
+                terms[group],
+                entries_for(machines.get(group), self.may, listed),
+                now_ms,
+            )
             for group, listed in members.items()
         }
         outcomes = await self._steps.propose_all(commands)
@@ -438,16 +448,7 @@ def build_pack(
         found.append(
             (
                 each,
-                ColdSlice(
-                    head.record,
-                    head.byte,
-                    entry.records,
-                    entry.length,
-                    key,
-                    entry.offset,
-                    entry.stored,
-                    entry.crc,
-                ),
+                entry.at(key, head.record, head.byte, missing_records=each.missing_records),
             )
         )
         work += len(each.batches) + SLICE_COST_BATCHES

@@ -26,7 +26,7 @@ from polynya.cold.merge_planner import (
     plan_packs,
     plan_runs,
 )
-from polynya.cold.steps import Steps, pause_after
+from polynya.cold.steps import Steps, entries_for, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
 from polynya.stream.commands import ColdSlice, ReplaceSlices
 from polynya.stream.machine import Machine
@@ -109,6 +109,8 @@ class Merger:
             int, set[int]
         ] = {}  # uids, and the first records of entries that join no earlier one, as merging has found
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
+        # reports whether the group's log may have index entries of version 2
+        self.may: Callable[[Machine], bool] = lambda machine: True
         self._failures = 0  # consecutive passes with a failed pack
         self._look_seconds = 0.0  # duration of the last scan
         self._more = False  # the last scan found more than was merged
@@ -270,9 +272,16 @@ class Merger:
             await self._steps.write(key, parts, home_group, sorted(members))
             self.counters.packs += 1
             now_ms = self._groups.now_ms()
+            machines = self._groups.machines()
             commands = {
                 group: ReplaceSlices(
-                    key, home_group, terms[group], [(run.uid, cold) for run, cold in listed], now_ms
+                    key,
+                    home_group,
+                    terms[group],
+                    entries_for(
+                        machines.get(group), self.may, [(run.uid, cold) for run, cold in listed]
+                    ),
+                    now_ms,
                 )
                 for group, listed in members.items()
             }
@@ -408,15 +417,12 @@ def build_merged(
             run.uid, run.group, merged, path=source.path, content_type=source.content_type
         )
         made.append(
-            ColdSlice(
+            entry.at(
+                key,
                 head.record,
                 head.byte,
-                entry.records,
-                entry.length,
-                key,
-                entry.offset,
-                entry.stored,
-                entry.crc,
+                missing_records=source.entries[-1].missing_records,
+                missing_bytes=source.entries[-1].missing_bytes,
             )
         )
         let_the_loop_run()
@@ -433,6 +439,9 @@ def bounds_in(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[int
         if (
             parsed[at].encoding != parsed[at - 1].encoding
             or cold.record + cold.records - begin > RECORDS_MAX
+            or entries[at - 1].missing_records
+            or entries[at - 1].missing_bytes
+            or cold.record != entries[at - 1].record + entries[at - 1].records
         ):
             bounds.append(cold.record)
             begin = cold.record

@@ -10,7 +10,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.stream.state.model import HotBatch
-from polynya.stream.state.record_gaps import run_end
+from polynya.stream.state.record_gaps import JUMP, joined_until
 from polynya.wire.pack import RECORDS_MAX
 
 STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a few milliseconds
@@ -59,6 +59,7 @@ class SlicePlan(msgspec.Struct, gc=False):
     batches: Sequence[HotBatch]
     path: str = ""
     content_type: str = ""
+    missing_records: int = 0  # numbers between its last record and the next one
 
 
 class PackPlan(msgspec.Struct, gc=False):
@@ -120,13 +121,20 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
             packs.append(PackPlan(candidate.group, []))
         pack = packs[-1]
         first = candidate.first
-        for run in runs:
+        for number, run in enumerate(runs):
             size = _size(run)
             if pack.slices and not _fits(pack, size, settings):
                 break
             named = (candidate.name, candidate.content_type) if first else ("", "")
             pack.slices.append(
-                SlicePlan(candidate.group, candidate.uid, run[0].encoding, run, *named)
+                SlicePlan(
+                    candidate.group,
+                    candidate.uid,
+                    run[0].encoding,
+                    run,
+                    *named,
+                    _missing_between(run, runs[number + 1]) if number + 1 < len(runs) else 0,
+                )
             )
             pack.size += size
             first = False
@@ -158,10 +166,17 @@ def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBa
     return runs
 
 
+def _missing_between(run: Sequence[HotBatch], following: Sequence[HotBatch]) -> int:
+    """Return the numbers that the slice of this run covers behind its records. No slice covers a
+    wide gap."""
+    missing = following[0].record - run[-1].record - run[-1].records
+    return missing if missing < JUMP else 0
+
+
 def _joined_until(batches: Sequence[HotBatch], begin: int) -> int:
     """Return the end of the batches from `begin` on that one slice can hold, whatever their
     size."""
-    end = run_end(batches, begin, len(batches))
+    end = joined_until(batches, begin)
     first = batches[begin]
     if [*map(_ENCODING, batches)].count(first.encoding) < len(batches):
         end = next((at for at in range(begin, end) if batches[at].encoding != first.encoding), end)

@@ -49,7 +49,8 @@ class ColdReader:
     async def payload(self, cold: ColdSlice, begin: int, end: int) -> memoryview:
         """Return the stored payload of records `begin` to `end` (exclusive), all inside the slice.
         Raises as `slice`, ValueError."""
-        return (await self.slice(cold)).cut(begin - cold.record, end - cold.record)
+        found = await self.slice(cold)
+        return found.cut(begin - cold.record, min(end - cold.record, found.records))
 
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
         """Return the (record, byte) of the slice's first batch appended at `time_ms` or later, else
@@ -85,7 +86,8 @@ class ColdReader:
             raise CorruptData(f"a pack is shorter than its index says: {fault}") from None
         self.counters.fetched_bytes += len(data)
         found = parse_slice(data, cold.crc)
-        if (found.records, len(found.payload)) != (cold.records, cold.length):
+        sizes = (cold.records - cold.missing_records, cold.length - cold.missing_bytes)
+        if (found.records, len(found.payload)) != sizes:
             raise CorruptData(
                 f"the slice at {cold.offset} of {cold.pack} does not match its index entry"
             )

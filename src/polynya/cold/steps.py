@@ -10,8 +10,10 @@ from typing import TypeVar
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
-from polynya.stream.commands import Command, PackWritten
+from polynya.stream.commands import ColdSlice, Command, PackWritten
+from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
+from polynya.stream.state.entries import as_v1
 
 TRIES = 3  # attempts of one step, with the same key and command
 BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX
@@ -73,6 +75,16 @@ class Steps:
             except (StoreUnavailable, Unavailable, OutcomeUnknown):
                 await self.sleep(BACKOFF_SECONDS * 2**attempt)
         return await step()
+
+
+def entries_for(
+    machine: Machine | None, may: Callable[[Machine], bool], listed: list[tuple[int, ColdSlice]]
+) -> list[tuple[int, ColdSlice]]:
+    """Return slices as the group's log may have them: of version 1 while some nodes run an older
+    release."""
+    if machine is not None and may(machine):
+        return listed
+    return [(uid, as_v1(cold)) for uid, cold in listed]
 
 
 def pause_after(failures: int) -> float:

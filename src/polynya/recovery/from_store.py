@@ -14,7 +14,6 @@ from polynya.backup.copies import CompleteMark, StateCopy
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.objectstore import ObjectInfo, ObjectStore, read_root
 from polynya.recovery.restore import RestoredState, RestoreResult
-from polynya.stream.commands import ColdSlice
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots.encode import Image, decode_image
 from polynya.stream.snapshots.restore_history import StreamLoss
@@ -118,16 +117,8 @@ class FromStore:
         for entry in footer.entries:
             if entry.base_record < 0 or entry.group in self._named.get(info.key, ()):
                 continue
-            cold = ColdSlice(
-                entry.base_record,
-                entry.base_byte,
-                entry.records,
-                entry.length,
-                info.key,
-                entry.offset,
-                entry.stored,
-                entry.crc,
-                entry.append_time_ms_max,
+            cold = entry.at(
+                info.key, entry.base_record, entry.base_byte, time_ms=entry.append_time_ms_max
             )
             piece = UnnamedSlice(
                 entry.uid,

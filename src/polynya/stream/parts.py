@@ -79,10 +79,18 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     record: int
     byte: int
-    records: int
-    length: int  # bytes of payload: the span in stream positions
+    records: int  # the span in record numbers
+    length: int  # the span in stream positions
     pack: str  # object key
     offset: int  # of the slice in the object
     stored: int  # bytes of the slice in the object, header included
     crc: int  # CRC-32C of those bytes
     time_ms: int = 0  # append time of the first batch; 0: unknown
+    # The fields below are those of index entries of version 2, which need level 3.
+    encoding: int = -1  # -1: an entry of version 1, which has none of the following
+    record_time_ms_max: int = 0  # of batches without a record time it is their append time
+    missing_records: int = 0  # numbers of the span that no record has
+    missing_bytes: int = 0  # positions of the span that are not stored
+    flags: int = 0  # of all batches: 1 transactional, 2 control; 4: some may be aborted
+    first_batch: int = 0  # the run is only a part of the slice in the object from here …
+    batches: int = 0  # … of so many batches; 0: not known, all

@@ -1,8 +1,8 @@
 """Planning a read: the hot payloads, cold slices and ancestors that make up a page. Copies nothing
 and does no I/O.
 
-A restored history leaves a gap in record numbers (`restore_history`). No page spans one, and a
-position inside means its end. The bytes on both sides are adjacent.
+A position inside a gap of record numbers means its end. No page spans the wide gap that a restored
+history leaves (`restore_history`).
 
 The same rules apply to hot batches and, through `cut`, to the batches of a decoded cold slice. If
 the halves of a token disagree, the record number wins. Raw pages may begin and end inside a record,
@@ -170,14 +170,16 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         if (
             (left <= 0 and pieces)
             or (record, byte) == until
-            or (record != AT_BYTE and record < cold.record)
+            or (record != AT_BYTE and cold.record - record >= record_gaps.JUMP)
         ):
             break
+        record = record if record == AT_BYTE else max(record, cold.record)
         to = min((cold.record + cold.records, cold.byte + cold.length), until)
         pieces.append(ColdPiece(cold, Want(record, byte, left, want.whole_records, to)))
         left -= max(0, to[1] - (cold.byte if moves else max(byte, cold.byte)))
         record, byte = to
-    if left > 0 and (record, byte) != until and stream.hot and record == stream.hot[0].record:
+    if left > 0 and (record, byte) != until and stream.hot and _touches(record, stream.hot[0]):
+        record = stream.hot[0].record
         rest = cut(
             stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces
         )
@@ -186,6 +188,11 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
     if byte == until[1] and not pieces:  # at most skipped numbers are left
         record = until[0]
     return ReadPlan(pieces, want.record, want.byte, record, byte, (record, byte) == until)
+
+
+def _touches(record: int, batch: HotBatch) -> bool:
+    """Report whether no record and no wide gap is before the batch."""
+    return record != AT_BYTE and 0 <= batch.record - record < record_gaps.JUMP
 
 
 def _cold_from(index: Index, record: int, byte: int) -> Iterable[ColdSlice]:
@@ -210,16 +217,19 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     assert want.until is not None
     to_record, to_byte = want.until
     index, record, byte = locate(batches, want.record, want.byte, whole_records=want.whole_records)
+    if index == len(batches):
+        record, byte = want.until
     begin = (record, byte)
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     left = want.bytes_max
     while byte < to_byte or record < to_record:
-        if index == len(batches):  # only skipped numbers are left
-            record = record if pieces else to_record
+        if index == len(batches):  # only missing numbers and bytes are left
+            if not pieces or to_record - record < record_gaps.JUMP:
+                record, byte = to_record, to_byte
             break
         batch = batches[index]
         if byte == batch.byte and record != batch.record:
-            if record < batch.record and pieces:
+            if batch.record - record >= record_gaps.JUMP and pieces:
                 break
             record = batch.record
         end = record_gaps.run_end(
@@ -271,12 +281,20 @@ def locate(
     if record == AT_BYTE:
         index = bisect_right(batches, byte, key=_BYTE) - 1
         batch = batches[index]
+        if byte >= batch.byte + len(batch.payload):
+            return index + 1, batch.record + batch.records, byte
         found, begin_in = _record_at(batch, byte - batch.byte)
         if batch.encoding == Encoding.BYTES and not whole_records:
             return index, found, byte
         return index, found, batch.byte + begin_in
     index = bisect_right(batches, record, key=_RECORD) - 1
     batch = batches[index]
+    if record >= batch.record + batch.records:  # in a gap
+        index += 1
+        if index == len(batches):
+            return index, record, batch.byte + len(batch.payload)
+        batch = batches[index]
+        record = batch.record
     begin_in, length = _span_of(batch, record)
     if begin_in == 0 and not batch.lengths:
         record = batch.record

@@ -151,6 +151,13 @@ SPANS: dict[type, dict[str, Span]] = {
         "stored": _WORD,
         "crc": _WORD,
         "time_ms": _TIME,
+        "encoding": (-1, Encoding.KAFKA),
+        "record_time_ms_max": _TIME,
+        "missing_records": _WORD,
+        "missing_bytes": _WORD,
+        "flags": (0, 7),
+        "first_batch": _WORD,
+        "batches": _WORD,
     },
     Create: {
         "now_ms": _TIME,

@@ -35,7 +35,7 @@ from polynya.objectstore import (
 )
 from polynya.service.tier_view import CoreGroups
 from polynya.stream.commands import Evict
-from polynya.stream.state.feature_level import level_of
+from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
 from polynya.tiering.root_claim import StoreRootClaim, was_held
 from polynya.tiering.store_health import StoreAccess
 
@@ -97,6 +97,7 @@ class Tier:
         self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
         if start.birth.node:  # all nodes must know the command
             self.evictor.may = lambda machine: machine.level >= level_of(Evict)
+            self.flusher.may = self.merger.may = lambda machine: machine.level >= ENTRY_LEVEL
         self.collector = Collector(
             groups,
             store,

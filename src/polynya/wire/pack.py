@@ -18,7 +18,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import Encoding
-from polynya.stream.state.model import HotBatch
+from polynya.stream.state.model import ColdSlice, HotBatch
 
 MAGIC = b"PLYNPAK1"
 VERSION = 1
@@ -61,6 +61,38 @@ class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     base_byte: int = -1
     path: str = ""
     content_type: str = ""
+    flags: int = 0  # of all batches
+    batches: int = 0  # 0: not known
+
+    def at(
+        self,
+        pack: str,
+        record: int,
+        byte: int,
+        *,
+        time_ms: int = 0,
+        missing_records: int = 0,
+        missing_bytes: int = 0,
+    ) -> ColdSlice:
+        """Return the index entry of this slice in `pack`, at this place of its stream. What is
+        missing lies behind it."""
+        return ColdSlice(
+            record,
+            byte,
+            self.records + missing_records,
+            self.length + missing_bytes,
+            pack,
+            self.offset,
+            self.stored,
+            self.crc,
+            time_ms,
+            self.encoding,
+            self.record_time_ms_max,
+            missing_records,
+            missing_bytes,
+            flags=self.flags,
+            batches=self.batches,
+        )
 
 
 class Footer(msgspec.Struct, array_like=True, frozen=True):
@@ -84,6 +116,8 @@ class SliceMeta(msgspec.Struct, frozen=True, gc=False):
     encoding: int
     base_record: int
     base_byte: int
+    flags: int
+    batches: int
 
 
 class ShortTail(Exception):
@@ -140,6 +174,7 @@ def build_slice(
         record_time_ms_max=max(
             own or appended for own, appended in zip(record_times, times, strict=True)
         ),
+        flags=_any_of(flags),
     )
     return _assemble(encoding, (base_record, base_byte), columns, b"".join(payloads))
 
@@ -182,6 +217,7 @@ def merge_slices(
             for each in slices
             for own, appended in zip(each.record_times_ms, each.append_times_ms, strict=True)
         ),
+        flags=_any_of(flags for each in slices for flags in set(each.batch_flags)),
     )
     if any(each.record_lengths is not None for each in slices):
         columns.lengths = _joined(
@@ -206,6 +242,15 @@ class _Columns(msgspec.Struct):
     producers: bytes
     append_time_ms_max: int
     record_time_ms_max: int
+    flags: int
+
+
+def _any_of(flags: Iterable[int]) -> int:
+    """Return the flags that any of the batches has."""
+    found = 0
+    for each in set(flags):
+        found |= each
+    return found
 
 
 def _assemble(
@@ -238,6 +283,8 @@ def _assemble(
         encoding=encoding,
         base_record=base[0],
         base_byte=base[1],
+        flags=columns.flags,
+        batches=columns.batches,
     )
     return meta, [front, payload]
 
@@ -279,6 +326,8 @@ class PackBuilder:
             meta.base_byte,
             path,
             content_type,
+            meta.flags,
+            meta.batches,
         )
         self._parts += parts
         self.size += meta.stored

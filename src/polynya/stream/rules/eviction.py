@@ -149,7 +149,7 @@ def mark_of(stream: Stream) -> int:
                     stream.closed,
                     stream.closed_by,
                     stream.stream_seq,
-                    None if stream.cold is None else index.joined(stream.cold),
+                    index.written(stream.cold),
                     stream.producers,
                     claims,
                 )
@@ -161,9 +161,25 @@ def mark_of(stream: Stream) -> int:
 def state_of(stream: Stream) -> bytes:
     """Return the whole state, as encoded in a snapshot."""
     assert stream.hot is None
-    return _encode(
-        structs.replace(stream, cold=None if stream.cold is None else index.joined(stream.cold))
-    )
+    return _encode(as_written(stream))
+
+
+def as_written(stream: Stream) -> Stream:
+    """Return the stream with its index as it is written."""
+    if stream.cold is None and (stream.extras is None or stream.extras.past is None):
+        return stream
+    extras = stream.extras
+    if extras is not None and extras.past is not None:
+        extras = structs.replace(extras, past=index.written(extras.past))
+    return structs.replace(stream, cold=index.written(stream.cold), extras=extras)
+
+
+def load_index(stream: Stream) -> None:
+    """Convert the written index of a decoded stream to its form in memory. Raises CorruptData."""
+    if stream.cold is not None:
+        stream.cold = index.loaded(index.joined(stream.cold))
+    if stream.extras is not None and stream.extras.past is not None:
+        stream.extras.past = index.joined(index.loaded(stream.extras.past)) or None
 
 
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
@@ -314,6 +330,7 @@ def whole_of(ghost: Stream, state: bytes) -> Stream:
         )
     try:
         stream = _state.decode(state)
+        load_index(stream)
     except msgspec.MsgspecError as error:
         raise CorruptData(
             f"the evicted state of stream {spelled_name(ghost.name)} in the object store cannot "

@@ -20,12 +20,14 @@ from polynya.stream.commands import (
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.state import index
+from polynya.stream.state.feature_level import ENTRY_LEVEL
 from polynya.stream.state.model import Pack, Stream
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 _RECORD = attrgetter("record")
+_RECORDS = attrgetter("records")
 
 
 def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
@@ -56,9 +58,15 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
         del machine.hot[uid]
     entry = index.packed(cold, machine.hold_slice(cold.pack, command.home_group), largest_ms)
     stream.cold = index.appended(stream.cold, entry)
+    _note_level(machine, cold)
     if stream.first_record > cold.record:
         release_trimmed(machine, stream, command.now_ms)
     return True
+
+
+def _note_level(machine: Machine, cold: ColdSlice) -> None:
+    if cold.encoding >= 0:  # a standalone node gets no `SetLevel`
+        machine.level = max(machine.level, ENTRY_LEVEL)
 
 
 def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
@@ -78,12 +86,12 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
     if not hot or (cold.record, cold.byte) != (hot[0].record, hot[0].byte):
         return 0
     end = (cold.record + cold.records, cold.byte + cold.length)
-    if end == (stream.next_record, stream.next_byte):
-        return len(hot)
     at = bisect_left(hot, end[0], key=_RECORD)
-    if at == 0 or hot[at - 1].record + hot[at - 1].records != end[0]:
+    end_byte = hot[at].byte if at < len(hot) else stream.next_byte
+    if end[0] > stream.next_record or end[1] != end_byte or cold.missing_bytes:
         return 0
-    return at if end[1] == (hot[at].byte if at < len(hot) else stream.next_byte) else 0
+    records = sum(map(_RECORDS, hot[:at]))
+    return at if records == cold.records - cold.missing_records else 0
 
 
 def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
@@ -109,6 +117,7 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     number = machine.hold_slice(cold.pack, command.home_group)
     machine.changes.streams.add(uid)
     stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
+    _note_level(machine, cold)
     for each in old:
         machine.drop_slice(each, command.now_ms)
     return True

@@ -84,6 +84,8 @@ def boundary(stream: Stream, at: Boundary) -> Boundary | None:
     for known in (low, high):
         if record == known[0]:
             return known
+    if byte == high[1]:  # only missing numbers are between
+        return high
     return at if low[1] < byte < high[1] and byte >= stream.first_byte else None
 
 

@@ -20,7 +20,7 @@ from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.stream.rules.eviction import stream_or_ghost, stub_of
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.snapshots.encode import Image
-from polynya.stream.state import index
+from polynya.stream.state import entries
 from polynya.stream.state.changes import Changes
 from polynya.stream.state.model import PackReference
 from polynya.stream.subscriptions import links
@@ -215,9 +215,9 @@ class _Merged:
         entry_bytes = _FIELDS.index("entry_bytes")
         if (
             len(image) <= entry_bytes
-            or msgspec.msgpack.decode(image[entry_bytes]) != index.ENTRY_BYTES
+            or msgspec.msgpack.decode(image[entry_bytes]) != entries.V1_BYTES
         ):  # written by 0.1.0
-            image = _list_of(_encode(snapshots.decode_image(body)))
+            image = _list_of(snapshots.write_image(snapshots.decode_image(body)))
         self._add(image, _list_of(image[_FIELDS.index("streams")]), watched=True)
 
     def add_delta(self, body: bytes) -> None:

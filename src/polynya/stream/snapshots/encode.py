@@ -21,7 +21,7 @@ from polynya.stream.rules import eviction
 from polynya.stream.rules.table_watches import Watch
 from polynya.stream.rules.tables import Table
 from polynya.stream.rules.topics import Topic
-from polynya.stream.state import index
+from polynya.stream.state import entries, index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
@@ -52,7 +52,8 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     subscriptions: Subscribed | None = None
     meta: dict[str, bytes] = {}
     pack_counter: int = 0
-    entry_bytes: int = 48  # bytes per index entry; 0.1.0 wrote 48 and no such field
+    # bytes per index entry of version 1; 0.1.0 wrote 48 and no such field
+    entry_bytes: int = 48
     buckets: dict[str, Retention] = {}
     map: ClusterMap | None = None
     level: int = 1
@@ -132,7 +133,7 @@ def image_of(machine: Machine) -> Image:
         claimed_jobs=machine.claimed_jobs,
         meta=machine.meta,
         pack_counter=machine.pack_counter,
-        entry_bytes=index.ENTRY_BYTES,
+        entry_bytes=entries.V1_BYTES,
         buckets=machine.buckets,
         map=machine.map,
         level=machine.level,
@@ -160,7 +161,7 @@ def with_places(data: bytes, moved: dict[int, int]) -> bytes:
                     f"{batch.place:#x}, which the snapshot references"
                 )
             batch.place = moved[batch.place]
-    return _ENCODER.encode(image)
+    return write_image(image)
 
 
 def write_image(image: Image) -> bytes:
@@ -183,15 +184,10 @@ def outbox_of(
 
 def without_payload(stream: Stream) -> Stream:
     """Return the stream as written to snapshots: hot payload stays in the journal."""
-    cold = stream.cold
-    if not stream.hot and (cold is None or isinstance(cold, bytes)):
-        return stream
-    hot: list[HotBatch] = [
-        msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()
-    ]
-    return msgspec.structs.replace(
-        stream, hot=hot or None, cold=None if cold is None else index.joined(cold)
-    )
+    if not stream.hot:
+        return eviction.as_written(stream)
+    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot]
+    return eviction.as_written(msgspec.structs.replace(stream, hot=hot))
 
 
 def decode(
@@ -236,9 +232,9 @@ def decode(
 
 
 def decode_image(data: bytes) -> Image:
-    """Decode a snapshot; hot batches have no payload. Streams are decoded one by one, so that a
-    thread doing this lets others run. Raises CorruptData, and ConfigError for the version of a
-    newer release."""
+    """Decode a snapshot; hot batches have no payload, indexes have the form in memory. Streams are
+    decoded one by one, so that a thread doing this lets others run. Raises CorruptData, and
+    ConfigError for the version of a newer release."""
     try:
         parts = _PARTS.decode(data)
         streams = _PARTS.decode(parts[_STREAMS])
@@ -256,21 +252,20 @@ def decode_image(data: bytes) -> Image:
 
 
 def widened(image: Image) -> Image:
-    """Convert the index entries to the present format. Raises CorruptData for an unknown entry
+    """Convert written indexes to their form in memory. Raises CorruptData for an unknown entry
     length."""
-    if image.entry_bytes not in (48, index.ENTRY_BYTES):
+    if image.entry_bytes not in (48, entries.V1_BYTES):
         raise CorruptData(
             f"the group snapshot has index entries of {image.entry_bytes} bytes; this release "
-            f"reads {index.ENTRY_BYTES}"
+            f"reads {entries.V1_BYTES}"
         )
-    if image.entry_bytes == 48:
-        image.entry_bytes = index.ENTRY_BYTES
-        for stream in image.streams:
-            if stream.cold is not None:
-                stream.cold = index.widened(
-                    index.joined(stream.cold),
-                    stream.hot[0].time_ms if stream.hot else stream.activity_ms,
-                )
+    for stream in image.streams:
+        if image.entry_bytes == 48 and stream.cold is not None:
+            end_ms = stream.hot[0].time_ms if stream.hot else stream.activity_ms
+            stream.cold = entries.from_first_release(index.joined(stream.cold), end_ms)
+        else:
+            eviction.load_index(stream)
+    image.entry_bytes = entries.V1_BYTES
     return image
 
 
@@ -280,7 +275,6 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
         eviction.adopt(machine, stream, where)
         return
     stream.content_type = intern(stream.content_type)
-    stream.cold = index.loaded(index.joined(stream.cold) or None)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
     if stream.extras is not None and stream.extras.retention is not None:

@@ -19,6 +19,8 @@ from polynya.stream.rules.producers import cut_receipts
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.state import index
+from polynya.stream.state.entries import as_v1
+from polynya.stream.state.feature_level import ENTRY_LEVEL
 from polynya.stream.state.model import PackReference, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP, Place
 
@@ -109,6 +111,8 @@ def _continue(
                 stream,
                 max((cold.record, cold.byte), (stream.first_record, stream.first_byte)),
             )
+        if image.level < ENTRY_LEVEL:
+            cold = as_v1(cold)
         largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
         entry = index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
         stream.cold = index.appended(stream.cold, entry)

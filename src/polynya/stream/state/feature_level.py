@@ -13,6 +13,8 @@ from polynya.stream.commands import (
     Encoding,
     NodeAnnounce,
     Produce,
+    PublishSlices,
+    ReplaceSlices,
     SetLevel,
     TopicPut,
 )
@@ -20,6 +22,9 @@ from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
+
+
+ENTRY_LEVEL = 3  # of index entries of version 2
 
 
 def level_of(kind: type[Command]) -> int:
@@ -33,6 +38,9 @@ def level_for(command: Command) -> int:
         return max([level_of(Bundle), *map(level_for, command.commands)])
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
+    if isinstance(command, PublishSlices | ReplaceSlices):
+        parts = command.slices if isinstance(command, PublishSlices) else command.replacements
+        return ENTRY_LEVEL if any(cold.encoding >= 0 for _, cold in parts) else 1
     if (
         isinstance(command, NodeAnnounce) and command.kafka
     ):  # an older node would not keep the address

@@ -1,11 +1,14 @@
-"""A stream's index as packed bytes: 52 per slice, in stream order.
+"""A stream's index as packed bytes: 80 per slice, in stream order.
 
 Each flush adds a slice to its stream's index, and a group may hold millions. As objects they would
 take five times the memory. The bytes are never changed in place, so a reader may keep them. Entries
 hold pack numbers; the machine maps these to keys.
 
 A short index is one `bytes`. A long one is `Chunked`, so that an append copies one chunk at most.
-Both are written as the same bytes.
+Both are written as the same bytes (`entries.py`).
+
+The records and bytes of an entry are spans of numbers and positions. Some of them may be missing:
+so entries that follow each other touch, whatever was removed from them.
 """
 
 from __future__ import annotations
@@ -17,27 +20,31 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from polynya.stream.commands import ColdSlice
+from polynya.stream.state import entries as form
+from polynya.stream.state.entries import ENTRY_BYTES, HEAD_BYTES, packed
 
-# record, byte, largest append time, records, length, number of the pack, offset, stored, crc,
-# ms from the first append time to the largest
-_ENTRY = Struct("<QQQIIIIIII")
-_ENTRY_48 = Struct("<QQQIIIIII")  # until 0.1: the first append time, and no time span
+__all__ = ["ENTRY_BYTES", "Chunked", "Entries", "Index", "packed"]
+
 _PLACE = Struct("<QQ")
 _TIME = Struct("<16xQ")
 _RECORDS = Struct("<Q16xI")
-_LENGTH = Struct("<28xI20x")
+_END = Struct("<QQ8xII")
+_SIZES = Struct("<24xII28xII12x")  # records, length, missing records, missing bytes
 _PACK = Struct("<I")
 _PACK_AT = 32
-_SPAN_MS_MAX = 2**32 - 1
-ENTRY_BYTES = _ENTRY.size
+_RECORD_TIME = Struct("<q")
+_RECORD_TIME_AT = 52
+_SPAN = Struct("<I")
+_SPAN_AT = 48
 CHUNK = 64  # entries of a closed chunk
 
 
 class Chunked:
     """The entries of a long index: closed chunks of `CHUNK` entries, then an open one.
 
-    The first chunk may have entries that are skipped. A value never changes: an append gives a
-    new one. The two share the list of closed chunks, which only grows behind the end of each."""
+    A closed chunk has the head of a written one. The first may have entries that are skipped. A
+    value never changes: an append gives a new one. The two share the list of closed chunks, which
+    only grows behind the end of each."""
 
     __slots__ = ("_closed", "_count", "_open", "_skip")
 
@@ -53,7 +60,7 @@ class Chunked:
         """Cut an index into chunks."""
         size = CHUNK * ENTRY_BYTES
         whole = len(data) // size * size
-        closed = [data[at : at + size] for at in range(0, whole, size)]
+        closed = [form.chunk_of(data[at : at + size]) for at in range(0, whole, size)]
         return cls(closed, len(closed), data[whole:], 0)
 
     def __len__(self) -> int:
@@ -66,14 +73,15 @@ class Chunked:
         if len(rest) < CHUNK * ENTRY_BYTES:
             return Chunked(self._closed, self._count, rest, self._skip)
         closed = self._closed if len(self._closed) == self._count else self._closed[: self._count]
-        closed.append(rest)
+        closed.append(form.chunk_of(rest))
         return Chunked(closed, self._count + 1, b"", self._skip)
 
     def place(self, at: int) -> tuple[bytes, int]:
         """Return the bytes that hold the entry of this number, and where it begins there."""
         number, rest = divmod(at + self._skip, CHUNK)
-        chunk = self._closed[number] if number < self._count else self._open
-        return chunk, rest * ENTRY_BYTES
+        if number < self._count:
+            return self._closed[number], HEAD_BYTES + rest * ENTRY_BYTES
+        return self._open, rest * ENTRY_BYTES
 
     def behind(self, count: int) -> Chunked | bytes:
         """Return this index without its first entries."""
@@ -98,40 +106,38 @@ class Chunked:
         """Yield the entries from number `begin` on, as bytes in order."""
         number, skip = divmod(begin + self._skip, CHUNK)
         for at in range(number, self._count):
-            yield self._closed[at][skip * ENTRY_BYTES :] if skip else self._closed[at]
+            yield self._closed[at][HEAD_BYTES + skip * ENTRY_BYTES :]
             skip = 0
         yield self._open[skip * ENTRY_BYTES :]
+
+    def bounds(self) -> Iterator[tuple[int, int]]:
+        """Yield the largest record time and the flags of each chunk."""
+        skipped = self._closed[0][HEAD_BYTES + self._skip * ENTRY_BYTES :] if self._skip else b""
+        for chunk in self._closed[bool(skipped) : self._count]:
+            yield form.bounds_of(chunk)
+        for some in (skipped, self._open):
+            if some:
+                yield form.bounds_of(form.head_of(some))
+
+    def first_dated(self, begin: int, time_ms: int) -> int:
+        """Return the number of the first entry from `begin` on whose largest record time is
+        `time_ms` or later, or the count."""
+        number, skip = divmod(begin + self._skip, CHUNK)
+        for at in range(number, self._count):
+            if form.bounds_of(self._closed[at])[0] >= time_ms:
+                found = _first_dated(self._closed[at], HEAD_BYTES + skip * ENTRY_BYTES, time_ms)
+                if found is not None:
+                    return (at * CHUNK) + skip + found - self._skip
+            skip = 0
+        found = _first_dated(self._open, skip * ENTRY_BYTES, time_ms)
+        rest = len(self._open) // ENTRY_BYTES if found is None else skip + found
+        return self._count * CHUNK + rest - self._skip
 
 
 if TYPE_CHECKING:
     Entries: TypeAlias = bytes | Chunked
 else:
     Entries = bytes  # as an index is stored: msgspec decodes fields of this type
-
-
-def packed(cold: ColdSlice, pack: int, time_ms_max: int = 0) -> bytes:
-    """Encode a slice as an entry for the pack of this number. `cold.time_ms` is its first append
-    time, `time_ms_max` its largest."""
-    largest = max(cold.time_ms, time_ms_max)
-    span_ms = min(largest - cold.time_ms, _SPAN_MS_MAX)
-    return _ENTRY.pack(
-        cold.record, cold.byte, largest, cold.records, cold.length, pack, cold.offset, cold.stored, cold.crc, span_ms
-    )  # fmt: skip
-
-
-def widened(data: bytes, end_ms: int) -> bytes:
-    """Convert 48-byte entries, as in snapshots until 0.1, to the present format. A slice's largest
-    append time becomes the first time of the next slice, which is never earlier. `end_ms` is that
-    time for the last slice."""
-    old = list(_ENTRY_48.iter_unpack(data))
-    ends = [entry[2] for entry in old[1:]] + [end_ms]
-    parts = []
-    for (record, byte, time_ms, *rest), following_ms in zip(old, ends, strict=True):
-        largest = max(time_ms, following_ms)
-        parts.append(
-            _ENTRY.pack(record, byte, largest, *rest, min(largest - time_ms, _SPAN_MS_MAX))
-        )
-    return b"".join(parts)
 
 
 def count(data: Entries | None) -> int:
@@ -151,7 +157,7 @@ def appended(data: Entries | None, entry: bytes) -> Entries:
 
 
 def joined(*indexes: Entries | None) -> bytes:
-    """Return the entries of all indexes as they are written."""
+    """Return the entries of all indexes in one `bytes`."""
     parts = (each.parts() if isinstance(each, Chunked) else (each,) for each in indexes if each)
     return b"".join(chain.from_iterable(parts))
 
@@ -169,8 +175,18 @@ def behind(data: Entries, begin: int) -> Entries:
 
 
 def loaded(data: bytes | None) -> Entries | None:
-    """Return an index as read from a snapshot in the form that appends want."""
-    return Chunked.of(data) if data and len(data) > CHUNK * ENTRY_BYTES else data
+    """Return a written index in the form that appends want. Raises CorruptData."""
+    if not data:
+        return None
+    entries = form.entries_of(data)
+    return Chunked.of(entries) if len(entries) > CHUNK * ENTRY_BYTES else entries
+
+
+def written(data: Entries | None) -> bytes | None:
+    """Return an index as it is written."""
+    if not data:
+        return None
+    return form.written(joined(data), () if isinstance(data, bytes) else data.bounds())
 
 
 def replaced(data: Entries, begin: int, end: int, entries: bytes) -> Entries:
@@ -190,7 +206,15 @@ def pack_numbers(data: Entries | None, begin: int = 0, end: int | None = None) -
 
 def lengths(data: Entries) -> list[int]:
     """Return the payload bytes of each entry."""
-    return [length for (length,) in _LENGTH.iter_unpack(joined(data))]
+    return [length - missing for _, length, _, missing in _SIZES.iter_unpack(joined(data))]
+
+
+def records_in(data: Entries, begin: int) -> int:
+    """Return the records of the entries from `begin` on, without missing numbers."""
+    parts = (data[begin * ENTRY_BYTES :],) if isinstance(data, bytes) else data.parts(begin)
+    return sum(
+        records - missing for part in parts for records, _, missing, _ in _SIZES.iter_unpack(part)
+    )
 
 
 def span(data: Entries, begin: int, end: int) -> tuple[int, int]:
@@ -230,6 +254,33 @@ def first_reaching(data: Entries | None, time_ms: int) -> int:
     return bisect_left(range(count(data)), time_ms, key=lambda at: time_ms_max(data, at))
 
 
+def first_dated(data: Entries | None, begin: int, time_ms: int) -> int:
+    """Return the number of the first entry from `begin` on that may have a record of time
+    `time_ms` or later, or the count. Record times may decrease, so nothing is bisected: whole
+    chunks are passed by their largest time."""
+    if not data:
+        return 0
+    if not isinstance(data, bytes):
+        return data.first_dated(begin, time_ms)
+    found = _first_dated(data, begin * ENTRY_BYTES, time_ms)
+    return len(data) // ENTRY_BYTES if found is None else begin + found
+
+
+def _first_dated(data: bytes, at: int, time_ms: int) -> int | None:
+    """Return the number of the first such entry from position `at` on, counted from there."""
+    for number, place in enumerate(range(at, len(data), ENTRY_BYTES)):
+        if _RECORD_TIME.unpack_from(data, place + _RECORD_TIME_AT)[0] >= time_ms:
+            return number
+    return None
+
+
+def record_time_ms_max(data: Entries, at: int) -> int:
+    """Return the largest record time of an entry; `UNKNOWN_MS` if it does not say."""
+    chunk, place = _place(data, range(count(data))[at])
+    found: int = _RECORD_TIME.unpack_from(chunk, place + _RECORD_TIME_AT)[0]
+    return found
+
+
 def time_ms_max(data: Entries, at: int) -> int:
     """Return the largest append time of an entry. It never decreases along an index."""
     found: int = _TIME.unpack_from(*_place(data, range(count(data))[at]))[0]
@@ -238,8 +289,8 @@ def time_ms_max(data: Entries, at: int) -> int:
 
 def time_ms_first(data: Entries, at: int) -> int:
     """Return the append time of an entry's first batch."""
-    entry = _ENTRY.unpack_from(*_place(data, range(count(data))[at]))
-    return int(entry[2] - entry[-1])
+    chunk, place = _place(data, range(count(data))[at])
+    return int(_TIME.unpack_from(chunk, place)[0] - _SPAN.unpack_from(chunk, place + _SPAN_AT)[0])
 
 
 def begin_of(data: Entries, at: int) -> tuple[int, int]:
@@ -251,8 +302,15 @@ def begin_of(data: Entries, at: int) -> tuple[int, int]:
 
 def end_of(data: Entries, at: int) -> tuple[int, int]:
     """Return the (record, byte) after an entry."""
-    record, byte, _, records, length, *_ = _ENTRY.unpack_from(*_place(data, range(count(data))[at]))
+    record, byte, records, length = _END.unpack_from(*_place(data, range(count(data))[at]))
     return record + records, byte + length
+
+
+def stored_end_of(data: Entries, at: int) -> tuple[int, int]:
+    """Return the (record, byte) after an entry, less what its span misses."""
+    (record, byte), place = begin_of(data, at), _place(data, at)
+    records, length, missing, missing_bytes = _SIZES.unpack_from(*place)
+    return record + records - missing, byte + length - missing_bytes
 
 
 def entries_before(data: Entries | None, record: int) -> int:
@@ -305,8 +363,8 @@ class Index(Sequence[ColdSlice]):
         """Iterate from entry `begin` without decoding the earlier ones."""
         data = self.data
         if isinstance(data, bytes):
-            return map(self._slice, _ENTRY.iter_unpack(memoryview(data)[begin * ENTRY_BYTES :]))
-        return map(self._slice, chain.from_iterable(map(_ENTRY.iter_unpack, data.parts(begin))))
+            return map(self._slice, form.ENTRY.iter_unpack(memoryview(data)[begin * ENTRY_BYTES :]))
+        return map(self._slice, chain.from_iterable(map(form.ENTRY.iter_unpack, data.parts(begin))))
 
     @overload
     def __getitem__(self, at: int) -> ColdSlice: ...
@@ -315,18 +373,7 @@ class Index(Sequence[ColdSlice]):
     def __getitem__(self, at: int | slice) -> ColdSlice | list[ColdSlice]:
         if isinstance(at, slice):
             return [self[number] for number in range(len(self))[at]]
-        return self._slice(_ENTRY.unpack_from(*_place(self.data, range(len(self))[at])))
+        return self._slice(form.ENTRY.unpack_from(*_place(self.data, range(len(self))[at])))
 
     def _slice(self, entry: tuple[int, ...]) -> ColdSlice:
-        record, byte, largest_ms, records, length, pack, offset, stored, crc, span_ms = entry
-        return ColdSlice(
-            record,
-            byte,
-            records,
-            length,
-            self._keys[pack],
-            offset,
-            stored,
-            crc,
-            largest_ms - span_ms,
-        )
+        return form.unpacked(entry, self._keys[entry[5]])

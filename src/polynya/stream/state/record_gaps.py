@@ -1,8 +1,8 @@
-"""Gaps in record numbers: a restored history skips a range of them. No record has these numbers;
-the bytes on both sides are adjacent.
+"""Gaps in record numbers. No record has these numbers.
 
-A position inside a gap means the next record after it. A slice, a flushed run and a page never span
-a gap.
+A position inside a gap means the next record after it. A restored history skips a wide range of
+numbers (`JUMP`): no index entry and no page spans it, and the bytes on both sides are adjacent.
+Smaller gaps are ordinary: pages go across them, and the entry before one covers its numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ JUMP = 1 << 40
 Place = tuple[int, int]  # record, byte
 
 _RECORD = attrgetter("record")
+_RECORDS = attrgetter("records")
 
 
 def behind(stream: Stream, cold: index.Entries | None, at: Place, tail: Place) -> Place:
@@ -40,8 +41,21 @@ def behind(stream: Stream, cold: index.Entries | None, at: Place, tail: Place) -
     return min((hot[0].record, hot[0].byte), tail) if hot else tail
 
 
+def joined_until(batches: Sequence[HotBatch], begin: int) -> int:
+    """Return the end of the run of batches from `begin` on without a gap, however small."""
+    end, last = len(batches), batches[-1]
+    records = sum(map(_RECORDS, batches[begin:] if begin else batches))
+    if last.record + last.records - batches[begin].record == records:
+        return end
+    return next(
+        at
+        for at in range(begin + 1, end)
+        if batches[at].record != batches[at - 1].record + batches[at - 1].records
+    )
+
+
 def run_end(batches: Sequence[HotBatch], begin: int, end: int) -> int:
-    """Return the end (at most `end`) of the gap-free run of batches that starts at `begin`."""
+    """Return the end (at most `end`) of the run of batches from `begin` on without a wide gap."""
     if end < len(batches):
         last, behind_last = end, batches[end].record
     else:
@@ -51,41 +65,43 @@ def run_end(batches: Sequence[HotBatch], begin: int, end: int) -> int:
     for at in range(begin + 1, last + 1):
         if (
             at == len(batches)
-            or batches[at].record != batches[at - 1].record + batches[at - 1].records
+            or batches[at].record - batches[at - 1].record - batches[at - 1].records >= JUMP
         ):
             return min(at, end)
     return end
 
 
 def entries_behind(cold: index.Entries) -> list[int]:
-    """Return the entries of an index that begin right after a gap."""
-    count = index.count(cold)
-    if not count or index.span(cold, 0, count)[1] - index.begin_of(cold, 0)[0] < JUMP:
-        return []
+    """Return the entries of an index that begin right after a gap, or after missing bytes."""
     return [
         at
-        for at in range(1, count)
-        if index.begin_of(cold, at)[0] - index.end_of(cold, at - 1)[0] >= JUMP
+        for at in range(1, index.count(cold))
+        if index.begin_of(cold, at) != index.stored_end_of(cold, at - 1)
     ]
 
 
 def between(record: int, end: int) -> int:
-    """Return the count of record numbers in the range, without skipped ones."""
+    """Return the count of record numbers in the range, without those that a restore skipped."""
     return max(0, end - record) % JUMP
 
 
 def missing(stream: Stream, begin: int) -> int:
     """Return the count of numbers from `begin` on that no record has."""
-    if stream.next_record - begin < JUMP:
-        return 0
-    found, at = 0, begin
-    for number in range(index.count(stream.cold)):
-        assert stream.cold is not None
-        first, end = index.begin_of(stream.cold, number)[0], index.end_of(stream.cold, number)[0]
-        if end > at:
-            found, at = found + max(0, first - at), end
-    for batch in stream.hot or ():
-        end = batch.record + batch.records
-        if end > at:
-            found, at = found + max(0, batch.record - at), end
-    return found + max(0, stream.next_record - at)
+    cold, hot = stream.cold, stream.hot
+    first = index.entries_before(cold, begin)
+    entries = index.count(cold)
+    present = 0
+    if cold is not None and first < entries:
+        at = index.begin_of(cold, first)[0]
+        present = index.records_in(cold, first) - max(0, begin - at)
+        # what was trimmed is not missing
+        present += between(begin, min(at, stream.first_record)) if not first else 0
+    elif hot:
+        first = max(0, bisect_right(hot, begin, key=_RECORD) - 1)
+        hot, at = hot[first:], hot[first].record
+        if not first and not entries:
+            present = between(begin, min(at, stream.first_record))
+        present -= max(0, min(begin - at, hot[0].records))
+    if hot:
+        present += sum(map(_RECORDS, hot))
+    return max(0, stream.next_record - begin - present)

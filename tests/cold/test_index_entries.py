@@ -1,0 +1,80 @@
+"""The entries that flushing and merging give the index: what version 2 has, and gaps in numbers."""
+
+from __future__ import annotations
+
+from test_mixed_encodings import NAME, batches_of, produce, stream_of
+from worlds.cold import GROUPS, Tier, play
+
+from polynya.base.names import group_of
+from polynya.stream.commands import Encoding
+from polynya.stream.state.entries import UNKNOWN_MS
+from polynya.stream.state.index import record_time_ms_max
+from polynya.wire.pack import read_footer
+
+
+def test_an_entry_says_what_its_slice_holds() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append(NAME, b"one")
+        tier.world.now += 5
+        tier.append(NAME, b"two")
+        await tier.flusher.flush_now()
+        (cold,) = tier.indexes()[NAME]
+        assert (cold.encoding, cold.batches, cold.first_batch, cold.flags) == (0, 2, 0, 0)
+        assert cold.record_time_ms_max == tier.world.now
+        assert tier.world.machines()[group_of(NAME, GROUPS)].level == 3
+        (key,) = tier.store.objects
+        (entry,) = read_footer(tier.store.objects[key][0]).entries
+        assert entry.at(key, 0, 0, time_ms=cold.time_ms) == cold
+
+    play(story)
+
+
+def test_below_level_3_entries_are_of_version_1() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.flusher.may = tier.merger.may = lambda machine: machine.level >= 3
+        for number in range(40):
+            tier.append(NAME, b"%d" % number)
+            await tier.flusher.flush_now()
+        await tier.merger.merge_due()
+        assert tier.merger.counters.slices
+        stream, machine = stream_of(tier), tier.world.machines()[group_of(NAME, GROUPS)]
+        assert machine.level == 1
+        assert {cold.encoding for cold in tier.indexes()[NAME]} == {-1}
+        assert stream.cold is not None and record_time_ms_max(stream.cold, 0) == UNKNOWN_MS
+        machine.level = 3
+        tier.append(NAME, b"more")
+        await tier.flusher.flush_now()
+        assert [cold.encoding for cold in tier.indexes()[NAME]][-1] == Encoding.BYTES
+        await tier.check()
+
+    play(story)
+
+
+def test_small_gaps_are_flushed_merged_and_read() -> None:
+    async def story() -> None:
+        tier = Tier()
+        expected = []
+        for number in range(60):
+            stream = stream_of(tier) if number else None
+            at = (stream.next_record, stream.next_byte) if stream is not None else (0, 0)
+            produce(tier, 2, b"%02d" % number)
+            expected.append((*at, b"%02d" % number))
+            if number % 20 == 9:
+                stream_of(tier).next_record += 7  # as if records were removed
+            if number % 20 != 9:  # a flush finds what lies on both sides of a gap
+                await tier.flusher.flush_now()
+        spans = [(cold.record, cold.records, cold.missing_records) for cold in tier.indexes()[NAME]]
+        assert [missing for _, _, missing in spans if missing] == [7, 7, 7]
+        ends = [record + records for record, records, _ in spans]
+        assert ends[:-1] == [record for record, *_ in spans][1:], "entries touch"
+        assert await batches_of(tier) == expected
+        for _ in range(4):
+            await tier.merger.merge_due()
+        assert not tier.merger.counters.failures and tier.merger.counters.slices == 40
+        merged = tier.indexes()[NAME]
+        assert len(merged) < len(spans) and sum(cold.missing_records for cold in merged) == 21
+        assert await batches_of(tier) == expected
+
+    play(story)
