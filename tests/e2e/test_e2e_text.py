@@ -96,6 +96,12 @@ def check_the_other_side(url: str, place: str) -> None:
         assert [client.ask("GET mixed") for _ in range(5)] == [
             "OK one", 'OK {"n": [2]}', "OK 3", 'OK "\\ud800"', "EMPTY"
         ]  # fmt: skip
+        whole = b'[{"key": "k", "value": "four"}, {"value": [5]}, {"value": null}]'
+        form = {"Content-Type": "application/vnd.polynya.records+json"}
+        assert ask("POST", f"{url}/v1/stream/mixed", whole, **form)[0] == 204
+        assert [client.ask("GET mixed") for _ in range(4)] == [
+            "OK four", "OK [5]", "OK null", "EMPTY"
+        ]  # fmt: skip
         assert ask("PUT", f"{url}/v1/stream/raw", Content_Type="text/plain")[0] in (200, 201)
         assert ask("DELETE", f"{url}/v1/stream/mixed")[0] == 204
         assert client.ask("GET mixed") == "ERR unknown topic mixed"

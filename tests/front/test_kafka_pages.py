@@ -45,6 +45,13 @@ async def store(world: World, batch: bytes) -> int:
     return len(batch)
 
 
+def compressed(batch: bytes) -> bytes:
+    made = bytearray(batch[:HEADER_BYTES] + bytes(cramjam.zstd.compress(batch[HEADER_BYTES:])))
+    made[8:12] = (len(made) - 12).to_bytes(4)
+    made[22] = 4
+    return bytes(made)
+
+
 def compressed_wrongly(batch: bytes) -> bytes:
     made = bytearray(batch)
     made[22] = 4
@@ -103,11 +110,9 @@ def test_pages_end_at_batches_and_are_bounded_by_what_is_decoded() -> None:
     async def story(world: World) -> None:
         await topic(world)
         plain = build_batch([Record(None, b"x" * 1000, 1)])
-        small = bytearray(plain[:HEADER_BYTES] + bytes(cramjam.zstd.compress(plain[HEADER_BYTES:])))
-        small[8:12] = (len(small) - 12).to_bytes(4)
-        small[22] = 4
+        small = compressed(plain)
         for _ in range(5):
-            await store(world, bytes(small))
+            await store(world, small)
         sizes, offset = [], "-1"
         while True:
             page = await world.get(NAME, f"?offset={offset}&max_bytes=2500")
@@ -139,7 +144,7 @@ def test_a_damaged_batch_is_an_error_that_names_the_place_behind_it() -> None:
     play(story)
 
 
-def test_a_long_poll_is_decoded_and_events_are_refused() -> None:
+def test_live_reads_are_decoded() -> None:
     async def story(world: World) -> None:
         await topic(world, JSON)
         waiting = world.meanwhile(world.get(NAME, "?live=long-poll&offset=now"))
@@ -150,8 +155,31 @@ def test_a_long_poll_is_decoded_and_events_are_refused() -> None:
         assert "stream-cursor" in page.headers
         at_once = await world.get(NAME, "?live=long-poll&offset=-1", accept=RECORDS)
         assert [each["value"] for each in json.loads(at_once.body)] == [1, 2]
-        refused = await world.get(NAME, "?live=sse&offset=-1")
-        assert (refused.status, refused.error) == (406, "NO_KAFKA_SSE")
+        wire = await world.sse(NAME, f"?live=sse&offset={1:016d}_{0:016d}")
+        assert "data:[2]\n" in (await wire.chunk()).decode(), "from inside a batch"
+        small = build_batch([Record(None, b'{"x":"%b"}' % (b"x" * 1000), 1)])
+        await store(world, compressed(small))
+        await produce(world, b"4")
+        got = (await wire.chunk()).decode() + (await wire.chunk()).decode()
+        assert got.index("xxx") < got.index("data:[4]\n"), "what is compressed is in its place"
+
+    play(story)
+
+
+def test_events_end_at_a_damaged_batch_and_a_reader_resumes_behind_it() -> None:
+    async def story(world: World) -> None:
+        await topic(world, "text/plain")
+        await produce(world, b"good")
+        wire = await world.sse(NAME)
+        assert "data:good" in (await wire.chunk()).decode()
+        await store(world, compressed_wrongly(build_batch([Record(None, b"bad")])))
+        await produce(world, b"after")
+        error = (await wire.chunk()).decode()
+        assert "event: error" in error and "KAFKA_BATCH_UNREADABLE" in error
+        assert await wire.chunk() == b"", "the response is over"
+        last = error.partition("id:")[2].partition("\n")[0]
+        again = await world.sse(NAME, "?live=sse", last_event_id=last)
+        assert "data:after" in (await again.chunk()).decode()
 
     play(story)
 
@@ -159,10 +187,21 @@ def test_a_long_poll_is_decoded_and_events_are_refused() -> None:
 def test_http_does_not_write_to_a_partition_of_any_type() -> None:
     async def story(world: World) -> None:
         await topic(world, JSON)
-        assert (await world.post(NAME, b"1")).error == "CONTENT_TYPE_MISMATCH"
-        assert (await world.put(NAME)).error == "EXISTS_DIFFERENT"
-        stored = partition_type(JSON)
-        assert (await world.post(NAME, b"1", stored)).error == "KAFKA_PARTITION"
+        whole = b'[{"value": 1}]'
+        for refused in (
+            await world.post(NAME, b"1"),
+            await world.post(NAME, b"1", record_key="k"),
+            await world.post(NAME, b"1", partition_type(JSON)),
+            await world.post(NAME, whole, RECORDS),
+            await world.post(NAME, b"", JSON, stream_closed="true"),
+            await world.put(NAME),
+            await world.put("kafka/t/1"),
+            await world.put("kafka/t/1", stream_forked_from="/v1/stream/s"),
+        ):
+            assert (refused.status, refused.error) == (409, "KAFKA_PARTITION")
+        assert (await world.put("kafka/t/notes")).status == 201
+        closed = await world.post("kafka/t/notes", b"", JSON, stream_closed="true")
+        assert closed.status == 204
         assert (await world.get(NAME)).body == b"[]"
 
     play(story)

@@ -203,6 +203,7 @@ def test_a_produce_waits_for_the_level_also_inside_of_a_bundle() -> None:
         for command in (
             produce,
             Bundle([append_of(0), produce]),
+            Append(A, 1, "", kafka_batch(3)),
             Create("test/k", 1, "", Encoding.KAFKA),
         ):
             with pytest.raises(Unavailable, match="Finish the upgrade"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -129,8 +130,23 @@ def test_the_level_goes_by_what_a_command_holds() -> None:
     assert [
         level_for(each) for each in (append, Bundle([append]), command, Bundle([append, command]))
     ] == [1, 2, 3, 3]
+    assert level_for(Append("a", 1, "", batch)) == 3
     assert level_for(Create("a", 1, "", Encoding.KAFKA)) == 3
     assert level_for(Create("a", 1, "", Encoding.JSON)) == 1
+
+
+def test_an_http_append_of_a_kafka_batch_is_judged_by_https_rules() -> None:
+    machine = Machine(0, 1)
+    machine.apply(Create("a", 0, "text/plain", Encoding.BYTES), 1)
+    append = Append("a", 1, "text/plain", kafka_batch(2), Producer("p", 0, 0), "b")
+    assert machine.apply(append, 2).code == Code.OK
+    assert (machine.level, machine.apply(append, 3).code) == (3, Code.DUPLICATE)
+    early = msgspec.structs.replace(append, stream_seq="a", producer=None)
+    assert machine.apply(early, 4).code == Code.SEQ_REGRESSION
+    wrong = msgspec.structs.replace(append, content_type="image/png")
+    assert machine.apply(wrong, 5).code == Code.CONTENT_TYPE
+    stream = machine.lookup("a")
+    assert stream is not None and stream.next_record == 2
 
 
 def test_a_follower_of_the_tail_is_told_of_each_batch_once(machine: Machine) -> None:
@@ -154,7 +170,7 @@ def test_a_standalone_group_that_has_a_kafka_batch_is_of_level_3(machine: Machin
 @pytest.mark.parametrize(
     ("command", "fault"),
     [
-        (Append("a", 1, "", kafka_batch(1)), "expected a Produce"),
+        (Append("a", 1, "", Batch(Encoding.KAFKA, 2, b"xx", 0, bytes(8))), "has record lengths"),
         (Produce("a", 1, raw_batch(b"x")), "has a batch of encoding 0; expected 2"),
         (Produce("a", 1, Batch(Encoding.KAFKA, 2, b"xx", 0, bytes(8))), "has record lengths"),
         (Produce("a", 1, Batch(Encoding.KAFKA, 2, b"", 0)), "no payload"),

@@ -4,6 +4,7 @@ offset; what was not is said."""
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from worlds.stream import World, check_invariants, raw_batch
@@ -28,6 +29,7 @@ from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage, whole
 from polynya.stream.state import index
 from polynya.stream.state.model import Evicted, StreamExtras
 from polynya.stream.state.record_gaps import JUMP
+from polynya.wire.kafka.values import partition_type
 
 NAMES = ["docs/a", "docs/b", "docs/c"]
 GROUP = 1  # the only one for streams
@@ -304,6 +306,30 @@ def test_a_slice_of_a_lost_history_is_not_taken_for_what_came_instead() -> None:
     lost.pieces[stream.uid].append(UnnamedSlice(stream.uid, old, GROUP, 0, 1))
     machine, _ = lost.recovered()
     assert [each.record for each in machine.index_of(machine.streams["docs/a"])] == [0, 1 + JUMP]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "encoding"),
+    [
+        ("text/plain", Encoding.BYTES),
+        ("application/json", Encoding.JSON),
+        (partition_type("application/json"), Encoding.KAFKA),
+    ],
+)
+def test_a_stream_that_begins_with_a_kafka_batch_keeps_its_kind(
+    content_type: str, encoding: int
+) -> None:
+    lost = Lost()
+    for step in (("append", "docs/a"), ("flush", "docs/a")):
+        lost.do(*step)
+    uid = lost.machine.streams["docs/a"].uid
+    lost.pieces[uid] = [
+        msgspec.structs.replace(piece, encoding=Encoding.KAFKA, content_type=content_type)
+        for piece in lost.pieces[uid]
+    ]
+    machine, _ = lost.recovered()
+    found = machine.streams["docs/a"]
+    assert (found.content_type, found.encoding) == (content_type, encoding)
 
 
 def test_a_stream_that_was_made_again_has_its_new_life() -> None:

@@ -99,6 +99,8 @@ KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of n
 KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB
 KAFKA_UNCOMPRESSED_RATIO_MAX = 64  # times its compressed bytes; text becomes 5 to 20 times as long
 KAFKA_UNCOMPRESSED_BYTES_LEAST = 1 * MIB  # a small batch of equal records may have any ratio
+# of one append with keys, headers or times: each record is built one by one
+RECORD_BATCH_RECORDS_MAX = 100_000
 KAFKA_BATCH_RECORDS_MAX = 1_000_000  # decoded of one batch: an empty record of 7 bytes reads as 80
 
 SQL_BODY_BYTES_MAX = 128 * KIB  # one SQL query: text written by a person or program, not data

@@ -139,6 +139,16 @@ def consumer_group_folder(group: str) -> str:
     return f"{KAFKA_PREFIX}{group}/"
 
 
+def partition_of(name: str) -> tuple[str, int] | None:
+    """Return the topic and the number of a partition's canonical name; None: it is none."""
+    if not name.startswith(KAFKA_PREFIX):
+        return None
+    topic, _, number = name[len(KAFKA_PREFIX) :].rpartition("/")
+    if not topic or "/" in topic or not number.isascii() or not number.isdigit():
+        return None
+    return (topic, int(number)) if str(int(number)) == number else None
+
+
 def hash_tag(name: str) -> str:
     """Return the part of a name that determines its group: the first non-empty `{…}`, else the
     whole name."""
@@ -160,14 +170,7 @@ def group_of(name: str, groups: int) -> int:
     The hash is CRC-32 (ISO-HDLC, as in zlib) of the UTF-8 hash tag: stable, available in every
     language, and one C call here. The partitions of a Kafka topic, `kafka/TOPIC/N`, lie in
     consecutive groups: a hash would crowd some of few."""
-    if name.startswith(KAFKA_PREFIX):
-        topic, _, number = name[len(KAFKA_PREFIX) :].rpartition("/")
-        if (
-            topic
-            and "/" not in topic
-            and number.isascii()
-            and number.isdigit()
-            and str(int(number)) == number
-        ):
-            return 1 + (crc32(topic.encode()) + int(number)) % groups
+    if name.startswith(KAFKA_PREFIX) and (found := partition_of(name)) is not None:
+        topic, number = found
+        return 1 + (crc32(topic.encode()) + number) % groups
     return 1 + crc32(hash_tag(name).encode()) % groups

@@ -48,7 +48,14 @@ from polynya.raft import (
 from polynya.replica import Group
 from polynya.replica.log import ENTRY_BYTES_MAX, encode_command, encode_proposal
 from polynya.replica.member import Member, Proposal, bundled, parts_of
-from polynya.stream.commands import Append, Bundle, Command, PublishSlices, ReplaceSlices
+from polynya.stream.commands import (
+    Append,
+    Bundle,
+    Command,
+    Encoding,
+    PublishSlices,
+    ReplaceSlices,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.feature_level import level_for, level_of
@@ -234,8 +241,11 @@ class ReplicatedEngine:
             return Unavailable("the log is behind: too many bytes are in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
+        is_common = type(command) is Append and (
+            command.batch is None or command.batch.encoding != Encoding.KAFKA
+        )
         if (
-            type(command) is not Append and level_for(command) > member.group.machine.level
+            not is_common and level_for(command) > member.group.machine.level
         ):  # older nodes cannot decode it
             return Unavailable(
                 "this command needs a newer feature level; some nodes run an older release. "

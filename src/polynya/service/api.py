@@ -83,13 +83,21 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     local: bool = False  # read this node's replica without contacting the leader
 
 
+OWN_ENCODING = -1  # of a span from an older node: the stream's
+
+
 class Span(msgspec.Struct, gc=False, array_like=True):
-    """A run of stored payload in a page: one batch or a larger piece, as stored (JSON records end
-    with a comma)."""
+    """A run of stored payload of one encoding in a page: one batch, a part of one, or several
+    small ones, as stored (JSON records end with a comma)."""
 
     record: int
     byte: int
     payload: bytes  # or a memoryview
+    encoding: int = OWN_ENCODING
+    # of raw records in reads with `whole_records`, packed as in a batch; empty for one record
+    lengths: bytes = b""
+    time_ms: int = 0  # append time of its last batch; 0: unknown
+    flags: int = 0  # of the batch: 1 transactional, 2 control
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):

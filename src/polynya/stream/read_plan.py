@@ -47,11 +47,12 @@ class Want(msgspec.Struct, frozen=True, gc=False):
 
 
 class HotPiece(msgspec.Struct, gc=False):
-    """Payload in memory, from (record, byte)."""
+    """Payload in memory, from (record, byte): a batch, or a part of one."""
 
     record: int
     byte: int
     payload: bytes | memoryview
+    batch: HotBatch
 
 
 class ColdPiece(msgspec.Struct, gc=False):
@@ -241,7 +242,8 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
             end > index and byte == batch.byte
         ):  # add whole batches at once: the fast path of long pages
             pieces += [
-                HotPiece(whole.record, whole.byte, whole.payload) for whole in batches[index:end]
+                HotPiece(whole.record, whole.byte, whole.payload, whole)
+                for whole in batches[index:end]
             ]
             index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
             left -= batches[end].byte - byte
@@ -259,7 +261,7 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         part = (
             payload if cut_in - begin_in == len(payload) else memoryview(payload)[begin_in:cut_in]
         )
-        pieces.append(HotPiece(record, byte, part))
+        pieces.append(HotPiece(record, byte, part, batch))
         left -= cut_in - begin_in
         empty = False
         byte = batch.byte + cut_in
@@ -271,6 +273,17 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         record = batch.record + batch.records
         index += 1
     return ReadPlan(pieces, *begin, record, byte, record == to_record)
+
+
+def lengths_in(piece: HotPiece) -> bytes:
+    """Return the lengths of the whole records in a piece, packed as in its batch; "" for one."""
+    batch = piece.batch
+    if len(piece.payload) == len(batch.payload) or not batch.lengths:
+        return batch.lengths
+    first = 4 * (piece.record - batch.record)
+    ends = [*accumulate(memoryview(batch.lengths)[first:].cast("I"))]
+    count = bisect_right(ends, len(piece.payload))
+    return b"" if count < 2 else batch.lengths[first : first + 4 * count]
 
 
 def locate(

@@ -351,10 +351,7 @@ def _batch(batch: Batch) -> str:
 
 
 def _append(command: Append) -> str:
-    batch = command.batch
-    if batch is not None and batch.encoding == Encoding.KAFKA:
-        return "an Append has a Kafka batch; expected a Produce"
-    return _first((batch, command.producer))
+    return _first((command.batch, command.producer))
 
 
 def _produce(command: Produce) -> str:

@@ -193,6 +193,7 @@ def none_match(value: str | None, etag: str) -> bool:
 
 
 RECORDS = "application/vnd.polynya.records+json"
+RECORD_HEADERS = frozenset(("record-key", "record-header", "record-timestamp"))
 _REFUSED = ("q=0", "q=0.0", "q=0.00", "q=0.000")
 
 

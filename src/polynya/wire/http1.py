@@ -30,7 +30,7 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)
 _CHUNK_LINE_MAX = 1024
 _LISTS = frozenset(
     b"accept accept-charset accept-encoding accept-language cache-control connection forwarded "
-    b"if-match if-none-match pragma te trailer "
+    b"if-match if-none-match pragma record-header te trailer "
     b"upgrade via x-forwarded-for x-forwarded-host x-forwarded-proto cookie".decode().split()
 )
 

@@ -53,7 +53,7 @@ def parse_records(body: bytes) -> tuple[int, bytes, bytes]:
     comma. An empty array is (0, b"", b""). Raises `BadJson`, `TooManyRecords`.
     """
     text = body.strip(_WHITESPACE)
-    _check_text(text)
+    check_text(text)
     if text[:1] == b"[":
         if (
             text.count(b",") >= RECORDS_PER_APPEND_MAX
@@ -75,7 +75,7 @@ def valid_value(text: bytes) -> bytes | None:
     """Return one JSON value without surrounding whitespace; None: the text is none, or too deep."""
     text = text.strip(_WHITESPACE)
     try:
-        _check_text(text)
+        check_text(text)
         _value(text)
     except BadJson:
         return None
@@ -90,6 +90,14 @@ def valid_value(text: bytes) -> bytes | None:
 def elements_of(parts: Sequence[bytes | memoryview]) -> Sequence[bytes | msgspec.Raw]:
     """Return stored records one by one."""
     return _elements(as_array(parts))
+
+
+def values_of(parsed: tuple[int, bytes, bytes]) -> list[bytes]:
+    """Return the records that `parse_records` found, one by one, without their commas."""
+    records, payload, lengths = parsed
+    ends = [*accumulate(memoryview(lengths).cast("I"))] if lengths else [len(payload)]
+    begins = [0, *ends]
+    return [payload[begins[at] : ends[at] - 1] for at in range(records)]
 
 
 def as_array(parts: Sequence[bytes | memoryview]) -> bytes:
@@ -109,7 +117,8 @@ def as_lines(parts: Sequence[bytes | memoryview]) -> bytes:
     )
 
 
-def _check_text(text: bytes) -> None:
+def check_text(text: bytes) -> None:
+    """Check what the parser does not: UTF-8, and the depth of nesting. Raises `BadJson`."""
     if not text.isascii():
         try:
             text.decode()

@@ -61,10 +61,11 @@ def control_event(
     return f"id:{event_id}\nevent: control\ndata:{{{fields}}}\n\n".encode()
 
 
-def error_event(body: bytes) -> bytes:
+def error_event(body: bytes, event_id: str = "") -> bytes:
     """Format an error event. `body` is the JSON of the error, on one line. Without an id the client
     resumes at its last offset."""
-    return b"event: error\ndata:" + body + b"\n\n"
+    place = f"id:{event_id}\n".encode() if event_id else b""
+    return place + b"event: error\ndata:" + body + b"\n\n"
 
 
 def chunk(data: bytes) -> bytes:

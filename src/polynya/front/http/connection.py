@@ -279,6 +279,10 @@ class Connection(asyncio.Protocol):
         self.front.handle(Exchange(self, number, head, body))
         return True
 
+    def hold_later_requests(self) -> None:
+        """Hold later requests until those in flight are answered, also appends."""
+        self._appends_alone = False
+
     def _go_on(self) -> None:
         """Continue after the other connections had their turn."""
         self._going_on, self._in_a_row = False, 0

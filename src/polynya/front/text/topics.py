@@ -18,6 +18,7 @@ from polynya.service.api import Page, Position, ReadQuery, Refusal, Service
 from polynya.stream.commands import Append, Batch, Command, Create, Encoding, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.wire.json_records import parse_records
+from polynya.wire.kafka.records import decoded_records
 
 _JSON = "application/json"
 _CURSORS = "walrus-cursors/"  # a bucket
@@ -97,10 +98,9 @@ class Topics:
                 return refused(topic, Code.CONTENT_TYPE)
             if page.record == page.begin_record:
                 return "EMPTY"
-            if await self._advance(
-                cursor, f"{page.facts.uid:020d}_{page.record:016d}_{page.byte:016d}"
-            ):
-                return "OK " + _message(page)
+            message, after = _first_message(page, record)
+            if await self._advance(cursor, f"{page.facts.uid:020d}_{after:016d}_{page.byte:016d}"):
+                return "OK " + message
         return f"ERR too many readers of {topic} at once; retry"
 
     async def _position(self, cursor: str) -> tuple[int, int, int]:
@@ -204,9 +204,19 @@ def _batch(body: bytes) -> Batch:
     return Batch(Encoding.JSON, records, payload, crc32c(payload), lengths)
 
 
-def _message(page: Page) -> str:
-    """Return the text of the record in a page; a record that is no string as its JSON."""
-    stored = b"".join(bytes(span.payload) for span in page.spans)[:-1]
+def _first_message(page: Page, record: int) -> tuple[str, int]:
+    """Return the text of the first message in a page, from a record on, and the record after it."""
+    span = page.spans[0]
+    if span.encoding != Encoding.KAFKA:
+        return _message(b"".join(bytes(span.payload) for span in page.spans)[:-1]), page.record
+    first = next(
+        each for each in decoded_records(span.payload, span.record) if each.offset >= record
+    )
+    return _message(first.value or b"null"), first.offset + 1
+
+
+def _message(stored: bytes) -> str:
+    """Return the text of a record; a record that is no string as its JSON."""
     if not stored.startswith(b'"'):
         return stored.decode()
     try:

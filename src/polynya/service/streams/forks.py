@@ -31,7 +31,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.replies import Code, Reply
 
-_ENCODING, _PREFIX = 3, 7  # indexes into the detail of a `PinSource` reply
+_RECORD, _ENCODING, _PREFIX = 0, 3, 7  # indexes into the detail of a `PinSource` reply
 
 
 class ForkService(Protocol):
@@ -89,6 +89,9 @@ async def create_fork(
             "the source of the fork was deleted and recreated with another content type "
             "meanwhile; retry"
         )
+    if record >= 0 and pinned.detail[_RECORD] < _wanted(point, pinned.detail[_ENCODING]):
+        await _unpin(service, source_group, pinned.uid, attempt)
+        return _inside_batch(pinned)
     if prefix:
         pinned.detail[_PREFIX] = prefix
     cut = pinned.detail[_PREFIX]
@@ -104,6 +107,9 @@ async def create_fork(
             Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset),
         )
         reply = await service.call(service.group_of(create.name), command)
+    except _InsideBatch:
+        await _unpin(service, source_group, pinned.uid, attempt)
+        return _inside_batch(pinned)
     except Unavailable:  # certainly not created
         await _unpin(service, source_group, pinned.uid, attempt)
         raise
@@ -118,6 +124,25 @@ async def create_fork(
             "request is safe"
         ) from None
     return reply
+
+
+class _InsideBatch(Exception):
+    """The fork point lies inside a batch that cannot be divided."""
+
+
+def _wanted(point: tuple[int, int, int], encoding: int) -> int:
+    """Return the record that a fork point names: in a raw stream the sub-offset counts bytes."""
+    record, _, sub_offset = point
+    return record if encoding == Encoding.BYTES else record + sub_offset
+
+
+def _inside_batch(pinned: Reply) -> Reply:
+    return Reply(
+        Code.SUB_OFFSET,
+        pinned.uid,
+        detail="the fork point lies between records that were appended together with keys, "
+        "headers or times: fork at an offset before or behind them",
+    )
 
 
 async def _unpin(service: ForkService, group: int, uid: int, attempt: str) -> None:
@@ -213,6 +238,8 @@ async def _read_prefix(
         page = await service.read(ReadQuery(source, record, byte, touch=False))
         if isinstance(page, Refusal) or not page.spans:
             raise Unavailable("the source of the fork changed while it was read; retry")
+        if page.spans[0].encoding == Encoding.KAFKA:
+            raise _InsideBatch
         data = b"".join(span.payload for span in page.spans)[:left]
         parts.append(data)
         left -= len(data)

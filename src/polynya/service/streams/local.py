@@ -28,6 +28,7 @@ from polynya.stream.commands import (
     ConfirmPin,
     Create,
     Delete,
+    Encoding,
     Evict,
     Expire,
     PinSource,
@@ -38,7 +39,15 @@ from polynya.stream.commands import (
     Unpin,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, ReadRefused, cut
+from polynya.stream.read_plan import (
+    ColdPiece,
+    HotPiece,
+    Inherited,
+    ReadPlan,
+    ReadRefused,
+    cut,
+    lengths_in,
+)
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, where_of
 from polynya.stream.rules.table_lifetimes import live_tables
@@ -439,7 +448,7 @@ class LocalGroups:
         for piece in plan.pieces:
             if type(piece) is not HotPiece:
                 return None
-            spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
+            spans.append(_span_of(piece, whole=query.whole_records))
         return self._page(stream, plan, spans, known=not query.local or self.readable(group))
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
@@ -615,7 +624,7 @@ class LocalGroups:
         end = (plan.begin_record, plan.begin_byte)
         for piece in plan.pieces:
             if type(piece) is HotPiece:
-                spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
+                spans.append(_span_of(piece, whole=whole))
                 end = (plan.record, plan.byte)  # hot pieces come last
                 continue
             if type(piece) is ColdPiece:
@@ -624,11 +633,7 @@ class LocalGroups:
                     "a cold slice without an object store"
                 )
                 part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
-                found = [
-                    Span(hot.record, hot.byte, cast("bytes", hot.payload))
-                    for hot in part.pieces
-                    if type(hot) is HotPiece
-                ]
+                found = [_span_of(hot, whole=whole) for hot in part.pieces if type(hot) is HotPiece]
                 end = (part.record, part.byte)
             else:
                 assert type(piece) is Inherited and self.parents is not None
@@ -662,6 +667,20 @@ class LocalGroups:
 
 _NOT_FOUND = Refusal(Code.NOT_FOUND)
 _GONE = Refusal(Code.GONE)
+
+
+def _span_of(piece: HotPiece, *, whole: bool) -> Span:
+    """Return a piece as a span. `whole`: a piece of a raw stream holds whole records alone."""
+    batch = piece.batch
+    return Span(
+        piece.record,
+        piece.byte,
+        cast("bytes", piece.payload),
+        batch.encoding,
+        lengths_in(piece) if whole and batch.encoding == Encoding.BYTES else b"",
+        batch.time_ms,
+        batch.flags,
+    )
 
 
 def _live_names(machine: Machine) -> Iterator[str]:

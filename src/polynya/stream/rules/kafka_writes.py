@@ -31,7 +31,6 @@ def apply_produce(machine: Machine, command: Produce, place: int) -> Reply:
 
     Refusals: NOT_FOUND, EVICTED, GONE, INCARNATION, CLOSED, PRODUCER_STALE, PRODUCER_GAP,
     DUPLICATE_SEQUENCE, PRODUCER_LIMIT."""
-    machine.level = max(machine.level, _LEVEL)  # a standalone node gets no `SetLevel`
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)

@@ -6,7 +6,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from polynya.base.offsets import format_token
-from polynya.stream.commands import Append, Batch, Create, Fork, Produce, Retention
+from polynya.stream.commands import Append, Batch, Create, Encoding, Fork, Produce, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, release, tail_reply
 from polynya.stream.rules.producers import (
@@ -18,12 +18,14 @@ from polynya.stream.rules.producers import (
 )
 from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.state.effects import TailMoved
+from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.stream.subscriptions.links import link_created, note_append
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
+_KAFKA_LEVEL = level_of(Produce)
 Value: TypeAlias = str | int | None  # of a setting
 
 
@@ -178,6 +180,8 @@ def add_batch(
         batch.flags,
     )
     size = len(batch.payload)
+    if batch.encoding == Encoding.KAFKA:  # a standalone node gets no `SetLevel`
+        machine.level = max(machine.level, _KAFKA_LEVEL)
     stream.next_record += batch.records
     stream.next_byte += size
     machine.hot_bytes += size

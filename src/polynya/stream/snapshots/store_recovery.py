@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from polynya.stream.commands import ColdSlice
+from polynya.stream.commands import KAFKA_CONTENT_TYPE, ColdSlice, Encoding
 from polynya.stream.rules.producers import cut_receipts
+from polynya.stream.rules.writes import media_type
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.state import index
@@ -212,13 +213,21 @@ def _revive(image: Image, uid: int, pieces: Sequence[UnnamedSlice]) -> list[Stre
             )
         )
     stream = Stream(
-        uid, first.path, first.content_type, first.encoding, first.append_ms, first.append_ms
+        uid, first.path, first.content_type, _encoding_of(first), first.append_ms, first.append_ms
     )
     stream.first_record = stream.next_record = begin.record
     stream.first_byte = stream.next_byte = begin.byte
     image.streams.append(stream)
     _continue(image, stream, pieces, ())
     return notes
+
+
+def _encoding_of(piece: UnnamedSlice) -> int:
+    """Return the encoding of a piece's stream: Kafka batches may lie in a stream of any."""
+    content_type = piece.content_type
+    if piece.encoding != Encoding.KAFKA or media_type(content_type) in ("", KAFKA_CONTENT_TYPE):
+        return piece.encoding
+    return Encoding.JSON if media_type(content_type) == "application/json" else Encoding.BYTES
 
 
 def _hold(image: Image, pack: str, home_group: int) -> int:

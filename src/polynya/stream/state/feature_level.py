@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from polynya.base.levels import LEVELS, check_level
 from polynya.stream.commands import (
+    Append,
     Bundle,
     Command,
     Create,
@@ -36,6 +37,10 @@ def level_for(command: Command) -> int:
     """Return the feature level that a group must have before this command is logged."""
     if isinstance(command, Bundle):
         return max([level_of(Bundle), *map(level_for, command.commands)])
+    if isinstance(command, Append):
+        batch = command.batch
+        is_kafka = batch is not None and batch.encoding == Encoding.KAFKA
+        return level_of(Produce if is_kafka else Append)
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
     if isinstance(command, PublishSlices | ReplaceSlices):

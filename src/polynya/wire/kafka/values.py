@@ -1,17 +1,16 @@
-"""Kafka's records as HTTP shows them: values, JSON arrays, or whole records as JSON. Pure code."""
+"""Records as HTTP shows them: values, elements of JSON arrays, or whole records as JSON. Pure
+code."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from polynya.stream.commands import KAFKA_CONTENT_TYPE
 from polynya.wire.json_records import valid_value
 from polynya.wire.kafka.batches import Record
-from polynya.wire.kafka.primitives import Bytes
-from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
 
 OCTET_STREAM = "application/octet-stream"
 _OF = f'{KAFKA_CONTENT_TYPE}; of="'
@@ -19,23 +18,6 @@ _text = msgspec.json.Encoder().encode
 
 Show = Callable[[Record], bytes]
 """Return one record as a piece of a body; a JSON one ends with a comma."""
-
-
-class Span(msgspec.Struct, frozen=True, gc=False):
-    """Stored batches, and the place where they begin."""
-
-    record: int
-    byte: int
-    payload: Bytes
-
-
-class Shown(msgspec.Struct, gc=False):
-    """The pieces of a body, and the place behind their last batch. `damage`: why there are none."""
-
-    parts: list[bytes]
-    record: int
-    byte: int
-    damage: str = ""
 
 
 def partition_type(content_type: str) -> str:
@@ -51,40 +33,6 @@ def values_type(content_type: str) -> str:
     if content_type.startswith(_OF):
         return content_type[len(_OF) : -1]
     return OCTET_STREAM if content_type == KAFKA_CONTENT_TYPE else content_type
-
-
-def show(spans: Sequence[Span], first: int, show_one: Show, bytes_max: int) -> Shown:
-    """Decode whole batches up to `bytes_max` of body, and at least one.
-
-    Records before `first` are left out. A batch that cannot be decoded ends the page before it;
-    if it is the first one, the page has the damage, and the place behind that batch.
-    """
-    shown = Shown([], spans[0].record, spans[0].byte)
-    size = 0
-    try:
-        for span in spans:
-            for batch, header, record in placed_batches(span.payload, shown.record):
-                after = record + header.last_offset_delta + 1, shown.byte + len(batch)
-                try:
-                    parts = [
-                        show_one(each)
-                        for each in decoded_records(batch, record)
-                        if each.offset >= first
-                    ]
-                except UnreadableBatch:
-                    if shown.byte == spans[0].byte:
-                        shown.record, shown.byte = after
-                    raise
-                more = sum(map(len, parts))
-                if size and size + more > bytes_max:
-                    return shown
-                shown.parts += parts
-                size += more
-                shown.record, shown.byte = after
-    except UnreadableBatch as fault:
-        if not shown.parts:
-            shown.damage = str(fault)
-    return shown
 
 
 def show_value(record: Record) -> bytes:
@@ -104,10 +52,11 @@ def show_json_record(record: Record) -> bytes:
     return _record(record, _json_value(record.value))
 
 
-def json_record(offset: int, value: bytes) -> bytes:
-    """Return a record of a JSON stream, which has no key, no headers and no time of its own."""
-    return (
-        b'{"offset":%d,"timestamp":null,"key":null,"headers":[],"value":' % offset + value + b"},"
+def plain_record(offset: int, value: bytes, *, is_json: bool) -> bytes:
+    """Return a record that was posted alone: it has no key, no headers and no time of its own."""
+    return b'{"offset":%d,"timestamp":null,"key":null,"headers":[],"value":%b},' % (
+        offset,
+        value if is_json else _string(value),
     )
 
 

@@ -124,18 +124,12 @@ _TABLE = (
         405,
         "this path does not allow this method; the header Allow lists those that it does",
     ),
-    ErrorCode(
-        "NO_KAFKA_SSE",
-        406,
-        "a partition of a Kafka topic is not sent as events: read it with live=long-poll, or with "
-        "a Kafka client",
-    ),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
     ErrorCode(
         "KAFKA_PARTITION",
         409,
-        "the stream is a partition of a Kafka topic: write to it and delete the topic with a "
-        "Kafka client",
+        "the name is that of a partition of a Kafka topic: create, write to and delete the topic "
+        "with a Kafka client",
     ),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
     ErrorCode(

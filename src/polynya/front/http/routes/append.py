@@ -8,12 +8,14 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
+from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import COMMON, owner_line
-from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
+from polynya.front.http.routes.append_records import append_records
+from polynya.front.http.routes.bodies import RECORDS_BODY, batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.service.api import AppendTo
+from polynya.service.api import AppendTo, Facts
 from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.headers import (
@@ -123,9 +125,31 @@ class AppendRequest(msgspec.Struct):
 
 def append(front: HttpFront, exchange: Exchange) -> None:
     """Handle an append. Raises `Failure`."""
-    request = exchange.connection.last_append = parse_append(exchange)
+    request = parse_append(exchange)
     body, exchange.body = exchange.body, b""  # from here on the batch holds it
+    headers = exchange.head.headers
+    if (
+        request.encoding == RECORDS_BODY
+        or "record-key" in headers
+        or "record-header" in headers
+        or "record-timestamp" in headers
+    ):
+        append_records(request, body)
+        return
+    if not body and request.name.startswith(KAFKA_PREFIX):
+        exchange.connection.hold_later_requests()
+        exchange.spawn(_close_unless_partition(request))
+        return
+    exchange.connection.last_append = request
     request.propose(body, request.producer, request.answer)
+
+
+async def _close_unless_partition(request: AppendRequest) -> None:
+    """Close a stream whose name may be that of a partition: a body would have a wrong type."""
+    facts = await request.connection.front.service.facts(request.name)
+    if isinstance(facts, Facts) and facts.encoding == Encoding.KAFKA:
+        raise Failure("KAFKA_PARTITION")
+    request.propose(b"", request.producer, request.answer)
 
 
 def parse_append(exchange: Exchange) -> AppendRequest:

@@ -6,20 +6,23 @@ from google_crc32c import value as crc32c
 
 from polynya.front.http.protocol.errors import Failure
 from polynya.stream.commands import KAFKA_CONTENT_TYPE, Batch, Encoding
-from polynya.wire.headers import media_type
+from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
+RECORDS_BODY = -1  # instead of an encoding: the body has whole records, of any stream
 _IDENTITY = (("Accept-Encoding", "identity"),)
 _ENCODINGS_MAX = 1024
-_encodings: dict[str, int] = {
-    "application/json": Encoding.JSON,
-    "application/octet-stream": Encoding.BYTES,
+_BY_MEDIA = {
+    "application/json": int(Encoding.JSON),
+    "application/octet-stream": int(Encoding.BYTES),
+    RECORDS: RECORDS_BODY,
 }
+_encodings = dict(_BY_MEDIA)
 
 
 def encoding_of(content_type: str) -> int:
     """Return the stream encoding. JSON mode is the media type `application/json`, with any
-    parameters.
+    parameters. That of whole records is `RECORDS_BODY`.
 
     Raises `Failure` for that of Kafka's partitions: an HTTP body is no record batch."""
     encoding = _encodings.get(content_type)
@@ -27,7 +30,7 @@ def encoding_of(content_type: str) -> int:
         media = media_type(content_type)
         if media == KAFKA_CONTENT_TYPE:
             raise Failure("KAFKA_PARTITION")
-        encoding = Encoding.JSON if media == "application/json" else Encoding.BYTES
+        encoding = _BY_MEDIA.get(media, Encoding.BYTES)
         if len(_encodings) >= _ENCODINGS_MAX:
             _encodings.clear()
         _encodings[content_type] = encoding

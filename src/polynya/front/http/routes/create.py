@@ -6,17 +6,19 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from polynya.base.names import bucket_of
+from polynya.base.names import bucket_of, partition_of
 from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
+from polynya.front.http.routes.bodies import RECORDS_BODY, batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.service.api import Refusal
 from polynya.stream.commands import Create
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
     OCTET_STREAM,
+    RECORD_HEADERS,
+    RECORDS,
     BadField,
     is_true,
     parse_content_type,
@@ -36,6 +38,8 @@ _PENDING_SECONDS = 0.1  # … and their interval
 
 
 def create(front: HttpFront, exchange: Exchange) -> None:
+    if partition_of(exchange.route.name) is not None:
+        raise Failure("KAFKA_PARTITION")
     try:
         if "stream-forked-from" in exchange.head.headers:
             exchange.spawn(_fork(front, exchange))
@@ -57,6 +61,7 @@ def create(front: HttpFront, exchange: Exchange) -> None:
 
 def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: int) -> Create:
     headers = exchange.head.headers
+    _check_form(headers, encoding)
     if exchange.body:
         check_coding(headers.get("content-encoding", ""))
     ttl, expires = headers.get("stream-ttl"), headers.get("stream-expires-at")
@@ -75,6 +80,18 @@ def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: 
         stream_seq=parse_stream_seq(headers.get("stream-seq")),
         retention=parse_retention(headers),
     )
+
+
+def _check_form(headers: dict[str, str], encoding: int) -> None:
+    """Refuse what describes records: only an append has it."""
+    if encoding == RECORDS_BODY:
+        raise BadField(
+            f"Content-Type {RECORDS} is of the body of an append: create the stream with the type "
+            "of its values"
+        )
+    found = RECORD_HEADERS & headers.keys()
+    if found:
+        raise BadField(f"{min(found).title()} is for an append: create the stream, then send it")
 
 
 def _created(

@@ -10,12 +10,11 @@ import msgspec
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE
-from polynya.front.http.routes.kafka_pages import send_decoded
-from polynya.front.http.routes.pages import read_allowed, send_page
+from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
+from polynya.front.http.routes.pages import json_form, read_allowed, send_page
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import LiveEvent, Page, Position, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
 from polynya.wire.cursor import next_cursor
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _answer(
             ],
         )
         return
-    if page.facts.encoding == Encoding.KAFKA:
+    if needs_decoding(page, json_form(exchange)):
         exchange.spawn(send_decoded(exchange, query, page, cache, live), waits=True)
         return
     send_page(exchange, page, cache, live)

@@ -15,8 +15,7 @@ from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.service.api import Page, ReadQuery, Refusal
 from polynya.stream.commands import Encoding
 from polynya.wire.headers import RECORDS, accepts_lines, accepts_records, none_match
-from polynya.wire.json_records import as_lines, elements_of
-from polynya.wire.kafka.values import json_record
+from polynya.wire.json_records import as_lines
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -82,36 +81,24 @@ def json_form(exchange: Exchange) -> str:
     return LINES if accepts_lines(accept) else RECORDS if accepts_records(accept) else ""
 
 
-def _json_records(page: Page) -> list[bytes | memoryview]:
-    """Return the page's JSON records as whole records, in stored form."""
-    number, parts = page.begin_record, []
-    for span in page.spans:
-        number = span.record
-        for each in elements_of([span.payload]):
-            parts.append(json_record(number, bytes(each)))
-            number += 1
-    return [*parts]
-
-
 def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE) -> None:
-    """Respond with a page, or with 304 if the client has it. `cache` is the Cache-Control; `live`
-    are more headers."""
+    """Respond with a page as it is stored, or with 304 if the client has it. `cache` is the
+    Cache-Control; `live` are more headers."""
     is_json = page.facts.encoding == Encoding.JSON
     form = json_form(exchange) if is_json else ""
-    headers = page_headers(page, form or page.facts.content_type, varies=is_json)
+    headers = page_headers(page, form or page.facts.content_type, is_array=is_json)
     headers += live
     if cache != NO_STORE and is_fresh(exchange, page, headers, cache, VARIANTS[form]):
         return
     headers.append(("Cache-Control", cache))
     parts: list[bytes | memoryview] = [span.payload for span in page.spans]
     if is_json:
-        parts = _json_records(page) if form == RECORDS else parts
         parts = render_json(parts, lines=form == LINES)
     send_parts(exchange, headers, parts)
 
 
-def page_headers(page: Page, content_type: str, *, varies: bool) -> Headers:
-    """Return the headers of a page in a representation. `varies`: by `Accept`."""
+def page_headers(page: Page, content_type: str, *, is_array: bool) -> Headers:
+    """Return the headers of a page in a representation. `is_array`: of JSON, which runs nowhere."""
     facts = page.facts
     end = format_token(page.record, page.byte)
     headers = [
@@ -123,11 +110,9 @@ def page_headers(page: Page, content_type: str, *, varies: bool) -> Headers:
         headers.append(("Stream-Up-To-Date", "true"))
         if facts.closed:
             headers.append(("Stream-Closed", "true"))
-    if varies:
-        headers.append(("Vary", "Accept"))
-    elif (
-        content_type not in _INERT
-    ):  # HTML, SVG, …: if opened, it must not run in this origin, whose pages hold tokens
+    headers.append(("Vary", "Accept"))
+    if not is_array and content_type not in _INERT:
+        # HTML, SVG, …: if opened, it must not run in this origin, whose pages hold tokens
         headers.append(("Content-Security-Policy", "sandbox"))
     return headers
 

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import CACHE_PAGE, NO_CACHE, NO_STORE
-from polynya.front.http.routes.kafka_pages import send_decoded
+from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.long_poll import long_poll
-from polynya.front.http.routes.pages import read_allowed, send_page, within_memory
+from polynya.front.http.routes.pages import json_form, read_allowed, send_page, within_memory
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import parse_read
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
 from polynya.service.api import Page, Position, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -51,7 +50,7 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
         return
     lasts = (not page.up_to_date or page.facts.closed) and query.record != Position.AT_TIME
     cache = NO_STORE if query.record == Position.NOW else CACHE_PAGE if lasts else NO_CACHE
-    if page.facts.encoding == Encoding.KAFKA:
+    if needs_decoding(page, json_form(exchange)):
         exchange.spawn(send_decoded(exchange, query, page, cache), waits=True)
         return
     send_page(exchange, page, cache)

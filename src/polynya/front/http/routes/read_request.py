@@ -11,7 +11,7 @@ from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.service.api import Position, ReadQuery
-from polynya.wire.headers import BadField, parse_event_id
+from polynya.wire.headers import BadField, accepts_records, parse_event_id
 from polynya.wire.times import parse_time_ms
 
 LIVE = ("long-poll", "sse")
@@ -56,8 +56,15 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
     if "max_bytes" in query and live != "sse":
         size = min(_number("max_bytes", query["max_bytes"]), PAGE_BYTES_MAX)
     local = "consistency" in query and is_local(exchange)
+    accept = exchange.head.headers.get("accept")
     place = ReadQuery(
-        exchange.route.name, record, byte, size, beyond_tail_waits=bool(live), local=local
+        exchange.route.name,
+        record,
+        byte,
+        size,
+        whole_records=accept is not None and accepts_records(accept),
+        beyond_tail_waits=bool(live),
+        local=local,
     )
     return ReadRequest(place, live, timeout)
 

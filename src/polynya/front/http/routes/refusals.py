@@ -12,6 +12,7 @@ from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import REFUSALS
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.service.api import Refusal
+from polynya.stream.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import FOREVER, OCTET_STREAM, format_instant
 
@@ -119,6 +120,10 @@ def _message(exchange: Exchange, reply: Reply) -> str:
     detail = reply.detail
     if reply.code == Code.APPEND_EXCEEDS_MEMORY_LIMIT:
         return _over_hot_bound(reply)
+    if reply.code == Code.SUB_OFFSET and isinstance(detail, str):
+        return detail
+    if reply.code == Code.CONTENT_TYPE and str(detail).startswith(KAFKA_CONTENT_TYPE):
+        return ""
     if reply.code == Code.CONTENT_TYPE and isinstance(detail, str):
         given = exchange.head.headers.get("content-type", "")
         return (
@@ -205,6 +210,8 @@ def _over_hot_bound(reply: Reply) -> str:
 
 def _code(exchange: Exchange, reply: Reply, *, creating: bool) -> str:
     code = reply.code
+    if code == Code.CONTENT_TYPE and str(reply.detail).startswith(KAFKA_CONTENT_TYPE):
+        return "KAFKA_PARTITION"
     if creating and code == Code.GONE:
         return "DELETED_IN_USE"
     if code == Code.MEMORY_PRESSURE and (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import Unavailable
@@ -18,15 +19,24 @@ from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_CACHE
-from polynya.front.http.routes.pages import allowed_bytes
+from polynya.front.http.routes.decoded_pages import (
+    AT_ONCE_BYTES,
+    is_compressed,
+    is_json_stream,
+    page_up_to,
+    shown_of,
+)
+from polynya.front.http.routes.pages import allowed_bytes, json_form
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import END_SUFFIX, ReadRequest
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
-from polynya.stream.commands import Encoding
 from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval, next_cursor
-from polynya.wire.headers import format_event_id, media_type
+from polynya.wire.headers import RECORDS, format_event_id, media_type
+from polynya.wire.kafka.primitives import Bytes
+from polynya.wire.kafka.values import values_type
+from polynya.wire.record_pages import Form, Shown, StoredSpan, is_plain, show
 from polynya.wire.sse import (
     COMMENT,
     SseEncoding,
@@ -73,9 +83,7 @@ async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) ->
         return
     opened = False
     try:
-        if facts.encoding == Encoding.KAFKA:
-            exchange.fail("NO_KAFKA_SSE")
-        elif incarnation is not None and incarnation != (facts.uid, facts.history):
+        if incarnation is not None and incarnation != (facts.uid, facts.history):
             exchange.fail("STREAM_RECREATED")
         elif request.saw_end and facts.closed:
             _answer_end(exchange, facts)
@@ -124,6 +132,7 @@ class Subscriber:
         "_ends_at",
         "_exchange",
         "_finished",
+        "_form",
         "_front",
         "_history",
         "_kept",
@@ -153,6 +162,7 @@ class Subscriber:
             exchange.query.get("cursor"), front.service.now_ms(), front.random.random()
         )
         self._encoding = SseEncoding.BASE64
+        self._form = Form(json_form(exchange) == RECORDS, is_json=False)
         self._uid = self._history = 0
         self._record = self._byte = 0
         self._skip_to = 0  # skip events before this record: the client's offset is beyond the tail
@@ -190,7 +200,9 @@ class Subscriber:
     def open(self, facts: Facts) -> None:
         """Write the response head, and take over the connection."""
         self._uid, self._history = facts.uid, facts.history
-        self._encoding = sse_encoding(media_type(facts.content_type))
+        self._form = Form(self._form.records, is_json_stream(facts))
+        media = "application/json" if self._form.records else values_type(facts.content_type)
+        self._encoding = sse_encoding(media_type(media))
         headers: Headers = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", NO_CACHE),
@@ -256,7 +268,13 @@ class Subscriber:
             if asked > page.record:
                 self._skip_to = asked
             if page.spans or page.closed or not self._caught_up:
-                self._write_page(page)
+                first = max(asked, page.begin_record)
+                shown = await shown_of(page, first, self._form, self._page_bytes)
+                if shown.damage:
+                    self._end_at_damage(shown)
+                    return
+                page = page_up_to(page, shown)
+                self._write_page(page, shown.parts)
             else:
                 await asyncio.sleep(0)  # the feed is ahead of what a read can return
             if self._front.stopping:
@@ -268,10 +286,10 @@ class Subscriber:
             if not self._finished:
                 page = await self.read(self._record, self._byte)
 
-    def _write_page(self, page: Page) -> None:
+    def _write_page(self, page: Page, parts: Sequence[Bytes]) -> None:
         self._caught_up = page.up_to_date
         self._record, self._byte = page.record, page.byte
-        payload = b"".join([span.payload for span in page.spans])
+        payload = b"".join(parts)
         if self._meter is not None:
             self._meter.charge(len(payload))
         self._write(
@@ -297,13 +315,16 @@ class Subscriber:
         self._live = True
         self._charged = self._byte
         ahead = self._cursor > current_interval(self._front.service.now_ms())
-        self._shared = (
-            "" if ahead or self._skip_to > self._record else "sse-chunk" if self._chunked else "sse"
-        )
+        self._shared = "" if ahead or self._skip_to > self._record else self._frame_key()
         self._kept, self._kept_bytes = [], 0
         for event in kept:
             self.live(event)
         return True
+
+    def _frame_key(self) -> str:
+        """Return the key of the frames of all readers with the same form and framing."""
+        key = "sse-records" if self._form.records else "sse"
+        return f"{key}-chunk" if self._chunked else key
 
     # --- live -------------------------------------------------------------------------------------
 
@@ -335,14 +356,29 @@ class Subscriber:
             self._end_with_error("GONE")
         elif event.cut:
             self.finish()
-        elif not _says_more(event, (self._record, self._byte)):
-            return
-        elif event.begin_record != self._record or event.begin_byte != self._byte:
-            self._fall_back(event)
-        else:
-            self._write_event(event)
+        elif _says_more(event, (self._record, self._byte)):
+            payload = self._payload_of(event)
+            if payload is None:
+                self._fall_back(event)
+            else:
+                self._write_event(event, payload)
 
-    def _write_event(self, event: LiveEvent) -> None:
+    def _payload_of(self, event: LiveEvent) -> bytes | None:
+        """Return what readers of this form get of an event; None: a read has to find it, because
+        events before it are missing or decoding it may take long."""
+        if (event.begin_record, event.begin_byte) != (self._record, self._byte):
+            return None
+        span = StoredSpan(event.begin_record, event.begin_byte, event.payload, event.encoding)
+        if not event.payload or is_plain((span,), self._form):
+            return event.payload
+        if len(event.payload) > AT_ONCE_BYTES or is_compressed(span):
+            return None
+        end = (event.record, event.byte)
+        shown = show((span,), end, first=0, form=self._form, bytes_max=self._page_bytes)
+        is_whole = not shown.damage and (shown.record, shown.byte) == end
+        return b"".join(shown.parts) if is_whole else None
+
+    def _write_event(self, event: LiveEvent, payload: bytes) -> None:
         transport = self._connection.transport
         if transport is None:
             return
@@ -351,7 +387,7 @@ class Subscriber:
             return
         self._record, self._byte = event.record, event.byte
         if event.record > self._skip_to or event.closed:
-            transport.write(self._frame(event))
+            transport.write(self._frame(event, payload))
             self._wrote = True
             if not event.known:
                 self._doubt()
@@ -360,12 +396,12 @@ class Subscriber:
         if event.closed:
             self.finish()
 
-    def _frame(self, event: LiveEvent) -> bytes:
+    def _frame(self, event: LiveEvent, payload: bytes) -> bytes:
         """Return the encoded event. Common events cache it for the other subscribers."""
         frame = event.frames.get(self._shared)
         if frame is None:
             frame = self._events(
-                event.payload,
+                payload,
                 (event.record, event.byte),
                 up_to_date=event.known,
                 closed=event.closed,
@@ -479,6 +515,14 @@ class Subscriber:
             self._connection,
         )
         self._end_with_error("SLOW_READER")
+
+    def _end_at_damage(self, shown: Shown) -> None:
+        """End with the error of a batch that cannot be decoded. Its id lets the client resume
+        behind the batch."""
+        at = format_event_id(shown.record, shown.byte, (self._uid, self._history))
+        body = self._exchange.error_json("KAFKA_BATCH_UNREADABLE", shown.damage)
+        self._write(error_event(body, at))
+        self.finish()
 
     def _end_with_error(self, code: str, message: str = "") -> None:
         self._write(error_event(self._exchange.error_json(code, message)))

@@ -1,0 +1,110 @@
+"""Pages that are not sent as stored: Kafka batches, and whole records as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from operator import attrgetter
+
+from msgspec import structs
+
+from polynya.base.offsets import format_token
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.responses import NO_STORE
+from polynya.front.http.routes.pages import (
+    LINES,
+    VARIANTS,
+    is_fresh,
+    json_form,
+    page_headers,
+    render_json,
+    send_parts,
+)
+from polynya.service.api import OWN_ENCODING, Facts, Page, ReadQuery, Span
+from polynya.stream.commands import Encoding
+from polynya.wire.headers import RECORDS, media_type
+from polynya.wire.kafka.values import values_type
+from polynya.wire.record_pages import Form, Shown, StoredSpan, show
+
+_ENCODING = attrgetter("encoding")
+AT_ONCE_BYTES = 16 * 1024  # stored; more, or what is compressed, is decoded in a thread
+_CODEC_AT = 22  # the low byte of a batch's attributes
+
+
+def is_json_stream(facts: Facts) -> bool:
+    """Report whether the values of a stream are JSON."""
+    if facts.encoding == Encoding.KAFKA:
+        return media_type(values_type(facts.content_type)) == "application/json"
+    return facts.encoding == Encoding.JSON
+
+
+def needs_decoding(page: Page, form: str) -> bool:
+    """Report whether a page in the form of `json_form` differs from its stored bytes."""
+    return (
+        form == RECORDS
+        or page.facts.encoding == Encoding.KAFKA
+        or Encoding.KAFKA in map(_ENCODING, page.spans)
+    )
+
+
+async def send_decoded(
+    exchange: Exchange, query: ReadQuery, page: Page, cache: str, live: Headers | None = None
+) -> None:
+    """Respond with the records of a page, or with 304 if the client has them. Raises `Failure`."""
+    is_json = is_json_stream(page.facts)
+    form = json_form(exchange)
+    if form == LINES and not is_json:
+        form = ""
+    first = max(query.record, page.begin_record)
+    shown = await shown_of(page, first, Form(form == RECORDS, is_json), query.bytes_max)
+    place = format_token(shown.record, shown.byte)
+    if shown.damage:
+        raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (("Stream-Next-Offset", place),))
+    page = structs.replace(page_up_to(page, shown), begin_record=first)
+    is_array = is_json or form == RECORDS
+    headers = page_headers(page, form or values_type(page.facts.content_type), is_array=is_array)
+    headers += live or []
+    variant = VARIANTS[form] or ":v"
+    if cache != NO_STORE and is_fresh(exchange, page, headers, cache, variant):
+        return
+    headers.append(("Cache-Control", cache))
+    parts = render_json(shown.parts, lines=form == LINES) if is_array else shown.parts
+    send_parts(exchange, headers, parts)
+
+
+def page_up_to(page: Page, shown: Shown) -> Page:
+    """Return the page as it ends if only this much of it is shown."""
+    is_whole = (shown.record, shown.byte) == (page.record, page.byte)
+    return structs.replace(
+        page,
+        record=shown.record,
+        byte=shown.byte,
+        up_to_date=page.up_to_date and is_whole,
+    )
+
+
+async def shown_of(page: Page, first: int, form: Form, bytes_max: int) -> Shown:
+    """Show a page from the record `first`, in a thread if that may take long."""
+    if not page.spans:
+        return Shown([], page.record, page.byte)
+    spans = [stored(span, page.facts) for span in page.spans]
+    end = (page.record, page.byte)
+    work = partial(show, spans, end, first=first, form=form, bytes_max=bytes_max)
+    size = sum(len(span.payload) for span in spans)
+    is_quick = size <= AT_ONCE_BYTES and not any(map(is_compressed, spans))
+    return work() if is_quick else await asyncio.to_thread(work)
+
+
+def stored(span: Span, facts: Facts) -> StoredSpan:
+    """Return a span of a page as it is shown."""
+    encoding = facts.encoding if span.encoding == OWN_ENCODING else span.encoding
+    return StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths)
+
+
+def is_compressed(span: StoredSpan) -> bool:
+    """Report whether a span has Kafka batches whose first one is compressed, or has no header."""
+    payload = span.payload
+    return span.encoding == Encoding.KAFKA and (
+        len(payload) <= _CODEC_AT or payload[_CODEC_AT] & 7 != 0
+    )

@@ -1,0 +1,151 @@
+"""The stored spans of a page as the body that a reader asked for. Pure code.
+
+A stream may hold batches of several encodings: bodies as they were posted, and Kafka batches, which
+have keys, headers and times. Readers of values see the same of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from struct import unpack
+
+import msgspec
+
+from polynya.stream.commands import Encoding
+from polynya.wire.json_records import elements_of
+from polynya.wire.kafka.primitives import Bytes
+from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
+from polynya.wire.kafka.values import (
+    Show,
+    plain_record,
+    show_json,
+    show_json_record,
+    show_record,
+    show_value,
+)
+
+Place = tuple[int, int]  # record, byte
+
+
+class StoredSpan(msgspec.Struct, frozen=True, gc=False):
+    """Stored payload of one encoding, and the place where it begins."""
+
+    record: int
+    byte: int
+    payload: Bytes
+    encoding: int
+    lengths: bytes = b""  # of its records, packed; only of raw ones, and empty for one record
+
+
+class Form(msgspec.Struct, frozen=True):
+    """The form of a body: values or whole records, of a JSON stream or another."""
+
+    records: bool
+    is_json: bool
+
+    @property
+    def show_one(self) -> Show:
+        """Return how one record of a Kafka batch is shown."""
+        if self.records:
+            return show_json_record if self.is_json else show_record
+        return show_json if self.is_json else show_value
+
+
+class Shown(msgspec.Struct, gc=False):
+    """The pieces of a body, and the place behind the last one. `damage`: why there are none."""
+
+    parts: list[Bytes]
+    record: int
+    byte: int
+    damage: str = ""
+
+
+class _Damaged(Exception):
+    """A batch cannot be decoded. `behind`: the place behind it."""
+
+    def __init__(self, fault: UnreadableBatch, behind: Place) -> None:
+        super().__init__(str(fault))
+        self.behind = behind
+
+
+_Step = tuple[Sequence[Bytes], int, int]  # what is shown, and the place behind it
+
+
+def show(
+    spans: Sequence[StoredSpan], end: Place, *, first: int, form: Form, bytes_max: int
+) -> Shown:
+    """Show adjacent spans that end at `end`: up to `bytes_max` of body, and at least one step.
+
+    A step is a Kafka batch, a plain span, or one of its records. Records before `first` are left
+    out. A batch that cannot be decoded ends the page before it; if it is the first one, the page
+    has the damage, and the place behind that batch.
+    """
+    shown = Shown([], spans[0].record, spans[0].byte)
+    size = 0
+    ends = [(after.record, after.byte) for _, after in pairwise(spans)] + [end]
+    try:
+        for span, behind in zip(spans, ends, strict=True):
+            for parts, record, byte in _steps(span, behind, first, form):
+                more = sum(map(len, parts))
+                if size and size + more > bytes_max:
+                    return shown
+                shown.parts += parts
+                size += more
+                shown.record, shown.byte = record, byte
+    except _Damaged as fault:
+        if (shown.record, shown.byte) == (spans[0].record, spans[0].byte):
+            shown.record, shown.byte = fault.behind
+            shown.damage = str(fault)
+    return shown
+
+
+def is_plain(spans: Sequence[StoredSpan], form: Form) -> bool:
+    """Report whether the stored bytes are what a reader of this form gets."""
+    return not form.records and all(span.encoding != Encoding.KAFKA for span in spans)
+
+
+def _steps(span: StoredSpan, end: Place, first: int, form: Form) -> Iterator[_Step]:
+    if span.encoding == Encoding.KAFKA:
+        return _batches(span, end, first, form.show_one)
+    if form.records:
+        return _records(span, first, is_json=form.is_json)
+    return iter([([span.payload], *end)])
+
+
+def _batches(span: StoredSpan, end: Place, first: int, show_one: Show) -> Iterator[_Step]:
+    byte = span.byte
+    try:
+        for batch, header, record in placed_batches(span.payload, span.record):
+            behind = record + header.last_offset_delta + 1, byte + len(batch)
+            try:
+                parts = [
+                    show_one(each)
+                    for each in decoded_records(batch, record)
+                    if each.offset >= first
+                ]
+            except UnreadableBatch as fault:
+                raise _Damaged(fault, behind) from None
+            yield parts, *behind
+            byte = behind[1]
+    except UnreadableBatch as fault:  # no batch can be divided off
+        raise _Damaged(fault, end) from None
+
+
+def _records(span: StoredSpan, first: int, *, is_json: bool) -> Iterator[_Step]:
+    byte = span.byte
+    for record, value in enumerate(_values(span), span.record):
+        byte += len(value) + (span.encoding == Encoding.JSON)
+        shown = [plain_record(record, value, is_json=is_json)] if record >= first else []
+        yield shown, record + 1, byte
+
+
+def _values(span: StoredSpan) -> Iterator[bytes]:
+    """Iterate over the records of a plain span."""
+    if span.encoding == Encoding.JSON:
+        yield from map(bytes, elements_of([span.payload]))
+        return
+    at, payload = 0, memoryview(span.payload)
+    for length in unpack(f"<{len(span.lengths) // 4}I", span.lengths) or (len(payload),):
+        yield bytes(payload[at : at + length])
+        at += length
