@@ -175,6 +175,7 @@ class Health:
                 "http": start.port,
                 "admin": start.far_admin_port if is_far else start.admin_port,
             },
+            "kafka": start.kafka_advertised,
             "admin_tls": is_far and start.tls is not None,
             "admin_near": not is_far,  # the admin port listens on loopback only
             "objects": start.config.cold.backend,
