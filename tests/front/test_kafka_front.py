@@ -6,16 +6,18 @@ import asyncio
 import logging
 import random
 import struct
+from collections.abc import Callable
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from google_crc32c import value as crc32c
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, frame, play, produce_fields
 
+from polynya.base.errors import OutcomeUnknown
 from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
-from polynya.stream.commands import Create, Encoding, TopicDrop, TopicPut
+from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut
 from polynya.stream.replies import Code
 from polynya.wire.kafka import batches
 
@@ -147,6 +149,43 @@ def test_idempotent_batches_are_judged_by_kafkas_rules() -> None:
             "InitProducerId", 1, transactional_id="x", transaction_timeout=_ms(1000)
         )
         assert refused.error_code.value == Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    play(story)
+
+
+def test_what_is_pipelined_behind_a_failed_batch_is_refused_until_its_answer_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a batch behind one of unknown outcome could be accepted, and the retry of the first be
+    taken for a duplicate."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        wire = await world.wire()
+        proposed: list[int] = []
+        propose = world.front.service.propose
+
+        def failing(name: str, command: Produce, done: Callable[[object], None]) -> None:
+            assert command.producer is not None
+            proposed.append(command.producer.sequence)
+            if len(proposed) == 1:
+                done(OutcomeUnknown("lost"))
+            else:
+                propose(name, command, done)
+
+        monkeypatch.setattr(world.front.service, "propose", failing)
+        first, second = (batch(b"%d" % each, producer=(77, 0, each)) for each in range(2))
+        wire.send("Fetch", 11, **fetch_fields("t", 0, max_wait_ms=200))  # answers wait behind it
+        for sent in (first, second):
+            wire.send("Produce", 9, **produce_fields("t", sent))
+        wire.send("Produce", 9, **produce_fields("t", first, partition=1))
+        await wire.answer("Fetch", 11)
+        answers = [await wire.answer("Produce", 9) for _ in range(3)]
+        assert [
+            each.responses[0].partition_responses[0].error_code.value for _, each in answers
+        ] == [Error.REQUEST_TIMED_OUT, Error.NOT_ENOUGH_REPLICAS, 0]
+        assert proposed == [0, 0], "the other partition has not failed"
+        assert [await produce(wire, "t", each) for each in (first, second)] == [[(0, 0)], [(0, 1)]]
 
     play(story)
 

@@ -176,6 +176,7 @@ class Health:
             "cores": start.cores,
             "groups": start.groups,
             "ports": ports,
+            "kafka": start.kafka_advertised,
             "admin_tls": is_far and start.tls is not None,
             "admin_near": not is_far,  # the admin port listens on loopback only
             "objects": start.config.cold.backend,

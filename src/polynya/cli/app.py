@@ -27,6 +27,8 @@ VERBS = {  # name: (module, help line), in the order of --help
     "import": ("streams.import_stream", "Copy a stream from another server."),
     "read": ("streams.read", "Read the records of a stream."),
     "tail": ("streams.read", "Follow a stream: print new records as they arrive."),
+    "produce": ("kafka.produce", "Write records to a Kafka topic, from arguments or stdin."),
+    "consume": ("kafka.consume", "Print the records of a Kafka topic, and follow it."),
     "info": ("streams.lifecycle", "Show the properties of a stream."),
     "ls": ("streams.lifecycle", "List streams."),
     "fork": (

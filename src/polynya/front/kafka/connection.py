@@ -40,6 +40,9 @@ class Connection(asyncio.BufferedProtocol):
         self.caller: Caller = front.caller()
         self.sasl: Exchange | None = None  # the authentication in progress
         self.is_sasl_raw = False  # its messages come without a header
+        # partitions of failed batches, until the answer has left: what the client pipelined behind
+        # them is refused, as a gap would otherwise be judged without the failed batch
+        self.failed: dict[str, Slot] = {}
         self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
         self._shared = bytearray(_SHARED_BYTES)
@@ -71,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = None
         self._release_frame()
         self._slots.clear()
+        self.failed.clear()
         self._writable.set()
         self.caller.release()
         self.front.forget(self)
@@ -218,7 +222,9 @@ class Connection(asyncio.BufferedProtocol):
         slots, pieces = self._slots, []
         while slots and (answer := slots[0].answer) is not None:
             pieces += answer
-            slots.popleft()
+            slot = slots.popleft()
+            if self.failed:
+                self.failed = {name: each for name, each in self.failed.items() if each is not slot}
         if pieces and self.transport is not None and not self.transport.is_closing():
             self._since = self.front.tick
             self.transport.writelines(pieces)

@@ -157,18 +157,28 @@ class _Produce:
             record_time_ms_max=max(0, header.max_timestamp),
         )
         name = partition_name(topic.name, part.index)
+        if producer is not None and name in self._call.connection.failed:
+            answer.error_code = Error.NOT_ENOUGH_REPLICAS
+            answer.error_message = "an earlier batch of the partition failed; retry both in order"
+            return
         self._left += 1
-        service.propose(
-            name, Produce(name, service.now_ms(), batch, producer), partial(self._done, answer)
-        )
+        command = Produce(name, service.now_ms(), batch, producer)
+        service.propose(name, command, partial(self._done, command, answer))
 
-    def _done(self, answer: PartitionProduceResponse, outcome: Reply | BaseException) -> None:
+    def _done(
+        self,
+        command: Produce,
+        answer: PartitionProduceResponse,
+        outcome: Reply | BaseException,
+    ) -> None:
         if isinstance(outcome, BaseException):
             answer.error_code = error_of_fault(outcome)
         else:
             answer.error_code = error_of(outcome.code)
             if answer.error_code == Error.NONE:
                 answer.base_offset = outcome.first_record
+        if answer.error_code != Error.NONE and command.producer is not None:
+            self._call.connection.failed[command.name] = self._call.slot
         self._finished_one()
 
     def _finished_one(self) -> None:

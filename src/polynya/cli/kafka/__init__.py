@@ -1,0 +1,1 @@
+"""Commands that speak the Kafka protocol, with librdkafka from the extra `kafka`."""

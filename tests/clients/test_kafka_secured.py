@@ -1,0 +1,191 @@
+"""Kafka clients, unchanged, against a node with access control and TLS: each mechanism of SASL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import node_js
+import pytest
+import test_kafka_clients
+from missing import left_out, needed_program
+from product import RunningNode, environment
+
+pytestmark = pytest.mark.process
+libraries = test_kafka_clients.libraries
+HERE = Path(__file__).parent
+COUNT = 5
+VALUES = [f"value {number}" for number in range(COUNT)]
+SECONDS = 120
+GO_SECONDS = 280  # with an empty cache of Go
+CLIENTS = (
+    ("confluent", "PLAIN"),
+    ("confluent", "OAUTHBEARER"),
+    ("confluent", "SCRAM-SHA-512"),
+    ("python", "SCRAM-SHA-256"),
+    ("aio", "PLAIN"),
+    ("aio", "SCRAM-SHA-512"),
+)
+
+
+class Secured(RunningNode):
+    """A node that needs tokens, and one token for topics that begin with `mine`."""
+
+    def __init__(self, data: Path) -> None:
+        self.ca = data / "tls" / "self.crt"
+        self.data = data
+        self.token = self.minted("shop", "read,append,create:kafka/mine")
+        flags = ("--cores", "2", "--auth-required", "--tls-self")
+        super().__init__(data, flags)
+
+    def minted(self, name: str, scope: str) -> str:
+        return self.called("token", "create", name, "--allow", scope, "--data", str(self.data))
+
+    def called(self, *arguments: str, code: int = 0, **variables: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "polynya", *arguments],
+            capture_output=True, text=True, timeout=SECONDS, env=environment(**variables), check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return (done.stderr if code else done.stdout).strip()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    running = Secured(tmp_path_factory.mktemp("secured") / "data")
+    try:
+        yield running
+    finally:
+        assert running.stop() == 0, "".join(running.log)
+        assert "a Kafka request failed" not in "".join(running.log), "".join(running.log)
+        assert running.token.split("_")[2] not in "".join(running.log)
+
+
+def run(command: list[str], *, code: int = 0, **more: object) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, check=False, **more  # type: ignore[call-overload]
+    )  # fmt: skip
+    assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
+    return str(done.stdout if not code else done.stderr + done.stdout)
+
+
+@pytest.mark.parametrize(("library", "mechanism"), CLIENTS)
+def test_a_client_authenticates(node: Secured, library: str, mechanism: str) -> None:
+    topic = f"mine.{library}.{mechanism}"
+    script = str(HERE / "kafka" / "secured_client.py")
+    found = run(
+        [sys.executable, script, library, mechanism, node.kafka, str(node.ca), "shop", node.token,
+         topic, str(COUNT)],
+        env=environment(),
+    )  # fmt: skip
+    assert json.loads(found) == VALUES
+
+
+def test_kcat_sees_the_topics_of_its_token(node: Secured) -> None:
+    def kcat(
+        token: str, *arguments: str, code: int = 0, given: str = "", mechanism: str = "PLAIN"
+    ) -> str:
+        settings = {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(node.ca),
+            "sasl.mechanisms": mechanism,
+            "sasl.username": "shop",
+            "sasl.password": token,
+        }
+        flags = [f"-X{name}={value}" for name, value in settings.items()]
+        command = [needed_program("kcat"), "-b", node.kafka, *flags, *arguments]
+        return run(command, code=code, input=given)
+
+    kcat(node.token, "-P", "-t", "mine.kcat", given="a\n")
+    assert kcat(node.token, "-C", "-t", "mine.kcat", "-o", "beginning", "-eq") == "a\n"
+    refused = kcat(node.token, "-C", "-t", "theirs", "-eq", code=1)
+    assert "authorization failed" in refused.lower()
+    assert "theirs" not in kcat(node.token, "-L")
+    old = kcat(node.token, "-L", mechanism="SCRAM-SHA-256")  # its nonce is not that of the RFC
+    assert "mine.kcat" in old
+    refused = kcat("wrong", "-L", "-m", "2", code=1)
+    assert "the token is not known here" in refused
+
+
+def test_kafkajs_authenticates(node: Secured) -> None:
+    folder = node_js.installed(HERE / "kafka_js", "kafkajs")
+    for mechanism in ("plain", "scram-sha-256"):
+        topic = f"mine.js.{mechanism}"
+        given = (node.kafka, topic, str(COUNT), mechanism, "shop", node.token, str(node.ca))
+        command = [node_js.node(), "kafkajs.mjs", *given]
+        told = json.loads(run(command, cwd=folder, env=node_js.environment()))
+        assert told["base"] == "0"
+        assert told["high"] == str(COUNT)
+        assert topic in told["topics"]
+        assert all(each.startswith("mine") for each in told["topics"])
+        read = node.called(
+            "consume", topic, "--exit", "--json", "--server", node.url,
+            POLYNYA_TOKEN=node.token, POLYNYA_CA_FILE=str(node.ca),
+        )  # fmt: skip
+        rows = [json.loads(line) for line in read.splitlines()]
+        assert [row["value"] for row in rows] == [
+            None if number % 5 == 2 else value for number, value in enumerate(VALUES)
+        ]
+        assert rows[3]["key"] is None
+        assert rows[4]["headers"] == [["n", "4"]]
+
+
+@pytest.mark.long
+def test_franz_go_authenticates(node: Secured) -> None:
+    go = shutil.which("go")
+    if go is None:
+        left_out("franz-go: Go is not installed")
+    program = node.data.parent / "franz"
+    built = subprocess.run(
+        [go, "build", "-o", str(program), "."],
+        cwd=HERE / "franz", capture_output=True, text=True, timeout=GO_SECONDS, check=False,
+    )  # fmt: skip
+    if built.returncode and "dial tcp" in built.stderr:
+        left_out(f"franz-go: the Go module proxy is out of reach: {built.stderr[-200:]}")
+    assert built.returncode == 0, built.stderr
+    for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+        topic = f"mine.go.{mechanism}"
+        given = (node.kafka, topic, str(COUNT), mechanism, "shop", node.token, str(node.ca))
+        assert json.loads(run([str(program), *given])) == VALUES
+
+
+def test_the_java_tools_authenticate(node: Secured, libraries: Path, tmp_path: Path) -> None:
+    def java(tool: str, config: str, *arguments: str, given: str = "") -> str:
+        settings = tmp_path / "client.properties"
+        for mechanism, module in (("SCRAM-SHA-256", "scram.Scram"), ("PLAIN", "plain.Plain")):
+            login = f'org.apache.kafka.common.security.{module}LoginModule required username="shop"'
+            settings.with_suffix(f".{mechanism}").write_text(
+                f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+                f"ssl.truststore.type=PEM\nssl.truststore.location={node.ca}\n"
+                f'sasl.jaas.config={login} password="{node.token}";\n'
+            )
+        return run(
+            ["java", "-Xmx256m", "-cp", f"{libraries}/*", f"org.apache.kafka.tools.{tool}",
+             "--bootstrap-server", node.kafka, "--command-config",
+             str(settings.with_suffix(f".{config}")), *arguments],
+            input=given,
+        )  # fmt: skip
+
+    java("ConsoleProducer", "SCRAM-SHA-256", "--topic", "mine.java", given="1\n2\n")
+    found = java(
+        "consumer.ConsoleConsumer", "PLAIN", "--topic", "mine.java", "--partition", "0",
+        "--offset", "earliest", "--max-messages", "2", "--timeout-ms", "60000",
+    )  # fmt: skip
+    assert found.split() == ["1", "2"]
+
+
+def test_the_command_line_presents_its_token(node: Secured) -> None:
+    secured = {"POLYNYA_TOKEN": node.token, "POLYNYA_CA_FILE": str(node.ca)}
+    at = ("--server", node.url)
+    node.called("produce", "mine.cli", "x", *at, **secured)
+    assert node.called("consume", "mine.cli", "--exit", *at, **secured) == "x"
+    refused = node.called("produce", "theirs", "x", *at, code=1, **secured)
+    assert "authorization failed" in refused.lower()
+    brokers = ("--brokers", node.kafka, *at)
+    wrong = {**secured, "POLYNYA_TOKEN": "wrong"}
+    refused = node.called("consume", "mine.cli", "--exit", *brokers, code=1, **wrong)
+    assert "authentication failed" in refused.lower()
