@@ -73,7 +73,7 @@ def leader_of(engines: dict[int, CoreRuntime], group: int) -> CoreRuntime | None
         (
             engine
             for engine in engines.values()
-            if engine.replicated is not None and engine.replicated.is_leader(group)
+            if engine.replicated is not None and engine.replicated.replicas.is_leader(group)
         ),
         None,
     )

@@ -16,7 +16,7 @@ from sim import raft_mutants
 from sim.code_edits import Stale, edited_function, edited_source
 from sim.mutant_runs import ERRORS, Trials, check_fault, watched
 
-from polynya.engine.replicated import ReplicatedEngine
+from polynya.engine.replicas.linearizable_reads import LinearizableReads
 
 SOURCE = (
     "def first(a):\n    return a + 1\n\nclass Kind:\n    def first(self, a):\n        return a + "
@@ -101,9 +101,9 @@ def test_an_error_of_the_defect_is_noted_also_when_somebody_catches_it() -> None
 
 def test_a_mutant_of_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        sim_mutants.MUTANTS, "of a method that was renamed", (ReplicatedEngine, "linearise", None)
+        sim_mutants.MUTANTS, "of a method that was renamed", (LinearizableReads, "linearise", None)
     )
-    with pytest.raises(Stale, match="ReplicatedEngine has no linearise"):
+    with pytest.raises(Stale, match="LinearizableReads has no linearise"):
         sim_mutants.caught("of a method that was renamed")
 
 
@@ -114,7 +114,7 @@ def test_a_mutant_that_uses_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(
         sim_mutants.MUTANTS,
         "uses a method that was renamed",
-        (ReplicatedEngine, "linearize", defect),
+        (LinearizableReads, "linearize", defect),
     )
     with pytest.raises(Stale, match="method_that_was_renamed"):
         sim_mutants.caught("uses a method that was renamed")

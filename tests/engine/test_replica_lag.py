@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from polynya.engine.replica_lag import ReplicaLag
+from polynya.engine.replicas.lag import ReplicaLag
 
 
 class World:

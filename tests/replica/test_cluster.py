@@ -91,9 +91,13 @@ async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World, old: N
     world.isolate(old.number)
     lost = asyncio.ensure_future(old.append(A, b"lost"))
     await world.wait(
-        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old)
+        lambda: any(
+            node.core.replicas.is_leader(group) for node in world.alive() if node is not old
+        )
     )
-    new = next(node for node in world.alive() if node is not old and node.core.is_leader(group))
+    new = next(
+        node for node in world.alive() if node is not old and node.core.replicas.is_leader(group)
+    )
     assert (await new.append(A, b"2")).record == 2
     with pytest.raises(Unavailable):
         await old.read(A)
@@ -110,7 +114,9 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
     began = asyncio.get_running_loop().time()
     old.core.leadership.hand_over_all()
     await world.wait(
-        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old)
+        lambda: any(
+            node.core.replicas.is_leader(group) for node in world.alive() if node is not old
+        )
     )
     assert asyncio.get_running_loop().time() - began < 0.1
     assert not old.core.led
@@ -120,7 +126,9 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> No
 async def test_idle_groups_sleep_and_wake(world: World) -> None:
     await asyncio.sleep(6)
     assert all(
-        status.quiescent for node in world.alive() for status in node.core.statuses().values()
+        status.quiescent
+        for node in world.alive()
+        for status in node.core.replicas.statuses().values()
     )
     leader = world.leader(world.group_of(A))
     assert leader is not None
@@ -213,7 +221,7 @@ async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(
     third.start()
     leader.kill()
     await asyncio.sleep(5)
-    assert not any(node.core.is_leader(group) for node in world.alive()), (
+    assert not any(node.core.replicas.is_leader(group) for node in world.alive()), (
         "who has what was acknowledged is not there"
     )
     leader.start()

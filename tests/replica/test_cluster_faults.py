@@ -44,13 +44,15 @@ async def asked_while_it_stands_still(world: World, leader: Node) -> None:
     late = asyncio.ensure_future(leader.append(A, b"late;"))
     await world.wait(
         lambda: any(
-            node.core.is_leader(world.group_of(A)) for node in world.alive() if node is not leader
+            node.core.replicas.is_leader(world.group_of(A))
+            for node in world.alive()
+            if node is not leader
         )
     )
     other = next(
         node
         for node in world.alive()
-        if node is not leader and node.core.is_leader(world.group_of(A))
+        if node is not leader and node.core.replicas.is_leader(world.group_of(A))
     )
     await other.append(A, b"new;")
     assert not asked.done() and not late.done()
@@ -179,11 +181,16 @@ def test_others_lead_when_a_leader_is_cut_off(how: str) -> None:
 async def serves_elsewhere(world: World, old: Node) -> None:
     """And the old one knows that it leads no more: what is asked of it is not left to wait."""
     group = world.group_of(A)
-    await world.wait(lambda: not old.core.is_leader(group), 3.0)
+    await world.wait(lambda: not old.core.replicas.is_leader(group), 3.0)
     await world.wait(
-        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not old), 6.0
+        lambda: any(
+            node.core.replicas.is_leader(group) for node in world.alive() if node is not old
+        ),
+        6.0,
     )
-    other = next(node for node in world.alive() if node is not old and node.core.is_leader(group))
+    other = next(
+        node for node in world.alive() if node is not old and node.core.replicas.is_leader(group)
+    )
     await other.append(A, b"goes on;")
     assert await other.read(A) == b"goes on;"
 
@@ -262,21 +269,23 @@ async def slow_leader(world: World, leader: Node) -> None:
         node.clock.set_rate(1 + world.drift * (-0.99 if node is leader else 0.99), now=now)
     group = world.group_of(A)
     for _ in range(8):
-        await world.wait(lambda: leader.core.is_leader(group), 60.0)
+        await world.wait(lambda: leader.core.replicas.is_leader(group), 60.0)
         try:
             await leader.append(A, b".")
         except (Unavailable, OutcomeUnknown):  # it was about to hand over
             continue
         world.isolate(leader.number)
         for _ in range(3000):
-            leader.core.readable(group)
-            if any(node.core.is_leader(group) for node in world.alive() if node is not leader):
+            leader.core.reads.readable(group)
+            if any(
+                node.core.replicas.is_leader(group) for node in world.alive() if node is not leader
+            ):
                 break
             await asyncio.sleep(0.001)
         world.heal()
         world.check()
         for node in world.alive():
-            if node is not leader and node.core.is_leader(group):
+            if node is not leader and node.core.replicas.is_leader(group):
                 node.core.leadership.hand_over_all()
 
 

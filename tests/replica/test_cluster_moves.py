@@ -39,7 +39,7 @@ def off(world: World) -> Node:
 async def test_a_node_without_a_replica_answers_as_any_other(world: World) -> None:
     outsider = off(world)
     group = world.group_of(A)
-    assert not outsider.core.has(group)
+    assert not outsider.core.replicas.has(group)
     assert (await outsider.create(A)).code == Code.CREATED
     for number in range(20):
         reply = await world.nodes[1 + number % 4].append(A, b"%d;" % number)
@@ -82,7 +82,7 @@ async def test_a_group_moves_while_all_nodes_write_and_read(world: World) -> Non
     await asyncio.sleep(1)
     over = True
     await asyncio.gather(*clients)
-    assert outsider.core.has(group) and not leaving.core.has(group)
+    assert outsider.core.replicas.has(group) and not leaving.core.replicas.has(group)
     content = await leaving.read(A)
     assert sorted(content[at : at + 6] for at in range(0, len(content), 6)) == sorted(written)
     await world.wait_equal()
@@ -108,7 +108,7 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
     )
     other = next(number for number in leaving.core.members if number)
     for _ in range(6):  # segments go as others are written
-        await leaving.core.copy_forward(other, [])
+        await leaving.core.keeper.copy_forward(other, [])
         await leaving.snapshot()
     frames = [
         (frame.group, frame.kind)
@@ -119,7 +119,7 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
     assert not frames or first > 1, "the journal lets go of what nobody reads"
     leaving.kill(power=0.0)
     leaving.start()
-    assert not leaving.core.has(group)
+    assert not leaving.core.replicas.has(group)
     assert len(await leaving.read(A)) == 40_000
 
 
@@ -131,7 +131,9 @@ async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(
     await outsider.create(A)
     await outsider.append(A, b"kept;")
     leaving = next(
-        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+        node
+        for node in world.alive()
+        if node.core.replicas.has(group) and not node.core.replicas.is_leader(group)
     )
     await leaving.snapshot()
     calls = leaving.disk.calls
@@ -141,12 +143,12 @@ async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(
     for power in (None, 0.0, 0.5, 1.0):
         leaving.kill(power=power)
         leaving.start()
-        assert not leaving.core.has(group)
+        assert not leaving.core.replicas.has(group)
     world.move(group, outsider, leaving)
     await world.wait_placed()
     leaving.kill(power=0.0)
     leaving.start()
-    assert leaving.core.has(group)
+    assert leaving.core.replicas.has(group)
     assert await leaving.read(A) == b"kept;"
     await world.wait_equal()
 
@@ -156,20 +158,24 @@ async def test_a_node_that_was_away_learns_that_its_replica_was_moved(world: Wor
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     away = next(
-        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+        node
+        for node in world.alive()
+        if node.core.replicas.has(group) and not node.core.replicas.is_leader(group)
     )
     away.kill()
     world.move(group, away, outsider)
     await world.wait_placed()
     leader = world.leader(group)
     assert leader is not None
-    term = leader.core.term(group)
+    term = leader.core.replicas.term(group)
     await outsider.append(A, b"without;")
     away.start()
-    assert away.core.has(group), "it does not know yet"
+    assert away.core.replicas.has(group), "it does not know yet"
     assert await away.read(A) == b"without;"
-    await world.wait(lambda: not away.core.has(group))
-    assert leader.core.term(group) == term and leader.core.is_leader(group), "nobody was disturbed"
+    await world.wait(lambda: not away.core.replicas.has(group))
+    assert leader.core.replicas.term(group) == term and leader.core.replicas.is_leader(group), (
+        "nobody was disturbed"
+    )
     assert await away.read(A) == b"without;"
 
 
@@ -180,9 +186,9 @@ async def test_a_replica_that_still_catches_up_answers_nothing(world: World) -> 
     leader = world.leader(group)
     assert leader is not None and outsider.engine.replica_lifecycle is not None
     await outsider.engine.replica_lifecycle.make(group)
-    assert outsider.core.has(group) and not outsider.core.fit(group)
+    assert outsider.core.replicas.has(group) and not outsider.core.reads.fit(group)
     with pytest.raises(Unavailable):
-        await outsider.core.linearize(group)
+        await outsider.core.reads.linearize(group)
     began = asyncio.get_running_loop().time()
     assert await outsider.read(A) == b""
     assert (await outsider.append(A, b"1")).record == 1
@@ -192,11 +198,11 @@ async def test_a_replica_that_still_catches_up_answers_nothing(world: World) -> 
 @story
 async def test_a_replica_that_belongs_is_not_dropped(world: World) -> None:
     group = world.group_of(A)
-    node = next(node for node in world.alive() if node.core.has(group))
+    node = next(node for node in world.alive() if node.core.replicas.has(group))
     assert node.engine.replica_lifecycle is not None
     with pytest.raises(Unavailable):
         await node.engine.replica_lifecycle.drop(group)
-    assert node.core.has(group)
+    assert node.core.replicas.has(group)
 
 
 @story
@@ -210,9 +216,9 @@ async def test_a_leader_puts_nobody_in_who_has_just_left(world: World) -> None:
     await outsider.engine.replica_lifecycle.make(group)
     change = leader.core.leadership.change
     assert change(group, Configuration(voters, (), (outsider.number,))) is None
-    await world.wait(lambda: leader.core.statuses()[group].settled)
+    await world.wait(lambda: leader.core.replicas.statuses()[group].settled)
     assert change(group, Configuration(voters)) is None
-    await world.wait(lambda: leader.core.statuses()[group].settled)
+    await world.wait(lambda: leader.core.replicas.statuses()[group].settled)
     assert change(group, Configuration(voters, (), (outsider.number,))) is ProposalRefused.JUST_LEFT
     await asyncio.sleep(1.1)
     assert change(group, Configuration(voters, (), (outsider.number,))) is None
@@ -259,7 +265,7 @@ async def test_five_replicas_and_three_again(world: World) -> None:
     await world.wait(lambda: fifth.reconciler is not None)
     world.aim(group, world.nodes)
     await world.wait_placed()
-    assert all(node.core.fit(group) for node in world.alive())
+    assert all(node.core.reads.fit(group) for node in world.alive())
     world.nodes[1].kill()
     world.nodes[2].kill()
     await world.wait(lambda: world.leader(group))
@@ -269,7 +275,7 @@ async def test_five_replicas_and_three_again(world: World) -> None:
     world.nodes[2].start()
     await world.wait_placed()
     for node in world.alive():
-        assert node.core.has(group) == (node.number in (3, 4, 5))
+        assert node.core.replicas.has(group) == (node.number in (3, 4, 5))
         assert await node.read(A) == b"1"
     await world.wait_equal()
 
@@ -279,7 +285,7 @@ async def test_a_group_with_no_majority_says_so_in_time_and_is_no_404(world: Wor
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     for node in world.alive():
-        if node.core.has(group):
+        if node.core.replicas.has(group):
             node.kill()
     began = asyncio.get_running_loop().time()
     for attempt in (outsider.read(A), outsider.append(A, b"1"), outsider.engine.service.facts(A)):
@@ -305,9 +311,11 @@ async def test_a_lead_that_moves_under_load_loses_no_answer(world: World) -> Non
     for _ in range(10):
         leader = world.leader(group)
         assert leader is not None
-        target = next(node for node in world.alive() if node.core.has(group) and node is not leader)
+        target = next(
+            node for node in world.alive() if node.core.replicas.has(group) and node is not leader
+        )
         assert leader.core.transfer(group, target.number) is None
-        await world.wait(lambda target=target: target.core.is_leader(group))
+        await world.wait(lambda target=target: target.core.replicas.is_leader(group))
         await asyncio.sleep(0.1)
     over = True
     await asyncio.gather(*clients)
@@ -317,7 +325,7 @@ async def test_a_lead_that_moves_under_load_loses_no_answer(world: World) -> Non
 async def test_a_full_disk_of_the_only_voter_refuses_and_goes_on(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
-    only = next(node for node in world.alive() if node.core.has(group))
+    only = next(node for node in world.alive() if node.core.replicas.has(group))
     world.aim(group, {only.number})
     await world.wait_placed()
     only.disk.capacity = only.disk.used() + 100
@@ -335,9 +343,11 @@ async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     leaving = next(
-        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+        node
+        for node in world.alive()
+        if node.core.replicas.has(group) and not node.core.replicas.is_leader(group)
     )
-    term = leaving.core.term(group)
+    term = leaving.core.replicas.term(group)
     assert term > 0
     world.move(group, leaving, outsider)
     await world.wait_placed()
@@ -345,10 +355,12 @@ async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
         await leaving.snapshot()
     leaving.kill(power=0.0)
     leaving.start()
-    assert not leaving.core.has(group) and leaving.core.departed[group].term >= term
+    assert (
+        not leaving.core.replicas.has(group) and leaving.core.replicas.departed[group].term >= term
+    )
     assert leaving.engine.replica_lifecycle is not None
     await leaving.engine.replica_lifecycle.make(group)
-    assert leaving.core.term(group) >= term
+    assert leaving.core.replicas.term(group) >= term
 
 
 @story
@@ -368,7 +380,9 @@ async def test_an_old_map_costs_nobody_their_data(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     node = next(
-        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+        node
+        for node in world.alive()
+        if node.core.replicas.has(group) and not node.core.replicas.is_leader(group)
     )
     rest = tuple(number for number in world.map.voters[group] if number != node.number)
     old = msgspec.structs.replace(
@@ -379,7 +393,7 @@ async def test_an_old_map_costs_nobody_their_data(world: World) -> None:
     )
     node.reconciler.adopt(old)
     await asyncio.sleep(3)
-    assert node.core.has(group)
+    assert node.core.replicas.has(group)
 
 
 @story
@@ -402,7 +416,7 @@ async def test_learners_are_not_counted(world: World) -> None:
         is None
     )
     await world.wait(
-        lambda: all(peer.match for peer in leader.core.statuses()[group].peers.values())
+        lambda: all(peer.match for peer in leader.core.replicas.statuses()[group].peers.values())
     )
     for number in set(voters) - {leader.number}:
         world.isolate(number)
@@ -462,7 +476,9 @@ async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)
     leaving = next(
-        node for node in world.alive() if node.core.has(group) and not node.core.is_leader(group)
+        node
+        for node in world.alive()
+        if node.core.replicas.has(group) and not node.core.replicas.is_leader(group)
     )
     assert leaving.engine.replica_lifecycle is not None
     world.move(group, leaving, outsider)

@@ -93,8 +93,8 @@ async def test_a_leader_that_is_none_any_more_answers_nothing(world: World, old:
     await old.append(A, b"1")
     world.isolate(old.number)
     others = [node for node in world.alive() if node is not old]
-    await world.wait(lambda: any(node.core.is_leader(group) for node in others))
-    leader = next(node for node in others if node.core.is_leader(group))
+    await world.wait(lambda: any(node.core.replicas.is_leader(group) for node in others))
+    leader = next(node for node in others if node.core.replicas.is_leader(group))
     await leader.append(A, b"2")
     await leader.create(new)
     service = old.engine.service
@@ -116,7 +116,7 @@ async def test_a_node_without_a_replica_gets_no_old_answer_from_one_that_lags(
     group, new, loop = world.group_of(A), newer_name(world), asyncio.get_running_loop()
     await leader.append(A, b"1")
     await world.wait_equal()
-    outsider = next(node for node in world.alive() if not node.core.has(group))
+    outsider = next(node for node in world.alive() if not node.core.replicas.has(group))
     behind = next(node for node in world.alive() if node not in (outsider, leader))
     for node in world.alive():  # all that it reaches is the one that lags
         if node is not behind:

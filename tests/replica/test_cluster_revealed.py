@@ -46,7 +46,7 @@ async def at_one_end_of_a_bridge(world: World, leader: Node) -> None:
     for number in range(30):
         assert (await leader.append(A, b"%02d;" % number)).record == number + 1
         await asyncio.sleep(0.3)
-    assert term_of(world) == before and leader.core.is_leader(world.group_of(A))
+    assert term_of(world) == before and leader.core.replicas.is_leader(world.group_of(A))
 
 
 async def the_last_is_lost(world: World, leader: Node) -> None:
@@ -131,8 +131,8 @@ async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
     question = leader.door.answer("POST", f"{PATH}/capture", {}, b'{"group":%d}' % group)
     asked = asyncio.ensure_future(leader.process.drive(question))
     others = [node for node in world.alive() if node is not leader]
-    await world.wait(lambda: any(node.core.is_leader(group) for node in others))
-    await next(node for node in others if node.core.is_leader(group)).append(A, b"new;")
+    await world.wait(lambda: any(node.core.replicas.is_leader(group) for node in others))
+    await next(node for node in others if node.core.replicas.is_leader(group)).append(A, b"new;")
     assert not asked.done()
     status, body = await asked
     assert status == 200 and msgspec.json.decode(body, type=Captured).records == 2, (

@@ -38,7 +38,11 @@ async def test_no_entry_comes_before_the_floor_of_its_group(world: World) -> Non
         if world.group_of(each) != group
     )
     quiet = world.group_of(name)
-    only = next(node for node in world.alive() if node.core.has(group) and node.core.has(quiet))
+    only = next(
+        node
+        for node in world.alive()
+        if node.core.replicas.has(group) and node.core.replicas.has(quiet)
+    )
     await world.nodes[1].create(name)
     world.aim(group, {only.number})
     await world.wait_placed()
@@ -50,7 +54,7 @@ async def test_no_entry_comes_before_the_floor_of_its_group(world: World) -> Non
 
     def look(journal: Journal, batch: WriteBatch) -> None:
         if journal is only.core.journal:
-            floors.append(only.core.floor_of(quiet))
+            floors.append(only.core.keeper.floor_of(quiet))
         discard(journal, batch)
 
     Journal.discard = look  # type: ignore[method-assign]

@@ -224,7 +224,7 @@ async def test_what_was_read_lives_on_after_a_failover_and_no_longer(
     group = world.group_of(name)
     make = Create(name, leader.engine.service.now_ms(), "text/plain", Encoding.BYTES, ttl_seconds=8)
     assert (await leader.propose(name, make)).code == Code.CREATED
-    reader = next(node for node in world.alive() if not node.core.is_leader(group))
+    reader = next(node for node in world.alive() if not node.core.replicas.is_leader(group))
     for _ in range(6):
         await asyncio.sleep(2)
         await reader.read(name)

@@ -103,10 +103,12 @@ async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     await world.wait(
-        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader)
+        lambda: any(
+            node.core.replicas.is_leader(group) for node in world.alive() if node is not leader
+        )
     )
     other = next(
-        node for node in world.alive() if node is not leader and node.core.is_leader(group)
+        node for node in world.alive() if node is not leader and node.core.replicas.is_leader(group)
     )
     await other.append(A, b"2;")
     with pytest.raises(PolynyaError):
@@ -134,10 +136,14 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
             patched.setattr("polynya.engine.replicated.encode_proposal", log.encode_command)
             leader.core.propose(group, command, answers.append)
         await world.wait(
-            lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader)
+            lambda: any(
+                node.core.replicas.is_leader(group) for node in world.alive() if node is not leader
+            )
         )
         other = next(
-            node for node in world.alive() if node is not leader and node.core.is_leader(group)
+            node
+            for node in world.alive()
+            if node is not leader and node.core.replicas.is_leader(group)
         )
         await other.append(A, b"2;")
         assert [type(answer) for answer in answers] == [OutcomeUnknown]
@@ -155,20 +161,20 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
 
 @story
 async def test_nonsense_is_not_proposed(world: World, leader: Node) -> None:
-    group, term = world.group_of(A), leader.core.term(world.group_of(A))
+    group, term = world.group_of(A), leader.core.replicas.term(world.group_of(A))
     for _, command in NONSENSE:  # an append is checked where it enters: see the next test
         if type(command) is not Append:
             with pytest.raises(InvalidMessage, match="refused to propose"):
                 leader.core.propose(group, command, lambda answer: None)
     await leader.append(A, b"1;")
-    assert leader.core.term(group) == term and await leader.read(A) == b"1;"
+    assert leader.core.replicas.term(group) == term and await leader.read(A) == b"1;"
 
 
 @story
 async def test_a_senseless_append_of_a_hostile_relay_is_not_proposed(
     world: World, leader: Node
 ) -> None:
-    group, term = world.group_of(A), leader.core.term(world.group_of(A))
+    group, term = world.group_of(A), leader.core.replicas.term(world.group_of(A))
     head = group.to_bytes(2, "little")
     hear = leader.engine.service._on_propose
     sound, replace = Append(A, 1, "text/plain", raw_batch(b"x")), msgspec.structs.replace
@@ -185,7 +191,7 @@ async def test_a_senseless_append_of_a_hostile_relay_is_not_proposed(
         with pytest.raises(msgspec.ValidationError):
             hear(head + log.encode_command(command), lambda answer: None, 2)
     await leader.append(A, b"1;")
-    assert leader.core.term(group) == term and await leader.read(A) == b"1;"
+    assert leader.core.replicas.term(group) == term and await leader.read(A) == b"1;"
 
 
 @story
@@ -194,7 +200,7 @@ async def test_one_node_that_cannot_read_what_the_others_log_costs_them_nothing(
 ) -> None:
     old = next(node for node in world.alive() if node is not leader)
     group = world.group_of(A)
-    term = leader.core.term(group)
+    term = leader.core.replicas.term(group)
     real = old.core._validator.accept
     old.core._validator.accept = lambda message, now_ms: (
         message.group != group and real(message, now_ms)
@@ -202,5 +208,9 @@ async def test_one_node_that_cannot_read_what_the_others_log_costs_them_nothing(
     for number in range(20):
         await leader.append(A, b"%d;" % number)
         await asyncio.sleep(1)
-    assert leader.core.is_leader(group) and leader.core.term(group) == term and not old.faults
+    assert (
+        leader.core.replicas.is_leader(group)
+        and leader.core.replicas.term(group) == term
+        and not old.faults
+    )
     old.core._validator.accept = real  # type: ignore[method-assign]

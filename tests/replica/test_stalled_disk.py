@@ -26,10 +26,12 @@ async def test_a_leader_whose_disk_stalls_hands_over(world: World, leader: Node)
     stuck = asyncio.ensure_future(leader.append(A, b"stuck;"))
     group = world.group_of(A)
     await world.wait(
-        lambda: any(node.core.is_leader(group) for node in world.alive() if node is not leader)
+        lambda: any(
+            node.core.replicas.is_leader(group) for node in world.alive() if node is not leader
+        )
     )
     other = next(
-        node for node in world.alive() if node is not leader and node.core.is_leader(group)
+        node for node in world.alive() if node is not leader and node.core.replicas.is_leader(group)
     )
     await other.append(A, b"goes on;")
     assert loop.time() - began < 5.0
@@ -49,7 +51,7 @@ async def test_a_short_pause_of_the_disk_moves_nothing(world: World, leader: Nod
     await leader.append(A, b"1")
     world.disk_seconds = usual  # type: ignore[method-assign]
     await asyncio.sleep(3)
-    assert leader.core.is_leader(world.group_of(A))
+    assert leader.core.replicas.is_leader(world.group_of(A))
 
 
 @story

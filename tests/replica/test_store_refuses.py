@@ -25,7 +25,7 @@ async def begun() -> tuple[World, Node]:
     nodes = world.nodes
     await world.wait(
         lambda: all(
-            nodes[nodes[1].core.first_of(group)].core.is_leader(group)
+            nodes[nodes[1].core.first_of(group)].core.replicas.is_leader(group)
             for group in range(GROUPS + 1)
         )
     )
@@ -63,10 +63,10 @@ async def test_others_flush_what_a_refused_node_led(world: World, leader: Node) 
     await world.wait(lambda: not hot_bytes(world), seconds=20)
     await asyncio.sleep(40)
     assert not leader.core.led, "it gets none back while it is refused"
-    assert leader.core.leader_of(group) not in (0, leader.number)
+    assert leader.core.replicas.leader_of(group) not in (0, leader.number)
     store_of(world).refused.clear()
     first = leader.core.first_of(group)
-    await world.wait(lambda: world.nodes[first].core.is_leader(group), seconds=60)
+    await world.wait(lambda: world.nodes[first].core.replicas.is_leader(group), seconds=60)
 
 
 @story
@@ -82,7 +82,7 @@ async def test_writers_do_not_notice(world: World, leader: Node) -> None:
             pytest.fail(f"an append got {fault!r}")
         sent += 1
         await asyncio.sleep(0.05)
-    assert not leader.core.is_leader(world.group_of(A))
+    assert not leader.core.replicas.is_leader(world.group_of(A))
     content = await leader.read(A)
     assert content == b"".join(b"%07d;" % number for number in range(sent))
 

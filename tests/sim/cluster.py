@@ -181,7 +181,7 @@ class Node:
         self.engine.snapshotter._small_streams = world.small_streams
         self.forwarding = Forwarding(
             CoreAddress(self.number, 0, 1, GROUPS),
-            self.core,
+            self.core.replicas,
             self.way,
             self.engine.local.propose,
             stamped=self.engine.local.stamped,
@@ -193,7 +193,7 @@ class Node:
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
         assert self.engine.replica_lifecycle is not None
-        self.core.on_dropped += [self.forwarding.gone, self._forget]
+        self.core.replicas.on_dropped += [self.forwarding.gone, self._forget]
         self.reconfiguration = Reconfiguration(self.engine.service, self.core)
         self.reconciler = PlacementReconciler(
             self.core,
@@ -242,7 +242,7 @@ class Node:
     def _keeps_its_word(self) -> None:
         """What was durable in the life before is there in this one."""
         for number, (index, term) in self.durable.items():
-            if self.core.has(number):
+            if self.core.replicas.has(number):
                 raft = self.core.members[number].raft
                 known = index <= raft.snapshot.index or (
                     index <= raft.log.last and raft.log.term(index) == term
@@ -609,7 +609,7 @@ class World(Network, Steered, Copied):
             node.slow, node.process.slow_seconds = None, 0.0
 
     def leader(self, group: int) -> Node | None:
-        return next((node for node in self.alive() if node.core.is_leader(group)), None)
+        return next((node for node in self.alive() if node.core.replicas.is_leader(group)), None)
 
     def group_of(self, name: str) -> int:
         return self.nodes[1].engine.service.group_of(name)
@@ -645,7 +645,9 @@ class World(Network, Steered, Copied):
             return all(
                 len(
                     {
-                        node.core.shard.groups[group].applied_index if node.core.has(group) else -1
+                        node.core.shard.groups[group].applied_index
+                        if node.core.replicas.has(group)
+                        else -1
                         for node in members(group)
                     }
                 )
@@ -667,7 +669,7 @@ class World(Network, Steered, Copied):
             states: dict[int, bytes] = {}
             self._is_held(number)
             for node in self.alive():
-                if not node.core.has(number):
+                if not node.core.replicas.has(number):
                     continue
                 group = node.core.shard.groups[number]
                 state = placeless(group.machine)

@@ -31,6 +31,8 @@ from polynya.cold import Collector, steps
 from polynya.engine import leadership, replicated
 from polynya.engine import log_clock as clocks
 from polynya.engine.journal_writer import JournalWriter
+from polynya.engine.replicas.journal_keeper import JournalKeeper
+from polynya.engine.replicas.linearizable_reads import LinearizableReads
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots import catch_up, snapshotter
 from polynya.engine.snapshots import encode as encoding
@@ -77,7 +79,7 @@ from polynya.transport import PeerJournalPositions
 from polynya.wal import SnapshotStore, recovery, writer
 
 
-async def _at_once(core: ReplicatedEngine, group: int) -> None:
+async def _at_once(reads: LinearizableReads, group: int) -> None:
     return None
 
 
@@ -232,7 +234,7 @@ def _nobody_is_running() -> Callable[..., Awaitable[tuple[set[str], list[str]]]]
 
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
-    "a read asks nobody": (ReplicatedEngine, "linearize", _at_once),
+    "a read asks nobody": (LinearizableReads, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
     "the leader alone is a majority": (leading, "_count", _count_alone),
     "it is said to be durable before it is": (JournalWriter, "stage", _too_early()),
@@ -246,9 +248,9 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "an unknown outcome is called a refusal": (replicated, "OutcomeUnknown", Unavailable),
     "a lost disk is not noticed": (Recovery, "blank", False),
     "segments go that the log needs": (
-        ReplicatedEngine,
+        JournalKeeper,
         "floor_of",
-        lambda core, number, **about: core.journal.position,
+        lambda keeper, number, **about: keeper._journal.position,
     ),
     "an fsync is left out": (writer.SegmentWriter, "_sync", lambda journal: None),
     "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),

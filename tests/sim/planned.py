@@ -161,7 +161,7 @@ class Planned(Moves):
         told: ByCore = {}
         for node in self.world.alive():
             if random is None or random.random() > 0.05:
-                statuses = node.core.statuses().items()
+                statuses = node.core.replicas.statuses().items()
                 told[node.number, 0] = Told(
                     "", [replica_of(group, status, node.number) for group, status in statuses]
                 )

@@ -94,7 +94,7 @@ class Readers(Moves):
     def _has_all(node: Node) -> bool:
         """It answers local reads by itself, as far as it knows the map."""
         return all(
-            node.core.fit(group)
+            node.core.reads.fit(group)
             and node.number in node.forwarding.group_locations.map.replicas_of(group)
             for group in (1, 2)
         )

@@ -84,7 +84,7 @@ class Steered:
 
         def placed() -> bool:
             return all(
-                node.core.has(group) == (node.number in self.map.replicas_of(group))
+                node.core.replicas.has(group) == (node.number in self.map.replicas_of(group))
                 for node in self.alive()
                 for group in range(1, GROUPS + 1)
             )
@@ -99,5 +99,5 @@ class Steered:
     def seen_of(self, group: int) -> str:
         """For people."""
         return "; ".join(
-            f"{node.number}: {node.core.statuses().get(group)}" for node in self.alive()
+            f"{node.number}: {node.core.replicas.statuses().get(group)}" for node in self.alive()
         )

@@ -19,7 +19,7 @@ from polynya.config.core_start import CoreStart
 from polynya.engine.log_clock import LogClock
 from polynya.engine.membership import ClusterSettings, Membership
 from polynya.engine.repair import others_of
-from polynya.engine.replica_lag import ReplicaLag
+from polynya.engine.replicas.lag import ReplicaLag
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.observability.metrics import Samples
 from polynya.raft import group_of_message
@@ -106,7 +106,7 @@ class ClusterMember:
         born = map_at_birth(start.birth, start.config.cluster)
         self.forwarding = Forwarding(
             CoreAddress(own, start.core, start.cores, start.groups),
-            self._core,
+            self._core.replicas,
             transport,
             local.propose,
             stamped=local.stamped,
@@ -131,7 +131,7 @@ class ClusterMember:
                 self.forwarding.core_at,
             )
         self._core.on_leadership.append(self.forwarding.led)
-        self._core.on_dropped.append(self.forwarding.gone)
+        self._core.replicas.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
         self._core.leadership.listen(transport)
         self._raft.on_found = self._found
@@ -203,7 +203,7 @@ class ClusterMember:
         """Return the state of the local replicas for the cluster view."""
         return [
             replica_of(number, status, self._core.node)
-            for number, status in self._core.statuses().items()
+            for number, status in self._core.replicas.statuses().items()
         ]
 
     def samples(self) -> Samples:
@@ -288,7 +288,7 @@ class ClusterMember:
 
     def _leaderless(self) -> str | None:
         without = leaderless(
-            self._core.members, self._core.leader_of, self.forwarding.group_locations
+            self._core.members, self._core.replicas.leader_of, self.forwarding.group_locations
         )
         waiting = self._waiting() if without else ""
         return f"{without}; this node {waiting}" if waiting else without

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from polynya.base.errors import PolynyaError
 from polynya.cluster.reconfiguration import Reconfiguration
-from polynya.engine.replica_lifecycle import ReplicaLifecycle
+from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.service.routing.group_locations import GroupLocations, GroupMap
 from polynya.stream.placement import META_GROUP
@@ -39,7 +39,7 @@ class PlacementReconciler:
         self._news = asyncio.Event()
         self.on_map: list[Callable[[GroupMap], None]] = []
         self.missing: set[int] = set()  # groups with a voting replica here whose data is lost
-        core.first_of = locations.first_of
+        core.replicas.first_of = locations.first_of
 
     def adopt(self, newest: GroupMap) -> None:
         """Adopt a newer map; ignore others."""
@@ -47,7 +47,7 @@ class PlacementReconciler:
             return
         self._locations.map = newest
         for group, member in self._core.members.items():
-            member.raft.settings = self._core.settings_of(group)
+            member.raft.settings = self._core.replicas.settings_of(group)
         self._core.leadership.placed_anew(self._groups)
         for hear in self.on_map:
             hear(newest)
@@ -72,9 +72,9 @@ class PlacementReconciler:
         for group in self._groups:
             wanted = node in known.replicas_of(group)
             try:
-                if wanted and not core.has(group):
+                if wanted and not core.replicas.has(group):
                     done = await self._make(group) and done
-                elif not wanted and core.has(group) and group != META_GROUP:
+                elif not wanted and core.replicas.has(group) and group != META_GROUP:
                     done = await self._drop(group) and done
             except PolynyaError as fault:
                 done = False

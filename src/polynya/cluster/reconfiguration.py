@@ -85,7 +85,7 @@ class Reconfiguration:
 
     async def _status(self, asked: StatusRequest) -> GroupStatus:
         self._must_lead(asked.group)
-        await self._core.linearize(asked.group)
+        await self._core.reads.linearize(asked.group)
         self._must_lead(asked.group)
         status = self._core.members[asked.group].raft.status()
         return GroupStatus(
@@ -93,8 +93,8 @@ class Reconfiguration:
         )  # fmt: skip
 
     def _must_lead(self, group: int) -> None:
-        if not self._core.is_leader(group):
-            raise NotLeader(self._core.leader_of(group))
+        if not self._core.replicas.is_leader(group):
+            raise NotLeader(self._core.replicas.leader_of(group))
 
 
 def _refusal(number: int) -> ProposalRefused | None:

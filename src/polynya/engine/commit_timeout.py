@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -19,8 +19,8 @@ _Reached = tuple[int, ...]
 log = logging.getLogger("polynya.commit_timeout")
 
 
-class CommittingEngine(Protocol):
-    """The interface that this module needs of a core's engine. `led`: the groups that the core
+class CommittingReplicas(Protocol):
+    """The interface that this module needs of a core's replicas. `led`: the groups that the core
     leads."""
 
     @property
@@ -29,14 +29,17 @@ class CommittingEngine(Protocol):
     @property
     def members(self) -> Mapping[int, Member]: ...
 
-    def give_up(self, member: Member, outcome: OutcomeUnknown) -> None: ...
-
 
 class CommitTimeouts:
     """The commit timeouts of one core, from creation to `close`."""
 
-    def __init__(self, core: CommittingEngine) -> None:
-        self._core = core
+    def __init__(
+        self,
+        replicas: CommittingReplicas,
+        give_up: Callable[[Member, OutcomeUnknown], None],
+    ) -> None:
+        """`give_up` answers the proposals of a member that are in the log."""
+        self._replicas, self._answer = replicas, give_up
         self._loop = asyncio.get_running_loop()
         # Groups with pending entries: the progress last seen, and the time since it has not
         # changed.
@@ -58,10 +61,10 @@ class CommitTimeouts:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
-        now, core, before = self._loop.time(), self._core, self._since
+        now, replicas, before = self._loop.time(), self._replicas, self._since
         self._since = {}
-        for number in core.led:
-            member = core.members[number]
+        for number in replicas.led:
+            member = replicas.members[number]
             if member.group.applied_index == member.raft.log.last:
                 continue
             reached = _reached(member)
@@ -92,7 +95,7 @@ class CommitTimeouts:
             "a quorum did not write the append in %g s: disks may be full; the append may or may "
             "not be applied later"
         )
-        self._core.give_up(member, OutcomeUnknown(error % ANSWER_SECONDS))
+        self._answer(member, OutcomeUnknown(error % ANSWER_SECONDS))
 
 
 def _reached(member: Member) -> _Reached:

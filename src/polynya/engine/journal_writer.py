@@ -50,8 +50,8 @@ class Turns(Protocol):
         staged again."""
         ...
 
-    def room(self) -> None:
-        """Retry: the disk may have room again."""
+    def kick(self) -> None:
+        """Take a turn: the disk may have room again."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -253,7 +253,7 @@ class JournalWriter:
     def _try_again(self) -> None:
         self.full = False
         if not self._closed:
-            self._turns.room()
+            self._turns.kick()
 
 
 class WriterThread:

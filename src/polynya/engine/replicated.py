@@ -24,28 +24,22 @@ from polynya.engine.leadership import LeaderPlacement
 from polynya.engine.membership import ClusterSettings
 from polynya.engine.outbox import Outbox
 from polynya.engine.peer_reports import PeerReports
-from polynya.engine.replica_readiness import ReplicaReadiness
+from polynya.engine.replicas.journal_keeper import JournalKeeper
+from polynya.engine.replicas.linearizable_reads import LinearizableReads, settle_all
+from polynya.engine.replicas.proposal_answers import ProposalAnswers
+from polynya.engine.replicas.replica_set import ReplicaSet
 from polynya.engine.standalone import CoreCounters
 from polynya.engine.storage import Storage
 from polynya.engine.turn_ends import TurnEnds, journal_failed
 from polynya.raft import (
     Effects,
-    Entry,
     EntryKind,
-    HardState,
-    Identity,
     Message,
     ProposalRefused,
     Raft,
-    RestoredMember,
-    Role,
-    Settings,
-    Snapshot,
     SnapshotChunk,
-    Status,
     decode_message,
 )
-from polynya.replica import Group
 from polynya.replica.log import ENTRY_BYTES_MAX, encode_command, encode_proposal
 from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import (
@@ -56,12 +50,9 @@ from polynya.stream.commands import (
     PublishSlices,
     ReplaceSlices,
 )
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.feature_level import level_for, level_of
-from polynya.stream.state.model import HotBatch
 
-READ_SECONDS = 2.5  # timeout of a linearizable read
 DRAIN_SECONDS = 2.0  # timeout for requests in flight at a stop
 
 _BUNDLE_LEVEL = level_of(Bundle)
@@ -93,23 +84,14 @@ class ReplicatedEngine:
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
         self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
         self.on_leadership: list[Callable[[int], None]] = []
-        self.on_made: list[Callable[[int], None]] = []
-        self.on_dropped: list[Callable[[int], None]] = []
-        self.led: dict[int, Machine] = {}  # groups that accept proposals here
         # lower bound of log time: local reads judge expiry by it, and touches count from it
         self.floor_ms = 0
-        self.inflight_bytes = 0  # commands proposed here and not answered
         self.node = cluster.membership.node
-        self._cluster = cluster
         self.now_ms = self._now_ms = cluster.now_ms  # boot clock, not log time
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
-        self._ready: list[Raft] = []
         self._queued: list[Member] = []
         self._outbox = Outbox(cluster.links)
-        # hard states of dropped replicas, which bind later replicas of the same group
-        self.departed = storage.departed
-        self.first_of = cluster.membership.first_of  # the preferred leader of a group
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._ends = TurnEnds()
@@ -120,78 +102,23 @@ class ReplicatedEngine:
             self.counters,
         )
         self._deadlines = Deadlines(self._now_ms, self._due)
-        self.members: dict[int, Member] = {}
-        self.peers = PeerReports(self.members, self._now_ms, self._kick_soon)
-        self._readiness, self._validator = ReplicaReadiness(self.node), EntryValidator()
-        for number, restored in storage.restored.items():
-            self._join(number, restored)
+        self.answers = ProposalAnswers()
+        self.replicas = ReplicaSet(cluster, storage, self._writes, self.answers, self.kick)
+        self.members, self.led = self.replicas.members, self.replicas.led
+        self._ready = self.replicas.ready
+        self.reads = LinearizableReads(self.replicas, self._now_ms, self.kick)
+        self.keeper = JournalKeeper(journal, self.replicas, self._writes, self._now_ms, self.kick)
+        self.peers = PeerReports(self.members, self._now_ms, self.kick)
+        self._validator = EntryValidator()
         self._writes.begin(self.members.values())
         self.leadership = LeaderPlacement(self, self._writes)
-        self._commit_timeouts = CommitTimeouts(self)
-        self._kick_soon()
+        self._commit_timeouts = CommitTimeouts(self.replicas, self.answers.give_up)
+        self.kick()
 
-    # --- replicas that come and go ----------------------------------------------------------------
-
-    def has(self, group: int) -> bool:
-        """Return True if this core has a replica of the group."""
-        return group in self.members
-
-    def add(self, group: int, restored: RestoredMember) -> None:
-        """Add a replica that is already recorded on disk."""
-        self.departed.pop(group, None)
-        self.shard.groups[group] = Group(group, Machine(group, self._cluster.groups))
-        self._join(group, restored)
-        for hear in self.on_made:
-            hear(group)
-        self._kick_soon()
-
-    def remove(self, group: int) -> asyncio.Future[bool]:
-        """Stop the replica. The result is True once its log is void on disk, False if the disk was
-        full."""
-        member = self.members.pop(group, None)
-        if member is not None:
-            raft = member.raft
-            self.departed[group] = HardState(raft.term, raft.vote, raft.amnesiac)
-            self.led.pop(group, None)
-            member.leading = False
-            queued, proposals = member.emptied()
-            self._answer_all(queued, NotLeader(0))
-            self._answer_all(
-                proposals,
-                OutcomeUnknown(
-                    "this node is no longer the group's leader; the append may or may not be "
-                    "applied"
-                ),
-            )
-            for futures in raft.reads.tokens():
-                _settle(futures, Unavailable("the group has moved to other nodes; retry"))
-            del self.shard.groups[group]
-            for hear in self.on_dropped:
-                hear(group)
-        waiter = self._writes.drop(group, self.departed[group])
-        self._kick_soon()
-        return waiter
-
-    async def configured(self, group: int, snapshot: Snapshot) -> bool:
-        """Persist the configuration at a snapshot before the snapshot is written. Return False if
-        the disk is full."""
-        waiter = self._writes.configured(group, snapshot)
-        self._kick_soon()
-        return await waiter
-
-    def settings_of(self, number: int) -> Settings:
-        """Return Raft settings; they depend on the preferred leader and on the number of groups."""
-        return self._cluster.settings(
-            number, self.first_of(number) == self.node, len(self.shard.groups)
-        )
-
-    def _join(self, number: int, restored: RestoredMember) -> None:
-        identity = Identity(number, self.node, self._cluster.seed())
-        raft = Raft(
-            identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready
-        )
-        self._readiness.begins(number, restored)
-        self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
+    @property
+    def first_of(self) -> Callable[[int], int]:
+        """Return the function that names the preferred leader of a group."""
+        return self.replicas.first_of
 
     # --- proposals --------------------------------------------------------------------------------
 
@@ -214,14 +141,19 @@ class ReplicatedEngine:
         if not member.queue:
             self._queued.append(member)
         member.queue.append(Proposal(payload, EntryKind.COMMAND, 0, 0, group, 0, command, done))
-        self.inflight_bytes += len(payload)
-        self._kick_soon()
+        self.answers.inflight_bytes += len(payload)
+        self.kick()
 
     async def call(self, group: int, command: Command) -> Reply:
         """Propose a command and wait for the reply."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         self.propose(group, command, partial(settle, future))
         return await future
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Return the bytes of the commands that were proposed here and not answered."""
+        return self.answers.inflight_bytes
 
     def inflight_bytes_of(self, group: int) -> int:
         member = self.members.get(group)
@@ -235,8 +167,8 @@ class ReplicatedEngine:
         if self._dead is not None:
             return journal_failed()
         if not member.leading:
-            return NotLeader(self.leader_of(member.group.number))
-        if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
+            return NotLeader(self.replicas.leader_of(member.group.number))
+        if self.answers.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
             return Unavailable("the log is behind: too many bytes are in flight; retry")
         if self._writes.full:
@@ -260,50 +192,6 @@ class ReplicatedEngine:
             if self._commit_timeouts.stuck
             else None
         )
-
-    # --- reads ------------------------------------------------------------------------------------
-
-    def readable(self, group: int) -> bool:
-        """Return True if the local state can serve a linearizable read now."""
-        member = self.members.get(group)
-        return member is not None and self._dead is None and member.raft.readable(self._now_ms())
-
-    def fit(self, group: int) -> bool:
-        """Return True if the local replica may serve reads: it is a member and has caught up."""
-        return group in self.members and self._readiness.of(self.members[group])
-
-    async def linearize(self, group: int) -> None:
-        """Wait until the local state includes all writes acknowledged anywhere before this call.
-        Raises Unavailable when no leader responds, or when the local replica is missing or still
-        catching up."""
-        if self._dead is not None:
-            raise journal_failed()
-        if not self.fit(group):
-            raise Unavailable(
-                "this node has no replica of the group to read from; retry, or ask another node"
-            )
-        member, now_ms = self.members[group], self._now_ms()
-        if member.raft.readable(now_ms):
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        if member.reading is None:
-            waiting: list[asyncio.Future[None]] = [future]
-            refusal = member.raft.read(waiting, now_ms)
-            if refusal is not None:
-                raise Unavailable("too many reads are waiting for this group; retry")
-            if member.raft.role is not Role.LEADER:
-                # one read index request per turn; a leader's lease may expire before the next read
-                member.reading = waiting
-            self._kick_soon()
-        else:
-            member.reading.append(future)
-        try:
-            async with asyncio.timeout(READ_SECONDS):
-                await future
-        except TimeoutError:
-            raise Unavailable(
-                "this node has not caught up with acknowledged writes; retry, or ask another node"
-            ) from None
 
     # --- what peers say ---------------------------------------------------------------------------
 
@@ -332,7 +220,7 @@ class ReplicatedEngine:
             except BaseException as fault:  # a group invariant is broken: send nothing more for it
                 self._die(fault)
                 return
-        self._kick_soon()
+        self.kick()
         if senseless is not None:
             raise senseless
 
@@ -346,51 +234,17 @@ class ReplicatedEngine:
             self._validator.dropped(message.sender, fault, self._now_ms())
         except BaseException as fault:
             self._die(fault)
-        self._kick_soon()
-
-    # --- leadership -------------------------------------------------------------------------------
-
-    def is_leader(self, group: int) -> bool:
-        return group in self.led
-
-    def leader_of(self, group: int) -> int:
-        """Return the leader's node: 0 when it is unknown, or when this node was elected and is not
-        ready yet."""
-        member = self.members.get(group)
-        leader = 0 if member is None else member.raft.leader
-        return 0 if leader == self.node and group not in self.led else leader
-
-    def term(self, group: int) -> int:
-        """Return the group's term, 0 without a replica here."""
-        return self.members[group].raft.term if group in self.members else 0
+        self.kick()
 
     def transfer(self, group: int, node: int) -> ProposalRefused | None:
         """Transfer the leadership of a group to another node."""
         if group not in self.members:
             return ProposalRefused.NOT_LEADER
         refusal = self.members[group].raft.transfer(node, self._now_ms())
-        self._kick_soon()
+        self.kick()
         return refusal
 
-    def statuses(self) -> dict[int, Status]:
-        return {number: member.raft.status() for number, member in self.members.items()}
-
-    # --- the journal ------------------------------------------------------------------------------
-
-    async def copy_forward(self, group: int, batches: list[HotBatch]) -> bool:
-        """Write the batches again at the journal's end and move their places there. Return False,
-        and move nothing, if the disk is full."""
-        waiter = self._writes.copy(group, batches)
-        self._kick_soon()
-        return await waiter
-
-    async def renew_states(self) -> None:
-        """Write terms and votes again, so that the segments that hold them can be released. Raises
-        Unavailable when the disk is full."""
-        waiter = self._writes.renew(self.members.values(), self.departed)
-        self._kick_soon()
-        if not await waiter:
-            raise Unavailable("the disk has no room for terms and votes; retrying later")
+    # --- ends --------------------------------------------------------------------------------------
 
     async def wait_applied(self) -> None:
         """Wait until all earlier local proposals are applied or lost. Raises Unavailable when the
@@ -409,73 +263,30 @@ class ReplicatedEngine:
         deadline = self._loop.time() + DRAIN_SECONDS
         while (
             self._dead is None
-            and (self._writes.busy or self.inflight_bytes)
+            and (self._writes.busy or self.answers.inflight_bytes)
             and self._loop.time() < deadline
         ):
             await asyncio.sleep(0.005)
         for member in self.members.values():
-            self.give_up(
+            self.answers.give_up(
                 member,
                 OutcomeUnknown("this node is stopping; the append may or may not be applied"),
             )
 
-    def give_up(self, member: Member, outcome: OutcomeUnknown) -> None:
-        """Answer all proposals that are in the log with this outcome. Their entries are still
-        applied if they commit."""
-        lost = list(member.proposals)
-        member.proposals.clear()
-        self._answer_all(lost, outcome)
-
     def close(self) -> None:
         """Stop the loop, and the writer thread after its queued writes."""
         self._dead = self._dead or RuntimeError("closed")
+        self.reads.stop()
         self.leadership.close()
         self._commit_timeouts.close()
         self._deadlines.close()
         self._writes.close()
 
-    def snapshotted(
-        self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int
-    ) -> None:
-        """Compact the log after a snapshot at `index` is on disk. Entries from the place
-        `keep_from` on stay for followers that lag."""
-        member = self.members[number]
-        snapshot = member.raft.snapshot_of(index, *size_and_identity)
-        member.raft.snapshotted(
-            snapshot, min(member.first_from(keep_from), index + 1), self._now_ms()
-        )
-        member.release(member.raft.log.first)
-        self._kick_soon()
-
-    def compact(self, number: int, *, keep_from: int) -> None:
-        """Compact the log again while the last snapshot is still current."""
-        raft = self.members[number].raft
-        if raft.snapshot.index:
-            self.snapshotted(
-                number,
-                raft.snapshot.index,
-                (raft.snapshot.size, raft.snapshot.identity),
-                keep_from=keep_from,
-            )
-
-    def floor_of(self, number: int, *, unapplied: bool = False) -> int:
-        """Return the lowest journal place that the group's log uses or will use. With `unapplied`,
-        only unapplied entries count; they may be old if no quorum has them yet."""
-        member, settled = self.members[number], self.journal.settled
-        place = member.place_of(member.group.applied_index + 1 if unapplied else member.first)
-        return settled if place is None else min(place, settled)
-
-    def install(self, member: Member, snapshot: Snapshot, machine: Machine) -> None:
-        """Replace a group's state by a snapshot of another node; both are durable here."""
-        group = member.group
-        group.machine, group.applied_index, group.term = machine, snapshot.index, snapshot.term
-        member.installed(snapshot.index)
-        member.raft.installed(snapshot.identity, self._now_ms())
-        self._kick_soon()
-
     def kick(self) -> None:
-        """Schedule a turn after a member received input outside of one."""
-        self._kick_soon()
+        """Schedule a turn: a member received input outside of one, or the disk may have room."""
+        if not self._kicked and self._dead is None:
+            self._kicked = True
+            self._loop.call_soon(self._kick)
 
     def fail(self, error: BaseException) -> None:
         """Stop the core because a part of it has failed."""
@@ -506,19 +317,13 @@ class ReplicatedEngine:
                 if (
                     gone and raft.group in self.members
                 ):  # a group of one: no other replica has the entries
-                    self._answer_all(self.members[raft.group].cut(gone), Reply(Code.DISK_FULL))
+                    self.answers.answer_all(
+                        self.members[raft.group].cut(gone), Reply(Code.DISK_FULL)
+                    )
             self.leadership.hand_over_all()
             self._turn()
 
-    def room(self) -> None:
-        self._kick_soon()
-
     # --- turns ------------------------------------------------------------------------------------
-
-    def _kick_soon(self) -> None:
-        if not self._kicked and self._dead is None:
-            self._kicked = True
-            self._loop.call_soon(self._kick)
 
     def _kick(self) -> None:
         self._kicked = False
@@ -539,7 +344,7 @@ class ReplicatedEngine:
                         self.members[group].raft.tick(now_ms)
             except BaseException as fault:
                 self._die(fault)
-            self._kick_soon()
+            self.kick()
 
     def _turn(self) -> None:
         now_ms = self._now_ms()
@@ -574,13 +379,13 @@ class ReplicatedEngine:
             if refusal is None:
                 member.proposals.extend(entries)  # type: ignore[arg-type]
             elif refusal is ProposalRefused.OVERLOADED:
-                self._answer_all(
+                self.answers.answer_all(
                     entries,
                     Unavailable("the group is behind: too many bytes are uncommitted; retry"),
                 )
             else:
                 leader = member.raft.leader
-                self._answer_all(entries, NotLeader(0 if leader == self.node else leader))
+                self.answers.answer_all(entries, NotLeader(0 if leader == self.node else leader))
 
     def _carry_out(self, member: Member, effects: Effects) -> None:
         member.reading = None
@@ -595,9 +400,9 @@ class ReplicatedEngine:
         if effects.changed or member.leading != member.can_lead():
             self._lead(member)
         for futures in effects.reads:
-            _settle(futures, None)
+            settle_all(futures, None)
         for futures in effects.reads_failed:
-            _settle(
+            settle_all(
                 futures,
                 Unavailable("no leader is reachable; retry, or read with consistency=local"),
             )
@@ -610,7 +415,7 @@ class ReplicatedEngine:
     def _apply(self, member: Member) -> None:
         """Apply the entries that are committed and durable here."""
         self.counters.entries += apply_committed(
-            member, self.on_applied, self._answer, self.watched
+            member, self.on_applied, self.answers.answer, self.watched
         )
         member.raft.applied_to(member.group.applied_index)
         self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
@@ -626,10 +431,10 @@ class ReplicatedEngine:
             else:
                 del self.led[number]
                 queued, member.queue = member.queue, []  # proposals that waited for the disk
-                self._answer_all(queued, NotLeader(self.leader_of(number)))
+                self.answers.answer_all(queued, NotLeader(self.replicas.leader_of(number)))
         lost = member.lost()
         if lost:
-            self._answer_all(
+            self.answers.answer_all(
                 lost,
                 OutcomeUnknown(
                     "this node is no longer the group's leader; the append may or may not be "
@@ -639,34 +444,17 @@ class ReplicatedEngine:
         for look in self.on_leadership:
             look(number)
 
-    def _answer_all(self, entries: Sequence[Entry], reply: Reply | BaseException) -> None:
-        for entry in entries:
-            for part in parts_of(entry):
-                self._answer(part, reply)
-
-    def _answer(self, proposal: Proposal, reply: Reply | BaseException) -> None:
-        token, proposal.token = proposal.token, None
-        self.inflight_bytes -= len(proposal.payload)
-        try:
-            token(reply)
-        except Exception as fault:
-            self._report("an answer could not be given", fault)
-
-    def _report(self, message: str, fault: Exception) -> None:
-        """Report the error without raising it: one client or peer must not fail the others."""
-        self._loop.call_exception_handler({"message": message, "exception": fault})
-
     # --- failures ---------------------------------------------------------------------------------
 
     def _die(self, error: BaseException) -> None:
         self._dead = error
         self._deadlines.close()
+        self.reads.stop()
         for member in self.members.values():
             member.leading = False
-            queued, proposals = member.emptied()
-            self._answer_all(queued, journal_failed())
-            self._answer_all(
-                proposals,
+            self.answers.empty(
+                member,
+                journal_failed(),
                 OutcomeUnknown(
                     "the journal could not be synced; the append may or may not be durable"
                 ),
@@ -674,8 +462,3 @@ class ReplicatedEngine:
         self.led.clear()
         self._ends.tell()
         self._fatal(error)
-
-
-def _settle(futures: list[asyncio.Future[None]], fault: BaseException | None) -> None:
-    for future in futures:
-        settle(future, fault)

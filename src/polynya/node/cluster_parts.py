@@ -19,8 +19,8 @@ from polynya.cluster.removal import Removal
 from polynya.cluster.stale_copy import StaleCopyGuard
 from polynya.cluster.status import ClusterView
 from polynya.config.core_start import CoreStart
-from polynya.engine.replica_lag import ReplicaLag
-from polynya.engine.replica_lifecycle import ReplicaLifecycle
+from polynya.engine.replicas.lag import ReplicaLag
+from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.front.http.api.cluster import ClusterActs
 from polynya.node.periodic_work import SWEEP_SECONDS, every

@@ -10,7 +10,7 @@ import msgspec
 from polynya.engine.journal_writer import WriteExecutor
 from polynya.engine.membership import ClusterSettings
 from polynya.engine.repair import Repairer
-from polynya.engine.replica_lifecycle import ReplicaLifecycle
+from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.catch_up import CatchUp
 from polynya.engine.snapshots.snapshotter import Snapshotter
@@ -115,19 +115,21 @@ class CoreRuntime:
     def _join(self, core: ReplicatedEngine) -> None:
         """Connect the parts that only a cluster has. Work that must happen once per cluster runs on
         the leader."""
-        self.local.join(core, core.led)
+        self.local.join(core.reads, core.led)
         self.local.lifetimes.propose = self.service.propose_to
         self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
         self.replica_lifecycle = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)
         core.on_snapshot_effects = self.exchange.carry_out
-        core.on_made.append(lambda group: self.local.put(group, core.shard.groups[group].machine))
-        core.on_dropped += [self.local.remove, self.exchange.forget]
+        core.replicas.on_made.append(
+            lambda group: self.local.put(group, core.shard.groups[group].machine)
+        )
+        core.replicas.on_dropped += [self.local.remove, self.exchange.forget]
 
     def _term(self, group: int) -> int:
         return (
             self.storage.shard.groups[group].term
             if self.replicated is None
-            else self.replicated.term(group)
+            else self.replicated.replicas.term(group)
         )
 
     def _turned(self) -> None:

@@ -275,9 +275,9 @@ class CatchUp:
                 )
             machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
             for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
-                if not await core.copy_forward(number, some):
+                if not await core.keeper.copy_forward(number, some):
                     raise OSError("the disk is full")
-            if not await core.configured(number, snapshot):
+            if not await core.keeper.configured(number, snapshot):
                 raise OSError("the disk is full")
             chain = await self._snapshotter.write_installed(
                 Group(number, machine, term=snapshot.term, index=snapshot.index)
@@ -288,8 +288,8 @@ class CatchUp:
             member.raft.install_failed(snapshot.identity, core.now_ms())
             core.kick()
             return
-        core.install(member, snapshot, machine)
-        core.snapshotted(number, snapshot.index, chain.transfer, keep_from=0)
+        core.keeper.install(member, snapshot, machine)
+        core.keeper.snapshotted(number, snapshot.index, chain.transfer, keep_from=0)
         self._installed(number, machine)
         log.info("group %d installed a received snapshot at index %d", number, snapshot.index)
 

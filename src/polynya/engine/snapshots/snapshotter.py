@@ -60,7 +60,10 @@ class Snapshotter:
         # held from taking a machine's changes until they are encoded
         self.encoding = asyncio.Lock()
         self._core = core
-        self._replicated = core if isinstance(core, ReplicatedEngine) else None
+        self._keeper = core.keeper if isinstance(core, ReplicatedEngine) else None
+        self._copy: Callable[[int, list[HotBatch]], Awaitable[bool | None]] = (
+            core.keeper.copy_forward if isinstance(core, ReplicatedEngine) else core.copy_forward
+        )
         self._store = store
         self.faulted: Container[int] = ()  # streams whose batches keep their place in the journal
         self.fold: Callable[[SnapshotStore, Sequence[Job]], Awaitable[None]] = fold_beside
@@ -156,8 +159,8 @@ class Snapshotter:
         ):  # groups may be added meanwhile; none is removed
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
-        if self._replicated is not None:
-            await self._replicated.renew_states()
+        if self._keeper is not None:
+            await self._keeper.renew_states()
         await asyncio.to_thread(self._core.journal.release, self._floor() >> 32)
 
     def _floor(self) -> int:
@@ -166,7 +169,7 @@ class Snapshotter:
         came = [number for number in self._core.shard.groups if number not in self._floors]
         floors = [
             *self._floors.values(),
-            *(self._replicated.floor_of(number) for number in came if self._replicated is not None),
+            *(self._keeper.floor_of(number) for number in came if self._keeper is not None),
         ]
         return min(floors, default=self._core.journal.position)
 
@@ -178,14 +181,14 @@ class Snapshotter:
             whole = chain is None or chain.index in (0, group.applied_index)
             whole = whole or 2 * len(group.machine.changes.streams) > group.machine.count
             chain = await self._write(group, whole=whole, unapplied=self._unapplied_floor(number))
-            if self._replicated is not None:
-                self._replicated.snapshotted(
+            if self._keeper is not None:
+                self._keeper.snapshotted(
                     number, chain.index, chain.transfer, keep_from=self._written_at
                 )
-        elif self._replicated is not None:
-            self._replicated.compact(number, keep_from=self._written_at)
-        if self._replicated is not None:
-            floor = self._replicated.floor_of(number)
+        elif self._keeper is not None:
+            self._keeper.compact(number, keep_from=self._written_at)
+        if self._keeper is not None:
+            floor = self._keeper.floor_of(number)
         self._floors[number] = floor if chain.needed is None else min(floor, chain.needed)
 
     def _unapplied_floor(self, number: int) -> int:
@@ -193,7 +196,7 @@ class Snapshotter:
         return (
             self._core.applied_place
             if isinstance(self._core, StandaloneEngine)
-            else self._core.floor_of(number, unapplied=True)
+            else self._core.keeper.floor_of(number, unapplied=True)
         )
 
     async def _write(self, group: Group, *, whole: bool, unapplied: int) -> SnapshotChain:
@@ -259,8 +262,8 @@ class Snapshotter:
             links = tuple(await asyncio.to_thread(self._store.links, number))
             self.folded += len(chain.links) - len(links)
             chain.links = links
-            if self._replicated is not None:
-                self._replicated.snapshotted(
+            if self._keeper is not None:
+                self._keeper.snapshotted(
                     number, chain.index, chain.transfer, keep_from=self._written_at
                 )
 
@@ -304,7 +307,7 @@ class Snapshotter:
             )
             group.machine.changes.streams.update(uid for _, uid in lost)
             for some in portions([batch for batch, _ in lost]):
-                await self._core.copy_forward(group.number, some)
+                await self._copy(group.number, some)
             self.want()
 
     async def _copy_forward(self) -> None:
@@ -313,7 +316,7 @@ class Snapshotter:
         for number, group in list(self._core.shard.groups.items()):
             old = await self._deep(group.machine, below)
             for some in portions(old):
-                await self._core.copy_forward(number, some)
+                await self._copy(number, some)
 
     async def _deep(self, machine: Machine, below: int) -> list[HotBatch]:
         """Return old batches, and mark their streams as changed. A batch that is corrupt in memory

@@ -30,14 +30,14 @@ class ReplicaLifecycle:
         Raises Unavailable when the disk is full."""
         core = self._core
         async with self._busy:
-            if core.has(group):
+            if core.replicas.has(group):
                 return
             blank = Snapshot(0, 0, Configuration(()))
-            before = core.departed.get(group, HardState())
+            before = core.replicas.departed.get(group, HardState())
             promised = HardState(before.term, before.vote, before.amnesiac, learning=True)
-            if not await core.configured(group, blank):
+            if not await core.keeper.configured(group, blank):
                 raise Unavailable("the disk has no room for another replica; retrying later")
-            core.add(group, RestoredMember(blank, promised))
+            core.replicas.add(group, RestoredMember(blank, promised))
 
     async def drop(self, group: int, *, told_ms: int | None = None) -> None:
         """Remove the replica and its data; do nothing if there is none. The hard state is kept for
@@ -47,7 +47,7 @@ class ReplicaLifecycle:
         Raises Unavailable if the replica still believes that it is a member."""
         core = self._core
         async with self._busy, self._snapshotter.lock:  # blocks snapshot writes and installs
-            if not core.has(group):
+            if not core.replicas.has(group):
                 return
             raft = core.members[group].raft
             if told_ms is None and any(
@@ -59,10 +59,10 @@ class ReplicaLifecycle:
             if told_ms is not None and (raft.role is Role.LEADER or raft.heard_ms >= told_ms):
                 # this node may have been added again
                 raise Unavailable(f"the leader of group {group} has sent messages since; retrying")
-            written = core.remove(group)
+            written = core.replicas.remove(group)
             while not await written:
                 await asyncio.sleep(FULL_SECONDS)
-                written = core.remove(group)
+                written = core.replicas.remove(group)
             await asyncio.to_thread(self._store.remove, group)
             self._snapshotter.forget(group)
         self._snapshotter.want()  # lets the journal release segments that only this group needed
