@@ -19,6 +19,7 @@ from polynya.stream.rules.producers import (
 from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import HotBatch, Stream
+from polynya.stream.state.tails import is_stable
 from polynya.stream.subscriptions.links import link_created, note_append
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
                 stream.next_byte,
                 batch,
                 stream.closed,
+                unstable=not is_stable(stream),
             )
         )
     if producer is None:
