@@ -19,6 +19,7 @@ from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
 from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut
 from polynya.stream.replies import Code
+from polynya.stream.state.model import KafkaState, OpenTransaction
 from polynya.wire.kafka import batches
 
 ID = bytes([9]) * 16
@@ -100,13 +101,69 @@ def test_batches_in_the_object_store_are_fetched_as_they_were() -> None:
     play(story)
 
 
-async def offset_of(wire: KafkaWire, topic: str, timestamp: int) -> int:
+def test_a_time_is_found_by_the_index_where_times_decrease() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        for time_ms in (5000, 0, 1000, 9000, 0, 3000, 7000):
+            await produce(wire, "t", batch(b"a", b"b", time_ms=time_ms))
+            await world.core.flusher.flush_now()
+        counters = world.core.reader.counters
+        for asked, wanted in ((4000, 0), (5002, 6), (9001, 7), (9002, -1)):
+            assert await offset_of(wire, "t", asked) == wanted
+        assert await offset_of(wire, "t", -3) == 7, "of the newest time"
+        before = counters.hits + counters.misses
+        await offset_of(wire, "t", 4000)
+        assert counters.hits + counters.misses - before == 2, "the place, and its batch"
+
+    play(story)
+
+
+def test_readers_of_committed_records_stop_at_an_open_transaction() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        for number in range(3):
+            await produce(wire, "t", batch(b"%d" % number, time_ms=number * 1000))
+        name = partition_name("t", 0)
+        machine = world.core.local.machines[world.core.service.group_of(name)]
+        plant = OpenTransaction(1, machine.streams[name].hot[1].byte, 0, 1)  # type: ignore[index]
+        machine.streams[name].kafka = KafkaState(open={7: plant})
+
+        async def both(offset: int, level: int) -> tuple[int, int, int]:
+            fields = fetch_fields("t", offset, isolation_level=level)
+            message = await wire.ask("Fetch", 11, **fields)
+            (part,) = message.responses[0].partitions
+            count = len(list(batches.batches_of(part.records or b"")))
+            assert part.error_code.value == 0
+            return part.high_watermark, part.last_stable_offset, count
+
+        assert await both(0, 1) == (3, 1, 1)
+        assert await both(0, 0) == (3, 1, 3)
+        assert await both(2, 1) == (3, 1, 0), "in the transaction: nothing yet"
+        assert await both(2, 0) == (3, 1, 1)
+        assert [await offset_of(wire, "t", -1, level) for level in (0, 1)] == [3, 1]
+        assert [await offset_of(wire, "t", 1000, level) for level in (0, 1)] == [1, -1]
+        waiting = asyncio.ensure_future(
+            wire.ask("Fetch", 11, **fetch_fields("t", 3, max_wait_ms=20_000))
+        )
+        await asyncio.sleep(0)
+        other = await world.wire()
+        await produce(other, "t", batch(b"3"))
+        message = await waiting
+        assert message.responses[0].partitions[0].high_watermark == 4
+
+    play(story)
+
+
+async def offset_of(wire: KafkaWire, topic: str, timestamp: int, level: int = 0) -> int:
     """The offset of a time, by ListOffsets."""
-    from kio.schema.list_offsets.v1 import request as r
+    from kio.schema.list_offsets.v2 import request as r
 
     asked = r.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     topics = (r.ListOffsetsTopic(name=topic, partitions=(asked,)),)
-    message = await wire.ask("ListOffsets", 1, replica_id=-1, topics=topics)
+    fields = {"replica_id": -1, "isolation_level": level, "topics": topics}
+    message = await wire.ask("ListOffsets", 2, **fields)
     return int(message.topics[0].partitions[0].offset)
 
 

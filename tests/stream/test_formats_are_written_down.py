@@ -68,6 +68,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.TableClaim,
         model.StreamExtras,
         model.KafkaState,
+        model.OpenTransaction,
         model.Evicted,
         model.PackReference,
         model.Pack,

@@ -195,7 +195,7 @@ def fetch_fields(topic: str, *offsets: int, max_wait_ms: int = 0, **more: Any) -
         "max_wait": timedelta(milliseconds=max_wait_ms),
         "min_bytes": i32(more.get("min_bytes", 1)),
         "max_bytes": i32(more.get("max_bytes", 1 << 20)),
-        "isolation_level": 0,
+        "isolation_level": more.get("isolation_level", 0),
         "session_id": i32(more.get("session_id", 0)),
         "topics": (r.FetchTopic(topic=topic, partitions=partitions),),
         "forgotten_topics_data": (),

@@ -60,6 +60,31 @@ class ColdReader:
         records, ends = found.batch_begins
         return cold.record + records[number], cold.byte + ends[number]
 
+    async def place_of_record_time(
+        self, cold: ColdSlice, time_ms: int, begin: int
+    ) -> tuple[int, int] | None:
+        """Return the (record, byte) of the slice's first batch with a record of `time_ms` or later,
+        of those that end behind record `begin`. Raises as `slice`."""
+        found = await self.slice(cold)
+        records, ends = found.batch_begins
+        for number, own_ms in enumerate(found.record_times_ms):
+            dated = (own_ms or found.append_times_ms[number]) >= time_ms
+            if dated and cold.record + records[number + 1] > begin:
+                return cold.record + records[number], cold.byte + ends[number]
+        return None
+
+    async def newest_record_time(self, cold: ColdSlice, begin: int) -> int | None:
+        """Return the largest record time of the slice's batches that end behind record `begin`.
+        Raises as `slice`."""
+        found = await self.slice(cold)
+        records = found.batch_begins[0]
+        times = (
+            own_ms or found.append_times_ms[number]
+            for number, own_ms in enumerate(found.record_times_ms)
+            if cold.record + records[number + 1] > begin
+        )
+        return max(times, default=None)
+
     async def slice(self, cold: ColdSlice) -> Slice:
         """Return the parsed slice. Raises PackGone, CorruptData, or Unavailable if the store is
         unavailable."""

@@ -10,6 +10,7 @@ import msgspec
 from polynya.stream.commands import Append, Command, Retention
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import Stream
+from polynya.stream.state.tails import stable_of
 
 DoneAll = Callable[[Sequence[Reply | BaseException]], None]
 """Called once with the outcomes of several commands, in their order."""
@@ -23,7 +24,8 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     content_type: str
     encoding: int
     created_ms: int
-    record: int  # the tail: number of the next record …
+    # the end of what readers see: number of the next record; before the first open transaction …
+    record: int
     byte: int  # … and its byte position
     first_record: int = 0  # first retained record
     first_byte: int = 0
@@ -34,27 +36,35 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     retention: Retention | None = None  # the stream's own setting
     stream_seq: str | None = None  # last `Stream-Seq`
     known: bool = True  # False: a local read of a replica, which may lack acknowledged records
+    high: int = 0  # high watermark: the next record with those of open transactions
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of all records, open transactions included."""
+        return max(self.high, self.record)
 
 
 def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
     """Return the current `Facts` of a stream."""
+    record, byte = stable_of(stream)
     return Facts(
         stream.uid,
         stream.name,
         stream.content_type,
         stream.encoding,
         stream.created_ms,
-        stream.next_record,
-        stream.next_byte,
+        record,
+        byte,
         stream.first_record,
         stream.first_byte,
-        stream.closed,
+        stream.closed and record == stream.next_record,  # else more will be seen
         stream.ttl_seconds,
         stream.expires_at_ms,
         history,
         None if stream.extras is None else stream.extras.retention,
         stream.stream_seq,
         known,
+        stream.next_record,
     )
 
 
@@ -66,6 +76,10 @@ class Position:
     AT_BYTE = -3  # `byte` is a bare byte position (Ursula's spelling)
     # `byte` is a time in ms: first retained record appended at or after it, or the tail
     AT_TIME = -4
+    # likewise by record times, which may decrease: the first batch with such a record
+    AT_RECORD_TIME = -5
+    NEWEST = -6  # the batch with the largest record time, or the tail
+    TIMES = (AT_TIME, AT_RECORD_TIME, NEWEST)
 
 
 class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -81,6 +95,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     # a record number beyond the tail returns an empty page at the tail instead of a refusal
     beyond_tail_waits: bool = False
     local: bool = False  # read this node's replica without contacting the leader
+    uncommitted: bool = False  # with the records of open transactions
 
 
 OWN_ENCODING = -1  # of a span from an older node: the stream's
@@ -181,7 +196,7 @@ AppendTo = Callable[[Append, Done], None]
 
 class Sink(Protocol):
     """A live subscriber. `live` is called on the loop, must not block, and must bound its
-    buffer."""
+    buffer. One with a true attribute `uncommitted` gets the records of open transactions too."""
 
     def live(self, event: LiveEvent) -> None: ...
 

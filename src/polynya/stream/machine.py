@@ -186,11 +186,14 @@ class Machine:
         bytes_max: int,
         whole_records: bool,
         until: tuple[int, int] | None = None,
+        uncommitted: bool = False,
     ) -> ReadPlan | ReadRefused:
         """Plan a page that begins at (record, byte). See `read_plan.plan_read`."""
         index = self.index_of(stream) if until is None else self.whole_index_of(stream)
         return read_plan.plan_read(
-            stream, index, read_plan.Want(record, byte, bytes_max, whole_records, until)
+            stream,
+            index,
+            read_plan.Want(record, byte, bytes_max, whole_records, until, uncommitted),
         )
 
     def index_of(self, stream: Stream) -> Index:

@@ -26,6 +26,7 @@ from polynya.stream.replies import Code
 from polynya.stream.state import record_gaps
 from polynya.stream.state.index import Index, holding, holding_byte
 from polynya.stream.state.model import ColdSlice, HotBatch, Stream
+from polynya.stream.state.tails import high_watermark, stable_of
 
 START = -1  # special record numbers, as in the service's `Position`: the first kept record …
 NOW = -2  # … the tail …
@@ -37,13 +38,15 @@ _BYTE = attrgetter("byte")
 
 class Want(msgspec.Struct, frozen=True, gc=False):
     """A requested page. `until`: read as if the stream's tail were this boundary, trimmed records
-    included (an ancestor, up to the fork point)."""
+    included (an ancestor, up to the fork point). `uncommitted`: with the records of open
+    transactions."""
 
     record: int
     byte: int
     bytes_max: int
     whole_records: bool = False
     until: tuple[int, int] | None = None
+    uncommitted: bool = False
 
 
 class HotPiece(msgspec.Struct, gc=False):
@@ -100,7 +103,10 @@ class ReadRefused(msgspec.Struct, frozen=True, gc=False):
 def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | ReadRefused:
     """Return the pieces of a page of at most `bytes_max` bytes (or one record). `cold` is the
     stream's index. Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
-    tail = want.until or (stream.next_record, stream.next_byte)
+    tail = want.until or (high_watermark(stream) if want.uncommitted else stable_of(stream))
+    if want.until is None and tail[0] < want.record <= stream.next_record:
+        # an open transaction ends before it: what lies there is seen later
+        return ReadPlan([], want.record, want.byte, want.record, want.byte, True)
     begin = _begin(stream, want, tail)
     if isinstance(begin, ReadRefused):
         return begin

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _IDS_SINCE = 13  # the first version of Fetch that names topics by id
 _WAIT_SECONDS_MAX = 60.0
+READ_UNCOMMITTED = 0  # the isolation level of readers that want open transactions too
 
 
 class _Wanted:
@@ -107,7 +108,13 @@ async def _read_all(call: Call, request: FetchRequest, wanted: list[_Wanted]) ->
     for each in wanted:
         size = max(1, min(each.asked.partition_max_bytes, left))
         query = ReadQuery(
-            each.name, each.asked.fetch_offset, 0, size, touch=False, whole_records=True
+            each.name,
+            each.asked.fetch_offset,
+            0,
+            size,
+            touch=False,
+            whole_records=True,
+            uncommitted=request.isolation_level == READ_UNCOMMITTED,
         )
         try:
             page = await _read(call, query) if each.asked.fetch_offset >= 0 else None
@@ -132,7 +139,7 @@ async def _read(call: Call, query: ReadQuery) -> Page | Refusal:
 
 def _fill(each: _Wanted, page: Page, *, fits: bool) -> None:
     answer, facts = each.answer, page.facts
-    answer.high_watermark = answer.last_stable_offset = facts.record
+    answer.high_watermark, answer.last_stable_offset = facts.high_watermark, facts.record
     answer.log_start_offset = facts.first_record
     pieces: list[Bytes] = []
     each.size = 0
@@ -151,6 +158,8 @@ def _fill(each: _Wanted, page: Page, *, fits: bool) -> None:
 
 class _TailWatch:
     """A subscriber that only reports that something was appended."""
+
+    uncommitted = True
 
     def __init__(self, moved: asyncio.Event) -> None:
         self._moved = moved
@@ -172,7 +181,7 @@ async def _wait(call: Call, wanted: list[_Wanted], until: float) -> None:
                     if isinstance(facts, Refusal):
                         return
                     uids.append(facts.uid)
-                    if facts.record != each.answer.high_watermark:
+                    if facts.high_watermark != each.answer.high_watermark:
                         return
                 await moved.wait()
     except PolynyaError:

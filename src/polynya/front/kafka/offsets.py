@@ -9,6 +9,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
+from polynya.front.kafka.fetch import READ_UNCOMMITTED
 from polynya.front.kafka.metadata import LEADER_EPOCH
 from polynya.service.api import Facts, Position, ReadQuery, Refusal
 from polynya.wire.kafka.batches import batches_of, header_of, records_of
@@ -31,6 +32,7 @@ _NONE = (-1, -1)  # timestamp, offset
 async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Answer each partition. All values are linearizable: an acknowledged record is counted."""
     response = ListOffsetsResponse()
+    uncommitted = request.isolation_level == READ_UNCOMMITTED
     for asked in request.topics:
         answers = ListOffsetsTopicResponse(asked.name)
         response.topics.append(answers)
@@ -38,14 +40,19 @@ async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsRe
             answer = ListOffsetsPartitionResponse(partition.partition_index)
             answers.partitions.append(answer)
             try:
-                await _fill(call, asked.name, partition, answer)
+                await _fill(call, asked.name, partition, answer, uncommitted=uncommitted)
             except PolynyaError as fault:
                 answer.error_code = error_of_fault(fault)
     return response
 
 
 async def _fill(
-    call: Call, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
+    call: Call,
+    name: str,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+    *,
+    uncommitted: bool,
 ) -> None:
     if not call.caller.may(Verb.READ, name):
         answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
@@ -60,38 +67,55 @@ async def _fill(
         answer.error_code = error_of(facts.code)
         return
     answer.leader_epoch = LEADER_EPOCH
-    found = await _place(call, facts, asked.timestamp)
+    found = await _place(call, facts, asked.timestamp, uncommitted=uncommitted)
     if found is None:
         answer.error_code = Error.INVALID_REQUEST
     else:
         answer.timestamp, answer.offset = found
 
 
-async def _place(call: Call, facts: Facts, timestamp: int) -> tuple[int, int] | None:
+async def _place(
+    call: Call, facts: Facts, timestamp: int, *, uncommitted: bool
+) -> tuple[int, int] | None:
     """Return (timestamp, offset) of a special or a real timestamp; None for an unknown special
     one."""
     if timestamp == LATEST:
-        return -1, facts.record
+        return -1, facts.high_watermark if uncommitted else facts.record
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, facts.first_record
     if timestamp == LATEST_TIERED:
         return _NONE
     if timestamp == NEWEST_TIME or timestamp >= 0:
-        return await _search(call, facts, timestamp)
+        return await _search(call, facts, timestamp, uncommitted=uncommitted)
     return None
 
 
-async def _search(call: Call, facts: Facts, timestamp: int) -> tuple[int, int]:
-    """Walk the batches' headers for the first record of this time or later, or for the newest time.
+async def _search(
+    call: Call, facts: Facts, timestamp: int, *, uncommitted: bool
+) -> tuple[int, int]:
+    """Return the first record of this time or later, or of the newest time. The index finds the
+    batch; to the index, one without a time has its append time, so the batch itself decides."""
+    newest = timestamp == NEWEST_TIME
+    special = Position.NEWEST if newest else Position.AT_RECORD_TIME
+    at = await _walk(call, facts, (special, max(0, timestamp)), timestamp, uncommitted=uncommitted)
+    if newest and at[0] <= 0:
+        start = (facts.first_record, 0)
+        return await _walk(call, facts, start, timestamp, uncommitted=uncommitted)
+    return at
 
-    Times are the clients' own and may go back, so that all batches before the find are looked
-    at."""
-    record, newest = facts.first_record, _NONE
-    while record < facts.record:
-        query = ReadQuery(facts.name, record, 0, PAGE_BYTES_MAX, touch=False, whole_records=True)
+
+async def _walk(
+    call: Call, facts: Facts, begin: tuple[int, int], timestamp: int, *, uncommitted: bool
+) -> tuple[int, int]:
+    """Look at the headers of batches from a position on, until one is of this time or later. For
+    the newest time, look at the first batch of a special position, and else at all."""
+    (record, byte), newest, size = begin, _NONE, 1
+    while record < facts.high_watermark:
+        query = ReadQuery(
+            facts.name, record, byte, size, touch=False, whole_records=True, uncommitted=uncommitted
+        )
         page = await call.front.service.read(query)
-        if isinstance(page, Refusal) or not page.spans or page.record <= record:
-            record = max(record, Position.START)
+        if isinstance(page, Refusal) or not page.spans:
             break
         for span in page.spans:
             at = span.record
@@ -102,7 +126,9 @@ async def _search(call: Call, facts: Facts, timestamp: int) -> tuple[int, int]:
                 if header.max_timestamp > newest[0]:
                     newest = header.max_timestamp, at + header.last_offset_delta
                 at += header.last_offset_delta + 1
-        record = page.record
+        if begin[0] == Position.NEWEST:
+            return newest
+        record, byte, size = page.record, 0, PAGE_BYTES_MAX
     return newest if timestamp == NEWEST_TIME else _NONE
 
 

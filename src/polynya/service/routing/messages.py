@@ -44,6 +44,7 @@ class TimeOfUid(msgspec.Struct, array_like=True, gc=False):
     uid: int
     time_ms: int
     until: tuple[int, int]
+    record_from: int = -1  # a record time, and from which record on; -1: an append time
 
 
 class ListQuery(msgspec.Struct, array_like=True, gc=False):

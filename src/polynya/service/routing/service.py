@@ -214,10 +214,11 @@ class NodeService:
         return spans
 
     async def place_of_time(
-        self, uid: int, time_ms: int, until: tuple[int, int]
+        self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
     ) -> tuple[int, int]:
-        """Return the position of a time in a fork's source, at most the fork point `until`."""
-        question = messages.TimeOfUid(uid, time_ms, until)
+        """Return the position of a time in a fork's source, at most the fork point `until`.
+        `record_from`: of a record time, from this record on."""
+        question = messages.TimeOfUid(uid, time_ms, until, record_from)
         found: tuple[int, int] = await self._at_replica(
             uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here
         )
@@ -506,7 +507,9 @@ class NodeService:
 
     async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
         await self.local.linearize(question.uid >> 48)
-        return await self.local.place_of_time(question.uid, question.time_ms, question.until)
+        return await self.local.place_of_time(
+            question.uid, question.time_ms, question.until, question.record_from
+        )
 
     async def _tables_here(self, question: messages.Flush) -> list[Table]:
         await self.local.linearize(0)

@@ -51,6 +51,17 @@ class ColdReader(Protocol):
         slice."""
         ...
 
+    async def place_of_record_time(
+        self, cold: ColdSlice, time_ms: int, begin: int
+    ) -> tuple[int, int] | None:
+        """Return the start of the slice's first batch with a record of this time or later, of those
+        that end behind record `begin`."""
+        ...
+
+    async def newest_record_time(self, cold: ColdSlice, begin: int) -> int | None:
+        """Return the largest record time of the slice's batches that end behind record `begin`."""
+        ...
+
 
 class StateReader(Protocol):
     """The object tier's interface for evicted streams."""
@@ -74,5 +85,5 @@ class ParentReader(Protocol):
     ) -> tuple[list[Span], tuple[int, int]]: ...
 
     async def place_of_time(
-        self, uid: int, time_ms: int, until: tuple[int, int]
+        self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
     ) -> tuple[int, int]: ...

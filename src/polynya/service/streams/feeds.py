@@ -47,7 +47,7 @@ class Feeds:
             if effect.gone:
                 self.end(effect.uid, effect.record, effect.byte)
             elif effect.uid in self.sinks:
-                self._publish(_event_of(effect, known=known))
+                self._publish(_event_of(effect, known=known), unstable=effect.unstable)
 
     def end(self, uid: int, record: int, byte: int) -> None:
         """Send the sinks of a deleted or expired stream their last event, and detach them."""
@@ -67,8 +67,11 @@ class Feeds:
         elif event.uid in self.sinks:
             self._publish(event)
 
-    def _publish(self, event: LiveEvent) -> None:
+    def _publish(self, event: LiveEvent, *, unstable: bool = False) -> None:
+        """Send the event to the sinks; an unstable one to those that want uncommitted records."""
         for sink in tuple(self.sinks[event.uid]):
+            if unstable and not getattr(sink, "uncommitted", False):
+                continue
             try:
                 sink.live(event)
             except Exception:  # a faulty reader must not affect other readers or the writer

@@ -14,7 +14,7 @@ from polynya.base.names import group_of
 from polynya.cold import FaultedStreams, PackGone
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span, facts_of
 from polynya.service.routing.messages import LagQuery
-from polynya.service.streams import time_index
+from polynya.service.streams import record_times, time_index
 from polynya.service.streams.appends import Appends, HotMemory
 from polynya.service.streams.dependencies import Agreement, ColdReader, ParentReader, Proposer
 from polynya.service.streams.feeds import Feeds
@@ -54,6 +54,7 @@ from polynya.stream.rules.table_lifetimes import live_tables
 from polynya.stream.rules.table_watches import held_from
 from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.state.model import ColdSlice, Stream
+from polynya.stream.state.tails import high_watermark, stable_of
 
 LIST_STEP = 256  # names per loop pass
 # attempts of a read to copy an evicted stream that is evicted or rehydrated meanwhile
@@ -434,7 +435,7 @@ class LocalGroups:
     def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
         """Return None when the group's local state may not serve it, or a part of the page is not
         in local memory."""
-        if query.record == Position.AT_TIME or group not in self.machines:
+        if query.record in Position.TIMES or group not in self.machines:
             return None
         if self.agreement is not None and not (
             self.fit(group) if query.local else self.readable(group)
@@ -458,8 +459,8 @@ class LocalGroups:
             return await self._read(group, query)
 
     async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
-        if query.record == Position.AT_TIME:
-            place = await self.place_at_time(group, query.name, query.byte)
+        if query.record in Position.TIMES:
+            place = await self.place_at_time(group, query)
             if isinstance(place, Refusal):
                 return place
             query = structs.replace(query, record=place[0], byte=place[1])
@@ -523,9 +524,10 @@ class LocalGroups:
             raise PackGone(f"the source of this fork no longer has record {at[0]}; retry")
         return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
 
-    async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
-        """Return the first retained boundary after which every record was appended at `time_ms` or
-        later; the tail if none was."""
+    async def place_at_time(self, group: int, query: ReadQuery) -> tuple[int, int] | Refusal:
+        """Return the first retained boundary after which every record was appended at the time or
+        later, the begin of the first batch with such a record time, or the tail."""
+        name = query.name
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
@@ -536,21 +538,56 @@ class LocalGroups:
         )
         if whole is None:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
-        found = await self._place_of_time(self.here(group), whole, time_ms, None)
-        return max(found, (stream.first_record, stream.first_byte))
+        machine, first = self.here(group), (stream.first_record, stream.first_byte)
+        tail = high_watermark(stream) if query.uncommitted else stable_of(stream)
+        time_ms: int | None = query.byte
+        if query.record == Position.NEWEST:
+            time_ms = await record_times.newest_of(machine, whole, self.cold)
+        if time_ms is None:
+            return tail
+        if query.record == Position.AT_TIME:
+            found = await self._place_of_time(machine, whole, time_ms, None)
+        else:
+            found = await self._place_of_record_time(machine, whole, time_ms, first[0]) or tail
+        # a slice may reach into an open transaction, or begin before the first record
+        return max(min(found, tail), first)
 
     async def place_of_time(
-        self, uid: int, time_ms: int, until: tuple[int, int] | None
+        self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
     ) -> tuple[int, int]:
         """Return the position of a time by uid, including trimmed records. `until`: the fork point,
-        as in `read_uid`."""
+        as in `read_uid`. `record_from`: of a record time, from this record on."""
         machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
             raise Unavailable(
                 f"this node no longer has the source of this fork (incarnation {uid})"
             )
-        return await self._place_of_time(machine, stream, time_ms, until)
+        if record_from < 0:
+            return await self._place_of_time(machine, stream, time_ms, until)
+        found = await self._place_of_record_time(machine, stream, time_ms, record_from, until)
+        return min(found or until, until)
+
+    async def _place_of_record_time(
+        self,
+        machine: Machine,
+        stream: Stream,
+        time_ms: int,
+        begin: int,
+        until: tuple[int, int] | None = None,
+    ) -> tuple[int, int] | None:
+        """Return the first batch from record `begin` on with a record time of `time_ms` or later,
+        inherited ones included."""
+        fork = stream.fork
+        if fork is not None and begin < fork.record:
+            assert self.parents is not None
+            to = min((fork.record, fork.byte), until or (fork.record, fork.byte))
+            found = await self.parents.place_of_time(fork.source_uid, time_ms, to, begin)
+            if found < to:
+                return found
+        return await record_times.first_at(
+            machine, stream, self.cold, time_ms, begin, past=until is not None
+        )
 
     async def _place_of_time(
         self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None
@@ -596,10 +633,11 @@ class LocalGroups:
             query.byte,
             bytes_max=min(query.bytes_max, PAGE_BYTES_MAX),
             whole_records=query.whole_records,
+            uncommitted=query.uncommitted,
         )
         if isinstance(plan, ReadRefused):
             if plan.code == Code.OFFSET_BEYOND_TAIL and query.beyond_tail_waits:
-                tail = (stream.next_record, stream.next_byte)
+                tail = stable_of(stream)
                 return stream, ReadPlan([], *tail, *tail, True)
             return Refusal(plan.code, plan.record, plan.byte)
         return stream, self.faulted.readable(stream.uid, plan) if self.faulted.by_uid else plan

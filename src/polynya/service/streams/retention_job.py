@@ -228,7 +228,8 @@ class RetentionJob:
         self, group: int, name: str, wanted: RetentionCut
     ) -> tuple[int, int] | Refusal:
         if not wanted.inside_byte:
-            return await self._service.local.place_at_time(group, name, wanted.inside_ms)
+            query = ReadQuery(name, Position.AT_TIME, wanted.inside_ms)
+            return await self._service.local.place_at_time(group, query)
         query = ReadQuery(
             name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True
         )

@@ -10,6 +10,7 @@ import msgspec
 from polynya.stream.machine import Machine
 from polynya.stream.state import index
 from polynya.stream.state.model import ColdSlice, Stream
+from polynya.stream.state.tails import stable_of
 
 Boundary = tuple[int, int]  # record, byte
 
@@ -25,6 +26,7 @@ def place_of(
     """Return the boundary of the first record appended at `time_ms` or later, or the slice that
     contains it. The cost is logarithmic in the index. `past`: include records kept only for forks.
     `own`: exclude inherited records."""
+    stable = stable_of(stream)
     entries = machine.whole_index_of(stream) if past else machine.index_of(stream)
     number = index.first_reaching(entries.data, time_ms)
     fork = stream.fork
@@ -38,9 +40,9 @@ def place_of(
         return InSource()
     if number < len(entries):
         cold = entries[number]
+        if cold.record >= stable[0]:
+            return stable
         return (cold.record, cold.byte) if cold.time_ms >= time_ms else cold
     hot = stream.hot or []
     at = bisect_left(hot, time_ms, key=lambda batch: batch.time_ms)
-    return (
-        (hot[at].record, hot[at].byte) if at < len(hot) else (stream.next_record, stream.next_byte)
-    )
+    return min((hot[at].record, hot[at].byte), stable) if at < len(hot) else stable

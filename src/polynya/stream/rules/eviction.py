@@ -45,6 +45,7 @@ from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Evicted, Stream, StreamExtras, TableClaim
+from polynya.stream.state.tails import is_stable
 from polynya.stream.subscriptions.globs import compile_pattern
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def is_evictable(stream: Stream) -> bool:
         and not stream.pins
         and stream.fork is None
         and not stream.deleted
+        and is_stable(stream)
         and (stream.tables is None or _is_taken(stream))
     )
 

@@ -28,6 +28,7 @@ from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.rules.writes import media_type, other_type
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Pin, Stream
+from polynya.stream.state.tails import stable_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -95,7 +96,7 @@ def _judge_pin(stream: Stream, command: PinSource) -> ForkPoint | Reply:
         return other_type(stream)
     if _depth(stream) >= FORK_DEPTH_MAX:
         return tail_reply(Code.FORK_DEPTH, stream)
-    if command.resolved and stream.first_record <= command.record < stream.next_record:
+    if command.resolved and stream.first_record <= command.record < stable_of(stream)[0]:
         return ForkPoint(command.record, command.byte)
     point = fork_point(stream, command.record, command.byte, command.sub_offset)
     if point is None:
@@ -114,7 +115,7 @@ def fork_point(
 ) -> ForkPoint | ReadRefused | None:
     """Return where a fork at this token (record -1: the tail) and sub-offset begins, or None if
     memory alone cannot tell."""
-    tail = (stream.next_record, stream.next_byte)
+    tail = stable_of(stream)
     if record < 0:
         record, byte = tail
     if record > tail[0]:
@@ -140,8 +141,9 @@ def fork_point(
 def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
     """Return the point of a token's record number; `byte` counts only as a raw step inside that
     record."""
-    if record == stream.next_record:
-        return ForkPoint(record, stream.next_byte)
+    tail = stable_of(stream)
+    if record == tail[0]:
+        return ForkPoint(*tail)
     if not stream.hot or record < stream.hot[0].record:
         begin = _known_byte(stream, record)
         inside = (
@@ -172,8 +174,9 @@ def _own_boundaries(stream: Stream) -> list[tuple[int, int]]:
 def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
     """Return the point of a byte position of a raw stream: the record that holds it, and the bytes
     before it."""
-    if position == stream.next_byte:
-        return ForkPoint(stream.next_record, position)
+    tail = stable_of(stream)
+    if position == tail[1]:
+        return ForkPoint(*tail)
     if stream.hot and position >= stream.hot[0].byte:
         _, record, begin = locate(stream.hot, AT_BYTE, position, whole_records=True)
         return ForkPoint(record, begin, position - begin)

@@ -17,6 +17,7 @@ from polynya.stream.rules.writes import add_batch
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream
+from polynya.stream.state.tails import is_stable
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -46,7 +47,17 @@ def apply_produce(machine: Machine, command: Produce, place: int) -> Reply:
     if stream.uid in machine.watched:
         begin = stream.next_byte - len(batch.payload)
         tail = (stream.next_record, stream.next_byte)
-        machine.effects.append(TailMoved(stream.uid, record, begin, *tail, batch, stream.closed))
+        machine.effects.append(
+            TailMoved(
+                stream.uid,
+                record,
+                begin,
+                *tail,
+                batch,
+                stream.closed,
+                unstable=not is_stable(stream),
+            )
+        )
     return Reply(
         Code.OK,
         stream.uid,

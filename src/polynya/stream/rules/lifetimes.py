@@ -13,6 +13,7 @@ from polynya.stream.rules.trimming import past_of, release_past, release_trimmed
 from polynya.stream.state import index
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import Stream
+from polynya.stream.state.tails import stable_of
 from polynya.stream.subscriptions.links import forget_stream
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def is_surely_expired(stream: Stream, now_ms: int) -> bool:
 
 
 def tail_reply(code: Code, stream: Stream) -> Reply:
-    """Return a reply with the stream's uid and tail."""
-    return Reply(code, stream.uid, stream.next_record, stream.next_byte, stream.closed)
+    """Return a reply with the stream's uid and the end of what readers see."""
+    return Reply(code, stream.uid, *stable_of(stream), stream.closed)
 
 
 def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:

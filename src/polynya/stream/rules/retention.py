@@ -16,6 +16,7 @@ from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
 from polynya.stream.rules.trimming import Boundary, boundary, extras_of, tidy
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
+from polynya.stream.state.tails import stable_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -83,6 +84,7 @@ def retention_of(stream: Stream) -> Retention | None:
 def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
     """Return which whole slices and hot batches may go now, and which cut needs a read."""
     found = (stream.first_record, stream.first_byte)
+    stable = stable_of(stream)
     inside_ms = inside_byte = 0
     if retention.bytes is not None and stream.next_byte - stream.first_byte > retention.bytes:
         found = max(found, _last_boundary_before_byte(stream, stream.next_byte - retention.bytes))
@@ -99,6 +101,7 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
         inside_ms = (
             before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
         )
+    found = min(found, max(stable, (stream.first_record, stream.first_byte)))
     if found[0] == stream.first_record and not (inside_ms or inside_byte):
         return _NOTHING
     entries = index.entries_before(stream.cold, found[0])

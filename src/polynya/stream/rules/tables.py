@@ -33,6 +33,7 @@ from polynya.stream.rules.table_lifetimes import live_table, live_tables
 from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import feature_level, index, record_gaps
 from polynya.stream.state.model import Stream, TableClaim
+from polynya.stream.state.tails import stable_of
 from polynya.stream.table_commands import TableMake
 
 if TYPE_CHECKING:
@@ -293,10 +294,12 @@ def _is_taken_over(stream: Stream, table: int) -> bool:
 def _claim(
     machine: Machine, stream: Stream, command: ClaimRanges, claim: TableClaim | None
 ) -> TableClaim:
-    """Claim everything cold now. A table new to the stream begins where another table's last claim
+    """Claim everything cold now, up to the first slice that an open transaction reaches into. A
+    table new to the stream begins where another table's last claim
     ended."""
     assert stream.cold is not None
-    end = index.end_of(stream.cold, -1)[0]
+    entries = index.entries_before(stream.cold, stable_of(stream)[0])
+    end = index.end_of(stream.cold, entries - 1)[0] if entries else 0
     if stream.tables is None:
         stream.tables = {}
     if claim is None:
@@ -339,8 +342,9 @@ def lag_of(
         wanted = _own_from(stream, begin)
         begin = max(_available_from(stream, begin), stream.first_record if watch is not None else 0)
         lag.skipped += record_gaps.between(wanted, begin)
-        if begin < stream.next_record:
-            lag.records += stream.next_record - begin - record_gaps.missing(stream, begin)
+        end = stable_of(stream)[0]
+        if begin < end:
+            lag.records += end - begin - record_gaps.missing(stream, begin, end)
             since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
             first = index.entries_before(stream.cold, begin)

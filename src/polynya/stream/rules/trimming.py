@@ -17,6 +17,7 @@ from polynya.stream.read_plan import locate
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream, StreamExtras
+from polynya.stream.state.tails import stable_of
 from polynya.stream.subscriptions.links import note_trim
 
 if TYPE_CHECKING:
@@ -65,12 +66,12 @@ def _trim(
 
 def boundary(stream: Stream, at: Boundary) -> Boundary | None:
     """Return the boundary of the record `at[0]`, or None if there is none. Inside a cold slice or
-    an inherited range the state cannot tell; `at[1]` is then accepted if it is plausible."""
-    record, byte = at = record_gaps.behind(
-        stream, stream.cold, at, (stream.next_record, stream.next_byte)
-    )
-    if record >= stream.next_record:
-        return (stream.next_record, stream.next_byte) if record == stream.next_record else None
+    an inherited range the state cannot tell; `at[1]` is then accepted if it is plausible. Records of
+    open transactions stay."""
+    tail = stable_of(stream)
+    record, byte = at = record_gaps.behind(stream, stream.cold, at, tail)
+    if record >= tail[0]:
+        return tail if record == tail[0] else None
     if stream.hot and record >= stream.hot[0].record:
         return locate(stream.hot, record, -1, whole_records=True)[1:]
     fork = stream.fork

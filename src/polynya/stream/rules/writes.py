@@ -20,6 +20,7 @@ from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import HotBatch, Stream
+from polynya.stream.state.tails import is_stable
 from polynya.stream.subscriptions.links import link_created, note_append
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
                 stream.next_byte,
                 batch,
                 stream.closed,
+                unstable=not is_stable(stream),
             )
         )
     if producer is None:

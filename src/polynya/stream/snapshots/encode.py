@@ -62,6 +62,8 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     topics: list[Topic] = []
     watches: list[Watch] = []
     consumer_groups: list[ConsumerGroup] = []
+    # of the transaction coordinator; this release knows none, and refuses a state with any
+    transactions: list[Raw] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -247,6 +249,11 @@ def decode_image(data: bytes) -> Image:
         raise ConfigError(
             f"the group snapshot has version {image.version}; this release reads version "
             f"{VERSION}: use the release that wrote it"
+        )
+    if image.transactions:
+        raise ConfigError(
+            f"the group snapshot has {len(image.transactions)} coordinated transactions, which "
+            "this release does not know: use the release that wrote it"
         )
     return widened(image)
 

@@ -19,3 +19,4 @@ class TailMoved(msgspec.Struct, frozen=True, gc=False):
     batch: Batch | None = None
     closed: bool = False
     gone: bool = False  # deleted or expired
+    unstable: bool = False  # part of an open transaction, or behind one

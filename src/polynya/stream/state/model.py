@@ -16,6 +16,7 @@ __all__ = [
     "Evicted",
     "HotBatch",
     "KafkaState",
+    "OpenTransaction",
     "Pack",
     "PackReference",
     "Pin",
@@ -106,10 +107,25 @@ class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     evicted: Evicted | None = None
 
 
+class OpenTransaction(msgspec.Struct, array_like=True, gc=False):
+    """A producer's transaction on a stream that is neither committed nor aborted yet."""
+
+    record: int  # its first record here
+    byte: int
+    epoch: int  # of the producer
+    since_ms: int  # append time of that record
+
+
 class KafkaState(msgspec.Struct, array_like=True, gc=False):
     """The fields of a stream that only Kafka's protocol needs."""
 
     forgotten: int = -1  # the highest id of a producer whose state was dropped
+    open: dict[int, OpenTransaction] = {}  # by producer id
+    # producer id, first record, record of the marker (i64 each) of each aborted transaction, by the
+    # last
+    aborted: bytes = b""
+    # producer id -> epoch of the coordinator whose marker came last
+    coordinators: dict[int, int] = {}
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):

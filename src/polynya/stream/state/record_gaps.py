@@ -85,8 +85,10 @@ def between(record: int, end: int) -> int:
     return max(0, end - record) % JUMP
 
 
-def missing(stream: Stream, begin: int) -> int:
-    """Return the count of numbers from `begin` on that no record has."""
+def missing(stream: Stream, begin: int, end: int = 0) -> int:
+    """Return the count of numbers from `begin` to `end` (0: the end) that no record has."""
+    if 0 < end < stream.next_record:
+        return max(0, missing(stream, begin) - missing(stream, end))
     cold, hot = stream.cold, stream.hot
     first = index.entries_before(cold, begin)
     entries = index.count(cold)

@@ -18,6 +18,7 @@ from polynya.stream.commands import AckLinks, Command, LinkSubscription, UnlinkS
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import needed_by
 from polynya.stream.state.model import Stream
+from polynya.stream.state.tails import stable_of
 from polynya.stream.subscriptions import rules as home
 from polynya.stream.subscriptions.globs import compile_pattern, first_segment
 from polynya.stream.subscriptions.state import (
@@ -119,13 +120,14 @@ def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
             if stream is not None and stream.links and stream.uid == uid
             else None
         )
-        if stream is None or link is None or record > stream.next_record:
+        tail = stable_of(stream) if stream is not None else (0, 0)
+        if stream is None or link is None or record > tail[0]:
             refused.append(name)
         elif (record, byte) > (link.record, link.byte):
-            link.record, link.byte = record, min(byte, stream.next_byte)
+            link.record, link.byte = record, min(byte, tail[1])
             machine.changes.streams.add(uid)
-            if record == stream.next_record:
-                link.byte = stream.next_byte
+            if record == tail[0]:
+                link.byte = tail[1]
                 watch.pending.pop(stream.uid, None)
     return Reply(Code.OK, command.uid, detail=refused)
 
@@ -158,9 +160,12 @@ def link_created(state: SubscriptionState, stream: Stream) -> None:
 
 
 def note_append(state: SubscriptionState, stream: Stream) -> None:
-    """Mark the stream as pending. A subscription without other pending streams in this group is
-    notified."""
-    for key in stream.links or ():
+    """Mark the stream as pending, if readers see more than was acknowledged. A subscription without
+    other pending streams in this group is notified."""
+    stable = stable_of(stream)[0]
+    for key, link in (stream.links or {}).items():
+        if link.record >= stable:
+            continue
         watch = state.watches[key]
         pending = watch.pending
         if stream.uid not in pending:
@@ -174,7 +179,7 @@ def note_trim(state: SubscriptionState, stream: Stream) -> None:
     first = (stream.first_record, stream.first_byte)
     for key, link in (stream.links or {}).items():
         link.record, link.byte = max((link.record, link.byte), first)
-        if link.record == stream.next_record:
+        if link.record >= stable_of(stream)[0]:
             state.watches[key].pending.pop(stream.uid, None)
 
 
@@ -265,8 +270,7 @@ def _info(stream: Stream, key: str) -> LinkInfo:
         link.kinds,
         link.record,
         link.byte,
-        stream.next_record,
-        stream.next_byte,
+        *stable_of(stream),
         stream.uid,
     )
 
@@ -297,7 +301,7 @@ def decode_image(machine: Machine, image: SubscriptionsImage) -> None:
         for key, link in (stream.links or {}).items():
             watch = state.watches[key]
             watch.linked[stream.uid] = None
-            if stream.next_record > link.record:
+            if stable_of(stream)[0] > link.record:
                 watch.pending[stream.uid] = None
 
 
@@ -345,7 +349,7 @@ def _link(watch: Watch, stream: Stream, kind: int) -> None:
         stream.links = {}
     link = stream.links.get(watch.registration.id)
     if link is None:
-        stream.links[watch.registration.id] = Link(kind, stream.next_record, stream.next_byte)
+        stream.links[watch.registration.id] = Link(kind, *stable_of(stream))
         watch.linked[stream.uid] = None
     else:
         link.kinds |= kind

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def long_poll(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
     """Handle a long-poll. The position of `now` or a time changes, so its response must not be
     cached. Raises `Failure`."""
-    cache = NO_STORE if query.record in (Position.NOW, Position.AT_TIME) else CACHE_LONG_POLL
+    cache = NO_STORE if query.record in (Position.NOW, *Position.TIMES) else CACHE_LONG_POLL
     front.counters.long_polls += 1
     if query.record != Position.NOW:
         page = front.service.read_nowait(query)
@@ -83,7 +83,7 @@ async def _wait(
             ):
                 _answer(front, exchange, query, page, cache)
                 return
-            if query.record in (Position.NOW, Position.AT_TIME):
+            if query.record in (Position.NOW, *Position.TIMES):
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
             await waiter.woken.wait()
     finally:

@@ -48,7 +48,7 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
         return
     if "stream-incarnation" in exchange.head.headers and is_other_incarnation(exchange, page.facts):
         return
-    lasts = (not page.up_to_date or page.facts.closed) and query.record != Position.AT_TIME
+    lasts = (not page.up_to_date or page.facts.closed) and query.record not in Position.TIMES
     cache = NO_STORE if query.record == Position.NOW else CACHE_PAGE if lasts else NO_CACHE
     if needs_decoding(page, json_form(exchange)):
         exchange.spawn(send_decoded(exchange, query, page, cache), waits=True)

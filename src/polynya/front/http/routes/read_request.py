@@ -14,6 +14,8 @@ from polynya.service.api import Position, ReadQuery
 from polynya.wire.headers import BadField, accepts_records, parse_event_id
 from polynya.wire.times import parse_time_ms
 
+# the parameters that name a time
+_TIMES = {"from_time": Position.AT_TIME, "from_record_time": Position.AT_RECORD_TIME}
 LIVE = ("long-poll", "sse")
 END_SUFFIX = "~end"  # of the id of the event that reports a closed stream
 _TIMEOUT_MS_MAX = 60_000
@@ -39,12 +41,16 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
             raise Failure("INVALID_PARAMETER", f"live must be long-poll or sse, not '{live[:64]}'")
         if live == "sse" and (last := exchange.head.headers.get("last-event-id")):
             return _resumed(exchange, last)
-        if "offset" not in query and "from_time" not in query:
+        if not query.keys() & {"offset", *_TIMES}:
             raise Failure("OFFSET_REQUIRED")
-    if "from_time" in query:
-        if "offset" in query:
-            raise Failure("INVALID_PARAMETER", "a read takes offset or from_time, not both")
-        record, byte = _at_time(query["from_time"], now_ms())
+    given = [name for name in _TIMES if name in query]
+    if given:
+        if len(given) > 1 or "offset" in query:
+            raise Failure(
+                "INVALID_PARAMETER",
+                "a read takes only one of offset, from_time and from_record_time",
+            )
+        record, byte = _at_time(given[0], query[given[0]], now_ms())
     else:
         text = query.get("offset", "-1")
         record, byte = Position.START, 0
@@ -98,11 +104,11 @@ def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:
     )
 
 
-def _at_time(text: str, now_ms: int) -> tuple[int, int]:
+def _at_time(name: str, text: str, now_ms: int) -> tuple[int, int]:
     try:
-        return Position.AT_TIME, parse_time_ms(text, now_ms)
+        return _TIMES[name], parse_time_ms(text, now_ms)
     except BadField as bad:
-        raise Failure("INVALID_PARAMETER", f"from_time: {bad}") from None
+        raise Failure("INVALID_PARAMETER", f"{name}: {bad}") from None
 
 
 def is_local(exchange: Exchange) -> bool:
