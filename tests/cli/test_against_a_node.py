@@ -57,6 +57,39 @@ def test_a_stream_from_birth_to_death(node: RunningNode) -> None:
     assert run("ls", "life/") == ""
 
 
+def test_keys_headers_and_times_of_records(node: RunningNode) -> None:
+    def run(*arguments: str, stdin: bytes = b"") -> str:
+        ran = polynya(*arguments, server=node.url, stdin=stdin)
+        assert ran.code == 0, ran
+        return ran.out
+
+    fields = ("--key", "café", "--header", "a=1", "--header", 'b=x, "y"', "--timestamp", "1500")
+    run("append", "keyed/a", "1", "[2]", "--create", *fields)
+    run("append", "keyed/a", "3")
+    assert run("read", "keyed/a") == "1\n[2]\n3\n"
+    whole = [json.loads(line) for line in run("read", "keyed/a", "--records").splitlines()]
+    assert whole[1] == {
+        "offset": 1,
+        "timestamp": 1500,
+        "key": "café",
+        "headers": [["a", "1"], ["b", 'x, "y"']],
+        "value": [2],
+    }
+    assert [(each["value"], each["key"]) for each in whole[::2]] == [(1, "café"), (3, None)]
+    page = json.loads(run("tail", "keyed/a", "-n", "2", "--records", "--json"))
+    assert page["records"] == whole[1:]
+    kind = ("--create", "--content-type", "text/plain")
+    run("append", "keyed/t", *kind, "--key", "k", stdin=b"one\ntwo\n")
+    assert run("read", "keyed/t") == "one\ntwo\n"
+    lines = run("read", "keyed/t", "--records").splitlines()
+    assert [json.loads(line)["value"] for line in lines] == ["one\n", "two\n"]
+    table = run("read", "keyed/a", "--records", "--format", "table").splitlines()
+    assert table[0].split() == ["record", "offset", "timestamp", "key", "headers", "value"]
+    wrong = polynya("append", "keyed/a", "1", "--timestamp", "soon", server=node.url)
+    assert wrong.code == 1 and "Record-Timestamp" in wrong.err
+    assert polynya("append", "keyed/a", "1", "--header", "a", server=node.url).code == 2
+
+
 def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
     def run(*arguments: str) -> Ran:
         ran = polynya("sub", *arguments, server=node.url)

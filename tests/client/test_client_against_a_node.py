@@ -22,6 +22,7 @@ from polynya.client import (
     AsyncClient,
     Batching,
     Client,
+    NewRecord,
     Outcome,
     ProducerFailed,
     ProducerFenced,
@@ -63,6 +64,43 @@ def asynchronously(node: RunningNode, story: Any) -> None:
 
     work: Coroutine[Any, Any, None] = run()
     asyncio.run(work)
+
+
+def test_keys_headers_and_times_come_back_with_whole_records(
+    node: RunningNode, client: Client
+) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    time = datetime(2026, 11, 1, tzinfo=UTC)
+    headers = {"trace": b"\xff", "none": None}
+    stream.append(NewRecord(value={"n": 1}, key="k", headers=headers, timestamp=time), [2])
+    stream.append(3)
+    records = list(stream.read(whole_records=True))
+    assert [each.value for each in records] == [{"n": 1}, [2], 3]
+    first, second, third = records
+    assert (first.key, first.headers) == (b"k", (("trace", b"\xff"), ("none", None)))
+    assert first.timestamp == time.timestamp() * 1000
+    assert (second.key, second.headers) == (third.key, third.headers) == (None, ())
+    assert second.timestamp is not None and third.timestamp is None
+    rest = stream.read(first.offset, whole_records=True)
+    assert [each.value for each in rest] == [[2], 3], "an offset between records of a batch"
+    assert [each.value for each in stream.read()] == [{"n": 1}, [2], 3]
+    raw = client.stream(next(names))
+    raw.create(content_type="application/octet-stream")
+    raw.append(NewRecord(value=b"\xff", key=b"\0\xfe"), "text", NewRecord(key="gone"))
+    with raw.tail(START, whole_records=True) as reader:
+        found = [next(reader) for _ in range(3)]
+    assert [(each.data, each.key) for each in found] == [
+        (b"\xff", b"\0\xfe"),
+        (b"text", None),
+        (b"", b"gone"),
+    ]
+
+    async def story(client: AsyncClient) -> None:
+        reader = client.stream(stream.name).read(whole_records=True)
+        assert [each.key async for each in reader] == [b"k", None, None]
+
+    asynchronously(node, story)
 
 
 def test_values_come_back_as_they_went_in(client: Client) -> None:

@@ -47,6 +47,7 @@ from polynya.client.errors import (
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
+from polynya.client.records import NewRecord
 from polynya.client.values import (
     NOW,
     START,
@@ -81,6 +82,7 @@ __all__ = [
     "Job",
     "LeaseLost",
     "Live",
+    "NewRecord",
     "Outcome",
     "OutcomeUnknown",
     "Page",

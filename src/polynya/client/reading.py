@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from polynya.base.limits import PAGE_BYTES_DEFAULT
+from polynya.base.names import partition_of
 from polynya.base.offsets import parse_token
 from polynya.client.calls import (
     Verdict,
@@ -43,7 +44,7 @@ from polynya.client.messages import (
     ReadMore,
     Retry,
 )
-from polynya.client.values import Page, is_json, split_array
+from polynya.client.values import RECORDS_TYPE, Page, is_array, split_array
 
 Live: TypeAlias = Literal["auto", "sse", "long-poll"]
 # after three connections in a row shorter than this without an event, assume that a proxy blocks
@@ -61,7 +62,7 @@ class ReadPosition:
 
     `offset` is where it resumes. `incarnation` pins the stream that it started with. `from_time`
     replaces the offset until the first response supplies one. `local` accepts the possibly stale
-    copy of the contacted node."""
+    copy of the contacted node. `whole`: pages are of whole records, with their keys."""
 
     def __init__(
         self,
@@ -71,8 +72,11 @@ class ReadPosition:
         *,
         from_time: str = "",
         local: bool = False,
+        whole: bool = False,
     ) -> None:
         self.name = name
+        self.whole = whole
+        self.json_values = True  # of whole records
         self.local = local
         self.offset = offset
         self._from_time = from_time
@@ -99,7 +103,8 @@ class ReadPosition:
             query["cursor"] = self.cdn_cursor
         if (limit := self._shrunk or self.max_bytes) is not None and live != "sse":
             query["max_bytes"] = str(limit)
-        headers = {"accept": "text/event-stream" if live == "sse" else "*/*"}
+        form = RECORDS_TYPE if self.whole else "*/*"
+        headers = {"accept": f"text/event-stream, {form}" if live == "sse" else form}
         if self.incarnation:
             headers["stream-incarnation"] = self.incarnation
         return HttpRequest(
@@ -141,7 +146,7 @@ class ReadPosition:
 
     def live_page(self, data: list[bytes], control: _Control) -> Page:
         """Convert data events and their control event into a page. Raises `AnswerDamaged`."""
-        if is_json(self.content_type) and len(data) > 1:
+        if is_array(self.content_type) and len(data) > 1:
             body = b"[" + b",".join([piece.strip()[1:-1] for piece in data]) + b"]"
         else:
             body = b"".join(data)
@@ -151,13 +156,17 @@ class ReadPosition:
         )
 
     def _checked(self, body: bytes, offset: str, *, up_to_date: bool, closed: bool) -> Page:
-        as_json = is_json(self.content_type)
+        as_json = is_array(self.content_type)
         raws = split_array(body, self.what) if as_json else ()
         begin, end = parse_token(self.offset), parse_token(offset)
         # Offsets of a Polynya server count records and bytes: a response cannot hold more than lies
         # between them. (Text in events may grow.)
+        # A partition's records may be stored compressed.
         counts = (
-            self._moved and bool(self.incarnation) and not self.content_type.startswith("text/")
+            self._moved
+            and bool(self.incarnation)
+            and not self.content_type.startswith("text/")
+            and partition_of(self.name) is None
         )
         if counts and begin and end:
             records, size = end[0] - begin[0], end[1] - begin[1]
@@ -180,6 +189,7 @@ class ReadPosition:
             up_to_date=up_to_date,
             closed=closed,
             raws=raws,
+            json_values=self.json_values,
         )
 
     def move(self, page: Page) -> None:

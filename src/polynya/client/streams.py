@@ -13,6 +13,7 @@ from polynya.client import verbs
 from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Names
 from polynya.client.reading import ReadPosition
+from polynya.client.records import RECORDS_TYPE, NewRecord, records_body
 from polynya.client.values import (
     JSON_TYPE,
     Appended,
@@ -21,6 +22,7 @@ from polynya.client.values import (
     Facts,
     Json,
     Trimming,
+    is_json,
     is_local,
     time_text,
 )
@@ -68,13 +70,17 @@ def append(
 ) -> Operation[Appended]:
     """Append one or more records atomically, and wait until they are durable.
 
-    A JSON stream takes values; other streams take bytes or text. `sequence` must compare greater,
+    A JSON stream takes values; other streams take bytes or text. A `NewRecord` has a key, headers
+    or a time besides its value. `sequence` must compare greater,
     as text, than that of the previous append. `close` closes the stream in the same request.
 
     Raises `Refused` or `Unavailable` when nothing was applied, and `OutcomeUnknown` when a response
     was lost. A `producer()` retries safely."""
     content_type = yield from known_type(stream)
-    body = verbs.body_of(records, content_type)
+    if any(isinstance(each, NewRecord) for each in records):
+        body, content_type = records_body(records, content_type), RECORDS_TYPE
+    else:
+        body = verbs.body_of(records, content_type)
     return (
         yield from verbs.append(
             stream.name, content_type, body, stream._retry, sequence=sequence, close=close
@@ -168,11 +174,24 @@ def place(
     max_bytes: int | None = None,
     *,
     consistency: Consistency = "leader",
+    whole: bool = False,
 ) -> ReadPosition:
     """Return the start position of a reader."""
     return ReadPosition(
-        stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency)
+        stream.name,
+        offset,
+        max_bytes,
+        from_time=time_text(from_time),
+        local=is_local(consistency),
+        whole=whole,
     )
+
+
+def pages(stream: Subject, place: ReadPosition, operation: Operation[None]) -> Operation[None]:
+    """Run the operation of a reader. One of whole records learns first what their values are."""
+    if place.whole:
+        place.json_values = is_json((yield from known_type(stream)))
+    yield from operation
 
 
 def describe(method: Callable[..., Any], operation: Callable[..., Operation[Any]]) -> None:

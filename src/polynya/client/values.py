@@ -10,8 +10,10 @@ import msgspec
 
 from polynya.base.offsets import format_token, parse_token
 from polynya.client.errors import AnswerDamaged
+from polynya.client.whole_records import whole_record
 
 JSON_TYPE = "application/json"
+RECORDS_TYPE = "application/vnd.polynya.records+json"  # of pages of whole records
 START = "-1"  # the offset of a stream's start
 NOW = "now"  # the offset of its tail
 SERVER_DEFAULT = "http://127.0.0.1:4437"
@@ -73,11 +75,15 @@ class Record(msgspec.Struct, frozen=True):
     """A record of a JSON stream, or a piece of another stream.
 
     `data` holds the exact bytes. `offset` is the position after it, or "" when only the page's end
-    is known (offsets of other implementations)."""
+    is known (offsets of other implementations). Only a reader of whole records gives `key`,
+    `headers` and `timestamp` (in milliseconds)."""
 
     data: bytes
     offset: str
     stream: str = ""
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
 
     @property
     def value(self) -> Json:
@@ -107,11 +113,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     up_to_date: bool
     closed: bool
-    raws: tuple[bytes, ...] = ()  # of a JSON stream
+    raws: tuple[bytes, ...] = ()  # of a JSON stream, and whole records of any
+    json_values: bool = True  # of whole records: the stream is JSON
 
     @property
     def is_json(self) -> bool:
-        return is_json(self.content_type)
+        return is_array(self.content_type)
 
     @property
     def size(self) -> int:
@@ -131,6 +138,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         if not self.is_json:
             return [Record(self.body, self.offset, self.stream)] if self.body else []
         end = parse_token(self.offset)
+        if self.content_type == RECORDS_TYPE:
+            return self._whole(end)
         if end is None:
             return [
                 Record(raw, "" if left else self.offset, self.stream)
@@ -140,7 +149,18 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         for raw in self.raws:
             record, byte = record + 1, byte + len(raw) + 1
-            found.append(Record(raw, format_token(record, byte), self.stream))
+            found.append(Record(raw, format_token(record, max(0, byte)), self.stream))
+        return found
+
+    def _whole(self, end: tuple[int, int] | None) -> list[Record]:
+        """Return whole records. The record number alone places a reader between them."""
+        found = []
+        for raw in self.raws:
+            whole = whole_record(raw)
+            after = format_token(whole.offset + 1, end[1] if end else 0)
+            data = whole.data(as_json=self.json_values)
+            fields = (whole.key_bytes, whole.header_pairs, whole.timestamp)
+            found.append(Record(data, after, self.stream, *fields))
         return found
 
 
@@ -163,6 +183,11 @@ def time_text(time: str | datetime) -> str:
 def is_json(content_type: str) -> bool:
     """Return True if streams of this type hold JSON records."""
     return content_type.split(";", maxsplit=1)[0].strip().lower() == JSON_TYPE
+
+
+def is_array(content_type: str) -> bool:
+    """Return True if pages of this type are JSON arrays: of values, or of whole records."""
+    return content_type == RECORDS_TYPE or is_json(content_type)
 
 
 def split_array(body: bytes, what: str) -> tuple[bytes, ...]:

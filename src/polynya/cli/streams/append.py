@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import click
 
@@ -38,6 +38,7 @@ BAR_BYTES = 4 << 20  # smaller files finish before a bar can be read
 LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
 RETRY_PAUSE_SECONDS = 0.1
 RETRY_PAUSE_SECONDS_MAX = 2.0
+RECORDS = "application/vnd.polynya.records+json"
 T = TypeVar("T")
 
 
@@ -58,6 +59,15 @@ T = TypeVar("T")
         "--whole bytes]"
     ),
 )
+@click.option("--key", metavar="TEXT", help="Key of each record.")
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Header of each record."
+)
+@click.option(
+    "--timestamp",
+    metavar="TIME",
+    help="Time of each record: milliseconds since 1970, or RFC 3339.  [default: the server's]",
+)
 @click.option("--close", is_flag=True, help="Close the stream after the last record.")
 @click.option(
     "--retry",
@@ -76,6 +86,9 @@ def append_command(
     whole: bool,
     create: bool,
     content_type: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    timestamp: str | None,
     close: bool,
     retry: float,
     as_json: bool,
@@ -93,11 +106,13 @@ def append_command(
     \b
     polynya append orders '{"item": 7}' '{"item": 8}'
     polynya append orders --whole < array.json
+    polynya append orders '{"item": 7}' --key customer-9 --header source=web
     tail -F access.log | polynya append logs/web-1 --create --content-type text/plain
     polynya append pictures/cat --whole < cat.jpg
     """
     if content_type is not None and not create:
         raise click.UsageError("--content-type needs --create")
+    described = Described.of(key, headers, timestamp)
     wanted = content_type or ("application/octet-stream" if whole else JSON_TYPE)
     content_type = patiently(
         lambda: _content_type(client, stream, create=create, wanted=wanted), retry
@@ -108,7 +123,10 @@ def append_command(
         content_type,
         retry_seconds=retry,
         lines_are_records=is_json(content_type) and not whole,
+        described=described,
     )
+    if described is not None and not whole:
+        producer.counts_records = True
     try:
         with _bar(stream, records) as bar:
             for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
@@ -122,6 +140,49 @@ def append_command(
     if close:
         client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
         output.notice(f"closed {stream}")
+
+
+class Described(NamedTuple):
+    """The key, headers and time of all records of a command."""
+
+    key: str | None
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp: str | None
+
+    @classmethod
+    def of(cls, key: str | None, headers: Sequence[str], timestamp: str | None) -> Described | None:
+        """Return what the options say; None: nothing. Raises click.UsageError."""
+        if key is None and not headers and timestamp is None:
+            return None
+        pairs = [each.partition("=") for each in headers]
+        if not all(name and equals for name, equals, _ in pairs):
+            raise click.UsageError("--header needs NAME=VALUE")
+        return cls(key, tuple((name, value.encode()) for name, _, value in pairs), timestamp)
+
+    def request_headers(self) -> dict[str, str]:
+        """Return the headers of a request whose body is of values."""
+        from polynya.client.records import header_list, header_text
+
+        found = {} if self.timestamp is None else {"record-timestamp": self.timestamp}
+        if self.key is not None:
+            found["record-key"] = header_text(self.key.encode())
+        return found | ({"record-header": header_list(self.headers)} if self.headers else {})
+
+    def body(self, lines: Sequence[bytes]) -> bytes:
+        """Return a body in which each line is a whole record."""
+        from polynya.client.records import NewRecord, records_body
+        from polynya.wire.headers import BadField
+        from polynya.wire.times import parse_time_ms
+
+        try:
+            time_ms = None if self.timestamp is None else parse_time_ms(self.timestamp, 0)
+        except BadField as bad:
+            raise click.UsageError(f"--timestamp: {bad}") from None
+        rows = [
+            NewRecord(value=line, key=self.key, headers=self.headers, timestamp=time_ms)
+            for line in lines
+        ]
+        return records_body(rows, "")
 
 
 def _bar(stream: str, records: Sequence[str]) -> Bar:
@@ -175,11 +236,13 @@ class BatchProducer:
         retry_seconds: float,
         lines_are_records: bool,
         name: str = "",
+        described: Described | None = None,
     ) -> None:
         self._client = client
         self._stream = stream
         self._content_type = content_type
         self._retry_seconds = retry_seconds
+        self._described = described
         self._id = name or f"cli-{secrets.token_hex(8)}"
         self.lines_are_records = self.counts_records = lines_are_records
         self.batches = 0
@@ -195,12 +258,18 @@ class BatchProducer:
     def append(self, lines: Sequence[bytes]) -> None:
         """Send a batch and wait until it is durable. Raises `exits.Refused`, `exits.Unreachable`,
         `exits.Unknown`."""
-        body = (
-            b"[%s]" % b",".join(line.strip() for line in lines)
-            if self.lines_are_records
-            else b"".join(lines)
-        )
         headers = self.headers(self.batches) | {"content-type": self._content_type}
+        if self._described is not None and not self.lines_are_records and self.counts_records:
+            body = self._described.body(lines)
+            headers["content-type"] = RECORDS
+        else:
+            body = (
+                b"[%s]" % b",".join(line.strip() for line in lines)
+                if self.lines_are_records
+                else b"".join(lines)
+            )
+            if self._described is not None:
+                headers |= self._described.request_headers()
         answer = self._sent(body, headers)
         if not answer.is_success:
             raise self._refused(answer, lines)

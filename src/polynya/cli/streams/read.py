@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polynya.base.names import partition_of
 from polynya.base.offsets import format_token, parse_token
 from polynya.cli.remote.client import Client, is_json, server_option
 from polynya.cli.streams.lifecycle import facts_of
@@ -41,6 +42,13 @@ format_option = click.option(
     help="raw: the bytes of each record; table: columns; json: pages as JSON.  [default: raw]",
 )
 
+records_option = click.option(
+    "--records",
+    "records",
+    is_flag=True,
+    help="Print whole records as JSON objects: offset, timestamp, key, headers, value.",
+)
+
 
 @click.command("read")
 @click.argument("stream", shell_complete=complete_stream)
@@ -49,6 +57,7 @@ format_option = click.option(
 @limit_option
 @format_option
 @click.option("--json", "as_json", is_flag=True, help=_JSON.format("page"))
+@records_option
 @consistency_option
 @server_option
 def read_command(
@@ -59,9 +68,13 @@ def read_command(
     limit: int | None,
     form: str | None,
     as_json: bool,
+    records: bool,
     consistency: str,
 ) -> None:
     """Print the records of STREAM up to its tail, one per line; other content as it is.
+
+    Of a partition of a Kafka topic (kafka/TOPIC/N) each value is a line. --records shows keys,
+    headers and times too, of any stream.
 
     The offset to resume from is printed on stderr. Times are when the server accepted the records;
     without a zone they are local.
@@ -70,6 +83,7 @@ def read_command(
     polynya read orders | jq .item
     polynya read orders --from -20 --format table
     polynya read orders --from 10m
+    polynya read kafka/orders/0 --records
     polynya read orders --from 2026-11-01T00:00Z --limit 10
     polynya read orders --offset 0000000000000120_0000000000004711
     """
@@ -80,10 +94,11 @@ def read_command(
     ask = partial(facts_of, client, stream, consistency)
     where = _where(ask, _begin(offset, begin, default="start"))
     show, left, end = None, limit, ""
-    for page in pages(client, stream, where, local=consistency == "local"):
+    whole = records or _shows_values(stream, lambda: ask()["content_type"])
+    for page in pages(client, stream, where, local=consistency == "local", whole=whole):
         if show is None:
             _check_limit(limit, stream, page.content_type)
-            show = shower(form, stream, page.content_type)
+            show = shower(form, stream, page.content_type, values=whole and not records)
         left = _show(page, show, left)
         end = f"next offset {page.offset}" + (
             " (closed: nothing will follow)" if page.closed else ""
@@ -118,6 +133,7 @@ def read_command(
 )
 @format_option
 @click.option("--json", "as_json", is_flag=True, help=_JSON.format("append"))
+@records_option
 @consistency_option
 @server_option
 def tail_command(
@@ -131,6 +147,7 @@ def tail_command(
     retry: float,
     form: str | None,
     as_json: bool,
+    records: bool,
     consistency: str,
 ) -> None:
     """Print new records of STREAM as they arrive, until the stream is closed or Ctrl-C.
@@ -145,18 +162,21 @@ def tail_command(
     polynya tail orders --offset start --limit 10 | jq .item
     """
     from polynya.cli.terminal.record_formats import RAW, shower
+    from polynya.client.values import RECORDS_TYPE
 
     if last is not None and (offset is not None or begin is not None):
         raise click.UsageError("-n and --from or --offset both set the start; pass one of them")
     facts = facts_of(client, stream, consistency)
-    _check_limit(limit, stream, facts["content_type"])
-    show = shower(_form(form, as_json) or RAW, stream, facts["content_type"])
+    whole = records or _shows_values(stream, lambda: facts["content_type"])
+    content_type = RECORDS_TYPE if whole else facts["content_type"]
+    _check_limit(limit, stream, content_type)
+    show = shower(_form(form, as_json) or RAW, stream, content_type, values=whole and not records)
     wanted = Begin(last=last) if last is not None else _begin(offset, begin, default="now")
     found = _found(
         client,
         facts,
         wanted,
-        _Follow(live=follow or last is None, retry=retry, local=consistency == "local"),
+        _Follow(follow or last is None, retry, local=consistency == "local", whole=whole),
     )
     left = limit
     for page in found:
@@ -169,11 +189,18 @@ def tail_command(
 
 @dataclass(frozen=True)
 class _Follow:
-    """Options of a tail: follow new records, the retry timeout, and local reads."""
+    """Options of a tail: follow new records, the retry timeout, local reads, whole records."""
 
     live: bool
     retry: float
     local: bool
+    whole: bool
+
+
+def _shows_values(stream: str, content_type: Callable[[], str]) -> bool:
+    """Report whether raw output has a line for each value: of a partition, whose values have no
+    borders, unless they are JSON."""
+    return partition_of(stream) is not None and not is_json(content_type())
 
 
 def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[ReadPage]:
@@ -184,13 +211,19 @@ def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) ->
     stream = facts["name"]
     where = _where(lambda: facts, begin)
     if "from_time" in where or not how.live:
-        for page in pages(client, stream, where, local=how.local):
+        for page in pages(client, stream, where, local=how.local, whole=how.whole):
             yield page
             where = {"offset": page.offset}
     if how.live:
         offset = facts["offset"] if where["offset"] == "now" else where["offset"]
         yield from follow(
-            client, stream, facts["content_type"], offset, retry_seconds=how.retry, local=how.local
+            client,
+            stream,
+            facts["content_type"],
+            offset,
+            retry_seconds=how.retry,
+            local=how.local,
+            whole=how.whole,
         )
 
 
@@ -233,7 +266,9 @@ def _form(form: str | None, as_json: bool) -> str | None:
 
 
 def _check_limit(limit: int | None, stream: str, content_type: str) -> None:
-    if limit is not None and not is_json(content_type):
+    from polynya.client.values import is_array
+
+    if limit is not None and not is_array(content_type):
         raise click.UsageError(
             f"--limit counts the records of JSON streams, and {stream} is {content_type}; pipe "
             "into 'head -c' instead"

@@ -7,19 +7,20 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from polynya.base.offsets import format_token, parse_token
-from polynya.cli.remote.client import Client, is_json
+from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits
 from polynya.client import ClientError, Retry, reading
 from polynya.client.drivers import Feed
 from polynya.client.messages import Operation
 from polynya.client.reading import ReadPosition
+from polynya.client.values import RECORDS_TYPE, is_array
 
 RETRY_PAUSE_SECONDS = 0.2
 
 
 class ReadPage(msgspec.Struct):
-    """One response to a read, or one event of a tail. JSON streams have `records`, the exact bytes
-    of each; others have `body`."""
+    """One response to a read, or one event of a tail. JSON streams and pages of whole records have
+    `records`, the exact bytes of each; others have `body`."""
 
     offset: str  # after the page
     content_type: str
@@ -29,7 +30,7 @@ class ReadPage(msgspec.Struct):
     records: list[msgspec.Raw] = []
 
     def __post_init__(self) -> None:
-        if is_json(self.content_type):
+        if is_array(self.content_type):
             self.records = (
                 msgspec.json.decode(self.body, type=list[msgspec.Raw]) if self.body else []
             )
@@ -48,7 +49,8 @@ class ReadPage(msgspec.Struct):
         if dropped and token is not None and token[0] >= len(dropped):
             record, byte = token
             self.offset = format_token(
-                record - len(dropped), byte - sum(len(bytes(raw).strip()) + 1 for raw in dropped)
+                record - len(dropped),
+                max(0, byte - sum(len(bytes(raw).strip()) + 1 for raw in dropped)),
             )
         if dropped:
             self.records = self.records[:count]
@@ -56,12 +58,21 @@ class ReadPage(msgspec.Struct):
 
 
 def pages(
-    client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False
+    client: Client,
+    stream: str,
+    begin: Mapping[str, str],
+    *,
+    local: bool = False,
+    whole: bool = False,
 ) -> Iterator[ReadPage]:
-    """Yield the pages of a stream from the start parameters in `begin` to its tail. Raises
-    `exits.Ended`."""
+    """Yield the pages of a stream from the start parameters in `begin` to its tail. `whole`: of
+    whole records. Raises `exits.Ended`."""
     place = ReadPosition(
-        stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local
+        stream,
+        begin.get("offset", ""),
+        from_time=begin.get("from_time", ""),
+        local=local,
+        whole=whole,
     )
     yield from _given(client, place, reading.read(place, Retry(seconds=0)))
 
@@ -74,14 +85,15 @@ def follow(
     *,
     retry_seconds: float,
     local: bool = False,
+    whole: bool = False,
 ) -> Iterator[ReadPage]:
     """Yield the appends to a stream from `offset` until it is closed, across reconnects.
 
     Raises `exits.Refused` if the stream is gone, `exits.Unreachable` if no server responds for
     `retry_seconds`.
     """
-    place = ReadPosition(stream, offset, local=local)
-    place.content_type = content_type
+    place = ReadPosition(stream, offset, local=local, whole=whole)
+    place.content_type = RECORDS_TYPE if whole else content_type
     try:
         for page in _given(
             client,

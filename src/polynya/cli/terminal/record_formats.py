@@ -12,9 +12,10 @@ from typing import Any
 import click
 import msgspec
 
-from polynya.cli.remote.client import is_json
 from polynya.cli.terminal import output
 from polynya.cli.terminal.read_pages import ReadPage
+from polynya.client.values import is_array
+from polynya.client.whole_records import whole_record
 
 RAW, JSON, TABLE = FORMATS = ("raw", "json", "table")
 BLOCK_RECORDS = 500  # records whose column widths are measured together
@@ -24,16 +25,16 @@ GAP = "  "
 Show = Callable[[ReadPage], None]
 
 
-def shower(form: str, stream: str, content_type: str) -> Show:
-    """Return the printer of a stream's pages. Raises click.UsageError for a table of a stream
-    without records."""
+def shower(form: str, stream: str, content_type: str, *, values: bool = False) -> Show:
+    """Return the printer of a stream's pages. `values`: of whole records raw shows the values.
+    Raises click.UsageError for a table of a stream without records."""
     if form == TABLE:
-        if not is_json(content_type):
+        if not is_array(content_type):
             raise click.UsageError(
                 f"--format table needs a JSON stream; {stream} is {content_type}"
             )
         return RecordTable(_width()).show
-    return show_json if form == JSON else show_raw
+    return show_json if form == JSON else show_values if values else show_raw
 
 
 def show_raw(page: ReadPage) -> None:
@@ -47,10 +48,15 @@ def show_raw(page: ReadPage) -> None:
     )
 
 
+def show_values(page: ReadPage) -> None:
+    """Print the value of each whole record on a line; one without a value as an empty line."""
+    output.data(b"".join(whole_record(raw).data(as_json=False) + b"\n" for raw in page.records))
+
+
 def show_json(page: ReadPage) -> None:
     """Print one object per page."""
     row: dict[str, Any] = {"offset": page.offset}
-    if is_json(page.content_type):
+    if is_array(page.content_type):
         row["records"] = page.records
     elif page.content_type.startswith("text/"):
         row["text"] = page.body.decode(errors="replace")

@@ -134,13 +134,17 @@ class Stream(Subject):
         from_time: str | datetime = "",
         max_bytes: int | None = None,
         consistency: Consistency = "leader",
+        whole_records: bool = False,
     ) -> Reader:
         """Read from an offset, or from a time, up to the tail.
 
         `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page.
-        `consistency="local"` accepts the possibly stale copy of the contacted node."""
-        place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
-        return Reader(self._wire, place, read(place, self._retry))
+        `consistency="local"` accepts the possibly stale copy of the contacted node. With
+        `whole_records` each record has its key, headers and timestamp."""
+        place = streams.place(
+            self, offset, from_time, max_bytes, consistency=consistency, whole=whole_records
+        )
+        return Reader(self._wire, place, streams.pages(self, place, read(place, self._retry)))
 
     def tail(
         self,
@@ -149,11 +153,13 @@ class Stream(Subject):
         from_time: str | datetime = "",
         live: Live = "auto",
         consistency: Consistency = "leader",
+        whole_records: bool = False,
     ) -> Reader:
         """Read from an offset or a time, then follow new records until the stream is closed. Lost
-        connections are resumed."""
-        place = streams.place(self, offset, from_time, consistency=consistency)
-        return Reader(self._wire, place, tail(place, self._retry, live), live=True)
+        connections are resumed. `whole_records`: as in `read`."""
+        place = streams.place(self, offset, from_time, consistency=consistency, whole=whole_records)
+        found = streams.pages(self, place, tail(place, self._retry, live))
+        return Reader(self._wire, place, found, live=True)
 
     def fork(
         self,
