@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from chromium import Browser, browser
 from free_ports import free_ports
-from missing import missing
+from missing import missing, needed_program
 from polling import wait_until
 from product import environment, running_node
 from spark_jars import jars
@@ -22,7 +22,8 @@ from polynya.lakehouse.sql.query import _extension
 
 __all__ = ["browser", "jars"]  # fixtures
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "quickstarts.md"
+ROOT = Path(__file__).parent.parent.parent
+PAGE, README = ROOT / "docs" / "quickstarts.md", ROOT / "README.md"
 SECTIONS = dict(
     re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 )
@@ -34,8 +35,8 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 class Reader:
     """Who follows the page: `run` plays the blocks of a section and gives what they print."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.url = url
+    def __init__(self, folder: Path, url: str, kafka: str) -> None:
+        self.url, self.kafka = url, kafka
         self.folder = folder
         self._environment = environment(POLYNYA_SERVER=url)
         tools = folder / "bin"
@@ -47,7 +48,12 @@ class Reader:
     def blocks(self, section: str, kind: str) -> list[str]:
         found = re.findall(rf"```{kind}\n(.*?)```", SECTIONS[section], re.DOTALL)
         assert found, f"{section} has no block of {kind}"
-        return [block.replace("http://127.0.0.1:4437", self.url) for block in found]
+        return [self.here(block) for block in found]
+
+    def here(self, text: str) -> str:
+        """The text with the addresses of this node."""
+        found = text.replace("http://127.0.0.1:4437", self.url)
+        return found.replace("127.0.0.1:9092", self.kafka)
 
     def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
         ran = subprocess.run(
@@ -73,7 +79,7 @@ class Reader:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     folder = tmp_path_factory.mktemp("reader")
     with running_node(folder / "data") as node:
-        reader = Reader(folder, node.url)
+        reader = Reader(folder, node.url, node.kafka)
         reader.first = reader.shell("curl")  # type: ignore[attr-defined]
         yield reader
 
@@ -118,9 +124,23 @@ def connects(port: int) -> bool:
     return True
 
 
+def first_screen() -> list[str]:
+    """The commands of the README's first block, without those that start the node."""
+    block = re.search(r"```sh\n(polynya serve &.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    return [re.sub(r"  +# .*", "", line) for line in block[1].splitlines()[2:]]
+
+
 @pytest.mark.spark
 def test_sql_duckdb_and_spark(reader: Reader, jars: tuple[str, str]) -> None:
+    needed_program("kcat")
+    write, follow, create, sync, query = first_screen()
+    for command in (write, create):
+        reader.run("bash", "-ec", reader.here(command))
+    assert reader.run("bash", "-ec", reader.here(follow)) == '{"item": "ice", "price": 2.5}'
+    assert f"\n{sync}\n" in SECTIONS["SQL"]
     (told,) = reader.shell("SQL")
+    assert re.search(r"ice\s+2\.5\s+0\n", reader.run("bash", "-ec", reader.here(query)))
     assert re.search(r"ice\s+5\.0\n.*salt\s+1\.0", told), told
     (duck,) = reader.blocks("DuckDB", "python")
     (spark,) = reader.blocks("Spark", "python")

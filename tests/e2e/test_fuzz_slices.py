@@ -11,6 +11,7 @@ import pytest
 from commit_seed import commit_seed
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
+from fuzz.kafka import fuzz_kafka
 from fuzz.peers import fuzz_peers
 from fuzz.stored import fuzz_stored
 from fuzz.words import fuzz_words
@@ -22,6 +23,7 @@ SLICES: dict[
     str, tuple[Callable[..., Outcome], int, str]
 ] = {  # how many rounds, and what must have been done in them
     "http": (fuzz_http, 120, "requests"),
+    "kafka": (fuzz_kafka, 60, "batches"),
     "peers": (fuzz_peers, 25, "messages of groups"),
     "stored": (partial(fuzz_stored, verifies=6), 2, "verify: 1"),
     "words": (fuzz_words, 250, "config: 2"),

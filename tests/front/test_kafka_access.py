@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz.bytes import damaged
 from kio.schema.create_topics.v5 import request as create_topics
 from kio.schema.metadata.v9 import request as metadata
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, frame, play, produce_fields
@@ -371,6 +373,34 @@ def test_a_token_has_its_number_of_connections(tmp_path: Path) -> None:
         while len(world.front.connections) > 1:
             await asyncio.sleep(0.01)
         await gate.wire(world, "two")
+
+    guarded(tmp_path, story)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER", "SCRAM-SHA-256"])
+def test_nonsense_authenticates_nobody(
+    tmp_path: Path, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damaged messages are refused by an answer, and nothing of them is a fault of the node."""
+    chance = random.Random(mechanism)
+
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        text = gate.token("shop", "all")
+        whole = {
+            "PLAIN": f"\0shop\0{text}",
+            "OAUTHBEARER": f"n,,\x01auth=Bearer {text}\x01\x01",
+            "SCRAM-SHA-256": "n,,n=shop,r=nonce",
+        }[mechanism].encode()
+        for _ in range(60):
+            wire = await world.wire()
+            assert await handshake(wire, mechanism) == 0
+            answer = await authenticate(wire, damaged(chance, whole))
+            if answer.error_code.value == 0 and mechanism.startswith("SCRAM"):
+                answer = await authenticate(wire, damaged(chance, b"c=biws,r=nonce,p=AAAA"))
+            assert answer.error_code.value in (0, Error.SASL_AUTHENTICATION_FAILED)
+            wire.close()
+        assert not [each for each in caplog.records if each.levelname == "ERROR"]
+        assert gate.access.counters.denied > 40
 
     guarded(tmp_path, story)
 

@@ -626,7 +626,7 @@ def fuzz_http(
             first._ask("PUT", f"/v1/stream/{name}", Content_Type="application/json")
         first.hang_up()
         _run(outcome, seed, urls, allowed, rounds, seconds)
-        outcome.wrong += _aftermath(cores, before, logs)
+        outcome.wrong += aftermath(cores, before, logs)
     return outcome
 
 
@@ -667,7 +667,7 @@ def _run(
         outcome.counts += client.counts
 
 
-def _aftermath(
+def aftermath(
     cores: list[psutil.Process], before: dict[int, tuple[int, int]], logs: list[list[str]]
 ) -> list[str]:
     """Of processes that are gone or have kept something, and of what they said."""

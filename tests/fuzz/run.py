@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
+from fuzz.kafka import fuzz_kafka
 from fuzz.peers import fuzz_peers
 from fuzz.stored import fuzz_stored
 from fuzz.words import fuzz_words
@@ -26,6 +27,7 @@ from fuzz.words import fuzz_words
 FUZZERS: dict[str, Callable[..., Outcome]] = {
     "http": fuzz_http,
     "cluster": partial(fuzz_http, nodes=3),
+    "kafka": fuzz_kafka,
     "peers": fuzz_peers,
     "stored": fuzz_stored,
     "words": fuzz_words,
