@@ -21,7 +21,7 @@ columns_option = click.option(
     metavar="FIELD:TYPE",
     multiple=True,
     help=(
-        "Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be "
+        "Declare a field's type: long, double, decimal, string, timestamptz, date or boolean. May be "
         "repeated."
     ),
 )
