@@ -12,7 +12,10 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 def test_a_table_is_altered_renamed_and_dropped(world: PipeWorld) -> None:
     world.start()
-    world.run("table", "create", "flights", "--prefix", "flights/", "--column", "gate:string")
+    schema = world.data.parent / "flights.json"
+    schema.write_text('{"type": "object", "properties": {"gate": {"type": "string"}}}')
+    made = world.run("table", "create", "flights", "--prefix", "flights/", "--schema", str(schema))
+    assert made.code == 0, made
     assert "no job yet" in world.run("table", "history", "flights").err
     world.append("flights/UA", *({"gate": number, "delay": number} for number in range(20)))
     world.compact_here("flights")

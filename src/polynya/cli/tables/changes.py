@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables.shared import path_of, shown
+from polynya.cli.tables.shared import explained, path_of, shown
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.output import as_json
@@ -21,10 +22,21 @@ columns_option = click.option(
     metavar="FIELD:TYPE",
     multiple=True,
     help=(
-        "Declare a field's type: long, double, decimal, string, timestamptz or boolean. May be "
+        "Declare a field's type: long, double, decimal, string, timestamptz, date or boolean. May be "
         "repeated."
     ),
 )
+schema_option = click.option(
+    "--schema",
+    "schema",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=(
+        "Declare the fields of a schema: JSON Schema, Avro (.avsc), an Arrow schema, or a Parquet "
+        "file. --column overrides it."
+    ),
+)
+SKIPPED_TOLD = 10  # fields of a schema file that a notice names
 _JSON = {"content-type": "application/json"}
 
 
@@ -76,6 +88,7 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
 @click.command("alter")
 @click.argument("name", shell_complete=complete_table)
 @columns_option
+@schema_option
 @click.option(
     "--hold/--no-hold",
     default=None,
@@ -84,7 +97,12 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
 @as_json
 @server_option
 def alter_command(
-    client: Client, name: str, columns: tuple[str, ...], hold: bool | None, as_json: bool
+    client: Client,
+    name: str,
+    columns: tuple[str, ...],
+    schema: Path | None,
+    hold: bool | None,
+    as_json: bool,
 ) -> None:
     """Declare more columns of the table NAME, or change whether it holds records.
 
@@ -93,11 +111,13 @@ def alter_command(
 
     \b
     polynya table alter flights --column delay:long --column gate.closed:timestamptz
-    polynya table alter flights --hold
+    polynya table alter flights --schema flights.avsc --hold
     """
-    if not columns and hold is None:
-        raise exits.Misused("nothing to change: pass --column FIELD:TYPE, --hold or --no-hold")
-    wanted: dict[str, Any] = {"columns": dict(map(declared, columns))}
+    if not columns and schema is None and hold is None:
+        raise exits.Misused(
+            "nothing to change: pass --column FIELD:TYPE, --schema FILE, --hold or --no-hold"
+        )
+    wanted: dict[str, Any] = {"columns": declared_columns(columns, schema)}
     wanted |= {} if hold is None else {"hold": hold}
     _alter(client, name, wanted, f"table {name} altered", as_json=as_json)
 
@@ -138,6 +158,26 @@ def drop_command(client: Client, name: str, yes: bool) -> None:
 
 
 CHANGES = (schema_command, history_command, alter_command, rename_command, drop_command)
+
+
+def declared_columns(columns: tuple[str, ...], schema: Path | None) -> dict[str, str]:
+    """Return the declarations of --schema and --column as types by field. Raises `exits.Misused`."""
+    found: dict[str, str] = {}
+    if schema is not None:
+        with explained():
+            from polynya.lakehouse.schema.files import FILE_BYTES_MAX, declared_in
+
+            if schema.stat().st_size > FILE_BYTES_MAX:
+                raise exits.Misused(f"{schema} has more than {FILE_BYTES_MAX >> 20} MiB")
+            told = declared_in(schema.read_bytes())
+        found = dict(told.columns)
+        if told.skipped:
+            output.notice(
+                f"  not declared, because they are no scalars of a known type: "
+                f"{', '.join(map(output.visible, told.skipped[:SKIPPED_TOLD]))}"
+                f"{', …' if len(told.skipped) > SKIPPED_TOLD else ''}"
+            )
+    return found | dict(map(declared, columns))
 
 
 def declared(column: str) -> tuple[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables.changes import CHANGES, columns_option, declared
+from polynya.cli.tables.changes import CHANGES, columns_option, declared_columns, schema_option
 from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -78,13 +79,20 @@ for _change in CHANGES:
     ),
 )
 @columns_option
+@schema_option
 @click.option(
     "--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records."
 )
 @as_json
 @server_option
 def table_create_command(
-    client: Client, name: str, prefix: str, hold: bool, columns: tuple[str, ...], as_json: bool
+    client: Client,
+    name: str,
+    prefix: str,
+    hold: bool,
+    columns: tuple[str, ...],
+    schema: Path | None,
+    as_json: bool,
 ) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
 
@@ -99,7 +107,8 @@ def table_create_command(
 
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
-    wanted |= {"columns": dict(map(declared, columns))} if columns else {}
+    types = declared_columns(columns, schema)
+    wanted |= {"columns": types} if types else {}
     content = msgspec.json.encode(wanted)
     answer = client.call(
         "PUT", path_of(name), content=content, headers={"content-type": "application/json"}

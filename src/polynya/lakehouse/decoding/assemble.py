@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polynya.lakehouse.decoding.rows import TIMESTAMP, to_times
+from polynya.lakehouse.decoding.rows import TIMESTAMP, to_dates, to_times
 from polynya.lakehouse.schema.columns import (
     BOOLEAN,
+    DATE,
     DECIMAL,
     DECIMAL_DIGITS,
     DEPTH_MAX,
@@ -21,6 +22,7 @@ from polynya.lakehouse.schema.columns import (
     EXACT_MAX,
     LIST,
     LONG,
+    MAP,
     STRING,
     STRUCT,
     TIME,
@@ -35,6 +37,7 @@ _SCALARS = {
     DOUBLE: pa.float64(),
     STRING: pa.string(),
     TIME: TIMESTAMP,
+    DATE: pa.date32(),
     BOOLEAN: pa.bool_(),
 }
 
@@ -47,6 +50,8 @@ def arrow_type(column: Column) -> pa.DataType:
         return pa.struct([pa.field(child.name, arrow_type(child)) for child in column.children])
     if column.type == LIST:
         return pa.list_(pa.field("element", arrow_type(column.children[0])))
+    if column.type == MAP:
+        return pa.map_(pa.string(), pa.field("value", arrow_type(column.children[0])))
     return _SCALARS[column.type]
 
 
@@ -57,8 +62,32 @@ def parse_fields(
     `shape`."""
     return [
         pa.field(field, _parse_type(there, shape, f"{path}{field}"))
-        for field, there in by_field(columns).items()
+        for field, there in _plain_fields(columns).items()
     ]
+
+
+def map_fields(columns: Sequence[Column], field: str = "") -> set[str]:
+    """Return the names of the fields whose objects may be maps, at any depth. Records that have one
+    are decoded one by one."""
+    found: set[str] = set()
+    for column in columns:
+        here = column.field or field
+        found |= {here} if column.type == MAP else map_fields(column.children, here)
+    return found
+
+
+def _plain_fields(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
+    """Return the columns of each field by type, without those that have maps themselves or as
+    elements."""
+    return {
+        field: plain
+        for field, there in by_field(columns).items()
+        if (plain := {kind: column for kind, column in there.items() if not _is_mapped(column)})
+    }
+
+
+def _is_mapped(column: Column) -> bool:
+    return column.type == MAP or (column.type == LIST and _is_mapped(column.children[0]))
 
 
 def assemble(
@@ -72,7 +101,7 @@ def assemble(
     """Build the columns' arrays from the parsed fields. Set `redo` where a value fits no column or
     is uncertain."""
     made: dict[str, pa.Array] = {}
-    for field, there in by_field(columns).items():
+    for field, there in _plain_fields(columns).items():
         array = found.get(field)
         if array is not None:
             made |= _field(there, array, shape, redo, f"{path}{field}")
@@ -168,19 +197,18 @@ def _split_numbers(there: dict[str, Column], array: pa.Array, redo: Mask) -> dic
 
 
 def _split_strings(there: dict[str, Column], array: pa.Array, redo: Mask) -> dict[str, pa.Array]:
-    if TIME not in there:
-        return {there[STRING].name: array}
-    times, others = to_times(array)
-    made = {there[TIME].name: times}
+    made: dict[str, pa.Array] = {}
+    nothing = pa.scalar(None, array.type)
+    rest: pa.Array | None = array
+    for kind, parse in ((TIME, to_times), (DATE, to_dates)):
+        if kind in there:
+            values, others = parse(pa.nulls(len(array), array.type) if rest is None else rest)
+            made[there[kind].name] = values
+            rest = None if others is None else pc.if_else(others, rest, nothing)
     if STRING in there:
-        nothing = pa.scalar(None, array.type)
-        made[there[STRING].name] = (
-            pa.nulls(len(array), array.type)
-            if others is None
-            else pc.if_else(others, array, nothing)
-        )
-    elif others is not None:
-        redo |= _numpy(others)
+        made[there[STRING].name] = pa.nulls(len(array), array.type) if rest is None else rest
+    elif rest is not None:
+        redo |= _numpy(rest.is_valid())
     return made
 
 

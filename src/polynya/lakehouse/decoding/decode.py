@@ -18,6 +18,7 @@ from polynya.lakehouse.decoding.assemble import (
     NULLS,
     arrow_type,
     assemble,
+    map_fields,
     parse_fields,
     unknown_rows,
 )
@@ -106,7 +107,7 @@ class _Block:
 
     def parse_all(self) -> None:
         work = [(0, len(self._ends))]
-        if not self._is_utf8():
+        if not self._is_utf8() or self._may_have_maps():
             self._failures_left = 0
         while work:
             begin, end = work.pop()
@@ -140,6 +141,13 @@ class _Block:
         table = pa.concat_tables(self._tables).combine_chunks()
         found = {name: _one(table[name]) for name in table.column_names}
         return assemble(self._schema.columns, found, count, self._schema.shape, redo), redo, unknown
+
+    def _may_have_maps(self) -> bool:
+        """Report whether a field whose objects may be maps occurs, also under an escaped name."""
+        fields = map_fields(self._schema.columns)
+        text = self._text.tobytes() if fields else b""
+        names = [msgspec.json.encode(field) for field in fields]
+        return any(name in text for name in names) or (bool(fields) and b"\\u" in text)
 
     def _is_utf8(self) -> bool:
         offsets = np.array([0, len(self._text)], np.int64)

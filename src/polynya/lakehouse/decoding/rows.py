@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from polynya.lakehouse.schema.columns import (
     BOOLEAN,
+    DATE,
+    DATE_PATTERN,
     DECIMAL,
     DECIMAL_MAX,
     DOUBLE,
@@ -24,6 +26,7 @@ from polynya.lakehouse.schema.columns import (
     LONG,
     LONG_MAX,
     LONG_MIN,
+    MAP,
     STRING,
     STRUCT,
     TIME,
@@ -31,9 +34,11 @@ from polynya.lakehouse.schema.columns import (
     by_field,
     is_text,
     is_typed,
+    scalar_type,
 )
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+_DAY = pa.date32()
 NOT_JSON, NOT_OBJECT, DUPLICATE, BAD_TEXT, MISFIT, UNKNOWN = (
     "not_json",
     "not_object",
@@ -126,6 +131,32 @@ def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     return times, pc.and_(times.is_null(), strings.is_valid())
 
 
+def to_dates(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Parse ISO-8601 dates, null for other strings. Also return a mask of these, or None if there
+    are none."""
+    candidates = pc.match_substring_regex(strings, DATE_PATTERN)
+    kept = pc.if_else(pc.fill_null(candidates, False), strings, pa.scalar(None, strings.type))
+    try:
+        dates = kept.cast(_DAY)
+    except pa.ArrowInvalid:
+        dates = pa.array(
+            [None if text is None else to_date(text) for text in kept.to_pylist()], pa.int32()
+        ).cast(_DAY)
+    others = pc.and_(dates.is_null(), strings.is_valid())
+    return dates, others if pc.any(others).as_py() else None
+
+
+@lru_cache(4096)
+def to_date(text: str) -> int | None:
+    """Return the days since 1970 of an ISO-8601 date, else None. The same rule as `to_dates`."""
+    if scalar_type(text) != DATE:
+        return None
+    try:
+        return pa.scalar(text).cast(_DAY).value  # type: ignore[no-any-return]
+    except pa.ArrowInvalid:
+        return None
+
+
 @lru_cache(4096)
 def to_time(text: str) -> int | None:
     """Return the microseconds since 1970 of an ISO-8601 string with a zone, else None. The same
@@ -175,6 +206,8 @@ def _place(
     """Return the column and its value, or None. Adds a problem unless the value carries no type."""
     path, depth = where
     if isinstance(value, dict):
+        if MAP in there and not _fits_struct(there, value):
+            return _place_map(there[MAP], value, problems, unknown_is_problem, where)
         if STRUCT in there:
             column = there[STRUCT]
             return column, place(
@@ -204,6 +237,40 @@ def _place(
             )
         )
     return None
+
+
+def _fits_struct(there: dict[str, Column], value: dict[str, Any]) -> bool:
+    """Report whether a field's struct has a column for every key of an object."""
+    if STRUCT not in there:
+        return False
+    known = {column.field for column in there[STRUCT].children}
+    return all(inner is None or key in known for key, inner in value.items())
+
+
+def _place_map(
+    column: Column,
+    value: dict[str, Any],
+    problems: list[Problem],
+    unknown_is_problem: bool,
+    where: tuple[str, int],
+) -> tuple[Column, Any]:
+    """Return the entries of a map, without those that are null or do not fit."""
+    path, depth = where
+    element = {column.children[0].type: column.children[0]}
+    doubled = value.fields if isinstance(value, Doubled) else frozenset()
+    entries: list[tuple[str, Any]] = []
+    for key, inner in value.items():
+        here = f"{path}.{key}"
+        if key in doubled:
+            problems.append(
+                Problem(DUPLICATE, here, "the field occurs more than once in its object")
+            )
+        elif not is_text(key):
+            problems.append(Problem(BAD_TEXT, path, "a key has half of a surrogate pair"))
+        elif inner is not None:
+            found = _place(element, inner, problems, unknown_is_problem, (here, depth + 1))
+            entries += [] if found is None else [(key, found[1])]
+    return column, entries
 
 
 def _place_list(
@@ -242,6 +309,9 @@ def _place_scalar(there: dict[str, Column], value: Any) -> tuple[Column, Any] | 
         time = to_time(value) if TIME in there else None
         if time is not None:
             return there[TIME], time
+        day = to_date(value) if DATE in there else None
+        if day is not None:
+            return there[DATE], day
         return (there[STRING], value) if STRING in there and is_text(value) else None
     whole = _whole(value)
     if LONG in there and whole is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -131,6 +131,8 @@ def _bound(value: Any, *, up: bool) -> Any:
         micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
         millis = -(-micros // 1000) if up else micros // 1000
         return _spelled(millis)
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, str):
         return value if len(value) <= _TEXT_CHARACTERS_MAX else None
     return None if isinstance(value, bytes | bool | Decimal) else value
@@ -194,4 +196,6 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", _plain_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, pa.field("value", _plain_type(kind.item_type)))
     return kind

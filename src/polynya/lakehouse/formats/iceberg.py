@@ -33,11 +33,13 @@ from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
+    DateType,
     DecimalType,
     DoubleType,
     IcebergType,
     ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     StructType,
@@ -56,6 +58,7 @@ _TYPES: list[tuple[Any, IcebergType]] = [
     (_LEAF.is_float64, DoubleType()),
     (_LEAF.is_string, StringType()),
     (_LEAF.is_timestamp, TimestamptzType()),
+    (_LEAF.is_date32, DateType()),
     (_LEAF.is_boolean, BooleanType()),
     (_LEAF.is_binary, BinaryType()),
     (_LEAF.is_decimal, DecimalType(DECIMAL_DIGITS, 0)),
@@ -265,6 +268,15 @@ def _iceberg_type(kind: pa.DataType, numbers: Any) -> IcebergType:
             element=_iceberg_type(kind.value_type, numbers),
             element_required=False,
         )
+    if pa.types.is_map(kind):
+        key, value = next(numbers), next(numbers)
+        return MapType(
+            key_id=key,
+            key_type=StringType(),
+            value_id=value,
+            value_type=_iceberg_type(kind.item_type, numbers),
+            value_required=False,
+        )
     return next(made for test, made in _TYPES if test(kind))
 
 
@@ -285,6 +297,15 @@ def _identified_type(kind: pa.DataType, known: Any) -> pa.DataType:
                 _identified_type(kind.value_type, known.element_type),
                 metadata=_id(known.element_id),
             )
+        )
+    if pa.types.is_map(kind):
+        return pa.map_(
+            pa.field("key", kind.key_type, nullable=False, metadata=_id(known.key_id)),
+            pa.field(
+                "value",
+                _identified_type(kind.item_type, known.value_type),
+                metadata=_id(known.value_id),
+            ),
         )
     return kind
 

@@ -30,6 +30,7 @@ from polynya.lakehouse.schema.columns import (
     shape,
     wish,
 )
+from polynya.lakehouse.schema.shares import chosen, ordered
 from polynya.stream.commands import Encoding
 
 # a sample costs one slice read; tasks report fields of streams that were not sampled
@@ -58,16 +59,13 @@ def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column]) -> Fixed:
 
     Of all samples together, the majority of a field's values decides which type gets its name.
     """
-    chosen = _sampled(plan)
-    each = max(1, min(SAMPLE_RECORDS_STREAM, SAMPLE_RECORDS // max(1, len(chosen))))
+    sampled = _sampled(plan)
+    each = max(1, min(SAMPLE_RECORDS_STREAM, SAMPLE_RECORDS // max(1, len(sampled))))
     with ThreadPoolExecutor(_READERS) as readers:
-        samples = readers.map(lambda ranges: _sample(blobs, ranges, each), chosen.values())
-        seen = dict(zip(chosen, samples, strict=True))
+        samples = readers.map(lambda ranges: _sample(blobs, ranges, each), sampled.values())
+        seen = dict(zip(sampled, samples, strict=True))
     whole = merged(seen.values())
-    wide = adopt(columns, declared(plan.table.columns))
-    wide = adopt(wide, wish(wide, whole))
-    for found in seen.values():
-        wide = adopt(wide, wish(wide, found))
+    wide = chosen(adopt(columns, declared(plan.table.columns)), list(seen.values()))
     left = [path for found in seen.values() for path in paths(wish(wide, found))]
     return msgspec.structs.replace(
         _with_shapes(wide, seen), uncovered=sorted(set(left)), decided=decided(wide, columns, whole)
@@ -99,8 +97,8 @@ def make_job(
 
 
 def widened(fixed: Fixed, wishes: Sequence[Column]) -> Fixed:
-    """Add the columns that the tasks reported as missing."""
-    wide = adopt(fixed.columns, wishes)
+    """Add the columns that the tasks reported as missing, the smallest first."""
+    wide = adopt(fixed.columns, ordered(wishes))
     left = set(fixed.uncovered).union(paths(missing(wide, wishes)))
     return Fixed(wide, fixed.shapes, fixed.shape_of, uncovered=sorted(left))
 

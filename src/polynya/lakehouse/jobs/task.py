@@ -361,4 +361,6 @@ def _paths(path: str, kind: pa.DataType) -> list[str]:
         return [inner for field in kind for inner in _paths(f"{path}.{field.name}", field.type)]
     if pa.types.is_list(kind):
         return _paths(f"{path}.list.element", kind.value_type)
+    if pa.types.is_map(kind):
+        return [f"{path}.key_value.key", *_paths(f"{path}.key_value.value", kind.item_type)]
     return [path]

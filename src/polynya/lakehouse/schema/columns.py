@@ -19,6 +19,8 @@ LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = (
     "struct",
     "list",
 )
+MAP = "map"  # objects with many keys: text to one type of value
+DATE = "date"
 DECIMAL = "decimal"  # integers beyond 64 bits, up to DECIMAL_DIGITS digits
 WHOLE = "whole"  # only in profiles: a whole number spelled as a fraction, like 5.0
 WIDE = "wide"  # only in profiles: a 64-bit integer that a double cannot hold
@@ -27,14 +29,14 @@ DECIMAL_DIGITS = 38
 DECIMAL_MAX = 10**DECIMAL_DIGITS - 1
 GROUPS = {
     **dict.fromkeys((LONG, DOUBLE, DECIMAL, WHOLE, WIDE, HUGE), "number"),
-    **dict.fromkeys((STRING, TIME), STRING),
+    **dict.fromkeys((STRING, TIME, DATE), STRING),
     BOOLEAN: BOOLEAN,
-    STRUCT: STRUCT,
+    **dict.fromkeys((STRUCT, MAP), STRUCT),
     LIST: LIST,
 }
 # the widest first
 _WIDTH = {group: width for width, group in enumerate((STRING, STRUCT, LIST, "number", BOOLEAN))}
-DECLARABLE = (LONG, DOUBLE, DECIMAL, STRING, TIME, BOOLEAN)
+DECLARABLE = (LONG, DOUBLE, DECIMAL, STRING, TIME, DATE, BOOLEAN)
 OUR_COLUMNS = (
     "stream",
     "incarnation",
@@ -50,12 +52,16 @@ OUR_COLUMNS = (
 LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
 DEPTH_MAX = 8
 NAME_CHARACTERS_MAX = 128
+KEYS_MAX = 64  # keys of a struct; an object with more is a map
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 EXACT_MAX = 2**53  # below it a double is exact
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII
 )
+_YEARS = r"(\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"  # 0001 to 9999, as readers know them
+DATE_PATTERN = rf"^{_YEARS}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
+_DATE = re.compile(DATE_PATTERN[1:-1], re.ASCII)
 _ILLEGAL = re.compile(r"\W")
 
 
@@ -65,7 +71,7 @@ class Column(msgspec.Struct, frozen=True):
     field: str  # name in the JSON; "" for the element of a list
     type: str
     name: str = ""  # in the table; "" in a wish
-    children: list[Column] = []  # a struct's columns; a list's element
+    children: list[Column] = []  # a struct's columns; a list's element; a map's value
 
     @property
     def group(self) -> str:
@@ -141,25 +147,32 @@ def scalar_type(value: Any) -> str:
         if not math.isfinite(value):
             return HUGE
         return WHOLE if abs(value) < EXACT_MAX and value.is_integer() else DOUBLE
+    if len(value) == 10 and _DATE.fullmatch(value):
+        return DATE
     return TIME if len(value) >= 17 and _TIME.fullmatch(value) else STRING
 
 
-def wish(columns: Sequence[Column], seen: FieldProfile, least: int = 1) -> list[Column]:
+def wish(
+    columns: Sequence[Column], seen: FieldProfile, least: int = 1, keys: int = KEYS_MAX
+) -> list[Column]:
     """Return the columns that the fields of `seen` (an object) lack in `columns`.
 
-    A second type of a field needs at least `least` values and 1 % of the field's values.
+    A second type of a field needs at least `least` values and 1 % of the field's values. An object
+    with more than `keys` keys is a map.
     """
     known = by_field(columns)
     wishes: list[Column] = []
     for name, inner in seen.fields.items():
-        wishes += _wish_field(name, known.get(name, {}), inner, least)
+        wishes += _wish_field(name, known.get(name, {}), inner, (least, keys))
     return wishes
 
 
-def adopt(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
-    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves. Existing
-    columns keep their places."""
-    return _adopt(columns, wishes, OUR_COLUMNS, [LEAVES_MAX - leaves(columns)])
+def adopt(
+    columns: Sequence[Column], wishes: Sequence[Column], most: int = LEAVES_MAX
+) -> list[Column]:
+    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves and `most` new
+    ones. Existing columns keep their places."""
+    return _adopt(columns, wishes, OUR_COLUMNS, [min(most, LEAVES_MAX - leaves(columns))])
 
 
 def missing(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
@@ -189,15 +202,20 @@ def paths(wishes: Sequence[Column], path: str = "") -> list[str]:
 
 def merged(profiles: Iterable[FieldProfile]) -> FieldProfile:
     """Return one profile of all values."""
-    whole = FieldProfile()
+    found = FieldProfile()
     for each in profiles:
-        for kind, number in each.types.items():
-            whole.types[kind] = whole.types.get(kind, 0) + number
-        for name in each.fields:
-            whole.fields[name] = merged([whole.fields.get(name, FieldProfile()), each.fields[name]])
-        if each.element is not None:
-            whole.element = merged([whole.element or FieldProfile(), each.element])
-    return whole
+        _merge(found, each)
+    return found
+
+
+def _merge(into: FieldProfile, seen: FieldProfile) -> None:
+    for kind, number in seen.types.items():
+        into.types[kind] = into.types.get(kind, 0) + number
+    for name, inner in seen.fields.items():
+        _merge(into.fields.setdefault(name, FieldProfile()), inner)
+    if seen.element is not None:
+        into.element = into.element or FieldProfile()
+        _merge(into.element, seen.element)
 
 
 def declared(columns: Sequence[tuple[str, str]]) -> list[Column]:
@@ -230,6 +248,8 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
             )
         elif column.type == LONG:
             kinds += [WIDE]
+        elif column.type == MAP:
+            kinds = [STRUCT]
         count = sum(inner.types.get(kind, 0) for kind in kinds)
         told.append(f"{column.name} {column.type} ({count:,} of {inner.total:,})")
     return told
@@ -237,7 +257,10 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
 
 def leaves(columns: Sequence[Column]) -> int:
     """Return the number of leaf columns, as Parquet counts them."""
-    return sum(leaves(column.children) if column.children else 1 for column in columns)
+    return sum(
+        leaves(column.children) + (column.type == MAP) if column.children else 1
+        for column in columns
+    )
 
 
 def shape(columns: Sequence[Column], seen: FieldProfile) -> dict[str, str]:
@@ -269,30 +292,54 @@ def by_field(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
 
 
 def _wish_field(
-    name: str, there: dict[str, Column], seen: FieldProfile, least: int
+    name: str, there: dict[str, Column], seen: FieldProfile, limits: tuple[int, int]
 ) -> list[Column]:
-    enough = max(least, -(-seen.total // 100)) if there else -(-seen.total // 100)
+    """Return the wishes for a field. `limits` are `least` and `keys` of `wish`."""
+    enough = max(limits[0], -(-seen.total // 100)) if there else -(-seen.total // 100)
     wishes = []
     for kind in _wanted_types(there, seen, enough):
         children: list[Column] = []
         if kind == STRUCT:
-            children = wish(there[STRUCT].children if STRUCT in there else [], seen, least)
-        elif kind == LIST and seen.element is not None:
-            children = _wish_element(there.get(LIST), seen.element, least)
-        if children or kind not in (STRUCT, LIST):
+            wishes += _wish_object(name, there, seen, limits)
+            continue
+        if kind == LIST and seen.element is not None:
+            children = _wish_element(there.get(LIST), seen.element, limits)
+        if children or kind != LIST:
             wishes.append(Column(name, kind, children=children))
     return wishes
 
 
-def _wish_element(there: Column | None, seen: FieldProfile, least: int) -> list[Column]:
-    """Return the wish for a list's element. A list's element type is fixed; only a struct element
-    can grow."""
+def _wish_object(
+    name: str, there: dict[str, Column], seen: FieldProfile, limits: tuple[int, int]
+) -> list[Column]:
+    """Return the wishes for a field's objects: a struct, or a map if they have too many keys. A
+    struct that would grow beyond gets a map beside it."""
+    known = {column.field for column in there[STRUCT].children} if STRUCT in there else set()
+    few = len(known | seen.fields.keys()) <= limits[1]
+    wishes = []
+    if STRUCT in there or (MAP not in there and few):
+        inner = there[STRUCT].children if STRUCT in there else []
+        children = wish(inner, seen, *limits)
+        if not few:
+            children = [child for child in children if child.field in known]
+        wishes += [Column(name, STRUCT, children=children)] if children else []
+    if MAP in there or not few:
+        children = _wish_element(there.get(MAP), merged(seen.fields.values()), limits)
+        wishes += [Column(name, MAP, children=children)] if children else []
+    return wishes
+
+
+def _wish_element(
+    there: Column | None, seen: FieldProfile, limits: tuple[int, int]
+) -> list[Column]:
+    """Return the wish for the element of a list, or for the value of a map. Its type is fixed; only
+    a struct can grow."""
     if there is None:
-        return _wish_field("", {}, seen, least)[:1]
+        return _wish_field("", {}, seen, limits)[:1]
     element = there.children[0]
     return [
         wished
-        for wished in _wish_field("", {element.type: element}, seen, least)
+        for wished in _wish_field("", {element.type: element}, seen, limits)
         if wished.type == element.type
     ]
 
@@ -307,7 +354,7 @@ def _wanted_types(there: dict[str, Column], seen: FieldProfile, enough: int) -> 
     for group in sorted(groups, key=lambda group: (-groups[group], _WIDTH[group])):
         kind = group
         if kind in (STRUCT, LIST):
-            if kind in there or count[kind] >= enough:
+            if kind in there or (kind == STRUCT and MAP in there) or count[kind] >= enough:
                 yield kind
         elif kind == BOOLEAN:
             if kind not in there and count[kind] >= enough:
@@ -347,14 +394,17 @@ def _wanted_number(there: dict[str, Column], count: dict[str, int], enough: int)
 
 
 def _wanted_string(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
-    times, strings = count.get(TIME, 0), count.get(STRING, 0)
+    """Yield the types of strings to add. A field of which 1 % are neither dates nor times, or the
+    less frequent of the two, is a string."""
+    number = {kind: count.get(kind, 0) for kind in (TIME, DATE, STRING)}
     if STRING in there:
         return
-    if TIME in there:
-        if strings >= enough:
-            yield STRING
-    elif times + strings >= enough:
-        yield STRING if strings * 100 >= times + strings else TIME
+    if TIME in there or DATE in there:
+        wanted = [kind for kind in number if kind not in there and number[kind] >= enough]
+        yield from [STRING] if STRING in wanted else wanted
+    elif (total := sum(number.values())) >= enough:
+        kind = max(number, key=lambda kind: number[kind])
+        yield STRING if (total - number[kind]) * 100 >= total else kind
 
 
 def _adopt(
@@ -380,10 +430,13 @@ def _adopt(
 def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> Column | None:
     """Return the wish with its names, or None if there is no room."""
     children: list[Column] = []
+    if wished.type == MAP and room[0] <= 1:
+        return None
     if wished.children:
+        room[0] -= wished.type == MAP  # its keys
         children = (
-            [_element(wished.children[0], room)]
-            if wished.type == LIST
+            [_element(wished.children[0], room, "value" if wished.type == MAP else "element")]
+            if wished.type in (LIST, MAP)
             else _adopt([], wished.children, (), room)
         )
         children = [child for child in children if child is not None]
@@ -396,9 +449,9 @@ def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> C
     return Column(wished.field, wished.type, _free_name(wished, sibling, taken), children)
 
 
-def _element(wished: Column, room: list[int]) -> Any:
+def _element(wished: Column, room: list[int], name: str) -> Any:
     named = _named(wished, False, set(), room)
-    return named and msgspec.structs.replace(named, name="element")
+    return named and msgspec.structs.replace(named, name=name)
 
 
 def _grown(column: Column, wished: Column, room: list[int]) -> Column:
