@@ -29,6 +29,7 @@ LEVELS: dict[
     101: 3,  # TopicReady
     102: 3,  # TopicDrop
     103: 3,  # TopicGone
+    104: 3,  # TopicChange
 }
 
 

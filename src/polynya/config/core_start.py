@@ -67,6 +67,8 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     kafka_host: str = ""
     kafka_port: int = 0  # 0: no Kafka
     kafka_advertised: str = ""  # HOST:PORT for clients
+    kafka_auto_create: bool = True
+    kafka_partitions: int = 1  # of a topic whose client leaves them open
     tls: TlsFiles | None = None
     run_directory: str  # holds the sockets between cores
     supervisor_pid: int

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import CoreStart
 from polynya.config.model import split_listen
-from polynya.front.kafka.server import Broker, KafkaFront
+from polynya.front.kafka.server import Broker, KafkaFront, TopicDefaults
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
 from polynya.system.ports import shared_listener
@@ -59,7 +59,10 @@ class NodeBrokers:
 def kafka_front(start: CoreStart, service: NodeService, maps: ClusterMapCache | None) -> KafkaFront:
     """Return the front of this core, which does not listen yet."""
     return KafkaFront(
-        service, NodeBrokers(start, service, maps), new_id=lambda: secrets.token_bytes(16)
+        service,
+        NodeBrokers(start, service, maps),
+        new_id=lambda: secrets.token_bytes(16),
+        defaults=TopicDefaults(start.kafka_auto_create, start.kafka_partitions),
     )
 
 

@@ -162,6 +162,8 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         kafka_host=kafka_host,
         kafka_port=kafka_port,
         kafka_advertised=_advertised(config, kafka_host, kafka_port),
+        kafka_auto_create=config.kafka.auto_create,
+        kafka_partitions=config.kafka.partitions,
         tls=tls,
         run_directory=make_run_directory(config.data, held),
         supervisor_pid=os.getpid(),

@@ -48,6 +48,7 @@ from polynya.stream.commands import (
     TableCreate,
     TableOpen,
     TablePlanned,
+    TopicChange,
     TopicDrop,
     TopicGone,
     TopicPut,
@@ -112,6 +113,7 @@ AnyCommand = (
     | SetLevel
     | ReaderAdd
     | NodePromote
+    | TopicChange
     | TopicPut
     | TopicReady
     | TopicDrop

@@ -71,6 +71,7 @@ from polynya.stream.commands import (
     TableCreate,
     TableOpen,
     TablePlanned,
+    TopicChange,
     TopicDrop,
     TopicGone,
     TopicPut,
@@ -209,6 +210,8 @@ SPANS: dict[type, dict[str, Span]] = {
     MetaChange: {"version": _COUNTER},
     NodePromote: {"node": _NODE},
     TopicPut: {"partitions": (1, PARTITIONS_MAX), "now_ms": _TIME},
+    TopicReady: {"partitions": (0, PARTITIONS_MAX)},
+    TopicChange: {"partitions": (1, PARTITIONS_MAX), "revision": _COUNTER},
 }
 # Allowed ranges of the numbers in each tuple of a list field.
 ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
@@ -469,7 +472,7 @@ def _scope(command: MetaChange) -> str:
     return "" if all(key for key, _ in command.changes) else "a setting has an empty key"
 
 
-def _topic(command: TopicPut | TopicReady | TopicDrop | TopicGone) -> str:
+def _topic(command: TopicChange | TopicPut | TopicReady | TopicDrop | TopicGone) -> str:
     if len(command.id) != 16:
         return f"the id of a topic has {len(command.id)} bytes; expected 16"
     return "" if 0 < len(command.name) <= 249 else "the name of a topic has 1 to 249 characters"
@@ -507,7 +510,7 @@ _RULES: dict[type, Callable[[Any], str]] = {
     MetaChange: _scope,
     MetaSet: _key,
     SetLevel: _level,
-    **dict.fromkeys((TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
+    **dict.fromkeys((TopicChange, TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
     TableMake: lambda command: _prefixes(command.prefixes),
     WatchStreams: lambda command: _prefixes(command.prefixes),
 }

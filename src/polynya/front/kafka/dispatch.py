@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polynya.base.limits import KAFKA_SMALL_REQUEST_BYTES_MAX
-from polynya.front.kafka import admin, fetch, metadata, offsets, produce
+from polynya.front.kafka import fetch, metadata, offsets, produce
+from polynya.front.kafka.admin import cluster, partitions, settings, topics
 from polynya.front.kafka.errors import Error
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
@@ -32,9 +33,24 @@ _HANDLERS: dict[int, Handler] = {
     FETCH: fetch.fetch,
     2: offsets.list_offsets,
     3: metadata.metadata,
-    19: admin.create_topics,
-    20: admin.delete_topics,
+    19: topics.create_topics,
+    20: topics.delete_topics,
+    21: partitions.delete_records,
     22: produce.init_producer_id,
+    23: partitions.offset_for_leader_epoch,
+    29: cluster.acls,
+    30: cluster.new_acls,
+    31: cluster.no_acls,
+    32: settings.describe_configs,
+    33: settings.alter_configs,
+    35: cluster.log_dirs,
+    37: topics.create_partitions,
+    43: cluster.elections,
+    44: settings.incremental_alter_configs,
+    46: cluster.reassignments,
+    48: cluster.quotas,
+    60: cluster.cluster,
+    75: partitions.describe_topic_partitions,
 }
 
 

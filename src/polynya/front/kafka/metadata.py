@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import is_topic_name
 from polynya.stream.rules.topics import Topic, TopicState
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from polynya.front.kafka.server import KafkaFront
 
 LEADER_EPOCH = 0  # leadership moves inside the cluster, and a client never has to care
-AUTO_PARTITIONS = 1  # of a topic that a client names first
 UNKNOWN_OPERATIONS = -(2**31)
 _CACHED_MAX = 32
 
@@ -91,8 +91,8 @@ async def _by_name(front: KafkaFront, name: str, *, create: bool) -> MetadataRes
         return _missing(Error.INVALID_TOPIC, name)
     try:
         topic = await front.topics.find(name)
-        if topic is None and create:
-            await front.topics.create(name, AUTO_PARTITIONS, [])
+        if topic is None and create and front.defaults.auto_create:
+            await front.topics.create(name, front.defaults.partitions, [])
             topic = await front.topics.find(name)
     except PolynyaError as fault:
         return _missing(error_of_fault(fault), name)
@@ -115,19 +115,17 @@ def _missing(error: Error, name: str) -> MetadataResponseTopic:
 
 
 def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
+    places: dict[int, Place] = {}
     partitions = []
-    groups: dict[int, tuple[Any, ...]] = {}
     for number in range(topic.partitions):
-        group = front.service.group_of(partition_name(topic.name, number))
-        place = groups.get(group)
+        group = front.service.group_of(topic.stream(number))
+        place = places.get(group)
         if place is None:
-            place = groups[group] = (
-                front.brokers.leader_of(group),
-                *front.brokers.replicas_of(group),
-            )
-        leader, replicas, in_sync = place
+            place = places[group] = _place(front, group)
         partitions.append(
-            MetadataResponsePartition(Error.NONE, number, leader, LEADER_EPOCH, replicas, in_sync)
+            MetadataResponsePartition(
+                Error.NONE, number, place.leader, place.epoch, place.replicas, place.in_sync
+            )
         )
     return MetadataResponseTopic(
         Error.NONE,
@@ -136,3 +134,22 @@ def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
         partitions=partitions,
         topic_authorized_operations=UNKNOWN_OPERATIONS,
     )
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """The brokers of a partition."""
+
+    leader: int
+    epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+
+
+def place_of(front: KafkaFront, stream: str) -> Place:
+    """Return the brokers of the partition that this stream is."""
+    return _place(front, front.service.group_of(stream))
+
+
+def _place(front: KafkaFront, group: int) -> Place:
+    replicas, in_sync = front.brokers.replicas_of(group)
+    return Place(front.brokers.leader_of(group), LEADER_EPOCH, replicas, in_sync)

@@ -30,6 +30,13 @@ class Broker(msgspec.Struct, frozen=True, gc=False):
     rack: str | None = None
 
 
+class TopicDefaults(msgspec.Struct, frozen=True, gc=False):
+    """The settings for topics whose clients leave them open."""
+
+    auto_create: bool = True  # a topic that a client names first
+    partitions: int = 1
+
+
 class Brokers(Protocol):
     """The nodes that speak Kafka, and the places of groups on them."""
 
@@ -69,10 +76,12 @@ class KafkaFront:
         brokers: Brokers,
         *,
         new_id: Callable[[], bytes],
+        defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 (frozen)
         connections_max: int = CONNECTIONS_PER_CORE_MAX,
     ) -> None:
         self.service = service
         self.brokers = brokers
+        self.defaults = defaults
         self.topics = TopicCatalog(service, new_id)
         self.producer_ids = ProducerIdBlocks(service)
         self.counters = KafkaCounters()
@@ -98,6 +107,7 @@ class KafkaFront:
             )
             self._servers.append(server)
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self.spawn(self.topics.follow())
         self.spawn(self.topics.finish_all())
 
     async def stop(self, grace: float = 3.0) -> None:

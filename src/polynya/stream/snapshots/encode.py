@@ -18,7 +18,7 @@ from polynya.stream.placement import ClusterMap
 from polynya.stream.rules import eviction
 from polynya.stream.rules.table_watches import Watch
 from polynya.stream.rules.tables import Table
-from polynya.stream.rules.topics import Topic
+from polynya.stream.rules.topics import Topic, TopicChanges
 from polynya.stream.state import index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
@@ -57,6 +57,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     producer_id_counter: int = 0
     topics: list[Topic] = []
     watches: list[Watch] = []
+    topic_revision: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -128,6 +129,7 @@ def image_of(machine: Machine) -> Image:
         log_ms=machine.log_ms,
         producer_id_counter=machine.producer_id_counter,
         watches=list(machine.watches.values()),
+        topic_revision=machine.topic_changes.revision,
     )
 
 
@@ -213,6 +215,7 @@ def decode(
     machine.meta = image.meta
     machine.map = image.map
     machine.topics = {topic.name: topic for topic in image.topics}
+    machine.topic_changes = TopicChanges(image.topic_revision, image.topics)
     machine.level = image.level
     machine.producer_id_counter = image.producer_id_counter
     # 0: written by 0.1.0
