@@ -19,20 +19,25 @@ from pathlib import Path
 from typing import Any
 
 MESSAGES = (
-    "ApiVersions", "CreateTopics", "DeleteGroups", "DeleteTopics", "DescribeGroups", "Fetch",
-    "FindCoordinator", "Heartbeat", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups",
-    "ListOffsets", "Metadata", "OffsetCommit", "OffsetDelete", "OffsetFetch", "Produce",
-    "SaslAuthenticate", "SaslHandshake", "SyncGroup",
+    "AlterConfigs", "ApiVersions", "CreateAcls", "CreatePartitions", "CreateTopics",
+    "DeleteAcls", "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeAcls",
+    "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
+    "DescribeLogDirs", "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator",
+    "Heartbeat", "IncrementalAlterConfigs", "InitProducerId", "JoinGroup", "LeaveGroup",
+    "ListGroups", "ListOffsets", "ListPartitionReassignments", "Metadata", "OffsetCommit",
+    "OffsetDelete", "OffsetFetch", "OffsetForLeaderEpoch", "Produce", "SaslAuthenticate",
+    "SaslHandshake", "SyncGroup",
 )  # fmt: skip
 RELEASE = "4.3.1"
 FOLDER = Path(__file__).parent.parent / "src" / "polynya" / "wire" / "kafka" / "generated"
-FIXED = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
+FIXED = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "float64": "d"}
 HINTS = {
     "bool": "bool",
     "int8": "p.Int8",
     "int16": "p.Int16",
     "int32": "p.Int32",
     "int64": "p.Int64",
+    "float64": "float",
 }
 PRIMITIVES = {"bytes": "octets"}  # types with another name in `polynya.wire.kafka.primitives`
 NEVER = (1 << 15, -1)
@@ -333,6 +338,10 @@ def read_one(message: Message, each: Field) -> Iterator[str]:
             yield from ("    " + line for line in read_elements(each, target))
         else:
             yield from read_elements(each, target)
+    elif each.is_struct and each.is_nullable:
+        yield "present, at = p.int8(data, at)"
+        yield "if present >= 0:"
+        yield f"    {target}, at = read_{snake(each.type)}(data, at, version)"
     elif each.is_struct:
         yield f"{target}, at = read_{snake(each.type)}(data, at, version)"
     elif each.type == "uuid":
@@ -423,6 +432,12 @@ def write_one(each: Field, put: str = "put") -> Iterator[str]:
         yield from ("    " + line for line in write_elements(each, put))
     elif each.is_array:
         yield from write_elements(each, put)
+    elif each.is_struct and each.is_nullable:
+        yield f"if {value} is None:"
+        yield f'    {put}(b"\\xff")'
+        yield "else:"
+        yield f'    {put}(b"\\1")'
+        yield f"    write_{snake(each.type)}({put}, {value}, version)"
     elif each.is_struct:
         yield f"write_{snake(each.type)}({put}, {value}, version)"
     elif each.type == "uuid":
@@ -477,9 +492,12 @@ def module_text(request: Message, response: Message) -> str:
     """Return the module of one message key."""
     module = Module()
     lines: list[str] = []
+    known: list[Shape] = []  # a struct that both messages have is written once
     for message, write in ((request, reader_lines), (response, writer_lines)):
         for shape in message.shapes:
-            lines += struct_lines(message, shape)
+            if shape not in known:
+                lines += struct_lines(message, shape)
+        known += message.shapes
         for shape in message.shapes:
             lines += write(message, shape, module)
     head = [

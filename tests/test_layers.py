@@ -277,7 +277,10 @@ CIRCLES = {
         "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read "
         "http.routes.read_request http.routes.refusals "
         "http.routes.retention http.routes.sse http.routes.table http.server "
-        "kafka.admin kafka.auth.handlers kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets "
+        "kafka.admin.cluster kafka.admin.partitions kafka.admin.settings kafka.admin.topics "
+        "kafka.auth.handlers kafka.groups.admin kafka.groups.coordinators kafka.groups.membership "
+        "kafka.groups.offsets "
+        "kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets "
         "kafka.produce kafka.server",
         "an exchange or call, its connection and the handlers of its routes or keys name each "
         "other in hints",

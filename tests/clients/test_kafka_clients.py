@@ -17,8 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from missing import left_out, needed_program
 from product import RunningNode, environment
 
@@ -319,3 +326,42 @@ def test_a_topics_content_type_is_that_of_its_values(node: RunningNode) -> None:
                 created.result(SECONDS)
     kcat(node, "-P", "-t", "typed", given=b'{"a":1}\n2\n')
     assert [json.loads(each) for each in follow(node, "typed", {})] == [[{"a": 1}, 2]]
+
+
+def test_the_java_tools_administer(node: RunningNode, libraries: Path, tmp_path: Path) -> None:
+    """Configs, partitions, offsets, deleted records and sizes, as the tools print them."""
+    topics, name = "TopicCommand", "administered-by-java"
+
+    def tool(kind: str, *arguments: str) -> str:
+        return java(node, libraries, f"org.apache.kafka.tools.{kind}", *arguments)
+
+    made = ("--topic", name, "--partitions", "2", "--config", "retention.ms=86400000")
+    assert f"Created topic {name}" in tool(topics, "--create", *made)
+    tool(topics, "--alter", "--topic", name, "--partitions", "3")
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    resource.add_incremental_config(
+        ConfigEntry("max.message.bytes", "4000", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin.incremental_alter_configs([resource])[resource].result(SECONDS)
+    shown = tool(topics, "--describe", "--topic", name)
+    assert "PartitionCount: 3\tReplicationFactor: 1" in shown
+    assert "Configs: retention.ms=86400000,max.message.bytes=4000" in shown or (
+        "Configs: max.message.bytes=4000,retention.ms=86400000" in shown
+    )
+    producer = Producer({"bootstrap.servers": node.kafka})
+    for number in range(3):
+        producer.produce(name, str(number), partition=1)
+        producer.flush(SECONDS)
+    assert tool("GetOffsetShell", "--topic", name).split() == [
+        f"{name}:0:0",
+        f"{name}:1:3",
+        f"{name}:2:0",
+    ]
+    wanted = {"version": 1, "partitions": [{"topic": name, "partition": 1, "offset": 2}]}
+    (tmp_path / "offsets").write_text(json.dumps(wanted))
+    deleted = tool("DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets"))
+    assert f"partition: {name}-1\tlow_watermark: 2" in deleted
+    sizes = tool("LogDirsCommand", "--describe", "--topic-list", name)
+    assert f'"partition":"{name}-1","size":' in sizes
+    assert '"partition":"' + name + '-0","size":0' in sizes

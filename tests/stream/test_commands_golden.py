@@ -178,9 +178,13 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.NodePromote(4, True), "935c04c3"),
     (
         c.TopicPut("t", bytes(16), 3, [("k", "v")], 9),
-        "9664a174c410" + "00" * 16 + "039192a16ba17609",
+        "9764a174c410" + "00" * 16 + "039192a16ba1760990",
     ),
-    (c.TopicReady("t", bytes(16)), "9365a174c410" + "00" * 16),
+    (c.TopicReady("t", bytes(16), 3), "9465a174c410" + "00" * 16 + "03"),
+    (
+        c.TopicChange("t", bytes(16), 7, 5, [("k", "v")]),
+        "9668a174c410" + "00" * 16 + "07059192a16ba176",
+    ),
     (c.TopicDrop("t", bytes(16)), "9366a174c410" + "00" * 16),
     (c.TopicGone("t", bytes(16)), "9367a174c410" + "00" * 16),
     (
@@ -269,7 +273,7 @@ def test_levels_are_those_of_commands() -> None:
         c.Bundle: 2,
         c.Produce: 3,
         c.ProducerIds: 3,
-        **dict.fromkeys((c.TopicPut, c.TopicReady, c.TopicDrop, c.TopicGone), 3),
+        **dict.fromkeys((c.TopicPut, c.TopicReady, c.TopicDrop, c.TopicGone, c.TopicChange), 3),
         **dict.fromkeys(
             (
                 t.TableMake,

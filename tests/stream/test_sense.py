@@ -104,6 +104,7 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (c.MetaChange("access/", 0, []), "'access/' is not a valid settings scope"),
     (c.TopicPut("t", b"short", 1, [], 1), "the id of a topic has 5 bytes"),
     (c.TopicPut("t", bytes(16), 0, [], 1), r"TopicPut\.partitions"),
+    (c.TopicChange("t", bytes(16), 1, 0, []), r"TopicChange\.partitions"),
     (c.TopicDrop("", bytes(16)), "the name of a topic has 1 to 249 characters"),
     (c.MetaChange("", 0, []), "'' is not a valid settings scope"),
     (c.MetaChange("access", -1, []), r"MetaChange\.version"),

@@ -32,6 +32,7 @@ LEVELS: dict[
     101: 3,  # TopicReady
     102: 3,  # TopicDrop
     103: 3,  # TopicGone
+    104: 3,  # TopicChange
     130: 3,  # GroupPut
     131: 3,  # CommitOffsets
     132: 3,  # GroupDrop

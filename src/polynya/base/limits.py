@@ -78,6 +78,8 @@ SSE_KEEPALIVE_SECONDS = 15.0
 ATTEMPTS_REMEMBERED_MAX = 8192
 
 TOPICS_MAX = 100_000  # Kafka topics of a cluster: the meta group holds them in memory
+# names of deleted topics that readers are told of; one that is further behind reads all topics
+TOPICS_GONE_REMEMBERED_MAX = 10_000
 PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
 # requests that arrive or are in work; then reading pauses

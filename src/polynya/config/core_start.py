@@ -73,6 +73,8 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     peer_host: str = ""  # peer port, in a cluster
     peer_port: int = 0
     kafka_advertised: str = ""  # HOST:PORT for clients
+    kafka_auto_create: bool = True
+    kafka_partitions: int = 1  # of a topic whose client leaves them open
     tls: TlsFiles | None = None
     run_directory: str  # holds the sockets between cores
     supervisor_pid: int

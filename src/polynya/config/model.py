@@ -18,6 +18,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import ConfigError
+from polynya.base.limits import PARTITIONS_MAX
 from polynya.config.cluster_settings import ClusterConfig, cluster_problems, nodes_text
 from polynya.config.settings import (
     BY_ENV,
@@ -67,6 +68,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: str | None = None
     advertised: str = ""
+    auto_create: bool = True
+    partitions: int = 1
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -621,6 +624,11 @@ def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[st
 
 
 def _kafka_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    if not 1 <= config.kafka.partitions <= PARTITIONS_MAX:
+        yield (
+            f"kafka.partitions ({origins['kafka.partitions']}): {config.kafka.partitions}; "
+            f"a topic has 1 to {PARTITIONS_MAX} partitions"
+        )
     place = config.kafka.advertised
     if not place:
         return

@@ -412,6 +412,18 @@ SETTINGS = (
         "`kafka.listen`: behind NAT, in a container.",
     ),
     Setting(
+        "kafka.auto_create",
+        parse_switch,
+        True,
+        "Create a Kafka topic when a client that allows it names the topic first.",
+    ),
+    Setting(
+        "kafka.partitions",
+        parse_count,
+        1,
+        "Partitions of a Kafka topic whose creator leaves their number open.",
+    ),
+    Setting(
         "log.level",
         parse_text,
         "info",

@@ -11,7 +11,7 @@ from polynya.admin.listeners import Listener
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
-from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
+from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection, TopicDefaults
 from polynya.service.assembly import CoreRuntime
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
@@ -79,6 +79,7 @@ def kafka_listeners(
         NodeBrokers(start, engine.service, maps),
         engine.group_coordinator,
         new_id=lambda: secrets.token_bytes(16),
+        defaults=TopicDefaults(start.kafka_auto_create, start.kafka_partitions),
         connections_max=connections_max,
         protection=protection,
     )

@@ -146,6 +146,8 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         peer_host=peer_host,
         peer_port=peer_port,
         kafka_advertised=_advertised(config, *listeners.get(KAFKA, ("", 0))),
+        kafka_auto_create=config.kafka.auto_create,
+        kafka_partitions=config.kafka.partitions,
         tls=tls,
         run_directory=make_run_directory(config.data, held),
         supervisor_pid=os.getpid(),

@@ -48,6 +48,7 @@ from polynya.stream.commands import (
     TableCreate,
     TableOpen,
     TablePlanned,
+    TopicChange,
     TopicDrop,
     TopicGone,
     TopicPut,
@@ -131,6 +132,7 @@ AnyCommand = (
     | SetLevel
     | ReaderAdd
     | NodePromote
+    | TopicChange
     | TopicPut
     | TopicReady
     | TopicDrop

@@ -558,6 +558,7 @@ class TopicPut(Command, tag=100, frozen=True, gc=False):
     partitions: int
     configs: list[tuple[str, str]]
     now_ms: int
+    streams: list[str] = []  # of an adopted topic: the streams that are its first partitions
 
 
 class TopicReady(Command, tag=101, frozen=True, gc=False):
@@ -565,6 +566,7 @@ class TopicReady(Command, tag=101, frozen=True, gc=False):
 
     name: str
     id: bytes
+    partitions: int = 0  # how many exist; 0: those of the creation
 
 
 class TopicDrop(Command, tag=102, frozen=True, gc=False):
@@ -580,6 +582,19 @@ class TopicGone(Command, tag=103, frozen=True, gc=False):
 
     name: str
     id: bytes
+
+
+class TopicChange(Command, tag=104, frozen=True, gc=False):
+    """Set the configs of a topic and the number of its partitions, in the meta group, if it is at
+    `revision`. Level 3.
+
+    The streams of further partitions are created next; then comes `TopicReady`."""
+
+    name: str
+    id: bytes
+    revision: int  # the topic's own; another one is refused
+    partitions: int
+    configs: list[tuple[str, str]]
 
 
 class Bundle(Command, tag=99, frozen=True, gc=False):

@@ -127,7 +127,7 @@ class Machine:
         self.meta: dict[str, bytes] = {}  # meta group only
         self.buckets: dict[str, Retention] = {}  # meta group only: retention policies of buckets
         self.topics: dict[str, topics.Topic] = {}  # meta group only: Kafka topics by name
-        self.topic_changes = 0  # since this object was made: a reader compares it
+        self.topic_changes = topics.TopicChanges()
         self.consumer_groups = ConsumerGroups()
         self.map: placement.ClusterMap | None = None  # meta group of a cluster only
         self.level = 1  # feature level of the rules (base/levels.py)

@@ -77,6 +77,7 @@ from polynya.stream.commands import (
     TableCreate,
     TableOpen,
     TablePlanned,
+    TopicChange,
     TopicDrop,
     TopicGone,
     TopicPut,
@@ -241,6 +242,8 @@ SPANS: dict[type, dict[str, Span]] = {
         "leader_epoch": (-(2**31), 2**31 - 1),
     },
     ExpireOffsets: {"before_ms": _DATE},
+    TopicReady: {"partitions": (0, PARTITIONS_MAX)},
+    TopicChange: {"partitions": (1, PARTITIONS_MAX), "revision": _COUNTER},
 }
 # Allowed ranges of the numbers in each tuple of a list field.
 ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
@@ -498,7 +501,7 @@ def _scope(command: MetaChange) -> str:
     return "" if all(key for key, _ in command.changes) else "a setting has an empty key"
 
 
-def _topic(command: TopicPut | TopicReady | TopicDrop | TopicGone) -> str:
+def _topic(command: TopicChange | TopicPut | TopicReady | TopicDrop | TopicGone) -> str:
     if len(command.id) != 16:
         return f"the id of a topic has {len(command.id)} bytes; expected 16"
     return "" if 0 < len(command.name) <= 249 else "the name of a topic has 1 to 249 characters"
@@ -555,7 +558,7 @@ _RULES: dict[type, Callable[[Any], str]] = {
     MetaChange: _scope,
     MetaSet: _key,
     SetLevel: _level,
-    **dict.fromkeys((TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
+    **dict.fromkeys((TopicChange, TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
     **dict.fromkeys((GroupPut, CommitOffsets, GroupDrop, DropOffsets), _consumer_group),
     ForgetTopic: lambda command: (
         "" if len(command.topic) == 16 else "the id of a topic has 16 bytes"

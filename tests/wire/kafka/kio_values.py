@@ -50,6 +50,8 @@ def random_kio(kind: Any, rng: random.Random) -> Any:
         return "".join(rng.choice("aé-z0") for _ in range(rng.choice((0, 1, 7, 200))))
     if issubclass(kind, int):
         return rng.choice((kind.__low__, -1, 0, 1, kind.__high__))
+    if issubclass(kind, float):
+        return rng.choice((0.0, -1.5, 1e300))
     assert issubclass(kind, bytes), kind
     return rng.randbytes(rng.choice((0, 1, 127, 300)))
 

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polynya.base.limits import KAFKA_SMALL_REQUEST_BYTES_MAX
-from polynya.front.kafka import admin, fetch, metadata, offsets, produce
+from polynya.front.kafka import fetch, metadata, offsets, produce
+from polynya.front.kafka.admin import cluster, partitions, settings, topics
 from polynya.front.kafka.auth.caller import Caller, TokenCaller
 from polynya.front.kafka.auth.handlers import admit, sasl_authenticate, sasl_handshake
 from polynya.front.kafka.errors import Error
@@ -37,11 +38,6 @@ _HANDLERS: dict[int, Handler] = {
     FETCH: fetch.fetch,
     2: offsets.list_offsets,
     3: metadata.metadata,
-    17: sasl_handshake,
-    19: admin.create_topics,
-    20: admin.delete_topics,
-    22: produce.init_producer_id,
-    36: sasl_authenticate,
     8: group_offsets.offset_commit,
     9: group_offsets.offset_fetch,
     10: coordinators.find_coordinator,
@@ -51,8 +47,28 @@ _HANDLERS: dict[int, Handler] = {
     14: membership.sync_group,
     15: group_admin.describe_groups,
     16: group_admin.list_groups,
+    17: sasl_handshake,
+    19: topics.create_topics,
+    20: topics.delete_topics,
+    21: partitions.delete_records,
+    22: produce.init_producer_id,
+    23: partitions.offset_for_leader_epoch,
+    29: cluster.acls,
+    30: cluster.new_acls,
+    31: cluster.no_acls,
+    32: settings.describe_configs,
+    33: settings.alter_configs,
+    35: cluster.log_dirs,
+    36: sasl_authenticate,
+    37: topics.create_partitions,
     42: group_admin.delete_groups,
+    43: cluster.elections,
+    44: settings.incremental_alter_configs,
+    46: cluster.reassignments,
     47: group_offsets.offset_delete,
+    48: cluster.quotas,
+    60: cluster.cluster,
+    75: partitions.describe_topic_partitions,
 }
 
 

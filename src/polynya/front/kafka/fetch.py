@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
-from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.metadata import LEADER_EPOCH
 from polynya.service.api import LiveEvent, Page, ReadQuery, Refusal
@@ -87,7 +86,7 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
         response.responses.append(answers)
         for partition in asked.partitions:
             is_there = topic is not None and 0 <= partition.partition < topic.partitions
-            name = partition_name(topic.name, partition.partition) if topic is not None else ""
+            name = topic.stream(partition.partition) if topic is not None else ""
             each = _Wanted(partition, name if is_there else "")
             answers.partitions.append(each.answer)
             each.answer.records = []

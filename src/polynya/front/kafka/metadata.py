@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import is_topic_name
 from polynya.stream.rules.topics import Topic, TopicState
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from polynya.front.kafka.server import KafkaFront
 
 LEADER_EPOCH = 0  # leadership moves inside the cluster, and a client never has to care
-AUTO_PARTITIONS = 1  # of a topic that a client names first
 UNKNOWN_OPERATIONS = -(2**31)
 _CACHED_MAX = 32
 
@@ -103,12 +103,12 @@ async def _by_name(call: Call, name: str, *, create: bool) -> MetadataResponseTo
         return _missing(Error.TOPIC_AUTHORIZATION_FAILED, name)
     try:
         topic = await front.topics.find(name)
-        if topic is None and create:
+        if topic is None and create and front.defaults.auto_create:
             if not call.caller.may(Verb.CREATE, name):
                 return _missing(Error.TOPIC_AUTHORIZATION_FAILED, name)
-            if not await call.caller.has_room(name, AUTO_PARTITIONS):
+            if not await call.caller.has_room(name, front.defaults.partitions):
                 return _missing(Error.POLICY_VIOLATION, name)
-            await front.topics.create(name, AUTO_PARTITIONS, [])
+            await front.topics.create(name, front.defaults.partitions, [])
             topic = await front.topics.find(name)
     except PolynyaError as fault:
         return _missing(error_of_fault(fault), name)
@@ -132,19 +132,17 @@ def _missing(error: Error, name: str) -> MetadataResponseTopic:
 
 
 def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
+    places: dict[int, Place] = {}
     partitions = []
-    groups: dict[int, tuple[Any, ...]] = {}
     for number in range(topic.partitions):
-        group = front.service.group_of(partition_name(topic.name, number))
-        place = groups.get(group)
+        group = front.service.group_of(topic.stream(number))
+        place = places.get(group)
         if place is None:
-            place = groups[group] = (
-                front.brokers.leader_of(group),
-                *front.brokers.replicas_of(group),
-            )
-        leader, replicas, in_sync = place
+            place = places[group] = _place(front, group)
         partitions.append(
-            MetadataResponsePartition(Error.NONE, number, leader, LEADER_EPOCH, replicas, in_sync)
+            MetadataResponsePartition(
+                Error.NONE, number, place.leader, place.epoch, place.replicas, place.in_sync
+            )
         )
     return MetadataResponseTopic(
         Error.NONE,
@@ -153,3 +151,22 @@ def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
         partitions=partitions,
         topic_authorized_operations=UNKNOWN_OPERATIONS,
     )
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """The brokers of a partition."""
+
+    leader: int
+    epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+
+
+def place_of(front: KafkaFront, stream: str) -> Place:
+    """Return the brokers of the partition that this stream is."""
+    return _place(front, front.service.group_of(stream))
+
+
+def _place(front: KafkaFront, group: int) -> Place:
+    replicas, in_sync = front.brokers.replicas_of(group)
+    return Place(front.brokers.leader_of(group), LEADER_EPOCH, replicas, in_sync)

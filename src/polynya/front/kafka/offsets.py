@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
-from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import READ_UNCOMMITTED
 from polynya.front.kafka.metadata import LEADER_EPOCH
@@ -61,8 +60,7 @@ async def _fill(
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
         return
-    stream = partition_name(name, asked.partition_index)
-    facts = await call.front.service.facts(stream)
+    facts = await call.front.service.facts(topic.stream(asked.partition_index))
     if isinstance(facts, Refusal):
         answer.error_code = error_of(facts.code)
         return

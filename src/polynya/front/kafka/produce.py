@@ -10,8 +10,6 @@ import google_crc32c
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import APPEND_BYTES_MAX
-from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.stream.commands import Batch, Encoding, Produce, Producer
 from polynya.stream.replies import Reply
@@ -128,10 +126,14 @@ class _Produce:
         self, topic: Topic, part: PartitionProduceData, answer: PartitionProduceResponse
     ) -> None:
         service = self._call.front.service
+        rules = self._call.front.topics.rules(topic)
         payload = bytes(part.records or b"")  # the one copy: the request's buffer goes after this
         try:
-            if len(payload) > APPEND_BYTES_MAX:
-                raise _TooLarge(f"a batch has at most {APPEND_BYTES_MAX} bytes")
+            if len(payload) > rules.batch_bytes_max:
+                raise _TooLarge(
+                    f"a batch of {len(payload)} bytes; topic {topic.name} takes at most "
+                    f"{rules.batch_bytes_max} (max.message.bytes)"
+                )
             header = batches.check_batch(payload)
         except batches.InvalidBatch as invalid:
             answer.error_code, answer.error_message = _error_of_batch(invalid), str(invalid)
@@ -140,6 +142,10 @@ class _Produce:
             answer.error_code = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             answer.error_message = "transactions are not served"
             return
+        newest_ms = max(0, header.max_timestamp)
+        if rules.log_append_time:
+            newest_ms = answer.log_append_time_ms = service.now_ms()
+            payload = batches.stamped(payload, newest_ms)
         producer = None
         if header.producer_id >= 0:
             producer = Producer(
@@ -154,9 +160,9 @@ class _Produce:
             header.records,
             payload,
             google_crc32c.value(payload),
-            record_time_ms_max=max(0, header.max_timestamp),
+            record_time_ms_max=newest_ms,
         )
-        name = partition_name(topic.name, part.index)
+        name = topic.stream(part.index)
         if producer is not None and name in self._call.connection.failed:
             answer.error_code = Error.NOT_ENOUGH_REPLICAS
             answer.error_message = "an earlier batch of the partition failed; retry both in order"
@@ -177,6 +183,8 @@ class _Produce:
             answer.error_code = error_of(outcome.code)
             if answer.error_code == Error.NONE:
                 answer.base_offset = outcome.first_record
+            else:
+                answer.log_append_time_ms = -1
         if answer.error_code != Error.NONE and command.producer is not None:
             self._call.connection.failed[command.name] = self._call.slot
         self._finished_one()

@@ -36,6 +36,13 @@ class Broker(msgspec.Struct, frozen=True, gc=False):
     rack: str | None = None
 
 
+class TopicDefaults(msgspec.Struct, frozen=True, gc=False):
+    """The settings for topics whose clients leave them open."""
+
+    auto_create: bool = True  # a topic that a client names first
+    partitions: int = 1
+
+
 class Brokers(Protocol):
     """The nodes that speak Kafka, and the places of groups on them."""
 
@@ -84,6 +91,7 @@ class KafkaFront:
         groups: GroupService,
         *,
         new_id: Callable[[], bytes],
+        defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 (frozen)
         connections_max: int = CONNECTIONS_PER_CORE_MAX,
         protection: KafkaProtection | None = None,
     ) -> None:
@@ -91,6 +99,7 @@ class KafkaFront:
         self.service = service
         self.brokers = brokers
         self.groups = groups
+        self.defaults = defaults
         self.topics = TopicCatalog(service, new_id)
         self.producer_ids = ProducerIdBlocks(service)
         self.counters = KafkaCounters()
@@ -117,6 +126,7 @@ class KafkaFront:
         for listener in sockets:
             self._servers.append(await self._listen(listener))
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self.spawn(self.topics.follow())
         self.spawn(self.topics.finish_all())
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server | Handshakes:

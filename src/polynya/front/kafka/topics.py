@@ -1,42 +1,44 @@
-"""The topics as one core knows them, and the steps that create and delete them.
+"""The topics as one core knows them, and the steps that create, change and delete them.
 
-The meta group has the truth. A core reads its node's replica, and asks the leader for a topic that
-it does not know. Any core that finds a topic between two steps (`polynya.stream.rules.topics`)
+The meta group has the truth. A core follows its node's replica by what changed since, and asks the
+leader for a topic that it does not know. Any core that finds a topic between two steps (`polynya.stream.rules.topics`)
 finishes it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from polynya.base.errors import PolynyaError, Unavailable
-from polynya.base.names import partition_name
+from polynya.front.kafka.configs import CONTENT_TYPE, DEFAULT_RULES, ProduceRules, rules_of
 from polynya.service.api import Service
 from polynya.stream.commands import (
     Command,
     Create,
     Delete,
     Encoding,
+    TopicChange,
     TopicDrop,
     TopicGone,
     TopicPut,
     TopicReady,
 )
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.topics import Topic, TopicState
+from polynya.stream.rules.topics import Topic, TopicNews, TopicState
 from polynya.wire.kafka.values import partition_type
 
 META_GROUP = 0
-CONTENT_TYPE = "content.type"  # the config of a topic that has the content type of its values
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _FRESH_SECONDS = 0.5  # a list of topics may be this old
 _FINISH_SECONDS = 5.0
 _PATIENCE_SECONDS = 20.0
 _AGAIN_SECONDS = 0.25
+_FOLLOW_SECONDS = 1.0  # between two looks at this node's replica
 _AT_ONCE = 64  # streams that are created or deleted concurrently
 log = logging.getLogger("polynya.kafka")
 
@@ -46,8 +48,9 @@ class TopicService(Service, Protocol):
 
     async def call(self, group: int, command: Command) -> Reply: ...
 
-    async def topics(self, *, local: bool) -> list[Topic]:
-        """Return the topics: of this node's replica, or as of now."""
+    async def topics(self, since: int, *, local: bool) -> TopicNews:
+        """Return the topics that changed since a number; -1: all. `local`: of this node's
+        replica."""
         ...
 
     groups: int
@@ -65,13 +68,18 @@ def is_topic_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
+class TopicRefused(PolynyaError):
+    """A topic cannot be changed as requested; the message says why."""
+
+
 class TopicCatalog:
     """The known topics of one core."""
 
     def __init__(self, service: TopicService, new_id: Callable[[], bytes]) -> None:
         self.names: dict[str, Topic] = {}
         self.ids: dict[bytes, Topic] = {}
-        self.version = 0  # grows when something changed
+        self.version = -1  # the number of the last change that is known here
+        self._rules: dict[str, ProduceRules] = {}  # of the topics that have others than the default
         self._service = service
         self._new_id = new_id
         self._read_at = -_FRESH_SECONDS
@@ -87,13 +95,35 @@ class TopicCatalog:
         now = asyncio.get_running_loop().time()
         if local and now - self._read_at < _FRESH_SECONDS:
             return
-        found = await self._service.topics(local=local)
+        news = await self._service.topics(self.version, local=local)
         self._read_at = now
-        names = {topic.name: topic for topic in found}
-        if names != self.names:
-            self.names = names
-            self.ids = {topic.id: topic for topic in found}
-            self.version += 1
+        if news.revision >= self.version:
+            self._take(news)
+
+    def _take(self, news: TopicNews) -> None:
+        """Apply changes. They may repeat or precede known ones: another read was faster."""
+        if news.whole:
+            self.names, self.ids, self._rules = {}, {}, {}
+        for name in news.gone:
+            self._forget(name)
+        for topic in news.topics:
+            known = self.names.get(topic.name)
+            if known is None or known.revision < topic.revision:
+                self._forget(topic.name)
+                self.names[topic.name] = self.ids[topic.id] = topic
+                if topic.configs and (rules := rules_of(topic.configs)) is not DEFAULT_RULES:
+                    self._rules[topic.name] = rules
+        self.version = news.revision
+
+    def _forget(self, name: str) -> None:
+        known = self.names.pop(name, None)
+        self._rules.pop(name, None)
+        if known is not None:
+            self.ids.pop(known.id, None)
+
+    def rules(self, topic: Topic) -> ProduceRules:
+        """Return the configs that are enforced when records arrive."""
+        return self._rules.get(topic.name, DEFAULT_RULES)
 
     async def find(self, name: str) -> Topic | None:
         """Return a topic that is ready, after finishing its creation if need be; None: there is
@@ -118,6 +148,10 @@ class TopicCatalog:
     async def create(self, name: str, partitions: int, configs: list[tuple[str, str]]) -> int:
         """Create a topic and its streams. Return CREATED, EXISTS or TOO_MANY."""
         put = TopicPut(name, self._new_id(), partitions, configs, self._service.now_ms())
+        return await self._put(put)
+
+    async def _put(self, put: TopicPut) -> int:
+        name = put.name
         reply = await self._call(META_GROUP, put)
         await self.refresh()
         topic = self.names.get(name)
@@ -125,6 +159,54 @@ class TopicCatalog:
             await self.finish(topic)
             await self.refresh()
         return reply.code
+
+    async def alter(
+        self, name: str, change: Callable[[dict[str, str]], Mapping[str, str]]
+    ) -> dict[str, str]:
+        """Replace the configs of a topic by those that `change` returns; it may be called again
+        after a concurrent change. Raises TopicRefused and what `change` raises."""
+        while True:
+            topic = await self._ready(name)
+            wanted = dict(change(dict(topic.configs)))
+            if wanted == dict(topic.configs):
+                return wanted
+            command = TopicChange(
+                name, topic.id, topic.revision, topic.partitions, sorted(wanted.items())
+            )
+            if await self._changed(command):
+                return wanted
+
+    async def grow(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions, and create their streams. Raises TopicRefused."""
+        while True:
+            topic = await self._ready(name)
+            if partitions <= topic.partitions:
+                raise TopicRefused(
+                    f"topic '{name}' has {topic.partitions} partitions; {partitions} were requested"
+                )
+            command = TopicChange(name, topic.id, topic.revision, partitions, topic.configs)
+            if await self._changed(command):
+                await self.finish(self.names[name])
+                await self.refresh()
+                return
+
+    async def _ready(self, name: str) -> Topic:
+        """Return the newest state of a topic, after the steps that are missing."""
+        await self.refresh()
+        topic = self.names.get(name)
+        if topic is not None and not topic.is_settled:
+            await self.finish(topic)
+            await self.refresh()
+        topic = self.known(name)
+        if topic is None:
+            raise TopicRefused(f"topic '{name}' does not exist, or is being deleted")
+        return topic
+
+    async def _changed(self, command: TopicChange) -> bool:
+        """Propose a change. False: the topic changed first, and is known again."""
+        reply = await self._call(META_GROUP, command)
+        await self.refresh()
+        return reply.code == Code.OK and command.name in self.names
 
     async def drop(self, topic: Topic) -> None:
         """Delete a topic and its streams."""
@@ -139,10 +221,17 @@ class TopicCatalog:
             async with lock:
                 if topic.state == TopicState.DROPPED:
                     await self._delete(topic)
-                elif topic.state == TopicState.CREATING:
+                elif not topic.is_settled:
                     await self._create(topic)
         finally:
             self._busy.pop(topic.name, None)
+
+    async def follow(self) -> None:
+        """Keep what this core knows as new as its node's replica. Run until cancelled."""
+        while True:
+            with contextlib.suppress(PolynyaError):  # the meta group elects: try again
+                await self.refresh(local=True)
+            await asyncio.sleep(_FOLLOW_SECONDS)
 
     async def finish_all(self) -> None:
         """Finish all topics on the core that leads the meta group, now and then. Run until
@@ -151,9 +240,7 @@ class TopicCatalog:
             try:
                 if self._service.home_of(META_GROUP) == self._service.core:
                     await self.refresh(local=True)
-                    for topic in [
-                        each for each in self.names.values() if each.state != TopicState.READY
-                    ]:
+                    for topic in [each for each in self.names.values() if not each.is_settled]:
                         log.info(
                             "finishing a topic", extra={"topic": topic.name, "state": topic.state}
                         )
@@ -163,34 +250,51 @@ class TopicCatalog:
             await asyncio.sleep(_FINISH_SECONDS)
 
     async def _create(self, topic: Topic) -> None:
+        """Create the streams that are missing of a new or a growing topic."""
         service = self._service
         content_type = partition_type(dict(topic.configs).get(CONTENT_TYPE, ""))
-        made = await self._of_all(
-            Create(
-                partition_name(topic.name, number), service.now_ms(), content_type, Encoding.KAFKA
-            )
-            for number in range(topic.partitions)
+        names = topic.own_streams(topic.partitions if topic.growing else 0)
+        replies = await self._of_all(
+            Create(name, service.now_ms(), content_type, Encoding.KAFKA) for name in names
         )
-        if any(reply.code not in (Code.CREATED, Code.EXISTS) for reply in made):
-            # A stream of another kind has the name of a partition: the topic cannot be.
-            await self._call(META_GROUP, TopicDrop(topic.name, topic.id))
-            await self._delete(topic, [reply.uid for reply in made if reply.code == Code.CREATED])
+        made = [
+            (name, reply.uid)
+            for name, reply in zip(names, replies, strict=True)
+            if reply.code == Code.CREATED
+        ]
+        if any(reply.code not in (Code.CREATED, Code.EXISTS) for reply in replies):
+            await self._give_up(topic, made)
             return
-        ready = await self._call(META_GROUP, TopicReady(topic.name, topic.id))
+        count = max(topic.partitions, topic.growing)
+        ready = await self._call(META_GROUP, TopicReady(topic.name, topic.id, count))
         if ready.code != Code.OK:  # dropped meanwhile, and the deletion may not have seen these
-            await self._delete(topic, [reply.uid for reply in made if reply.code == Code.CREATED])
+            await self._delete(topic, made)
 
-    async def _delete(self, topic: Topic, uids: list[int] | None = None) -> None:
-        """Delete the streams of a dropped topic, those of `uids` alone if given, then the topic."""
-        service = self._service
-        names = [partition_name(topic.name, number) for number in range(topic.partitions)]
-        if uids is None:
-            await self._of_all(Delete(name, service.now_ms()) for name in names)
-        else:
-            await self._of_all(
-                Delete(name, service.now_ms(), uid) for name in names for uid in uids
-            )
+    async def _give_up(self, topic: Topic, made: list[tuple[str, int]]) -> None:
+        """End a creation or growth: a stream of another kind has the name of a partition."""
+        if topic.state == TopicState.CREATING:
+            await self._call(META_GROUP, TopicDrop(topic.name, topic.id))
+            await self._delete(topic, made)
+            return
+        same = TopicChange(topic.name, topic.id, topic.revision, topic.partitions, topic.configs)
+        await self._call(META_GROUP, same)
+        await self._delete_streams(made)
+        raise TopicRefused(
+            f"topic '{topic.name}' cannot grow: a stream under kafka/{topic.name}/ exists and is "
+            "no partition, or a limit is reached"
+        )
+
+    async def _delete(self, topic: Topic, made: list[tuple[str, int]] | None = None) -> None:
+        """Delete the streams of a dropped topic, those of `made` alone if given, then the topic."""
+        await self._delete_streams(
+            [(name, 0) for name in topic.own_streams()] if made is None else made
+        )
         await self._call(META_GROUP, TopicGone(topic.name, topic.id))
+
+    async def _delete_streams(self, streams: list[tuple[str, int]]) -> None:
+        """Delete streams by name and uid; uid 0 is any."""
+        now_ms = self._service.now_ms()
+        await self._of_all(Delete(name, now_ms, uid) for name, uid in streams)
 
     async def _call(self, group: int, command: Command) -> Reply:
         """Propose a step. Try again while nothing was applied: an election, or a new cluster that

@@ -11,7 +11,7 @@ from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
 from polynya.stream.commands import Retention
 from polynya.stream.replies import Reply
 from polynya.stream.rules.tables import Lag, Table
-from polynya.stream.rules.topics import Topic
+from polynya.stream.rules.topics import TopicNews
 
 PROPOSE = 1
 FACTS = 2
@@ -74,6 +74,11 @@ class Attach(msgspec.Struct, array_like=True, gc=False):
     numbers: bool = False  # of ATTACH: the events need no payload; an older node sends it
 
 
+class TopicQuery(msgspec.Struct, array_like=True, gc=False):
+    since: int
+    local: bool
+
+
 class Query(msgspec.Struct, array_like=True, gc=False):
     group: int
     query: ReadQuery
@@ -112,7 +117,7 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
     FLUSH: msgspec.msgpack.Decoder(None),
     META: msgspec.msgpack.Decoder(dict[str, bytes]),
-    TOPICS: msgspec.msgpack.Decoder(list[Topic]),
+    TOPICS: msgspec.msgpack.Decoder(TopicNews),
 }
 
 

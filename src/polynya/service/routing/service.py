@@ -46,7 +46,7 @@ from polynya.service.streams.retention import set_bucket, trim
 from polynya.stream.commands import Command, Create, Retention
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.tables import Lag, Table
-from polynya.stream.rules.topics import Topic
+from polynya.stream.rules.topics import TopicNews
 from polynya.wal import DiskFull
 
 Answer = Callable[[bytes | BaseException], None]
@@ -286,10 +286,11 @@ class NodeService:
         )
         return found
 
-    async def topics(self, *, local: bool = False) -> list[Topic]:
-        """Return the Kafka topics from the meta group. `local`: of this node's replica."""
-        question = messages.Attach(0, "", local)
-        found: list[Topic] = await self._at_replica(
+    async def topics(self, since: int, *, local: bool = False) -> TopicNews:
+        """Return the Kafka topics of the meta group that changed since a number; -1: all. `local`:
+        of this node's replica."""
+        question = messages.TopicQuery(since, local)
+        found: TopicNews = await self._at_replica(
             0, messages.TOPICS, question, self._topics_here, local=local
         )
         return found
@@ -481,7 +482,7 @@ class NodeService:
             transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here
         )
         self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
-        self._on_async(transport, messages.TOPICS, messages.Attach, self._topics_here)
+        self._on_async(transport, messages.TOPICS, messages.TopicQuery, self._topics_here)
         self._on_async(transport, messages.META, messages.Flush, self._meta_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
@@ -519,9 +520,12 @@ class NodeService:
         await self.local.linearize(0)
         return dict(self.local.here(0).buckets)
 
-    async def _topics_here(self, question: messages.Attach) -> list[Topic]:
+    async def _topics_here(self, question: messages.TopicQuery) -> TopicNews:
         await self.local.prepare(0, local=question.local)
-        return [structs.replace(topic) for topic in self.local.here(0).topics.values()]
+        machine = self.local.here(0)
+        news = machine.topic_changes.since(question.since, machine.topics)
+        news.topics = [structs.replace(topic) for topic in news.topics]
+        return news
 
     async def _meta_here(self, question: messages.Flush) -> dict[str, bytes]:
         await self.local.linearize(0)

@@ -20,6 +20,7 @@ from polynya.base.limits import RECALL_STREAMS
 from polynya.base.names import bucket_of
 from polynya.service.api import Position, ReadQuery, Refusal
 from polynya.service.routing.service import NodeService
+from polynya.service.streams.topic_policies import TopicPolicies
 from polynya.stream.commands import Retention, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts
@@ -42,7 +43,7 @@ CUTS_MAX = 1024  # streams trimmed per pass, or …
 ENTRIES_AT_ONCE = 8192  # … slices released per pass
 READS_MAX = 4  # slices read per pass
 IN_VAIN_MS = 60_000  # delay before a slice without a record to trim is read again
-BUCKETS_EVERY = 5  # passes between two fetches of the buckets' retention
+BUCKETS_EVERY = 5  # passes between two fetches of the retention of buckets and topics
 
 
 class RetentionJobCounters(msgspec.Struct):
@@ -59,6 +60,7 @@ class RetentionJob:
         self.counters = RetentionJobCounters()
         self._service = service
         self._buckets: dict[str, Retention] = {}
+        self._topics = TopicPolicies()
         self._committed: dict[
             int, int
         ] = {}  # table → its last committed job, if tables hold records
@@ -78,6 +80,7 @@ class RetentionJob:
         next round."""
         if self._passes % BUCKETS_EVERY == 0:
             self._buckets = await self._service.buckets()
+            await self._topics.refresh(self._service)
             if any(
                 watch.hold
                 for machine in self._service.local.led.values()
@@ -174,13 +177,16 @@ class RetentionJob:
         for group, machine in tuple(self._service.local.led.items()):
             for stream in self._candidates(machine):
                 retention = retention_of(stream)
+                if retention is None and self._topics:
+                    retention = self._topics.of(stream.name)
                 if retention is None and self._buckets:
                     retention = self._buckets.get(bucket_of(stream.name))
                 yield None if retention is None else (group, stream, retention)
 
     def _candidates(self, machine: Machine) -> Iterator[Stream]:
-        yield from list(machine.streams.values() if self._buckets else machine.retaining.values())
-        if self._buckets:
+        by_name = self._buckets or self._topics
+        yield from list(machine.streams.values() if by_name else machine.retaining.values())
+        if by_name:
             yield from ghosts(machine)
 
     async def _bring_back(

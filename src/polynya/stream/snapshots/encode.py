@@ -20,7 +20,7 @@ from polynya.stream.placement import ClusterMap
 from polynya.stream.rules import eviction
 from polynya.stream.rules.table_watches import Watch
 from polynya.stream.rules.tables import Table
-from polynya.stream.rules.topics import Topic
+from polynya.stream.rules.topics import Topic, TopicChanges
 from polynya.stream.state import entries, index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
 from polynya.stream.subscriptions import links
@@ -64,6 +64,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     consumer_groups: list[ConsumerGroup] = []
     # of the transaction coordinator; this release knows none, and refuses a state with any
     transactions: list[Raw] = []
+    topic_revision: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -142,6 +143,7 @@ def image_of(machine: Machine) -> Image:
         log_ms=machine.log_ms,
         producer_id_counter=machine.producer_id_counter,
         watches=list(machine.watches.values()),
+        topic_revision=machine.topic_changes.revision,
     )
 
 
@@ -223,6 +225,7 @@ def decode(
     machine.map = image.map
     machine.topics = {topic.name: topic for topic in image.topics}
     machine.consumer_groups = ConsumerGroups(image.consumer_groups)
+    machine.topic_changes = TopicChanges(image.topic_revision, image.topics)
     machine.level = image.level
     machine.producer_id_counter = image.producer_id_counter
     # 0: written by 0.1.0

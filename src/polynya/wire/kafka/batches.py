@@ -19,6 +19,7 @@ NO_PRODUCER = -1
 _HEADER = Struct(">qiibIhiqqqhii")
 _PLACE = Struct(">qii")  # base offset, length, leader epoch: all that a fetch replaces
 _LENGTH_AT, _CRC_FROM = 8, 21
+_ATTRIBUTES_AT, _MAX_TIME_AT = 21, 35
 _OVERHEAD = 12  # bytes before those that the length counts
 _CODECS = 0x07
 _CONTROL = 0x20
@@ -108,6 +109,17 @@ def check_batch(batch: Bytes) -> BatchHeader:
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidBatch("an idempotent batch has an epoch and a sequence from 0 on")
     return header
+
+
+def stamped(batch: Bytes, time_ms: int) -> bytes:
+    """Return a valid batch whose records all have this time, the time of their append."""
+    made = bytearray(batch)
+    attributes = int.from_bytes(made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2]) | _LOG_APPEND_TIME
+    made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = attributes.to_bytes(2)
+    made[_MAX_TIME_AT : _MAX_TIME_AT + 8] = time_ms.to_bytes(8)
+    crc = google_crc32c.value(bytes(memoryview(made)[_CRC_FROM:]))
+    made[_CRC_FROM - 4 : _CRC_FROM] = crc.to_bytes(4)
+    return bytes(made)
 
 
 def placed(batch: Bytes, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:

@@ -10,23 +10,38 @@ import msgspec
 
 from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import (
+    alter_configs,
     api_versions,
+    create_acls,
+    create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
+    delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
+    describe_cluster,
+    describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
     sasl_authenticate,
     sasl_handshake,
@@ -62,79 +77,58 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     body: int
 
 
-def _api(module: Any, name: str, read: Reader, write: Writer) -> Api:
-    return Api(module.KEY, name, module.VERSIONS, module.FLEXIBLE, read, write)
+def _api(module: Any) -> Api:
+    """Return the codecs of a generated module, which is named like its message."""
+    name = module.__name__.rpartition(".")[2]
+    return Api(
+        module.KEY,
+        "".join(word.capitalize() for word in name.split("_")),
+        module.VERSIONS,
+        module.FLEXIBLE,
+        getattr(module, f"read_{name}_request"),
+        getattr(module, f"write_{name}_response"),
+    )
 
 
-def _named(module: Any) -> Api:
-    """Return the codecs of a module, whose functions have its name."""
-    name: str = module.__name__.rpartition(".")[2]
-    read, write = getattr(module, f"read_{name}_request"), getattr(module, f"write_{name}_response")
-    return _api(module, name.title().replace("_", ""), read, write)
-
-
-_GROUPS = (
-    offset_commit,
-    offset_fetch,
-    find_coordinator,
-    join_group,
-    heartbeat,
-    leave_group,
-    sync_group,
-    describe_groups,
-    list_groups,
+_SERVED = (
+    alter_configs,
+    api_versions,
+    create_acls,
+    create_partitions,
+    create_topics,
+    delete_acls,
     delete_groups,
+    delete_records,
+    delete_topics,
+    describe_acls,
+    describe_client_quotas,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_topic_partitions,
+    elect_leaders,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_commit,
     offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sasl_authenticate,
+    sasl_handshake,
+    sync_group,
 )
-_API_LIST = (
-    _api(produce, "Produce", produce.read_produce_request, produce.write_produce_response),
-    _api(fetch, "Fetch", fetch.read_fetch_request, fetch.write_fetch_response),
-    _api(
-        list_offsets,
-        "ListOffsets",
-        list_offsets.read_list_offsets_request,
-        list_offsets.write_list_offsets_response,
-    ),
-    _api(metadata, "Metadata", metadata.read_metadata_request, metadata.write_metadata_response),
-    _api(
-        api_versions,
-        "ApiVersions",
-        api_versions.read_api_versions_request,
-        api_versions.write_api_versions_response,
-    ),
-    _api(
-        create_topics,
-        "CreateTopics",
-        create_topics.read_create_topics_request,
-        create_topics.write_create_topics_response,
-    ),
-    _api(
-        delete_topics,
-        "DeleteTopics",
-        delete_topics.read_delete_topics_request,
-        delete_topics.write_delete_topics_response,
-    ),
-    _api(
-        init_producer_id,
-        "InitProducerId",
-        init_producer_id.read_init_producer_id_request,
-        init_producer_id.write_init_producer_id_response,
-    ),
-    _api(
-        sasl_handshake,
-        "SaslHandshake",
-        sasl_handshake.read_sasl_handshake_request,
-        sasl_handshake.write_sasl_handshake_response,
-    ),
-    _api(
-        sasl_authenticate,
-        "SaslAuthenticate",
-        sasl_authenticate.read_sasl_authenticate_request,
-        sasl_authenticate.write_sasl_authenticate_response,
-    ),
-    *map(_named, _GROUPS),
-)
-APIS = {api.key: api for api in _API_LIST}
+APIS = {module.KEY: _api(module) for module in _SERVED}
 API_VERSIONS = api_versions.KEY
 
 

@@ -107,6 +107,11 @@ def uuid(data: memoryview, at: int) -> tuple[Uuid, int]:
     return bytes(data[at:end]), end
 
 
+def int8(data: memoryview, at: int) -> tuple[int, int]:
+    """Read a byte: -1 in place of a struct that is null."""
+    return int.from_bytes(data[at : _end(data, at, 1)], signed=True), at + 1
+
+
 def array(data: memoryview, at: int) -> tuple[int, int]:
     """Read the 32-bit length of an array; -1 is null. Each element has at least one byte."""
     size = _I32.unpack_from(data, at)[0]

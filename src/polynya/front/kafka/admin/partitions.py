@@ -1,0 +1,193 @@
+"""DescribeTopicPartitions, DeleteRecords and OffsetForLeaderEpoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.front.kafka.configs import CONFIGS, list_of
+from polynya.front.kafka.errors import Error, error_of, error_of_fault
+from polynya.front.kafka.metadata import place_of
+from polynya.service.api import Refusal, TrimQuery
+from polynya.stream.rules.topics import Topic
+from polynya.wire.kafka.generated.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from polynya.wire.kafka.generated.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from polynya.wire.kafka.generated.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+PARTITIONS_SHOWN_MAX = 2000  # as Kafka's max.request.partition.size.limit: the rest by a cursor
+HIGH_WATERMARK = -1  # in place of an offset
+
+
+async def describe_topic_partitions(
+    call: Call, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Describe topics in the order of their names, up to a number of partitions; a cursor says
+    where the next response begins."""
+    front = call.front
+    await front.topics.refresh()
+    known = front.topics.names
+    names = sorted({each.name for each in request.topics} or known)
+    first = 0
+    if request.cursor is not None:
+        names = [name for name in names if name >= request.cursor.topic_name]
+        begins_there = names[:1] == [request.cursor.topic_name]
+        first = max(0, request.cursor.partition_index) if begins_there else 0
+    left = min(max(request.response_partition_limit, 1), PARTITIONS_SHOWN_MAX)
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        topic = front.topics.known(name)
+        if topic is None:
+            missing = Error.UNKNOWN_TOPIC_OR_PARTITION
+            response.topics.append(DescribeTopicPartitionsResponseTopic(missing, name))
+            continue
+        if not left:
+            response.next_cursor = Cursor(name, 0)
+            break
+        end = min(topic.partitions, first + left)
+        response.topics.append(_described(front, topic, range(first, end)))
+        left -= max(0, end - first)
+        first = 0
+        if end < topic.partitions:
+            response.next_cursor = Cursor(name, end)
+            break
+    return response
+
+
+def _described(
+    front: KafkaFront, topic: Topic, numbers: range
+) -> DescribeTopicPartitionsResponseTopic:
+    partitions = []
+    for number in numbers:
+        place = place_of(front, topic.stream(number))
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                Error.NONE,
+                number,
+                place.leader,
+                place.epoch,
+                place.replicas,
+                place.in_sync,
+                eligible_leader_replicas=[],  # null is allowed, and ends Kafka's own client
+                last_known_elr=[],
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        Error.NONE, topic.name, topic.id, partitions=partitions
+    )
+
+
+async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Delete the records before an offset. A batch that holds the offset stays whole."""
+    response = DeleteRecordsResponse()
+    for asked in request.topics:
+        result = DeleteRecordsTopicResult(asked.name)
+        response.topics.append(result)
+        topic = None
+        missing = Error.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            topic = await call.front.topics.find(asked.name)
+        except PolynyaError as fault:
+            missing = error_of_fault(fault)
+        for partition in asked.partitions:
+            answer = DeleteRecordsPartitionResult(partition.partition_index, -1)
+            result.partitions.append(answer)
+            if topic is None or not 0 <= partition.partition_index < topic.partitions:
+                answer.error_code = missing
+                continue
+            try:
+                answer.error_code = await _delete(call.front, topic, partition, answer)
+            except PolynyaError as fault:
+                answer.error_code = error_of_fault(fault)
+    return response
+
+
+async def _delete(
+    front: KafkaFront,
+    topic: Topic,
+    asked: DeleteRecordsPartition,
+    answer: DeleteRecordsPartitionResult,
+) -> Error:
+    policy = dict(topic.configs).get("cleanup.policy", CONFIGS["cleanup.policy"].default)
+    if "delete" not in list_of(policy):
+        return Error.POLICY_VIOLATION
+    name = topic.stream(asked.partition_index)
+    facts = await front.service.facts(name)
+    if isinstance(facts, Refusal):
+        return error_of(facts.code)
+    offset = facts.record if asked.offset == HIGH_WATERMARK else asked.offset
+    if not 0 <= offset <= facts.record:
+        return Error.OFFSET_OUT_OF_RANGE
+    answer.low_watermark = facts.first_record
+    if offset > facts.first_record:
+        trimmed = await front.service.trim(TrimQuery(name, offset, incarnation=facts.uid))
+        if isinstance(trimmed, Refusal):
+            return error_of(trimmed.code)
+        answer.low_watermark = trimmed.record
+    return Error.NONE
+
+
+async def offset_for_leader_epoch(
+    call: Call, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Answer where the records of a leader epoch end.
+
+    Clients see committed records alone, which no election removes: each epoch up to the current
+    one ends at the high watermark."""
+    response = OffsetForLeaderEpochResponse()
+    for asked in request.topics:
+        result = OffsetForLeaderTopicResult(asked.topic)
+        response.topics.append(result)
+        for partition in asked.partitions:
+            answer = EpochEndOffset(partition=partition.partition)
+            result.partitions.append(answer)
+            try:
+                answer.error_code = await _epoch_end(call.front, asked.topic, partition, answer)
+            except PolynyaError as fault:
+                answer.error_code = error_of_fault(fault)
+    return response
+
+
+async def _epoch_end(
+    front: KafkaFront, name: str, asked: OffsetForLeaderPartition, answer: EpochEndOffset
+) -> Error:
+    topic = await front.topics.find(name)
+    if topic is None or not 0 <= asked.partition < topic.partitions:
+        return Error.UNKNOWN_TOPIC_OR_PARTITION
+    stream = topic.stream(asked.partition)
+    facts = await front.service.facts(stream)
+    if isinstance(facts, Refusal):
+        return error_of(facts.code)
+    epoch = place_of(front, stream).epoch
+    error = epoch_error(asked.current_leader_epoch, epoch)
+    if error == Error.NONE and 0 <= asked.leader_epoch <= epoch:
+        answer.leader_epoch, answer.end_offset = asked.leader_epoch, facts.record
+    return error
+
+
+def epoch_error(given: int, epoch: int) -> Error:
+    """Compare the leader epoch that a client knows with the current one; -1: it knows none."""
+    if given < 0 or given == epoch:
+        return Error.NONE
+    return Error.FENCED_LEADER_EPOCH if given < epoch else Error.UNKNOWN_LEADER_EPOCH

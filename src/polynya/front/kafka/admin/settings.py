@@ -1,0 +1,235 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.base.limits import APPEND_BYTES_MAX
+from polynya.front.kafka import configs as known
+from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
+from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_change, checked, list_of
+from polynya.front.kafka.errors import Error, error_of_fault
+from polynya.front.kafka.topics import TopicRefused
+from polynya.wire.kafka.generated import alter_configs as alter
+from polynya.wire.kafka.generated import incremental_alter_configs as incremental
+from polynya.wire.kafka.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+TOPIC, BROKER = 2, 4  # kinds of resources; Kafka has more, which have no configs here
+STATIC_CONFIG = 4  # a source of a value: the configuration file
+SET, DELETE, APPEND, SUBTRACT = range(4)
+_Found = tuple[Error, str | None]
+
+
+# --- describe ---------------------------------------------------------------------------------
+
+
+async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """Describe the configs of topics, and the few of brokers that clients read."""
+    front = call.front
+    response = DescribeConfigsResponse()
+    for asked in request.resources:
+        result = DescribeConfigsResult(
+            error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
+        )
+        response.results.append(result)
+        try:
+            await _describe(front, asked, result, synonyms=request.include_synonyms)
+        except PolynyaError as fault:
+            result.error_code, result.error_message = error_of_fault(fault), str(fault)
+    return response
+
+
+async def _describe(
+    front: KafkaFront,
+    asked: DescribeConfigsResource,
+    result: DescribeConfigsResult,
+    *,
+    synonyms: bool,
+) -> None:
+    if asked.resource_type == TOPIC:
+        topic = await front.topics.find(asked.resource_name)
+        if topic is None:
+            result.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
+            result.error_message = f"topic '{asked.resource_name}' does not exist"
+            return
+        listed = _of_topic(dict(topic.configs), synonyms=synonyms)
+    elif asked.resource_type == BROKER:
+        listed = _of_broker(front)
+    else:
+        listed = []
+    wanted = asked.configuration_keys
+    result.configs = [each for each in listed if wanted is None or each.name in wanted]
+
+
+def _of_topic(
+    configs: Mapping[str, str], *, synonyms: bool
+) -> Iterable[DescribeConfigsResourceResult]:
+    for name, config in CONFIGS.items():
+        source = TOPIC_CONFIG if name in configs else DEFAULT_CONFIG
+        value = configs.get(name, config.default)
+        same = [DescribeConfigsSynonym(name, config.default, DEFAULT_CONFIG)]
+        if name in configs:
+            same.insert(0, DescribeConfigsSynonym(name, value, TOPIC_CONFIG))
+        yield DescribeConfigsResourceResult(
+            name,
+            value,
+            config_source=source,
+            synonyms=same if synonyms else [],
+            config_type=config.type,
+            documentation=None,
+        )
+
+
+def _of_broker(front: KafkaFront) -> Iterable[DescribeConfigsResourceResult]:
+    values = (
+        ("auto.create.topics.enable", str(front.defaults.auto_create).lower(), known.BOOLEAN),
+        ("broker.id", str(front.brokers.own), known.INT),
+        ("default.replication.factor", str(len(front.brokers.replicas_of(1)[0])), known.INT),
+        ("delete.topic.enable", "true", known.BOOLEAN),
+        ("log.cleanup.policy", "delete", known.LIST),
+        ("log.retention.bytes", "-1", known.LONG),
+        ("log.retention.ms", "-1", known.LONG),
+        ("message.max.bytes", str(APPEND_BYTES_MAX), known.INT),
+        ("num.partitions", str(front.defaults.partitions), known.INT),
+    )
+    for name, value, kind in values:
+        yield DescribeConfigsResourceResult(
+            name,
+            value,
+            read_only=True,
+            config_source=STATIC_CONFIG,
+            config_type=kind,
+            documentation=None,
+        )
+
+
+# --- alter ------------------------------------------------------------------------------------
+
+
+async def alter_configs(
+    call: Call, request: alter.AlterConfigsRequest
+) -> alter.AlterConfigsResponse:
+    """Replace all configs of topics."""
+    response = alter.AlterConfigsResponse()
+    for asked in request.resources:
+        pairs = [(each.name, each.value) for each in asked.configs]
+        found = await _alter(
+            call.front,
+            (asked.resource_type, asked.resource_name),
+            partial(_replaced, pairs),
+            dry=request.validate_only,
+        )
+        response.responses.append(
+            alter.AlterConfigsResourceResponse(*found, asked.resource_type, asked.resource_name)
+        )
+    return response
+
+
+async def incremental_alter_configs(
+    call: Call, request: incremental.IncrementalAlterConfigsRequest
+) -> incremental.IncrementalAlterConfigsResponse:
+    """Set, delete, append to or subtract from single configs of topics."""
+    response = incremental.IncrementalAlterConfigsResponse()
+    for asked in request.resources:
+        found = await _alter(
+            call.front,
+            (asked.resource_type, asked.resource_name),
+            partial(_stepped, asked.configs),
+            dry=request.validate_only,
+        )
+        response.responses.append(
+            incremental.AlterConfigsResourceResponse(
+                *found, asked.resource_type, asked.resource_name
+            )
+        )
+    return response
+
+
+async def _alter(
+    front: KafkaFront,
+    resource: tuple[int, str],
+    change: Callable[[dict[str, str]], dict[str, str]],
+    *,
+    dry: bool,
+) -> _Found:
+    kind, name = resource
+    if kind != TOPIC:
+        why = "only topics have configs that change here; a node has settings: see docs/kafka.md"
+        return Error.INVALID_REQUEST, why
+
+    def checked_change(before: dict[str, str]) -> dict[str, str]:
+        after = change(before)
+        check_change(before, after)
+        return before if dry else after
+
+    try:
+        if await front.topics.find(name) is None:
+            return Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist"
+        await front.topics.alter(name, checked_change)
+    except InvalidConfig as invalid:
+        return Error.INVALID_CONFIG, str(invalid)
+    except TopicRefused as refused:
+        return Error.UNKNOWN_TOPIC_OR_PARTITION, str(refused)
+    except PolynyaError as fault:
+        return error_of_fault(fault), str(fault)
+    return Error.NONE, None
+
+
+def _replaced(
+    wanted: Iterable[tuple[str, str | None]], before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the configs of a request that names all. Raises InvalidConfig."""
+    return checked(wanted)
+
+
+def _stepped(
+    steps: Iterable[incremental.AlterableConfig], before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the configs after each step. Raises InvalidConfig."""
+    after = dict(before)
+    seen: set[str] = set()
+    for step in steps:
+        config = CONFIGS.get(step.name)
+        if config is None:
+            raise InvalidConfig(f"unknown topic config name: {step.name}")
+        if step.name in seen:
+            raise InvalidConfig(f"config {step.name} is given twice")
+        seen.add(step.name)
+        if step.config_operation == DELETE:
+            after.pop(step.name, None)
+            continue
+        if step.value is None:
+            raise InvalidConfig(f"config {step.name} has no value")
+        if step.config_operation == SET:
+            after[step.name] = step.value
+        elif step.config_operation in (APPEND, SUBTRACT) and config.type == known.LIST:
+            after[step.name] = _edited(after.get(step.name, config.default), step)
+        else:
+            raise InvalidConfig(
+                f"operation {step.config_operation} on {step.name}: 0 sets, 1 deletes, and 2 and 3 "
+                "change a list"
+            )
+    return checked(after.items())
+
+
+def _edited(value: str, step: incremental.AlterableConfig) -> str:
+    listed, given = list_of(value), list_of(step.value or "")
+    if step.config_operation == APPEND:
+        listed += [each for each in given if each not in listed]
+    else:
+        listed = [each for each in listed if each not in given]
+    return ",".join(listed)

@@ -1,0 +1,186 @@
+"""CreateTopics, DeleteTopics and CreatePartitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.access.grants import Verb
+from polynya.base.errors import PolynyaError
+from polynya.base.limits import PARTITIONS_MAX
+from polynya.front.kafka.configs import CONFIGS, InvalidConfig, checked
+from polynya.front.kafka.errors import Error, error_of_fault
+from polynya.front.kafka.topics import TopicRefused, is_topic_name
+from polynya.stream.replies import Code
+from polynya.stream.rules.topics import Topic
+from polynya.wire.kafka.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from polynya.wire.kafka.generated.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from polynya.wire.kafka.generated.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from polynya.wire.kafka.primitives import NO_UUID
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+_BY_ID_SINCE = 6  # the first version of DeleteTopics that names topics by id
+TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5  # sources of a value
+
+
+async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create topics with their configs."""
+    front = call.front
+    await front.topics.refresh()
+    results = [await _create(call, asked, dry=request.validate_only) for asked in request.topics]
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableTopicResult:
+    front = call.front
+    if not call.caller.may(Verb.CREATE, asked.name):
+        why = f"the token does not allow 'create' on topic '{asked.name}'"
+        return CreatableTopicResult(asked.name, NO_UUID, Error.TOPIC_AUTHORIZATION_FAILED, why)
+    partitions = len(asked.assignments) or asked.num_partitions
+    partitions = front.defaults.partitions if partitions == -1 else partitions
+    refused = _refusal(front, asked.name, partitions)
+    if refused is not None:
+        return CreatableTopicResult(asked.name, NO_UUID, *refused)
+    if not await call.caller.has_room(asked.name, partitions):
+        why = f"the token may not have {partitions} more streams; delete some"
+        return CreatableTopicResult(asked.name, NO_UUID, Error.POLICY_VIOLATION, why)
+    try:
+        configs = checked((each.name, each.value) for each in asked.configs)
+        if not dry and (refused := await _make(front, asked.name, partitions, configs)):
+            return CreatableTopicResult(asked.name, NO_UUID, *refused)
+    except InvalidConfig as invalid:
+        return CreatableTopicResult(asked.name, NO_UUID, Error.INVALID_CONFIG, str(invalid))
+    except PolynyaError as fault:
+        return CreatableTopicResult(asked.name, NO_UUID, error_of_fault(fault), str(fault))
+    topic = front.topics.known(asked.name)
+    group = front.service.group_of(f"kafka/{asked.name}/0")
+    return CreatableTopicResult(
+        asked.name,
+        NO_UUID if topic is None else topic.id,
+        error_message=None,
+        num_partitions=partitions,
+        replication_factor=len(front.brokers.replicas_of(group)[0]),
+        configs=_created_configs(configs),
+    )
+
+
+async def _make(
+    front: KafkaFront, name: str, partitions: int, configs: dict[str, str]
+) -> tuple[Error, str] | None:
+    """Create one topic. Return why it does not exist afterwards."""
+    code = await front.topics.create(name, partitions, list(configs.items()))
+    if code == Code.EXISTS:
+        return _exists(name)
+    if code != Code.CREATED or front.topics.known(name) is None:
+        why = f"streams under kafka/{name}/ exist and are no partitions, or a limit is reached"
+        return Error.POLICY_VIOLATION, why
+    return None
+
+
+def _created_configs(configs: dict[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name,
+            configs.get(name, config.default),
+            config_source=TOPIC_CONFIG if name in configs else DEFAULT_CONFIG,
+        )
+        for name, config in CONFIGS.items()
+    ]
+
+
+def _refusal(front: KafkaFront, name: str, partitions: int) -> tuple[Error, str] | None:
+    if not is_topic_name(name):
+        return Error.INVALID_TOPIC, "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        return Error.INVALID_PARTITIONS, f"a topic has 1 to {PARTITIONS_MAX} partitions"
+    return _exists(name) if name in front.topics.names else None
+
+
+def _exists(name: str) -> tuple[Error, str]:
+    return Error.TOPIC_ALREADY_EXISTS, f"topic '{name}' exists, or is being deleted"
+
+
+async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete topics by name or, since version 6, by id."""
+    asked = request.topics
+    if call.version < _BY_ID_SINCE:
+        asked = [DeleteTopicState(name) for name in request.topic_names]
+    await call.front.topics.refresh()
+    return DeleteTopicsResponse(responses=[await _delete(call, each) for each in asked])
+
+
+async def _delete(call: Call, asked: DeleteTopicState) -> DeletableTopicResult:
+    topic: Topic | None
+    front = call.front
+    if asked.name is None:
+        topic, missing = front.topics.ids.get(asked.topic_id), Error.UNKNOWN_TOPIC_ID
+    else:
+        topic, missing = front.topics.names.get(asked.name), Error.UNKNOWN_TOPIC_OR_PARTITION
+    name = asked.name if topic is None else topic.name
+    if name is not None and not call.caller.may(Verb.DELETE, name):
+        missing = Error.TOPIC_AUTHORIZATION_FAILED
+        why = "the token does not allow 'delete' on it"
+        return DeletableTopicResult(asked.name, asked.topic_id, missing, why)
+    if topic is None:
+        return DeletableTopicResult(asked.name, asked.topic_id, missing)
+    try:
+        await front.topics.drop(topic)
+    except PolynyaError as fault:
+        return DeletableTopicResult(topic.name, topic.id, error_of_fault(fault), str(fault))
+    return DeletableTopicResult(topic.name, topic.id)
+
+
+async def create_partitions(
+    call: Call, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Add partitions to topics. Where a client asks for replicas, the cluster places them."""
+    await call.front.topics.refresh()
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(
+                asked.name, *await _grow(call.front, asked, dry=request.validate_only)
+            )
+            for asked in request.topics
+        ]
+    )
+
+
+async def _grow(
+    front: KafkaFront, asked: CreatePartitionsTopic, *, dry: bool
+) -> tuple[Error, str | None]:
+    topic = front.topics.known(asked.name)
+    if topic is None:
+        return Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{asked.name}' does not exist"
+    if not topic.partitions < asked.count <= PARTITIONS_MAX:
+        why = (
+            f"topic '{asked.name}' has {topic.partitions} partitions; {asked.count} were "
+            f"requested, and it may have {topic.partitions + 1} to {PARTITIONS_MAX}"
+        )
+        return Error.INVALID_PARTITIONS, why
+    if dry:
+        return Error.NONE, None
+    try:
+        await front.topics.grow(asked.name, asked.count)
+    except TopicRefused as refused:
+        return Error.INVALID_PARTITIONS, str(refused)
+    except PolynyaError as fault:
+        return error_of_fault(fault), str(fault)
+    return Error.NONE, None

@@ -1,0 +1,182 @@
+"""The configs of topics: names, types, defaults and checks, as Kafka 4.3 has them.
+
+All of Kafka's names are accepted and kept, so that its tools and connectors work. Those with
+`effect` change something here; `content.type` is our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX
+
+CONTENT_TYPE = "content.type"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+TIMESTAMP_TYPE = "message.timestamp.type"
+LOG_APPEND_TIME = "LogAppendTime"
+# the numbers of config types in DescribeConfigs
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
+_TYPE_BYTES_MAX = CONTENT_TYPE_BYTES_MAX - 64  # the stored one names it inside Kafka's own
+_TYPE = re.compile(r"[!#$&^_.+\w-]+/[!#$&^_.+\w-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
+_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
+
+Check = Callable[[str], str]
+"""Return what was expected instead of a value; "" for a valid one."""
+
+
+class InvalidConfig(ValueError):
+    """A config is unknown or has an invalid value; the message says which and what is expected."""
+
+
+class Config(msgspec.Struct, frozen=True, gc=False):
+    """One config of a topic."""
+
+    type: int
+    default: str
+    check: Check
+    effect: bool = False
+
+
+def _number(low: int, high: int) -> Check:
+    def check(value: str) -> str:
+        is_number = re.fullmatch(r"-?[0-9]{1,19}", value) is not None
+        return "" if is_number and low <= int(value) <= high else f"a number from {low} to {high}"
+
+    return check
+
+
+def _ratio(value: str) -> str:
+    is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", value) is not None
+    return "" if is_number and float(value) <= 1 else "a number from 0 to 1"
+
+
+def _one_of(*values: str) -> Check:
+    return lambda value: "" if value in values else f"one of {', '.join(values)}"
+
+
+def _listed(*values: str) -> Check:
+    def check(value: str) -> str:
+        return "" if set(list_of(value)) <= {*values} else f"a list of {', '.join(values)}"
+
+    return check
+
+
+def _throttled(value: str) -> str:
+    valid = re.fullmatch(r"(\*|([0-9]+:[0-9]+)?(,[0-9]+:[0-9]+)*)", value) is not None
+    return "" if valid else "* or a list of PARTITION:BROKER"
+
+
+def _content_type(value: str) -> str:
+    if not value or (len(value) <= _TYPE_BYTES_MAX and _TYPE.fullmatch(value) is not None):
+        return ""
+    return (
+        f"a media type of at most {_TYPE_BYTES_MAX} characters without quotes, such as "
+        "application/json"
+    )
+
+
+def list_of(value: str) -> list[str]:
+    """Return the elements of a config that is a list."""
+    return [each.strip() for each in value.split(",") if each.strip()]
+
+
+_BOOLEAN = _one_of("true", "false")
+CONFIGS = {
+    "cleanup.policy": Config(LIST, "delete", _listed("delete", "compact"), effect=True),
+    "compression.gzip.level": Config(INT, "-1", _number(-1, 9)),
+    "compression.lz4.level": Config(INT, "9", _number(1, 17)),
+    "compression.type": Config(
+        STRING,
+        "producer",
+        _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    ),
+    "compression.zstd.level": Config(INT, "3", _number(-131072, 22)),
+    CONTENT_TYPE: Config(STRING, "", _content_type, effect=True),
+    "delete.retention.ms": Config(LONG, "86400000", _number(0, _LONG_MAX)),
+    "file.delete.delay.ms": Config(LONG, "60000", _number(0, _LONG_MAX)),
+    "flush.messages": Config(LONG, "1", _number(1, _LONG_MAX)),
+    "flush.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
+    "follower.replication.throttled.replicas": Config(LIST, "", _throttled),
+    "index.interval.bytes": Config(INT, "4096", _number(0, _INT_MAX)),
+    "leader.replication.throttled.replicas": Config(LIST, "", _throttled),
+    "local.retention.bytes": Config(LONG, "-2", _number(-2, _LONG_MAX)),
+    "local.retention.ms": Config(LONG, "-2", _number(-2, _LONG_MAX)),
+    "max.compaction.lag.ms": Config(LONG, str(_LONG_MAX), _number(1, _LONG_MAX)),
+    MAX_MESSAGE_BYTES: Config(INT, str(APPEND_BYTES_MAX), _number(0, _INT_MAX), effect=True),
+    "message.timestamp.after.max.ms": Config(LONG, str(_LONG_MAX), _number(0, _LONG_MAX)),
+    "message.timestamp.before.max.ms": Config(LONG, str(_LONG_MAX), _number(0, _LONG_MAX)),
+    TIMESTAMP_TYPE: Config(
+        STRING, "CreateTime", _one_of("CreateTime", LOG_APPEND_TIME), effect=True
+    ),
+    "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", _ratio),
+    "min.compaction.lag.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
+    "min.insync.replicas": Config(INT, "1", _number(1, _INT_MAX)),
+    "preallocate": Config(BOOLEAN, "false", _BOOLEAN),
+    "remote.log.copy.disable": Config(BOOLEAN, "false", _BOOLEAN),
+    "remote.log.delete.on.disable": Config(BOOLEAN, "false", _BOOLEAN),
+    "remote.storage.enable": Config(BOOLEAN, "false", _BOOLEAN),
+    "retention.bytes": Config(LONG, "-1", _number(-1, _LONG_MAX), effect=True),
+    "retention.ms": Config(LONG, "-1", _number(-1, _LONG_MAX), effect=True),
+    "segment.bytes": Config(INT, "1073741824", _number(14, _INT_MAX)),
+    "segment.index.bytes": Config(INT, "10485760", _number(4, _INT_MAX)),
+    "segment.jitter.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
+    "segment.ms": Config(LONG, "604800000", _number(1, _LONG_MAX)),
+    "unclean.leader.election.enable": Config(BOOLEAN, "false", _BOOLEAN),
+}
+
+
+def check_config(name: str, value: str) -> None:
+    """Check one config of a topic. Raises InvalidConfig."""
+    config = CONFIGS.get(name)
+    if config is None:
+        raise InvalidConfig(f"unknown topic config name: {name}")
+    expected = config.check(value)
+    if expected:
+        raise InvalidConfig(f"invalid value '{value[:100]}' for config {name}: expected {expected}")
+
+
+def checked(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Return configs for a topic that is created; a null value is the default. Raises
+    InvalidConfig."""
+    found: dict[str, str] = {}
+    for name, value in configs:
+        if name in found:
+            raise InvalidConfig(f"config {name} is given twice")
+        check_config(
+            name, CONFIGS[name].default if value is None and name in CONFIGS else value or ""
+        )
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def check_change(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Check that a topic may get these configs. Raises InvalidConfig.
+
+    The content type is a part of each partition's stream, so it stays."""
+    before, after = known.get(CONTENT_TYPE, ""), wanted.get(CONTENT_TYPE, "")
+    if before != after:
+        raise InvalidConfig(
+            f"{CONTENT_TYPE} is set when a topic is created and stays: it is '{before}'"
+        )
+
+
+class ProduceRules(msgspec.Struct, frozen=True, gc=False):
+    """The configs of a topic that are enforced when records arrive."""
+
+    batch_bytes_max: int = APPEND_BYTES_MAX
+    log_append_time: bool = False
+
+
+DEFAULT_RULES = ProduceRules()
+
+
+def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
+    """Return the enforced configs of a topic."""
+    known = dict(configs)
+    limit = min(int(known.get(MAX_MESSAGE_BYTES, APPEND_BYTES_MAX)), APPEND_BYTES_MAX)
+    found = ProduceRules(limit, known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME)
+    return DEFAULT_RULES if found == DEFAULT_RULES else found

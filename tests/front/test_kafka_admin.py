@@ -1,0 +1,452 @@
+"""Administration over the Kafka front of one core: configs, partitions, records, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+from wire.kafka.kio_values import kio_class
+from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produce_fields
+
+from polynya.base.names import partition_name
+from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_change, checked
+from polynya.front.kafka.errors import Error
+from polynya.front.kafka.server import TopicDefaults
+from polynya.stream.commands import Create, Encoding, TopicChange
+from polynya.wire.kafka import batches
+from polynya.wire.kafka.messages import APIS
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def ask(wire: KafkaWire, name: str, version: int, **fields: Any) -> Any:
+    return await wire.ask(name, version, **fields)
+
+
+def part(api: str, version: int, name: str, /, **fields: Any) -> Any:
+    """One struct of a request of kio."""
+    key = next(each for each in APIS.values() if each.name == api)
+    module = __import__(kio_class(key, version, "request").__module__, fromlist=[name])
+    return getattr(module, name)(**fields)
+
+
+async def described(wire: KafkaWire, name: str, kind: int = TOPIC) -> tuple[int, dict[str, str]]:
+    """Return (error, {config: value and source})."""
+    resource = part(
+        "DescribeConfigs",
+        4,
+        "DescribeConfigsResource",
+        resource_type=kind,
+        resource_name=name,
+        configuration_keys=None,
+    )
+    message = await ask(
+        wire,
+        "DescribeConfigs",
+        4,
+        resources=(resource,),
+        include_synonyms=True,
+        include_documentation=False,
+    )
+    (result,) = message.results
+    return result.error_code.value, {
+        each.name: f"{each.value} {each.config_source}" for each in result.configs
+    }
+
+
+async def altered(wire: KafkaWire, name: str, *steps: tuple[str, int, str | None]) -> int:
+    """Alter configs one by one, and return the error."""
+    configs = tuple(
+        part(
+            "IncrementalAlterConfigs",
+            1,
+            "AlterableConfig",
+            name=config,
+            config_operation=operation,
+            value=value,
+        )
+        for config, operation, value in steps
+    )
+    resource = part(
+        "IncrementalAlterConfigs",
+        1,
+        "AlterConfigsResource",
+        resource_type=TOPIC,
+        resource_name=name,
+        configs=configs,
+    )
+    message = await ask(
+        wire, "IncrementalAlterConfigs", 1, resources=(resource,), validate_only=False
+    )
+    return int(message.responses[0].error_code.value)
+
+
+async def grown(wire: KafkaWire, name: str, count: int) -> int:
+    topic = part(
+        "CreatePartitions", 3, "CreatePartitionsTopic", name=name, count=count, assignments=None
+    )
+    message = await ask(
+        wire,
+        "CreatePartitions",
+        3,
+        topics=(topic,),
+        timeout=kio_timeout(),
+        validate_only=False,
+    )
+    return int(message.results[0].error_code.value)
+
+
+def kio_timeout() -> Any:
+    from datetime import timedelta
+
+    return timedelta(seconds=5)
+
+
+async def produced(wire: KafkaWire, topic: str, *sent: bytes, partition: int = 0) -> Any:
+    fields = produce_fields(topic, *sent, partition=partition)
+    message = await wire.ask("Produce", 9, **fields)
+    (answer,) = message.responses[0].partition_responses
+    return answer
+
+
+def test_configs_are_described_set_deleted_and_edited() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        error, found = await described(wire, "t")
+        assert (error, set(found)) == (0, set(CONFIGS))
+        assert found["retention.ms"] == "-1 5"
+        assert (
+            await altered(
+                wire, "t", ("retention.ms", SET, "1000"), ("cleanup.policy", APPEND, "compact")
+            )
+            == 0
+        )
+        _, found = await described(wire, "t")
+        assert found["retention.ms"] == "1000 1"
+        assert found["cleanup.policy"] == "delete,compact 1"
+        assert (
+            await altered(
+                wire, "t", ("retention.ms", DELETE, None), ("cleanup.policy", SUBTRACT, "delete")
+            )
+            == 0
+        )
+        _, found = await described(wire, "t")
+        assert found["retention.ms"] == "-1 5"
+        assert found["cleanup.policy"] == "compact 1"
+        assert await described(wire, "none") == (Error.UNKNOWN_TOPIC_OR_PARTITION, {})
+        _, broker = await described(wire, "0", BROKER)
+        assert broker["num.partitions"] == "1 4"
+
+    play(story)
+
+
+def test_wrong_configs_change_nothing() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        for wrong in (
+            ("retention.ms", SET, "soon"),
+            ("retention.ms", SET, None),
+            ("retention.ms", APPEND, "1"),
+            ("none.such", SET, "1"),
+            ("none.such", DELETE, None),
+            ("content.type", SET, "text/plain"),
+            ("cleanup.policy", SET, "keep"),
+        ):
+            right = ("retention.bytes", SET, "9")
+            assert await altered(wire, "t", right, wrong) == Error.INVALID_CONFIG, wrong
+        assert (await described(wire, "t"))[1]["retention.bytes"] == "-1 5"
+        assert await altered(wire, "none", ("retention.ms", SET, "1")) == (
+            Error.UNKNOWN_TOPIC_OR_PARTITION
+        )
+
+    play(story)
+
+
+def test_the_older_request_replaces_all_configs() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.front.topics.create("t", 1, [("retention.ms", "5"), ("content.type", "a/b")])
+        wire = await world.wire()
+
+        async def replaced(**configs: str) -> int:
+            listed = tuple(
+                part("AlterConfigs", 1, "AlterableConfig", name=name, value=value)
+                for name, value in configs.items()
+            )
+            resource = part(
+                "AlterConfigs",
+                1,
+                "AlterConfigsResource",
+                resource_type=TOPIC,
+                resource_name="t",
+                configs=listed,
+            )
+            message = await ask(wire, "AlterConfigs", 1, resources=(resource,), validate_only=False)
+            return int(message.responses[0].error_code.value)
+
+        assert await replaced(preallocate="true") == Error.INVALID_CONFIG, "the content type stays"
+        assert await replaced(preallocate="true", **{"content.type": "a/b"}) == 0
+        assert dict(world.front.topics.names["t"].configs) == {
+            "content.type": "a/b",
+            "preallocate": "true",
+        }
+
+    play(story)
+
+
+def test_concurrent_changes_of_configs_all_count() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        names = ("segment.ms", "flush.ms", "segment.bytes", "retention.ms")
+        wires = [await world.wire() for _ in names]
+        asked = [
+            altered(wire, "t", (name, SET, "77")) for wire, name in zip(wires, names, strict=True)
+        ]
+        assert await asyncio.gather(*asked) == [0, 0, 0, 0]
+        assert dict(world.front.topics.names["t"].configs) == dict.fromkeys(names, "77")
+
+    play(story)
+
+
+def test_a_topic_grows_and_its_new_partitions_take_records() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        wire = await world.wire()
+        assert (await produced(wire, "t", batch(b"a"), partition=2)).error_code.value == 3
+        assert await grown(wire, "t", 4) == 0
+        assert (await produced(wire, "t", batch(b"a"), partition=3)).error_code.value == 0
+        assert await grown(wire, "t", 4) == Error.INVALID_PARTITIONS
+        assert await grown(wire, "none", 4) == Error.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(story)
+
+
+def test_a_growth_that_a_crash_interrupted_is_finished() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 1)
+        topic = world.front.topics.names["t"]
+        await world.core.service.call(0, TopicChange("t", topic.id, topic.revision, 3, []))
+        wire = await world.wire()
+        assert await altered(wire, "t", ("segment.ms", SET, "9")) == 0
+        assert world.front.topics.names["t"].partitions == 3
+        assert (await produced(wire, "t", batch(b"a"), partition=2)).error_code.value == 0
+
+    play(story)
+
+
+def test_a_topic_does_not_grow_over_a_stream_of_another_kind() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 1)
+        name = partition_name("t", 2)
+        service = world.core.service
+        await service.call(service.group_of(name), Create(name, 1, "text/plain", Encoding.BYTES))
+        wire = await world.wire()
+        assert await grown(wire, "t", 4) == Error.INVALID_PARTITIONS
+        await world.front.topics.refresh()
+        topic = world.front.topics.names["t"]
+        assert (topic.partitions, topic.growing) == (1, 0)
+        assert await grown(wire, "t", 2) == 0
+
+    play(story)
+
+
+def test_a_batch_over_the_limit_of_its_topic_is_refused() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        large = batch(bytes(3000))
+        assert (await produced(wire, "t", large)).error_code.value == 0
+        assert await altered(wire, "t", ("max.message.bytes", SET, "2000")) == 0
+        refused = await produced(wire, "t", large)
+        assert refused.error_code.value == Error.MESSAGE_TOO_LARGE
+        assert (await produced(wire, "t", batch(b"small"))).error_code.value == 0
+
+    play(story)
+
+
+def test_with_log_append_time_the_server_writes_the_times() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.front.topics.create("t", 1, [("message.timestamp.type", "LogAppendTime")])
+        wire = await world.wire()
+        world.core.clock.ms = 1_800_000_000_000
+        answer = await produced(wire, "t", batch(b"a", b"b", time_ms=5))
+        assert answer.error_code.value == 0
+        assert answer.log_append_time.timestamp() == 1_800_000_000
+        message = await wire.ask("Fetch", 11, **fetch_fields("t", 0))
+        (stored,) = batches.batches_of(message.responses[0].partitions[0].records)
+        assert [
+            (record.value, record.timestamp) for record in DefaultRecordBatch(bytes(stored))
+        ] == [
+            (b"a", 1_800_000_000_000),
+            (b"b", 1_800_000_000_000),
+        ]
+        assert batches.check_batch(stored).max_timestamp == 1_800_000_000_000, "with a valid CRC"
+        world.core.clock.ms += 1
+        await produced(wire, "t", batch(b"c", time_ms=5))
+        page = await wire.ask("Fetch", 11, **fetch_fields("t", 2))
+        (stored,) = batches.batches_of(page.responses[0].partitions[0].records)
+        assert next(batches.records_of(stored)).timestamp == 1_800_000_000_001
+
+    play(story)
+
+
+def test_records_are_deleted_up_to_an_offset() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        for values in ((b"a",), (b"b", b"c"), (b"d",)):
+            await produced(wire, "t", batch(*values))
+
+        async def deleted(offset: int, partition: int = 0) -> tuple[int, int]:
+            one = part(
+                "DeleteRecords",
+                2,
+                "DeleteRecordsPartition",
+                partition_index=partition,
+                offset=offset,
+            )
+            topic = part("DeleteRecords", 2, "DeleteRecordsTopic", name="t", partitions=(one,))
+            message = await ask(wire, "DeleteRecords", 2, topics=(topic,), timeout=kio_timeout())
+            (answer,) = message.topics[0].partitions
+            return answer.error_code.value, answer.low_watermark
+
+        assert await deleted(1) == (0, 1)
+        assert await deleted(2) == (0, 1), "the batch of records 1 and 2 stays whole"
+        assert await deleted(0) == (0, 1), "what is deleted stays so"
+        assert await deleted(5) == (Error.OFFSET_OUT_OF_RANGE, -1)
+        assert await deleted(0, 7) == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        message = await wire.ask("Fetch", 11, **fetch_fields("t", 0))
+        assert message.responses[0].partitions[0].error_code.value == Error.OFFSET_OUT_OF_RANGE
+        assert await deleted(-1) == (0, 4)
+        assert await altered(wire, "t", ("cleanup.policy", SET, "compact")) == 0
+        assert await deleted(-1) == (Error.POLICY_VIOLATION, -1)
+
+    play(story)
+
+
+def test_topics_are_described_in_pages() -> None:
+    async def story(world: KafkaWorld) -> None:
+        for name, partitions in (("a", 2), ("b", 3), ("c", 1)):
+            await world.topic(name, partitions)
+        wire = await world.wire()
+
+        async def page(cursor: Any, *names: str, limit: int = 2) -> Any:
+            topics = tuple(
+                part("DescribeTopicPartitions", 0, "TopicRequest", name=name) for name in names
+            )
+            message = await ask(
+                wire,
+                "DescribeTopicPartitions",
+                0,
+                topics=topics,
+                response_partition_limit=limit,
+                cursor=cursor,
+            )
+            found = [
+                (topic.name, [each.partition_index for each in topic.partitions])
+                for topic in message.topics
+            ]
+            at = message.next_cursor
+            more = at and part(
+                "DescribeTopicPartitions",
+                0,
+                "Cursor",
+                topic_name=at.topic_name,
+                partition_index=at.partition_index,
+            )
+            return found, more
+
+        seen, cursor = await page(None)
+        assert seen == [("a", [0, 1])]
+        seen, cursor = await page(cursor)
+        assert seen == [("b", [0, 1])]
+        seen, cursor = await page(cursor)
+        assert seen == [("b", [2]), ("c", [0])]
+        assert cursor is None
+        assert (await page(None, "c", "none", limit=9))[0] == [("c", [0]), ("none", [])]
+
+    play(story)
+
+
+def test_what_kafka_has_and_a_cluster_here_does_alone() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        await produced(wire, "t", batch(b"abc"))
+        cluster = await ask(
+            wire,
+            "DescribeCluster",
+            1,
+            include_cluster_authorized_operations=False,
+            endpoint_type=1,
+        )
+        assert [(each.broker_id, each.port) for each in cluster.brokers] == [(0, 9092)]
+        controllers = await ask(
+            wire,
+            "DescribeCluster",
+            1,
+            include_cluster_authorized_operations=False,
+            endpoint_type=2,
+        )
+        assert controllers.error_code.value == 114
+        logs = await ask(wire, "DescribeLogDirs", 4, topics=None)
+        (listed,) = logs.results[0].topics
+        assert listed.partitions[0].partition_size == len(batch(b"abc"))
+        moves = await ask(wire, "ListPartitionReassignments", 0, timeout=kio_timeout(), topics=None)
+        assert (moves.error_code.value, moves.topics) == (0, ())
+        quotas = await ask(wire, "DescribeClientQuotas", 1, components=(), strict=False)
+        assert (quotas.error_code.value, quotas.entries) == (0, ())
+        elected = await ask(
+            wire,
+            "ElectLeaders",
+            2,
+            election_type=0,
+            topic_partitions=(
+                part("ElectLeaders", 2, "TopicPartitions", topic="t", partitions=(0,)),
+            ),
+            timeout=kio_timeout(),
+        )
+        (result,) = elected.replica_election_results
+        assert result.partition_result[0].error_code.value == Error.ELECTION_NOT_NEEDED
+
+    play(story)
+
+
+def test_topics_are_not_created_by_name_where_that_is_off() -> None:
+    async def story(world: KafkaWorld) -> None:
+        world.front.defaults = TopicDefaults(auto_create=False, partitions=3)
+        wire = await world.wire()
+        topic = part("Metadata", 4, "MetadataRequestTopic", name="t")
+        asked = {"topics": (topic,), "allow_auto_topic_creation": True}
+        found = await ask(wire, "Metadata", 4, **asked)
+        assert found.topics[0].error_code.value == Error.UNKNOWN_TOPIC_OR_PARTITION
+        world.front.defaults = TopicDefaults(auto_create=True, partitions=3)
+        found = await ask(wire, "Metadata", 4, **asked)
+        assert len(found.topics[0].partitions) == 3
+
+    play(story)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_default_is_valid_and_nonsense_is_not(name: str) -> None:
+    assert checked(
+        [
+            (name, CONFIGS[name].default),
+        ]
+    ) == {name: CONFIGS[name].default}
+    assert checked([(name, None)]) == {}
+    with pytest.raises(InvalidConfig, match=name):
+        checked([(name, "\0 nonsense")])
+
+
+def test_a_config_is_known_and_given_once() -> None:
+    with pytest.raises(InvalidConfig, match="twice"):
+        checked([("segment.ms", "1"), ("segment.ms", "2")])
+    with pytest.raises(InvalidConfig, match="unknown topic config name: x"):
+        checked([("x", None)])
+    with pytest.raises(InvalidConfig, match="stays"):
+        check_change({}, {"content.type": "a/b"})
