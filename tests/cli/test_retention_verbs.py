@@ -66,6 +66,7 @@ def test_retention_of_streams_and_buckets() -> None:
     with scripted(KEEPS) as server:
         said = ran(server.url, "retention", "set", "a", "--keep-age", "7d", "--keep-bytes", "1GiB")
         ran(server.url, "retention", "set", "--bucket", "logs", "--forever")
+        ran(server.url, "retention", "set", "a", "--keep-age", "1d", "--by-record-time")
         shown = ran(server.url, "retention", "show", "a")
         listed = ran(server.url, "retention", "show", "--bucket", "logs", "--json")
         ran(server.url, "retention", "clear", "a")
@@ -74,10 +75,12 @@ def test_retention_of_streams_and_buckets() -> None:
     assert json.loads(listed.stdout)["age_seconds"] == 604800
     stream, bucket = "/v1/stream/a/retention", "/v1/buckets/logs/retention"
     assert [(each.method, each.path) for each in server.said] == [
-        ("PUT", stream), ("PUT", bucket), ("GET", stream), ("GET", bucket), ("DELETE", stream)
+        ("PUT", stream), ("PUT", bucket), ("PUT", stream), ("GET", stream), ("GET", bucket), ("DELETE", stream)
     ]  # fmt: skip
     assert json.loads(server.said[0].body) == {"age_seconds": 604800, "bytes": 1 << 30}
     assert json.loads(server.said[1].body) == {"age_seconds": None, "bytes": None}
+    by_record_time = {"age_seconds": 86400, "bytes": None, "record_time": True}
+    assert json.loads(server.said[2].body) == by_record_time
 
 
 @pytest.mark.parametrize(
@@ -86,6 +89,7 @@ def test_retention_of_streams_and_buckets() -> None:
         ("set", "a"),
         ("set", "a", "--forever", "--keep-age", "1d"),
         ("set", "--keep-age", "1d"),
+        ("set", "a", "--keep-bytes", "1MiB", "--by-record-time"),
         ("set", "a", "--bucket", "b", "--forever"),
     ],
 )

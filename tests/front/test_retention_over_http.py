@@ -130,6 +130,11 @@ def test_retention_is_set_at_creation_and_later() -> None:
         }  # fmt: skip
         put = await world.ask("PUT", url, b'{"bytes": 1000}')
         assert json.loads(put.body) == {"age_seconds": None, "bytes": 1000, "from": "stream"}
+        put = await world.ask("PUT", url, b'{"age_seconds": 9, "record_time": true}')
+        assert json.loads(put.body) == {
+            "age_seconds": 9, "bytes": None, "record_time": True, "from": "stream"
+        }  # fmt: skip
+        assert json.loads((await world.ask("GET", url)).body)["record_time"] is True
         assert (await world.ask("PUT", url, b'{"bytes": "1000"}')).error == "INVALID_REQUEST"
         assert (await world.ask("DELETE", url)).status == 204
         assert json.loads((await world.ask("GET", url)).body)["from"] is None

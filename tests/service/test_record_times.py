@@ -11,7 +11,8 @@ from worlds.service import World, name_in
 from worlds.stream import raw_batch
 
 from polynya.service.api import Page, Position, ReadQuery, TrimQuery
-from polynya.stream.commands import Append
+from polynya.stream.commands import Append, Retention
+from polynya.stream.rules.retention import cut_of
 
 SOURCE, CHILD = name_in(1), name_in(2)
 
@@ -67,3 +68,47 @@ async def test_a_record_time_is_found_wherever_it_is(world: World, seed: int) ->
     await world.service.trim(TrimQuery(SOURCE, cut, 5 * cut))
     assert stream.first_record == cut
     await check(world, SOURCE, times, cut)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@story
+async def test_retention_by_record_time_deletes_whole_old_pieces(world: World, seed: int) -> None:
+    """Against a list of the pieces, slices and hot batches."""
+    dice = random.Random(seed)
+    await world.create(SOURCE)
+    times: list[int] = []
+    for _ in range(40):
+        times.append(dice.randrange(1, 1000) + len(times) * 10)
+        await append(world, SOURCE, times[-1])
+        if dice.random() < 0.2 and len(times) < 30:
+            await world.service.flush(SOURCE)
+    machine = world.local.machines[world.service.group_of(SOURCE)]
+    stream = machine.streams[SOURCE]
+    entries = machine.index_of(stream)[:]
+    pieces = [(cold.record, cold.record + cold.records) for cold in entries]
+    pieces += [(batch.record, batch.record + 1) for batch in stream.hot or ()]
+    assert len(entries) > 2 and len(pieces) > len(entries)
+    retention = Retention(age_seconds=1, record_time=True)
+    for before_ms in sorted({*times, *(time + 1 for time in times)}):
+        wanted = next(
+            (begin for begin, end in pieces if max(times[begin:end]) >= before_ms), len(times)
+        )
+        cut = cut_of(stream, retention, before_ms + 1000)
+        assert (cut.inside_ms, cut.inside_byte) == (0, 0)
+        assert (cut.boundary or (0, 0)) == (wanted, 5 * wanted)
+
+
+@story
+async def test_entries_of_version_1_are_looked_into(world: World) -> None:
+    world.flusher.may = lambda machine: False
+    await world.create(SOURCE)
+    times = [5000, 1000, 9000, 2000]
+    for time_ms in times:
+        await append(world, SOURCE, time_ms)
+        await world.service.flush(SOURCE)
+    assert world.local.machines[world.service.group_of(SOURCE)].level == 1
+    await check(world, SOURCE, times, 0)
+    stream = world.local.machines[world.service.group_of(SOURCE)].streams[SOURCE]
+    by_record_time = Retention(age_seconds=1, record_time=True)
+    assert cut_of(stream, by_record_time, world.clock.ms).boundary is None, "by append times"
+    assert cut_of(stream, by_record_time, world.clock.ms + 2000).boundary == (4, 20)

@@ -43,7 +43,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
             "9d01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
             "00000300000000000795a1700102ff00a1739ad9206162616261626162616261626162616261626162616261626162616261"
             "626162a6646f63732f61cf00010000000000070309d921303030303030303030303030303030335f30303030303030303030"
-            "30303030303900020104923ccd03e8"
+            "30303030303900020104933ccd03e8c2"
         ),
     ),
     (
@@ -77,7 +77,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
         "9423b67061636b732f32303236303130312d30302f312d666609919507cee30692835005cee3069284",
     ),
     (c.Return([("docs/a", 7, b"12345")], 9), "93249193a6646f63732f6107c405313233343509"),
-    (c.SetRetention("docs/a", c.Retention(60), 5, 7), "9507a6646f63732f61923cc00507"),
+    (c.SetRetention("docs/a", c.Retention(60), 5, 7), "9507a6646f63732f61933cc0c20507"),
     (c.SetRetention("docs/a", None, 5), "9507a6646f63732f61c00500"),
     (
         c.PinSource("docs/a", "ab", "docs/b", 5, 1, 2, "text/plain", 3, True),
@@ -162,7 +162,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
         c.MetaChange("access", 3, [("token/a", b"v"), ("jti/b", None)]),
         "9459a6616363657373039292a7746f6b656e2f61c4017692a56a74692f62c0",
     ),
-    (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
+    (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637393c0cd03e8c209"),
     (
         c.ClusterBorn([NODE], [c.Placement((1, 2, 3), (1, 2, 4), 2, 7)], 3),
         "9452919904a3683a31a8687474703a2f2f68a17a020103c2a091949301020393010204020703",
@@ -245,6 +245,17 @@ def test_what_the_first_release_wrote_is_read() -> None:
         "docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", earlier
     )
     assert msgspec.msgpack.decode(bytes.fromhex(data), type=AnyCommand) == expected
+
+
+def test_retentions_of_a_log_below_level_3_are_read() -> None:
+    before = bytes.fromhex("9507a6646f63732f61923cc00507")
+    command = c.SetRetention("docs/a", c.Retention(60), 5, 7)
+    assert msgspec.msgpack.decode(before, type=AnyCommand) == command
+    assert level_for(command) == 1
+    by_record_time = c.Retention(60, record_time=True)
+    assert level_for(c.SetRetention("docs/a", by_record_time, 5)) == 3
+    assert level_for(c.BucketRetention("docs", by_record_time, 5)) == 3
+    assert level_for(c.Create("docs/a", 1, "", 0, retention=by_record_time)) == 3
 
 
 def test_slices_of_a_log_below_level_3_are_read() -> None:

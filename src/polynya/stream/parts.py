@@ -50,10 +50,11 @@ class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no
-    bound."""
+    bound. `record_time`: the age is that of the times that clients gave their records (level 3)."""
 
     age_seconds: int | None = None
     bytes: int | None = None
+    record_time: bool = False
 
 
 class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):

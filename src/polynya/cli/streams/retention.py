@@ -100,6 +100,11 @@ def retention_command() -> None:
 @click.option(
     "--forever", is_flag=True, help="Keep everything, regardless of the bucket's retention."
 )
+@click.option(
+    "--by-record-time",
+    is_flag=True,
+    help="Count the age by the times that clients gave their records.",
+)
 @as_json
 @server_option
 def set_command(
@@ -109,6 +114,7 @@ def set_command(
     keep_age: int | None,
     keep_bytes: int | None,
     forever: bool,
+    by_record_time: bool,
     as_json: bool,
 ) -> None:
     """Set the retention of STREAM, or of all streams in a bucket. With both limits, records beyond
@@ -124,11 +130,16 @@ def set_command(
     """
     if forever == (keep_age is not None or keep_bytes is not None):
         raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever")
+    if by_record_time and keep_age is None:
+        raise click.UsageError("--by-record-time needs --keep-age")
+    body: dict[str, Any] = {"age_seconds": keep_age, "bytes": keep_bytes}
+    if by_record_time:
+        body["record_time"] = True
     answer = _send(
         client,
         "PUT",
         _path(stream, bucket),
-        {"age_seconds": keep_age, "bytes": keep_bytes},
+        body,
         stream=stream or "",
     )
     if as_json:
@@ -216,7 +227,8 @@ def _send(
 
 def _spelled(retention: dict[str, Any]) -> str:
     age, size = retention["age_seconds"], retention["bytes"]
-    parts = [] if age is None else [f"records for {_duration(age)}"]
+    by = " by their record times" if retention.get("record_time") else ""
+    parts = [] if age is None else [f"records for {_duration(age)}{by}"]
     parts += [] if size is None else [f"the newest {output.size(size)}"]
     return ", ".join(parts) or "everything"
 

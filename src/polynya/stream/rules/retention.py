@@ -15,6 +15,7 @@ from polynya.stream.rules.eviction import where_of
 from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
 from polynya.stream.rules.trimming import Boundary, boundary, extras_of, tidy
 from polynya.stream.state import index
+from polynya.stream.state.entries import UNKNOWN_MS
 from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of
 
@@ -95,7 +96,9 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> RetentionCut:
             else 0
         )
     before_ms = 0 if retention.age_seconds is None else now_ms - retention.age_seconds * 1000
-    if before_ms > 0 and not _is_young(stream, before_ms):
+    if before_ms > 0 and retention.record_time:
+        found = max(found, _first_boundary_dated(stream, before_ms))
+    elif before_ms > 0 and not _is_young(stream, before_ms):
         found = max(found, _first_boundary_reaching(stream, before_ms))
         first_ms = _first_time(stream, found)
         inside_ms = (
@@ -209,6 +212,24 @@ def _first_boundary_reaching(stream: Stream, time_ms: int) -> Boundary:
     return (
         (hot[at].record, hot[at].byte) if at < len(hot) else (stream.next_record, stream.next_byte)
     )
+
+
+def _first_boundary_dated(stream: Stream, time_ms: int) -> Boundary:
+    """Return where the first piece with a record time of `time_ms` or later begins. An entry of
+    version 1 does not say its record times: its append time counts."""
+    fork, cold = stream.fork, stream.cold
+    if fork is not None and stream.first_record < fork.record:
+        return 0, 0  # only the source knows the times of inherited records
+    entries, number = index.count(cold), index.first_dated(cold, 0, time_ms)
+    while cold is not None and number < entries:
+        known = index.record_time_ms_max(cold, number) != UNKNOWN_MS
+        if known or index.time_ms_max(cold, number) >= time_ms:
+            return index.begin_of(cold, number)
+        number = index.first_dated(cold, number + 1, time_ms)
+    for batch in stream.hot or ():
+        if (batch.record_time_ms_max or batch.time_ms) >= time_ms:
+            return batch.record, batch.byte
+    return stream.next_record, stream.next_byte
 
 
 def _first_time(stream: Stream, at: Boundary) -> int | None:

@@ -8,6 +8,7 @@ version 1 is written as version 1, so that a release below level 3 can read it
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from operator import itemgetter
 from struct import Struct
 
@@ -39,6 +40,7 @@ _MARK_AT = 7
 _RECORD_TIME = Struct("<52xq20x")
 _TIME = Struct("<16xQ")
 _FIRST = itemgetter(0)
+_AT_ONCE_MAX = 64  # entries whose times are unpacked in one call
 
 
 def packed(cold: ColdSlice, pack: int, time_ms_max: int = 0) -> bytes:
@@ -90,12 +92,22 @@ def head_of(entries: bytes, *, bounds: Iterable[tuple[int, int]] = ()) -> bytes:
     consist of, if they are known."""
     count = len(entries) // ENTRY_BYTES
     largest_ms, flags = RECORD_MS_MIN, 0
-    for record_ms, some in bounds or (
-        (max(map(_FIRST, _RECORD_TIME.iter_unpack(entries))), _flags_of(entries)),
-    ):
+    for record_ms, some in bounds or ((max(_record_times(entries)), _flags_of(entries)),):
         largest_ms, flags = max(largest_ms, record_ms), flags | some
     append_ms = _TIME.unpack_from(entries, (count - 1) * ENTRY_BYTES)[0]
     return _HEAD.pack(count, _VERSION, flags, ENTRY_BYTES, _MARK, append_ms, largest_ms)
+
+
+def _record_times(entries: bytes) -> Iterable[int]:
+    count = len(entries) // ENTRY_BYTES
+    if count > _AT_ONCE_MAX:
+        return map(_FIRST, _RECORD_TIME.iter_unpack(entries))
+    return _record_times_of(count).unpack(entries)
+
+
+@cache
+def _record_times_of(count: int) -> Struct:
+    return Struct("<" + "52xq20x" * count)
 
 
 def _flags_of(entries: bytes) -> int:

@@ -16,6 +16,7 @@ from polynya.stream.commands import (
     Produce,
     PublishSlices,
     ReplaceSlices,
+    Retention,
     SetLevel,
     TopicPut,
 )
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 ENTRY_LEVEL = 3  # of index entries of version 2
+RECORD_TIME_LEVEL = 3  # of a retention by record times
 
 
 def level_of(kind: type[Command]) -> int:
@@ -43,6 +45,9 @@ def level_for(command: Command) -> int:
         return level_of(Produce if is_kafka else Append)
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
+    retention = getattr(command, "retention", None)
+    if isinstance(retention, Retention) and retention.record_time:
+        return RECORD_TIME_LEVEL
     if isinstance(command, PublishSlices | ReplaceSlices):
         parts = command.slices if isinstance(command, PublishSlices) else command.replacements
         return ENTRY_LEVEL if any(cold.encoding >= 0 for _, cold in parts) else 1

@@ -36,6 +36,7 @@ class RetentionBody(msgspec.Struct, forbid_unknown_fields=True):
 
     age_seconds: _Seconds | None = None
     bytes: _Bytes | None = None
+    record_time: bool = False  # the age is that of the times that clients gave their records
 
 
 class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,16 +51,15 @@ class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
 def read_retention(body: bytes) -> Retention:
     """Return the retention of a request's body. Raises `Failure`."""
     found = read_json(body, RetentionBody)
-    return Retention(found.age_seconds, found.bytes)
+    return Retention(found.age_seconds, found.bytes, found.record_time)
 
 
 def shown(retention: Retention | None) -> dict[str, Any]:
     """Return a retention as responses show it."""
-    return (
-        {"age_seconds": None, "bytes": None}
-        if retention is None
-        else {"age_seconds": retention.age_seconds, "bytes": retention.bytes}
-    )
+    if retention is None:
+        return {"age_seconds": None, "bytes": None}
+    by = {"record_time": True} if retention.record_time else {}
+    return {"age_seconds": retention.age_seconds, "bytes": retention.bytes, **by}
 
 
 def show_retention(front: HttpFront, exchange: Exchange) -> None:
