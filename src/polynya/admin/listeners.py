@@ -4,7 +4,9 @@ tokens, metrics)."""
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,6 +30,8 @@ from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
+from polynya.front.http.api.topics import PATH as TOPICS
+from polynya.front.http.api.topics import TopicRoutes
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
@@ -101,6 +105,7 @@ class Listeners:
         )
         aside = msgspec.structs.replace(settings, connections_max=clients.admin)
         buckets = BucketRoutes(service)
+        topics = _topic_routes(start, service)
         user = self._audited(_table_act, _table_handler(routes.user))
         cluster = ClusterRoutes(behind.cluster)
         acts = self._audited(_cluster_act, cluster.handle)
@@ -120,20 +125,21 @@ class Listeners:
         only_base = {
             SQL_PATH: SqlRoute(routes, questions).handle,
             BUCKETS: buckets.list,
+            TOPICS: topics.list,
             **console_handlers(),
         }
         below = {
             "/v1/tables/": user,
             **self._base_acts(cluster, acts, admin, guarded=keeper.access is not None),
             BUCKETS + "/": self._audited(_bucket_act, buckets.handle),
+            TOPICS + "/": self._audited(_topic_act, topics.handle),
             **console_mounts(),
             **behind.mounts,
         }
         context = keeper.tls.context if keeper.tls is not None else None
-        asked = hosts if keeper.access is None else Hosts()
         protection = Protection(
             authorizer=self._authorizer(keeper.access),
-            hosts=asked,
+            hosts=hosts if keeper.access is None else Hosts(),
             cors=Cors(start.config.origins, hosts),
             tls=context,
         )
@@ -338,6 +344,15 @@ def _table_act(request: Request) -> str:
 
 def _bucket_act(request: Request) -> str:
     return "" if request.method in ("GET", "HEAD") else "bucket.retention"
+
+
+def _topic_routes(start: CoreStart, service: NodeService) -> TopicRoutes:
+    return TopicRoutes(service, partial(secrets.token_bytes, 16), partitions=start.kafka_partitions)
+
+
+def _topic_act(request: Request) -> str:
+    acts = {"PUT": "topic.create", "PATCH": "topic.change", "DELETE": "topic.delete"}
+    return acts.get(request.method, "")
 
 
 def _cluster_act(request: Request) -> str:

@@ -38,6 +38,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
     "trim": ("streams.retention", "Delete the oldest records of a stream."),
     "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
+    "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
     "table": ("tables", "Create, list and sync tables."),
     "compact": ("tables", "Sync tables now: a second name of 'table sync'."),
     "lake": ("tables", "Sync tables continuously."),
