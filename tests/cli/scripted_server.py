@@ -68,7 +68,7 @@ def scripted(*answers: object) -> Iterator[Scripted]:
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any  # noqa: N815 (names of the base class)
+        do_GET = do_PUT = do_POST = do_PATCH = do_HEAD = do_DELETE = handle_any  # noqa: N815 (names of the base class)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass

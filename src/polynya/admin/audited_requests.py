@@ -81,3 +81,8 @@ def _target(act: str, request: Request) -> str:
         return f"{request.path}/{msgspec.json.decode(request.body, type=_Named).name[:TOKEN_NAME_BYTES_MAX]}"
     except msgspec.DecodeError:
         return request.path
+
+
+def topic_act(request: Request) -> str:
+    acts = {"PUT": "topic.create", "PATCH": "topic.change", "DELETE": "topic.delete"}
+    return acts.get(request.method, "")

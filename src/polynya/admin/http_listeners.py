@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import secrets
+from functools import partial
+
 import msgspec
 
 from polynya.access import Access
@@ -33,6 +36,8 @@ from polynya.front.http.api.cluster import ClusterRoutes
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.tokens import TokenRoutes
+from polynya.front.http.api.topics import PATH as TOPICS
+from polynya.front.http.api.topics import TopicRoutes
 from polynya.front.http.auth.authorization import Authorizer
 from polynya.front.http.protocol.cors import Cors
 from polynya.front.http.protocol.errors import Failure
@@ -67,6 +72,9 @@ class HttpListeners:
             (*start.config.hosts, split_listen(start.config.listen)[0]), behind.hosts
         )
         self._cluster = ClusterRoutes(behind.cluster)
+        self._topics = TopicRoutes(
+            service, partial(secrets.token_bytes, 16), partitions=start.kafka_partitions
+        )
         self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
         tokens = TokenRoutes(keeper.tokens, keeper.known)
@@ -104,6 +112,7 @@ class HttpListeners:
             **(self._guarded_handlers() if guarded else self._open_handlers()),
             SQL_PATH: SqlRoute(self._behind.tables, self._queries).handle,
             BUCKETS: BucketRoutes(self._service).list,
+            TOPICS: self._topics.list,
             **console_handlers(),
         }
         protection = Protection(
@@ -170,6 +179,7 @@ class HttpListeners:
             "/v1/tables/": self._tables,
             **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
             BUCKETS + "/": self._audited(audited_requests.bucket_act, buckets.handle),
+            TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
             **console_mounts(),
             **self._behind.mounts,
         }

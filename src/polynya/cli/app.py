@@ -40,6 +40,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
     "trim": ("streams.retention", "Delete the oldest records of a stream."),
     "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
+    "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
     "table": ("tables.commands", "Create, list, sync and change tables."),
     "compact": ("tables.commands", "Sync tables now: a second name of 'table sync'."),
     "lake": ("tables.commands", "Sync tables continuously."),

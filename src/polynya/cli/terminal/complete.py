@@ -48,6 +48,14 @@ def complete_table(
     return _items([row["name"] for row in found["tables"]] if found else [], incomplete)
 
 
+def complete_topic(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete names of Kafka topics."""
+    found = _asked(ctx, "/v1/topics")
+    return _items([row["name"] for row in found["topics"]] if found else [], incomplete)
+
+
 def complete_subscription(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:

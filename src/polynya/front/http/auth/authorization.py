@@ -17,6 +17,8 @@ from polynya.base.names import spelled_name
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.topics import PATH as TOPICS
+from polynya.front.http.api.topics import prefix_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.router import Route, RouteKind
@@ -307,6 +309,9 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return (
             Verb.READ if reads else Verb.DELETE
         ), f"{route.segments[0]}/" if route.segments else ""
+    if path == TOPICS or path.startswith(f"{TOPICS}/"):
+        verb = Verb.READ if reads else Verb.CREATE if method == "PUT" else Verb.DELETE
+        return verb, prefix_of(route.segments[0]) if route.segments else None
     return Verb.ADMIN, None
 
 

@@ -82,6 +82,7 @@ _TABLE = (
     ErrorCode(
         "TABLE_COLUMN", 400, "a declared column needs a field and a type that columns can have"
     ),
+    ErrorCode("TOPIC_INVALID", 400, "the topic's name, partitions or a config is invalid"),
     ErrorCode("TABLE_PREFIX", 400, "a table's prefix must be the beginning of legal stream names"),
     ErrorCode(
         "SQL_INVALID",
@@ -115,6 +116,7 @@ _TABLE = (
     ),
     ErrorCode("NOT_FOUND", 404, "there is no such stream"),
     ErrorCode("TABLE_NOT_FOUND", 404, "there is no such table"),
+    ErrorCode("TOPIC_NOT_FOUND", 404, "there is no such Kafka topic"),
     ErrorCode("TOKEN_NOT_FOUND", 404, "no active token has this id or name"),
     ErrorCode("NODE_NOT_FOUND", 404, "the cluster has no such node"),
     ErrorCode("GROUP_NOT_FOUND", 404, "there is no such group"),
@@ -131,6 +133,7 @@ _TABLE = (
         "the name is that of a partition of a Kafka topic: create, write to and delete the topic "
         "with a Kafka client",
     ),
+    ErrorCode("TOPIC_CONFLICT", 409, "the topic's present state does not allow this"),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
     ErrorCode(
         "DELETED_IN_USE",

@@ -1,0 +1,196 @@
+"""`polynya topic`: Kafka topics, their partitions and configs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from polynya.cli.remote.client import JSON_TYPE, Client, server_option
+from polynya.cli.terminal import output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_topic
+from polynya.cli.terminal.output import as_json
+
+ROOT = "/v1/topics"
+_config_option = click.option(
+    "--config",
+    "configs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A config of Kafka, such as retention.ms=86400000, or content.type. Repeatable.",
+)
+
+
+@click.group("topic", cls=CommandGroup)
+def topic_command() -> None:
+    """Manage Kafka topics. Partition N of a topic is the stream kafka/TOPIC/N."""
+
+
+@topic_command.command("create")
+@click.argument("topic")
+@click.option(
+    "--partitions",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Number of partitions.  [default: the server's kafka.partitions]",
+)
+@_config_option
+@as_json
+@server_option
+def topic_create_command(
+    client: Client, topic: str, partitions: int | None, configs: tuple[str, ...], as_json: bool
+) -> None:
+    """Create TOPIC. Succeeds if it exists with the same partitions and configs.
+
+    \b
+    polynya topic create orders --partitions 6
+    polynya topic create clicks --config content.type=application/json
+    """
+    answer = _send(client, "PUT", topic, partitions, _given(configs))
+    created = answer.status_code == 201
+    if as_json:
+        output.json_line({**answer.json(), "created": created})
+        return
+    count = output.counted(answer.json()["partitions"], "partition")
+    output.notice(f"topic {topic} {'created' if created else 'already exists'}, with {count}")
+
+
+@topic_command.command("ls")
+@as_json
+@server_option
+def topic_ls_command(client: Client, as_json: bool) -> None:
+    """List the topics; with --json one object per line."""
+    rows = client.call("GET", ROOT).json()["topics"]
+    if as_json:
+        for row in rows:
+            output.json_line(row)
+    elif rows:
+        output.table(
+            ("topic", "partitions", "configs"),
+            [(row["name"], row["partitions"], _spelled(row["configs"])) for row in rows],
+        )
+    else:
+        output.notice("no topics yet: 'polynya topic create' creates one")
+
+
+@topic_command.command("describe")
+@click.argument("topic", shell_complete=complete_topic)
+@as_json
+@server_option
+def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
+    """Show TOPIC: its configs, and the offsets and bytes of each partition."""
+    shown = client.call("GET", _path(topic)).json()
+    if as_json:
+        output.json_line(shown)
+        return
+    click.echo(f"{'topic':<17}{shown['name']}")
+    click.echo(f"{'id':<17}{shown['id']}")
+    click.echo(f"{'partitions':<17}{shown['partitions']}")
+    for name, value in shown["configs"].items():
+        click.echo(f"{name:<17}{value}" if len(name) < 17 else f"{name}  {value}")
+    click.echo()
+    output.table(
+        ("partition", "stream", "first offset", "next offset", "bytes"),
+        [
+            (
+                each["partition"],
+                each["stream"],
+                each["first_offset"],
+                each["next_offset"],
+                output.size(each["bytes"]),
+            )
+            for each in shown["details"]
+        ],
+    )
+    if len(shown["details"]) < shown["partitions"]:
+        output.notice(f"only the first {output.counted(len(shown['details']), 'partition')}")
+
+
+@topic_command.command("alter")
+@click.argument("topic", shell_complete=complete_topic)
+@click.option(
+    "--partitions",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Grow to this many partitions. A topic never shrinks.",
+)
+@_config_option
+@click.option(
+    "--unset", metavar="NAME", multiple=True, help="Return a config to its default. Repeatable."
+)
+@as_json
+@server_option
+def topic_alter_command(
+    client: Client,
+    topic: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    unset: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Change the configs of TOPIC, or add partitions.
+
+    \b
+    polynya topic alter orders --config retention.ms=604800000
+    polynya topic alter orders --partitions 12 --unset retention.bytes
+    """
+    wanted: dict[str, str | None] = {**_given(configs), **dict.fromkeys(unset)}
+    if partitions is None and not wanted:
+        raise click.UsageError("pass --partitions, --config or --unset: what to change")
+    changed = _send(client, "PATCH", topic, partitions, wanted).json()
+    if as_json:
+        output.json_line(changed)
+        return
+    count = output.counted(changed["partitions"], "partition")
+    output.notice(f"topic {topic} has {count}, {_spelled(changed['configs']) or 'no configs'}")
+
+
+@topic_command.command("rm")
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topic)
+@as_json
+@server_option
+def topic_rm_command(client: Client, topics: tuple[str, ...], as_json: bool) -> None:
+    """Delete TOPICS and all their records.
+
+    \b
+    polynya topic rm orders
+    """
+    for topic in topics:
+        client.call("DELETE", _path(topic))
+        if as_json:
+            output.json_line({"name": topic, "deleted": True})
+        else:
+            output.notice(f"deleted topic {topic}")
+
+
+def _path(topic: str) -> str:
+    return f"{ROOT}/{quote(topic, safe='')}"
+
+
+def _send(
+    client: Client,
+    method: str,
+    topic: str,
+    partitions: int | None,
+    configs: dict[str, str | None],
+) -> Any:
+    body = json.dumps({"partitions": partitions, "configs": configs}).encode()
+    return client.call(method, _path(topic), content=body, headers={"content-type": JSON_TYPE})
+
+
+def _given(configs: tuple[str, ...]) -> dict[str, str | None]:
+    """Return the configs of `--config`."""
+    found: dict[str, str | None] = {}
+    for each in configs:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"'{each}': expected NAME=VALUE", param_hint="--config")
+        found[name] = value
+    return found
+
+
+def _spelled(configs: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in configs.items())

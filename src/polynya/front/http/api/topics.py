@@ -1,0 +1,184 @@
+"""`/v1/topics` and `/v1/topics/NAME`: Kafka topics, as `polynya topic` manages them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from polynya.access import Principal
+from polynya.access.grants import Verb
+from polynya.base.limits import PARTITIONS_MAX
+from polynya.base.names import partition_name
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.kafka.configs import CONTENT_TYPE, InvalidConfig, check_change, check_config
+from polynya.front.kafka.topics import TopicCatalog, TopicRefused, TopicService, is_topic_name
+from polynya.service.api import Facts
+from polynya.stream.replies import Code
+from polynya.stream.rules.topics import Topic
+from polynya.wire.headers import format_instant
+
+PATH = "/v1/topics"
+PARTITIONS_SHOWN_MAX = 1000  # in the facts of one topic: each costs a look at its stream
+_NO_STORE = (("Cache-Control", "no-store"),)
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """A topic to create, or what to change of one: null removes a config."""
+
+    partitions: int | None = None
+    configs: dict[str, str | None] = {}
+
+
+def prefix_of(topic: str) -> str:
+    """Return the canonical prefix of the streams of a topic, which a token must cover."""
+    return partition_name(topic, 0).removesuffix("0")
+
+
+class TopicRoutes:
+    """The handler for `PATH`, and the mount below it."""
+
+    def __init__(
+        self, service: TopicService, new_id: Callable[[], bytes], *, partitions: int
+    ) -> None:
+        """`partitions`: of a topic whose creator leaves them open."""
+        self._service = service
+        self._topics = TopicCatalog(service, new_id)
+        self._partitions = partitions
+
+    async def list(self, request: Request) -> Response:
+        """List the topics that the caller may read, by name. Raises `Failure`."""
+        if request.method not in ("GET", "HEAD"):
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
+        await self._topics.refresh()
+        names = [name for name in sorted(self._topics.names) if _may_read(name, request.principal)]
+        known = [topic for name in names if (topic := self._topics.known(name)) is not None]
+        return _json({"topics": [_shown(topic) for topic in known]})
+
+    async def handle(self, request: Request) -> Response:
+        """Get, create, change or delete a topic. Raises `Failure`."""
+        if len(request.segments) != 1:
+            raise Failure("NO_ROUTE")
+        (name,) = request.segments
+        if not is_topic_name(name):
+            raise Failure(
+                "TOPIC_INVALID", "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+            )
+        try:
+            match request.method:
+                case "PUT":
+                    return await self._create(name, read_json(request.body, _Wanted))
+                case "PATCH":
+                    return await self._change(name, read_json(request.body, _Wanted))
+                case "DELETE":
+                    await self._topics.drop(await self._found(name))
+                    return Response(204)
+                case "GET" | "HEAD":
+                    return _json(await self._described(await self._found(name)))
+        except InvalidConfig as invalid:
+            raise Failure("TOPIC_INVALID", str(invalid)) from None
+        except TopicRefused as refused:
+            raise Failure("TOPIC_CONFLICT", str(refused)) from None
+        allowed = "GET, HEAD, PUT, PATCH, DELETE"
+        raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", allowed),))
+
+    async def _found(self, name: str) -> Topic:
+        await self._topics.refresh()
+        topic = await self._topics.find(name)
+        if topic is None:
+            raise Failure("TOPIC_NOT_FOUND", f"topic '{name}' does not exist")
+        return topic
+
+    async def _create(self, name: str, wanted: _Wanted) -> Response:
+        partitions = _counted(wanted.partitions or self._partitions)
+        configs = _changed({}, wanted.configs)
+        code = await self._topics.create(name, partitions, sorted(configs.items()))
+        topic = self._topics.known(name)
+        if topic is None:
+            raise TopicRefused(
+                f"topic '{name}' cannot be created: streams under {prefix_of(name)} exist and are "
+                "no partitions, it is being deleted, or a limit is reached"
+            )
+        if code != Code.CREATED and (topic.partitions, dict(topic.configs)) != (
+            partitions,
+            configs,
+        ):
+            raise TopicRefused(
+                f"topic '{name}' exists with {topic.partitions} partitions and "
+                f"{dict(topic.configs) or 'no configs'}; {partitions} and {configs or 'none'} "
+                "were requested"
+            )
+        return _json(_shown(topic), 201 if code == Code.CREATED else 200)
+
+    async def _change(self, name: str, wanted: _Wanted) -> Response:
+        topic = await self._found(name)
+        if wanted.configs:
+
+            def change(before: dict[str, str]) -> dict[str, str]:
+                after = _changed(before, wanted.configs)
+                check_change(before, after)
+                return after
+
+            await self._topics.alter(name, change)
+        if wanted.partitions is not None and wanted.partitions != topic.partitions:
+            await self._topics.grow(name, _counted(wanted.partitions))
+        return _json(_shown(await self._found(name)))
+
+    async def _described(self, topic: Topic) -> dict[str, Any]:
+        partitions = []
+        for number in range(min(topic.partitions, PARTITIONS_SHOWN_MAX)):
+            name = topic.stream(number)
+            facts = await self._service.facts(name)
+            if isinstance(facts, Facts):
+                partitions.append(
+                    {
+                        "partition": number,
+                        "stream": name,
+                        "first_offset": facts.first_record,
+                        "next_offset": facts.record,
+                        "bytes": facts.byte - facts.first_byte,
+                    }
+                )
+        return {**_shown(topic), "details": partitions}
+
+
+def _counted(partitions: int) -> int:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidConfig(
+            f"{partitions} partitions were requested; a topic has 1 to {PARTITIONS_MAX}"
+        )
+    return partitions
+
+
+def _changed(before: Mapping[str, str], steps: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the configs with these set, or removed where null. Raises InvalidConfig."""
+    after = dict(before)
+    for name, value in steps.items():
+        if value is None:
+            after.pop(name, None)
+        else:
+            check_config(name, value)
+            after[name] = value
+    return after
+
+
+def _shown(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id.hex(),
+        "partitions": topic.partitions,
+        "content_type": dict(topic.configs).get(CONTENT_TYPE),
+        "configs": dict(topic.configs),
+        "created_at": format_instant(topic.created_ms),
+    }
+
+
+def _may_read(name: str, principal: Principal | None) -> bool:
+    return principal is None or principal.may(Verb.READ, prefix_of(name))
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(status, msgspec.json.encode(value), headers=_NO_STORE)

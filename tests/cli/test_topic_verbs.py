@@ -1,0 +1,78 @@
+"""What `polynya topic` sends, prints and ends with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+from scripted_server import scripted
+
+from polynya.cli.app import cli
+from polynya.cli.terminal import exits
+
+TOPIC = {
+    "name": "t",
+    "id": "00" * 16,
+    "partitions": 2,
+    "content_type": None,
+    "configs": {"retention.ms": "5"},
+    "created_at": "2026-01-01T00:00:00Z",
+}
+DETAIL = {
+    "partition": 0,
+    "stream": "kafka/t/0",
+    "first_offset": 3,
+    "next_offset": 7,
+    "bytes": 2048,
+}
+
+
+def ran(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["topic", *arguments], env={"POLYNYA_SERVER": url})
+
+
+def answer(value: object, status: int = 200) -> tuple[int, dict[str, str], bytes]:
+    return status, {}, json.dumps(value).encode()
+
+
+def test_topics_are_created_changed_and_deleted() -> None:
+    with scripted(answer(TOPIC, 201), answer(TOPIC), (204, {}, b"")) as server:
+        made = ran(server.url, "create", "t", "--partitions", "2", "--config", "retention.ms=5")
+        changed = ran(
+            server.url, "alter", "t", "--config", "a=b=c", "--unset", "d", "--partitions", "3"
+        )
+        deleted = ran(server.url, "rm", "t")
+    assert made.stderr == "topic t created, with 2 partitions\n"
+    assert changed.stderr == "topic t has 2 partitions, retention.ms=5\n"
+    assert deleted.stderr == "deleted topic t\n"
+    assert [(each.method, each.path) for each in server.said] == [
+        ("PUT", "/v1/topics/t"),
+        ("PATCH", "/v1/topics/t"),
+        ("DELETE", "/v1/topics/t"),
+    ]
+    assert json.loads(server.said[0].body) == {"partitions": 2, "configs": {"retention.ms": "5"}}
+    assert json.loads(server.said[1].body) == {
+        "partitions": 3,
+        "configs": {"a": "b=c", "d": None},
+    }
+
+
+def test_topics_are_listed_and_described() -> None:
+    described = {**TOPIC, "details": [DETAIL]}
+    with scripted(answer({"topics": [TOPIC]}), answer(described), answer(described)) as server:
+        listed = ran(server.url, "ls")
+        shown = ran(server.url, "describe", "t")
+        as_json = ran(server.url, "describe", "t", "--json")
+    assert listed.stdout.splitlines()[1].split() == ["t", "2", "retention.ms=5"]
+    assert "retention.ms     5" in shown.stdout
+    assert shown.stdout.splitlines()[-1].split() == ["0", "kafka/t/0", "3", "7", "2.0", "KiB"]
+    assert "only the first 1 partition" in shown.stderr
+    assert json.loads(as_json.stdout) == described
+
+
+@pytest.mark.parametrize("arguments", [("alter", "t"), ("create", "t", "--config", "retention")])
+def test_a_change_of_nothing_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    with scripted(answer(TOPIC)) as server:
+        assert ran(server.url, *arguments).exit_code == exits.USAGE
+    assert not server.said

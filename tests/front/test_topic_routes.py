@@ -1,0 +1,100 @@
+"""`/v1/topics`: topics are created, changed, described and deleted, by callers who may."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from stories.service import story
+from worlds.service import World
+
+from polynya.access import Principal
+from polynya.access.grants import Grant, Verb
+from polynya.front.http.api.topics import PATH, TopicRoutes
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request
+from polynya.stream.commands import Create, Encoding
+
+Send = Callable[..., Awaitable[tuple[int, Any]]]
+
+
+def sender(world: World) -> Send:
+    ids = iter(range(1, 100))
+    routes = TopicRoutes(world.service, lambda: next(ids).to_bytes(16), partitions=2)
+
+    async def send(
+        method: str, *segments: str, principal: Principal | None = None, **body: object
+    ) -> tuple[int, Any]:
+        request = Request(method, PATH, segments, {}, {}, json.dumps(body).encode(), "", principal)
+        answer = await (routes.handle if segments else routes.list)(request)
+        return answer.status, json.loads(answer.body) if answer.body else None
+
+    return send
+
+
+@story
+async def test_a_topic_is_created_changed_described_and_deleted(world: World) -> None:
+    send = sender(world)
+    configs = {"retention.ms": "1000", "content.type": "text/plain"}
+    status, made = await send("PUT", "t", configs=configs)
+    assert (status, made["partitions"], made["configs"]) == (201, 2, configs)
+    assert (await send("PUT", "t", partitions=2, configs=configs))[0] == 200
+    status, changed = await send(
+        "PATCH", "t", partitions=3, configs={"retention.ms": None, "segment.ms": "5"}
+    )
+    assert status == 200
+    assert changed["configs"] == {"content.type": "text/plain", "segment.ms": "5"}
+    assert changed["content_type"] == "text/plain"
+    _, shown = await send("GET", "t")
+    assert [(each["partition"], each["stream"]) for each in shown["details"]] == [
+        (number, f"kafka/t/{number}") for number in range(3)
+    ]
+    assert [each["name"] for each in (await send("GET"))[1]["topics"]] == ["t"]
+    assert await send("DELETE", "t") == (204, None)
+    assert (await send("GET"))[1] == {"topics": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "body", "code"),
+    [
+        ("PUT", "no/topic", {}, "TOPIC_INVALID"),
+        ("PUT", "new", {"partitions": 10_001}, "TOPIC_INVALID"),
+        ("PUT", "new", {"configs": {"no.config": "1"}}, "TOPIC_INVALID"),
+        ("PUT", "new", {"configs": {"retention.ms": "soon"}}, "TOPIC_INVALID"),
+        ("PUT", "new", {"colour": 1}, "INVALID_REQUEST"),
+        ("PUT", "known", {"partitions": 9}, "TOPIC_CONFLICT"),
+        ("PUT", "taken", {}, "TOPIC_CONFLICT"),
+        ("PATCH", "known", {"partitions": 1}, "TOPIC_CONFLICT"),
+        ("PATCH", "known", {"configs": {"content.type": "a/b"}}, "TOPIC_INVALID"),
+        ("PATCH", "none", {"partitions": 3}, "TOPIC_NOT_FOUND"),
+        ("GET", "none", {}, "TOPIC_NOT_FOUND"),
+        ("DELETE", "none", {}, "TOPIC_NOT_FOUND"),
+        ("POST", "known", {}, "METHOD_NOT_ALLOWED"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    method: str, name: str, body: dict[str, object], code: str
+) -> None:
+    @story
+    async def told(world: World) -> None:
+        send = sender(world)
+        await send("PUT", "known")
+        taken = Create("kafka/taken/1", 1, "text/plain", Encoding.BYTES)
+        await world.service.call(world.service.group_of("kafka/taken/1"), taken)
+        with pytest.raises(Failure) as refused:
+            await send(method, name, **body)
+        assert refused.value.code == code
+
+    told()
+
+
+@story
+async def test_a_caller_sees_the_topics_that_it_may_read(world: World) -> None:
+    send = sender(world)
+    for name in ("mine", "other"):
+        await send("PUT", name)
+    reads = Principal(id="id", name="name", grants=(Grant(frozenset((Verb.READ,)), "kafka/mine/"),))
+    _, listed = await send("GET", principal=reads)
+    assert [each["name"] for each in listed["topics"]] == ["mine"]
