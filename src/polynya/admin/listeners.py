@@ -26,6 +26,8 @@ from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterActs, ClusterRoutes, act_of
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
 from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
+from polynya.front.http.api.ranges import PATH as RANGES_PATH
+from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.tables import ReadObject, TableRoutes
@@ -40,6 +42,7 @@ from polynya.front.http.server import HttpFront, Protection
 from polynya.front.text.server import TextFront
 from polynya.front.text.topics import NodeView
 from polynya.service.routing.service import NodeService
+from polynya.service.stream_slices import SliceFinder
 from polynya.service.tables import TableRefused, Tables
 from polynya.stream.placement import META_GROUP
 from polynya.system.open_files import raise_limit, shares
@@ -121,6 +124,7 @@ class Listeners:
         open_to = handlers if keeper.access is None else guarded
         only_base = {
             SQL_PATH: SqlRoute(routes, questions).handle,
+            RANGES_PATH: RangeRoute(SliceFinder(service), _store_ref(start)).handle,
             BUCKETS: buckets.list,
             **console_handlers(),
         }
