@@ -5,6 +5,7 @@ Every folder here is a room. From the top, each imports from lower lines only
 (`tests/test_layers.py` has the exact list):
 
 * `cli`: the command line. `client`: the Python client, which imports `base` and nothing else.
+* `spark`: the data source `polynya` of Spark, which reads and writes streams.
 * `embedded`: a write-ahead log as a library, on `wal`.
 * `node`: the composition root: supervisor, core process, assembly, shutdown.
 * `recovery`: restore from a backup or from the object store, and reshard.

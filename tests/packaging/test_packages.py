@@ -62,7 +62,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
             f"polynya-{__version__}.dist-info",
             f"polynya-{__version__}.data/data/share/man/man1/polynya.1",
         )
-        assert {name.split("/")[0] for name in names if name != data} == {"polynya", info}
+        assert {name.split("/")[0] for name in names if name != data} == {
+            "polynya",
+            "pyspark_polynya",
+            info,
+        }
         assert not [
             name
             for name in names
@@ -224,7 +228,7 @@ def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
     for words, code, said, how in (
         (("compact",), 1, packages, lake),
         (("lake", "run", "--interval", "1s"), 1, packages, lake),
-        (("sql", "select 1"), 1, "duckdb is not installed", lake),
+        (("sql", "--local", "select 1"), 1, "duckdb is not installed", lake),
         (
             ("demo", "--data", str(folder / "other"), "--listen", "127.0.0.1:0"),
             1,

@@ -18,7 +18,7 @@ from s3_server import S3Server
 from spark_jars import jars
 from worlds.pipeline import PipeWorld
 
-from polynya.lakehouse.sql import _extension
+from polynya.lakehouse.sql.query import _extension
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 __all__ = ["jars"]  # the fixture

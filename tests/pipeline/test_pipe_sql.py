@@ -7,6 +7,8 @@ import json
 import pytest
 from worlds.pipeline import PipeWorld
 
+from polynya.client import Client, Refused
+
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
@@ -87,8 +89,20 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
     assert [row["offset"] for row in rows] == list(range(2501)) and rows[3][
         "value"
     ] == '{"carrier": "UA", "delay": 3}'
+    with Client(world.node.url) as client:
+        (flights,) = [table for table in client.tables() if table.name == "flights"]
+        assert (flights.rows, flights.records_behind) == (2501, 1)
+        answer = client.sql("select carrier, count(*) as n from flights group by all", rows=1)
+        assert [column.name for column in answer.columns] == ["carrier", "n"]
+        assert len(answer.dicts) == 1 and answer.truncated
+        assert client.create_table("flights", "flights/").job == client.table("flights").job == 1
+        with pytest.raises(Refused, match="no table 'nothing'"):
+            client.table("nothing")
+    many = world.run("sql", "--json", "select 1 as x from range(10001)")
+    assert len(json.loads(many.out)) == 10_000 and "polynya sql --local" in many.err, many
     odd = world.run(
         "sql",
+        "--local",
         "--json",
         "select 1 as x, 2 as x, 10::hugeint ** 2, 170141183460469231731687303715884105727 as big, "
         "date '2020-01-02' as d",
@@ -99,6 +113,10 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
     ), odd
     empty = world.run("sql", "--json", "select * from flights where delay < 0")
     assert empty.code == 0 and json.loads(empty.out) == [], empty
+    local = world.run("sql", "--local", "select count(*) from flights")
+    assert local.code == 0 and "2,501" in local.out and "1 record" in local.err, local
+    wrong = world.run("sql", "--local", "select * from fligths")
+    assert wrong.code == 1 and "The tables are" in wrong.err, wrong
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def table_routes(
 ) -> TableRoutes:
     """Return the routes of tables. `read_object` is None without an object store."""
     tables = Tables(service, service.flush)
-    return TableRoutes(tables, _store_ref(start), service.now_ms, read_object)
+    return TableRoutes(tables, store_ref(start), service.now_ms, read_object)
 
 
 def iceberg_catalog(
@@ -55,7 +55,7 @@ def iceberg_catalog(
     """Return the Iceberg REST catalog of all tables."""
     keys = start.config.catalog
     given = S3Keys(keys.s3_access_key_id, keys.s3_secret_access_key)
-    return IcebergCatalog(Tables(service, service.flush), _store_ref(start), given, read_object)
+    return IcebergCatalog(Tables(service, service.flush), store_ref(start), given, read_object)
 
 
 def table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Handler:
@@ -119,7 +119,7 @@ def bounded(handler: Handler) -> Handler:
     return checked
 
 
-def _store_ref(start: CoreStart) -> StoreRef:
+def store_ref(start: CoreStart) -> StoreRef:
     cold = start.config.cold
     if cold.backend == "local":
         return StoreRef("local", str(start.config.objects_path), shared=cold.shared)

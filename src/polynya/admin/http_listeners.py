@@ -18,6 +18,7 @@ from polynya.admin.admin_routes import (
     admin_handler,
     bounded,
     part_of,
+    store_ref,
     table_handler,
 )
 from polynya.admin.audited_requests import ActOf, audited
@@ -33,6 +34,8 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
+from polynya.front.http.api.ranges import PATH as RANGES
+from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.tokens import TokenRoutes
@@ -46,6 +49,7 @@ from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront, Protection
 from polynya.service.routing.service import NodeService
+from polynya.service.stream_slices import SliceFinder
 from polynya.system.ports import spelled
 
 Handlers = dict[str, Handler]
@@ -111,6 +115,7 @@ class HttpListeners:
         handlers = {
             **(self._guarded_handlers() if guarded else self._open_handlers()),
             SQL_PATH: SqlRoute(self._behind.tables, self._queries).handle,
+            RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
             BUCKETS: BucketRoutes(self._service).list,
             TOPICS: self._topics.list,
             **console_handlers(),

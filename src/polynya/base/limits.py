@@ -111,6 +111,9 @@ SQL_ROWS_MAX = 10_000  # read larger results directly from the tables
 SQL_ANSWER_BYTES_MAX = 8 * MIB  # one response; bounds the memory of server and browser
 SQL_QUESTIONS_PER_CORE_MAX = 2  # each is a process with its own memory
 
+RANGES_PER_ANSWER_MAX = 10_000  # slices of a stream; a reader asks again from where they end
+RANGES_STREAMS_MAX = 64  # streams of one request: each is a message to the leader of its group
+
 # subscriptions with one home group: each stream creation checks the patterns that could match
 SUBSCRIPTIONS_PER_GROUP_MAX = 1024
 # explicit links of one subscription: they are state of its home group

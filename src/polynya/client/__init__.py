@@ -48,6 +48,7 @@ from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.records import NewRecord
+from polynya.client.tables import ResultColumn, SqlAnswer, TableInfo
 from polynya.client.values import (
     NOW,
     START,
@@ -94,14 +95,17 @@ __all__ = [
     "Receipt",
     "Record",
     "Refused",
+    "ResultColumn",
     "Retry",
     "SequenceRegression",
+    "SqlAnswer",
     "Stream",
     "StreamClosed",
     "StreamExists",
     "StreamGone",
     "StreamNotFound",
     "StreamReplaced",
+    "TableInfo",
     "Trimmed",
     "Trimming",
     "Unavailable",

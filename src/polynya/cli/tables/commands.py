@@ -46,6 +46,7 @@ MILESTONES = {  # the steps that are shown without -v
     "failed": "failed",
     "stopped": "stopped",
 }
+SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server reports itself
 master_option = click.option(
     "--master",
     metavar="URL",
@@ -421,14 +422,20 @@ def lake_run_command(
 
 @click.command("sql")
 @click.argument("query")
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Run the query with DuckDB on this machine, which needs access to the tables' files.",
+)
 @as_json
 @server_option
-def sql_command(client: Client, query: str, as_json: bool) -> None:
+def sql_command(client: Client, query: str, local: bool, as_json: bool) -> None:
     """Run a SELECT over tables; with --json print a list of rows. '-' reads the query from stdin.
 
     Each table also exists as NAME__dlq with its dead letters: records that do not fit a column. The
     lag of a table behind its streams is printed on stderr. "offset" is a keyword of SQL: put the
-    column in double quotes. Large results are streamed, with the header every 1,000 rows.
+    column in double quotes. The server runs the query and returns at most 10,000 rows. --local has
+    no limit and streams large results, with the header every 1,000 rows.
 
     \b
     polynya sql "select carrier, count(*) from flights group by carrier"
@@ -436,19 +443,51 @@ def sql_command(client: Client, query: str, as_json: bool) -> None:
     polynya sql --json - < query.sql
     """
     statement = sys.stdin.read() if query == "-" else query
+    (_ask_here if local else _ask_server)(client, statement, as_json=as_json)
+
+
+def _ask_server(client: Client, statement: str, *, as_json: bool) -> None:
+    import msgspec
+
+    from polynya.base.limits import SQL_ROWS_MAX
+
+    body = msgspec.json.encode({"sql": statement, "rows": SQL_ROWS_MAX})
+    headers = {"content-type": "application/json"}
+    answer = client.call(
+        "POST", "/v1/sql", content=body, headers=headers, seconds=SQL_SECONDS
+    ).json()
+    columns = [column["name"] for column in answer["columns"]]
+    rows = [tuple(row) for row in answer["rows"]]
+    _print_rows(columns, iter([rows] if rows else []), as_json=as_json)
+    if answer["truncated"]:
+        output.notice(
+            f"these are the first {len(rows):,} rows; 'polynya sql --local' prints all of them, "
+            "where the tables' files can be read"
+        )
+    for table in answer["tables"]:
+        output.notice(f"{table['name']} is {behind(table)}")
+
+
+def _ask_here(client: Client, statement: str, *, as_json: bool) -> None:
     with explained():
         from polynya.lakehouse.sql.query import ask
 
         told = client.call("GET", "/v1/tables").json()["tables"]
         with ask(coordinator_of(client).tables(), statement) as found:
-            if as_json:
-                _print_json(found.columns, found.blocks)
-            else:
-                for block in found.blocks:
-                    output.table(found.columns, [[_cell(value) for value in row] for row in block])
+            _print_rows(found.columns, found.blocks, as_json=as_json)
     for table in told:
         if re.search(rf"\b{re.escape(table['name'])}(__dlq)?\b", statement, re.IGNORECASE):
             output.notice(f"{table['name']} is {behind(table)}")
+
+
+def _print_rows(
+    columns: list[str], blocks: Iterator[list[tuple[Any, ...]]], *, as_json: bool
+) -> None:
+    if as_json:
+        _print_json(columns, blocks)
+        return
+    for block in blocks:
+        output.table(columns, [[_cell(value) for value in row] for row in block])
 
 
 def spark_factory(master: str) -> RunnerFactory:

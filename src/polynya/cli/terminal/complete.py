@@ -12,7 +12,6 @@ from urllib.parse import urlencode, urlsplit
 import click
 from click.shell_completion import CompletionItem
 
-from polynya.base.names import KAFKA_PREFIX
 from polynya.cli.remote.targets import Target, contexts_path, find_target, load_contexts
 from polynya.cli.remote.urls import server_urls
 
@@ -27,17 +26,6 @@ def complete_stream(
     """Complete stream names; long lists are cut."""
     found = _asked(ctx, "/v1/streams?" + urlencode({"prefix": incomplete, "limit": NAMES_MAX}))
     return _items([row["name"] for row in found["streams"]] if found else [], incomplete)
-
-
-def complete_topic(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete Kafka topics by the first of their partitions."""
-    query = urlencode({"prefix": f"{KAFKA_PREFIX}{incomplete}", "limit": NAMES_MAX})
-    found = _asked(ctx, f"/v1/streams?{query}")
-    rows = [row["name"].split("/") for row in found["streams"]] if found else []
-    topics = {parts[1].removeprefix("~") for parts in rows if len(parts) == 3}
-    return _items(sorted(topics), incomplete)
 
 
 def complete_table(

@@ -7,7 +7,8 @@ from copy import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from polynya.client import streams, verbs
+from polynya.base.limits import SQL_ROWS_DEFAULT
+from polynya.client import streams, tables, verbs
 from polynya.client.aio.producer import AsyncProducer, OpeningProducer
 from polynya.client.aio.work import AsyncWork
 from polynya.client.clock import drawn_producer_id, worker_name
@@ -18,6 +19,7 @@ from polynya.client.messages import Operation, Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, ReadPosition, read, tail
 from polynya.client.streams import Subject, describe
+from polynya.client.tables import SqlAnswer, TableInfo
 from polynya.client.values import (
     NOW,
     SERVER_DEFAULT,
@@ -267,6 +269,27 @@ class AsyncClient:
         return AsyncFeed(
             self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency))
         )
+
+    async def sql(self, query: str, *, rows: int = SQL_ROWS_DEFAULT) -> SqlAnswer:
+        """Run one SELECT over tables on the server, for at most `rows` rows (10,000 at most)."""
+        return await AsyncDriver(self._wire).run(tables.query(query, rows, self._retry))
+
+    async def tables(self) -> list[TableInfo]:
+        """List the tables whose streams may all be read."""
+        return await AsyncDriver(self._wire).run(tables.listing(self._retry))
+
+    async def table(self, name: str) -> TableInfo:
+        """Return a table. Raises `Refused` without one."""
+        return await AsyncDriver(self._wire).run(tables.find(name, self._retry))
+
+    async def create_table(
+        self, name: str, prefix: str, *, hold: bool = False, columns: dict[str, str] | None = None
+    ) -> TableInfo:
+        """Create a table of all streams whose names start with `prefix`, or return it if it exists
+        with the same options. `columns` declares the types of fields. With `hold`, retention waits
+        for the table."""
+        body = tables.create_body(prefix, hold=hold, columns=columns)
+        return await AsyncDriver(self._wire).run(tables.create(name, body, self._retry))
 
     def share(
         self,

@@ -198,7 +198,7 @@ def read_blocks(
     """
     gathered: list[Rows] = []
     size, kind = 0, (0, Kind.BYTES)
-    for (part, stored), shape in zip(_fetch(blobs, ranges), shapes, strict=True):
+    for (part, stored), shape in zip(fetch(blobs, ranges), shapes, strict=True):
         try:
             for rows in read_rows(part, stored):
                 own = (shape, rows.kind)
@@ -294,7 +294,7 @@ def fetched(blobs: Blobs, part: Range) -> bytes | Exception:
     return _fetch_run(blobs, [part])[0][1]
 
 
-def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes | Exception]]:
+def fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes | Exception]]:
     """Yield each range with its stored bytes, or with the reason for none. One request fetches
     neighbours in a pack, and the next requests run ahead."""
     ahead: deque[Future[list[tuple[Range, bytes | Exception]]]] = deque()

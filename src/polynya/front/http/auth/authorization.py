@@ -21,6 +21,7 @@ from polynya.front.http.api.topics import PATH as TOPICS
 from polynya.front.http.api.topics import prefix_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.extension import READS_BY_POST
 from polynya.front.http.protocol.router import Route, RouteKind
 from polynya.front.http.routes.table import dispatch
 from polynya.wire.http1 import Head
@@ -297,7 +298,7 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return "", None
     if path == "/metrics":
         return Verb.METRICS, None
-    if path == "/v1/sql":
+    if path in READS_BY_POST:
         return Verb.READ, None
     if path == "/v1/tables" or path.startswith("/v1/tables/"):
         return (Verb.READ if reads else Verb.TABLE), None

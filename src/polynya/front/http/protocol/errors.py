@@ -237,7 +237,7 @@ _TABLE = (
     ErrorCode(
         "NO_SQL",
         501,
-        "this server does not run SQL; polynya sql does, where polynya[lake] is installed",
+        "this server does not run SQL; 'polynya sql --local' does, where polynya[lake] is installed",
     ),
     ErrorCode("CLUSTER_STARTING", 503, "the cluster is still forming", retry_after=1),
     ErrorCode(

@@ -35,7 +35,7 @@ class Response(msgspec.Struct, gc=False):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-READS_BY_POST = frozenset(["/v1/sql"])
+READS_BY_POST = frozenset(["/v1/sql", "/v1/ranges"])
 """Paths whose handlers have no side effects, so that a disconnect of the client cancels them."""
 
 Handler = Callable[[Request], Awaitable[Response]]

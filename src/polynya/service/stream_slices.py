@@ -1,0 +1,91 @@
+"""The slices of a stream in the object store, for readers that fetch packs themselves (Spark).
+
+The group's leader answers from its index. A reader may find that a pack is gone, because merges
+and trims replace packs, and asks again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from polynya.base.errors import Unavailable
+from polynya.base.limits import RANGES_PER_ANSWER_MAX
+from polynya.service.api import Refusal
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import ColdSlice
+from polynya.stream.rules.eviction import evicted_view
+from polynya.stream.state import index
+
+SLICES = 57  # messages between cores
+_TRIES = 3  # a stream may be evicted or return while its state is read
+
+
+class SlicesQuery(msgspec.Struct, array_like=True, frozen=True):
+    """Records `first` to `end` (exclusive) of a stream; `end` -1: to its tail."""
+
+    group: int
+    name: str  # canonical
+    first: int
+    end: int
+
+
+class StreamSlices(msgspec.Struct, array_like=True, frozen=True):
+    """A stream's slices in order, at most `RANGES_PER_ANSWER_MAX`, and what it holds."""
+
+    uid: int
+    content_type: str
+    encoding: int
+    first_record: int  # first retained one
+    next_record: int
+    own_record: int  # of a fork, its first own record: earlier ones lie in its source
+    slices: list[ColdSlice]
+
+
+class SliceFinder:
+    """The slices of any stream of the cluster. Create one on every core."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        service.serve(SLICES, SlicesQuery, StreamSlices | None, self._here)
+
+    async def find(self, name: str, first: int, end: int) -> StreamSlices | None:
+        """Return the slices that hold these records, or None without such a stream. Raises
+        Unavailable."""
+        query = SlicesQuery(self._service.group_of(name), name, first, end)
+        found: StreamSlices | None = await self._service.at_home(
+            query.group, SLICES, query, self._here
+        )
+        return found
+
+    async def flush(self, prefix: str) -> None:
+        """Write the records in memory under a prefix of canonical names to the store."""
+        await self._service.flush(prefix)
+
+    async def _here(self, query: SlicesQuery) -> StreamSlices | None:
+        local = self._service.local
+        await local.linearize(query.group)
+        for _ in range(_TRIES):
+            stream = local.find(query.group, query.name)
+            if isinstance(stream, Refusal):
+                return None
+            machine = local.here(query.group)
+            if evicted_view(machine, query.name) is not None:
+                copy = await local.rehydration.copy(query.group, query.name)
+                if copy is None:
+                    continue
+                stream, machine = copy, local.here(query.group)
+            begin = max(query.first, stream.first_record)
+            at = index.entries_before(stream.cold, begin)
+            until = at + RANGES_PER_ANSWER_MAX
+            if query.end >= 0:
+                until = min(until, index.first_from(stream.cold, query.end))
+            return StreamSlices(
+                stream.uid,
+                stream.content_type,
+                stream.encoding,
+                stream.first_record,
+                stream.next_record,
+                stream.fork.record if stream.fork is not None else 0,
+                list(machine.index_of(stream)[at:until]) if stream.cold else [],
+            )
+        raise Unavailable("the stream is being evicted or rehydrated; retry")

@@ -1,0 +1,117 @@
+"""The options of `format("polynya")`, checked before anything is read or written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from polynya.base.errors import ConfigError
+from polynya.client.values import SERVER_DEFAULT
+
+EARLIEST, LATEST = "earliest", "latest"
+STORE, SERVER = "store", "server"
+PARTITION_BYTES = 32 << 20
+Start = str | dict[str, int]
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """The server and the token."""
+
+    server: str
+    token: str = ""
+
+
+class SourceOptions(msgspec.Struct, frozen=True):
+    """The options of a read. Streams are those of `streams`, or all under `prefix`."""
+
+    connection: Connection
+    streams: list[str]
+    prefix: str | None
+    starting: Start
+    ending: Start
+    fail_on_data_loss: bool
+    records_max: int  # of a micro-batch; 0: unlimited
+    read_from: str
+    partition_bytes: int
+    pushdown: bool
+
+
+class SinkOptions(msgspec.Struct, frozen=True):
+    """The options of a write. `stream` may be "": the column `stream` then names each row's."""
+
+    connection: Connection
+    stream: str
+    staging: str
+    job: str
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Return the checked options of a read. Raises ConfigError."""
+    streams = [name.strip() for name in options.get("stream", "").split(",") if name.strip()]
+    prefix = options.get("prefix")
+    if bool(streams) == (prefix is not None):
+        raise ConfigError(
+            "format('polynya') needs one of the options 'stream' (names, separated by commas) and "
+            "'prefix' ('' is every stream)"
+        )
+    read_from = options.get("readFrom", STORE)
+    if read_from not in (STORE, SERVER):
+        raise ConfigError(f"readFrom is '{read_from}'; expected '{STORE}' or '{SERVER}'")
+    return SourceOptions(
+        _connection(options),
+        streams,
+        prefix,
+        _offsets(options, "startingOffsets", EARLIEST),
+        _offsets(options, "endingOffsets", LATEST),
+        _switch(options, "failOnDataLoss", default=True),
+        _number(options, "maxRecordsPerTrigger", 0),
+        read_from,
+        max(1, _number(options, "partitionBytes", PARTITION_BYTES)),
+        _switch(options, "pushdown", default=False),
+    )
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Return the checked options of a write. Raises ConfigError."""
+    return SinkOptions(
+        _connection(options),
+        options.get("stream", ""),
+        options.get("staging", "spark-staging").strip("/"),
+        options.get("jobId", ""),
+    )
+
+
+def _connection(options: Mapping[str, str]) -> Connection:
+    return Connection(
+        options.get("server") or os.environ.get("POLYNYA_SERVER", SERVER_DEFAULT),
+        options.get("token") or os.environ.get("POLYNYA_TOKEN", ""),
+    )
+
+
+def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:
+    text = options.get(name, default)
+    if text in (EARLIEST, LATEST):
+        return text
+    try:
+        return msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.DecodeError:
+        raise ConfigError(
+            f"{name} is '{text}'; expected '{EARLIEST}', '{LATEST}' or JSON such as "
+            '{"orders": 100}'
+        ) from None
+
+
+def _switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is '{text}'; expected true or false")
+    return text == "true"
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not (text.isascii() and text.isdecimal()):
+        raise ConfigError(f"{name} is '{text}'; expected a whole number")
+    return int(text)

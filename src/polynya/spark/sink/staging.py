@@ -1,0 +1,93 @@
+"""Staging: a task's rows in a JSON stream of its own, each as [stream, record]."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import pyarrow as pa
+
+from polynya.base.errors import ConfigError, PolynyaError
+from polynya.client.blocking.client import Client
+from polynya.spark.options import SinkOptions
+
+STAGE_TTL_SECONDS = 7 * 24 * 3600  # as long as the server remembers a producer
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """The staged rows of a task. `stream` is "" if it had none."""
+
+    partition: int
+    stream: str
+    records: int
+
+
+class _Row(msgspec.Struct, array_like=True):
+    stream: str
+    record: msgspec.Raw
+
+
+def stage(
+    options: SinkOptions, folder: str, partition: int, batches: Iterable[pa.RecordBatch]
+) -> Staged:
+    """Stage rows. They are durable on return."""
+    connection, count = options.connection, 0
+    name = f"{folder}/stage-{partition}-{secrets.token_hex(8)}"
+    with Client(connection.server, token=connection.token) as client:
+        rows = (row for batch in batches for row in rows_of(batch, options.stream))
+        first = next(rows, None)
+        if first is None:
+            return Staged(partition, "", 0)
+        staged = client.stream(name)
+        staged.create(ttl_seconds=STAGE_TTL_SECONDS)
+        with staged.producer() as producer:
+            for target, record in _chained(first, rows):
+                head = msgspec.json.encode(target)
+                producer.append(msgspec.Raw(b"[" + head + b"," + record + b"]"))
+                count += 1
+    return Staged(partition, name, count)
+
+
+def _chained(
+    first: tuple[str, bytes], rest: Iterator[tuple[str, bytes]]
+) -> Iterator[tuple[str, bytes]]:
+    yield first
+    yield from rest
+
+
+def rows_of(batch: pa.RecordBatch, stream: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (stream, JSON record). The record is the column `value`, or all columns but `stream`
+    as an object. Raises ConfigError, PolynyaError."""
+    names = batch.schema.names
+    if not stream and "stream" not in names:
+        raise ConfigError("a write needs the option 'stream', or a column 'stream' of names")
+    targets = [stream] * len(batch) if stream else batch.column("stream").to_pylist()
+    if "value" in names:
+        values = batch.column("value").to_pylist()
+    else:
+        plain = batch.drop_columns(["stream"]) if "stream" in names else batch
+        values = [msgspec.json.encode(row) for row in plain.to_pylist()]
+    for target, value in zip(targets, values, strict=True):
+        if value is None or not target:
+            raise PolynyaError(
+                f"a row's {'value' if value is None else 'stream'} is null; expected a JSON record "
+                "and the name of a stream: filter such rows before the write"
+            )
+        yield target, value.encode() if isinstance(value, str) else bytes(value)
+
+
+def staged_rows(client: Client, stage: Staged) -> Iterator[tuple[str, bytes]]:
+    """Yield what was staged, in order. Raises PolynyaError if rows are missing."""
+    found = 0
+    with client.stream(stage.stream).read() as reader:
+        for page in reader.pages():
+            for raw in page.raws:
+                row = msgspec.json.decode(raw, type=_Row)
+                found += 1
+                yield row.stream, bytes(row.record)
+    if found != stage.records:
+        raise PolynyaError(
+            f"the staging stream '{stage.stream}' has {found} of {stage.records} rows; the batch "
+            "cannot be completed"
+        )
