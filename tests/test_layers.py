@@ -97,6 +97,8 @@ PURE = {
 # a front knows the machine's commands and replies, never its state
 FRONT_STREAM = {
     "commands",
+    "consumer_groups",  # the calls to a group's coordinator
+    "group_commands",  # … and the parts of them that the log has too
     "replies",
     "rules",
     "subscriptions",
@@ -257,7 +259,7 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes "
+        "consumer_groups.rules machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes "
         "rules.meta rules.publishing rules.retention "
         "rules.table_failures rules.table_watches "
         "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
@@ -277,7 +279,9 @@ CIRCLES = {
         "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read "
         "http.routes.read_request http.routes.refusals "
         "http.routes.retention http.routes.sse http.routes.table http.server "
-        "kafka.admin kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets "
+        "kafka.admin kafka.connection kafka.dispatch kafka.fetch kafka.groups.admin "
+        "kafka.groups.coordinators kafka.groups.membership kafka.groups.offsets "
+        "kafka.metadata kafka.offsets "
         "kafka.produce kafka.server",
         "an exchange or call, its connection and the handlers of its routes or keys name each "
         "other in hints",

@@ -37,6 +37,7 @@ from polynya.engine.log_clock import LogClock, once_per_pass
 from polynya.engine.replica_lag import ReplicaLag
 from polynya.engine.storage import Storage
 from polynya.front.http.api.cluster import ClusterActs
+from polynya.front.http.api.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.front.kafka.server import KafkaFront
 from polynya.node.kafka import STOP_SECONDS, kafka_front, open_kafka
@@ -44,6 +45,8 @@ from polynya.node.shutdown_barrier import ShutdownBarrier
 from polynya.observability.metrics import Samples
 from polynya.replica.planner import moving
 from polynya.service.assembly import CoreRuntime, Shape
+from polynya.service.consumer_groups.admin import GroupAdmin
+from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.routing.service import NodeService
 from polynya.service.tables import Tables
 from polynya.stream.placement import META_GROUP
@@ -195,6 +198,11 @@ class Assembly:
         self._spawn(self._engine.group_coordinator.run())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
+        groups = GroupAdmin(self.service, self._engine.group_coordinator)
+        mounts[GROUPS] = GroupRoutes(groups).handle
+        lags = GroupLags(self.service, self._engine.group_coordinator)
+        self._health.registry.add(metric_sources.of_group_lags(lags))
+        self._spawn(lags.run())
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
         hosts = NodeHosts(self._start.config.cluster, self._maps)

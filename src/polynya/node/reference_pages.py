@@ -99,7 +99,7 @@ def limits_page() -> str:
 
 {_NOTE.format("`polynya/base/limits.py`")}
 What is over a limit is refused with an answer that names it, never cut and never dropped. What Kafka clients cannot do yet
-(consumer groups, transactions, authentication) is in [kafka.md](kafka.md#differences-from-kafka).
+(transactions, authentication) is in [kafka.md](kafka.md#differences-from-kafka).
 
 | limit | value | why |
 |---|---|---|

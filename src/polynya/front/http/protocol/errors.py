@@ -137,6 +137,11 @@ _TABLE = (
         "the stream is a partition of a Kafka topic: write to it and delete the topic with a "
         "Kafka client",
     ),
+    ErrorCode(
+        "GROUP_NOT_EMPTY",
+        409,
+        "the consumer group has members: stop its consumers, or wait for the end of their sessions",
+    ),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
     ErrorCode(
         "DELETED_IN_USE",
