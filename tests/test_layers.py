@@ -98,6 +98,8 @@ PURE = {
 # a front knows the machine's commands and replies, never its state
 FRONT_STREAM = {
     "commands",
+    "consumer_groups",  # the calls to a group's coordinator
+    "group_commands",  # … and the parts of them that the log has too
     "replies",
     "rules",
     "subscriptions",
@@ -258,7 +260,7 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes "
+        "consumer_groups.rules machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes "
         "rules.meta rules.publishing rules.retention "
         "rules.table_failures rules.table_watches "
         "rules.table_lifetimes rules.tables rules.topics rules.trimming rules.writes snapshots.encode "

@@ -6,12 +6,14 @@ import pytest
 
 from polynya.base.levels import LEVELS
 from polynya.stream import commands as c
+from polynya.stream import group_commands as g
 from polynya.stream import table_commands as t
 from polynya.stream.any_command import AnyCommand
 from polynya.stream.state.feature_level import level_for, level_of, tag_of
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
+MEMBER = g.GroupMember("m", "i", "c", "/h", 10000, 60000, b"s", b"a")
 KAFKA_BATCH = c.Batch(c.Encoding.KAFKA, 3, b"12345", 0xE3069283, flags=1, record_time_ms_max=7)
 FORK = c.Fork(
     "ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4
@@ -188,6 +190,18 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.TopicDrop("t", bytes(16)), "9366a174c410" + "00" * 16),
     (c.TopicGone("t", bytes(16)), "9367a174c410" + "00" * 16),
     (
+        g.GroupPut("g", 5, 2, "consumer", "range", "m", [MEMBER]),
+        "98cc82a1670502a8636f6e73756d6572a572616e6765a16d9198a16da169a163a22f68cd2710cdea60c40173c40161",
+    ),
+    (
+        g.CommitOffsets("g", 5, 2, "m", [g.OffsetEntry(bytes(16), 3, 7, -1, "x")]),
+        "96cc83a1670502a16d9195c41" + "00" * 16 + "00307ffa178",
+    ),
+    (g.GroupDrop("g"), "92cc84a167"),
+    (g.DropOffsets("g", [(bytes(16), 3)]), "93cc85a1679192c41" + "00" * 16 + "003"),
+    (g.ExpireOffsets("g", 5), "93cc86a16705"),
+    (g.ForgetTopic(bytes(16)), "92cc87c41" + "00" * 16 + "0"),
+    (
         c.Bundle([c.Append("a", 2, "t", BATCH), c.Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
     ),
@@ -216,7 +230,7 @@ def test_a_node_of_the_release_before_is_no_read_replica() -> None:
 def test_every_command_has_golden_bytes() -> None:
     kinds = [
         kind
-        for kind in (*vars(c).values(), *vars(t).values())
+        for kind in (*vars(c).values(), *vars(t).values(), *vars(g).values())
         if isinstance(kind, type) and issubclass(kind, c.Command)
     ]
     tagged = set(kinds) - {c.Command}
@@ -294,6 +308,17 @@ def test_levels_are_those_of_commands() -> None:
                 t.TableAlter,
                 t.TableDrop,
                 t.ForgetTable,
+            ),
+            3,
+        ),
+        **dict.fromkeys(
+            (
+                g.GroupPut,
+                g.CommitOffsets,
+                g.GroupDrop,
+                g.DropOffsets,
+                g.ExpireOffsets,
+                g.ForgetTopic,
             ),
             3,
         ),

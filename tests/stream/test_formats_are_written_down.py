@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from polynya.stream import commands, placement, table_commands
+from polynya.stream import commands, group_commands, placement, table_commands
+from polynya.stream.consumer_groups import state as consumer_groups
 from polynya.stream.rules import table_failures, table_watches, tables
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots import encode as snapshots
@@ -31,7 +32,11 @@ def fields(kind: type) -> str:
     "kind",
     [
         kind
-        for kind in (*vars(commands).values(), *vars(table_commands).values())
+        for kind in (
+            *vars(commands).values(),
+            *vars(table_commands).values(),
+            *vars(group_commands).values(),
+        )
         if isinstance(kind, type)
         and issubclass(kind, commands.Command)
         and kind is not commands.Command
@@ -52,6 +57,8 @@ def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
         commands.NodeRecord,
         commands.Placement,
         commands.SubscriptionConfig,
+        group_commands.GroupMember,
+        group_commands.OffsetEntry,
     ],
 )
 def test_part_is_in_the_page(kind: type) -> None:
@@ -75,6 +82,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         tables.Table,
         table_failures.Failure,
         table_watches.Watch,
+        consumer_groups.ConsumerGroup,
         placement.ClusterMap,
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32
-from wire.kafka.kio_values import kio_class
+from wire.kafka.kio_values import kio_class, kio_of
 from worlds.service import World
 
 from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
@@ -201,3 +201,10 @@ def fetch_fields(topic: str, *offsets: int, max_wait_ms: int = 0, **more: Any) -
         "forgotten_topics_data": (),
         "rack_id": "",
     }
+
+
+def plain_fields(name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request as kio's types, from plain values: see `kio_of`."""
+    api = next(api for api in APIS.values() if api.name == name)
+    made = kio_of(kio_class(api, version, "request"), fields)
+    return {each: getattr(made, each) for each in fields}

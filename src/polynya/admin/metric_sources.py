@@ -10,6 +10,7 @@ from polynya.front.http.server import HttpFront
 from polynya.front.text.protocol import COMMANDS
 from polynya.front.text.server import TextFront
 from polynya.observability.metrics import Samples, label
+from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.streams.local import LocalGroups
 
 TURNS = {
@@ -113,6 +114,18 @@ def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]
 
     def read() -> Samples:
         return {metric: getattr(counters, attribute) for metric, attribute in names.items()}
+
+    return read
+
+
+def of_group_lags(lags: GroupLags) -> Callable[[], Samples]:
+    """The lags of the consumer groups that this core coordinates."""
+
+    def read() -> Samples:
+        return {
+            label("polynya_group_lag", group=group, topic=topic): lag
+            for (group, topic), lag in lags.found.items()
+        }
 
     return read
 

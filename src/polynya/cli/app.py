@@ -38,6 +38,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     "close": ("streams.lifecycle", "Close a stream: it accepts no more appends."),
     "rm": ("streams.lifecycle", "Delete streams."),
     "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
+    "group": ("streams.groups", "List and manage the consumer groups of Kafka clients."),
     "trim": ("streams.retention", "Delete the oldest records of a stream."),
     "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
     "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),

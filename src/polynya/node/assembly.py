@@ -24,6 +24,7 @@ from polynya.cluster.map_cache import NodeHosts
 from polynya.config.core_start import CoreStart
 from polynya.engine.log_clock import LogClock, once_per_pass
 from polynya.engine.storage import Storage
+from polynya.front.http.api.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node.cluster_parts import cluster_parts
@@ -33,6 +34,8 @@ from polynya.node.kafka import kafka_listeners
 from polynya.node.periodic_work import PeriodicWork
 from polynya.node.tier_parts import NoTier, TierParts, tier_parts
 from polynya.service.assembly import CoreRuntime, Shape
+from polynya.service.consumer_groups.admin import GroupAdmin
+from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.routing.service import NodeService
 from polynya.stream.placement import META_GROUP
 from polynya.subscriptions import Subscriptions
@@ -56,6 +59,7 @@ class Assembly:
         self._health.add("reached", self._links.unreached)
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)
+        self._group_lags = GroupLags(self.service, self._engine.group_coordinator)
         self._periodic = PeriodicWork(self._engine, self._cluster.look_at_memory)
         # `start` opens these
         self._tier: NoTier | TierParts = NoTier()
@@ -77,6 +81,7 @@ class Assembly:
         self._spawn(self._tier.tasks())
         await self._keeper.start()
         self._spawn([self._keeper.run(), self._engine.group_coordinator.run()])
+        self._spawn([self._group_lags.run()])
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
@@ -124,6 +129,9 @@ class Assembly:
             table_routes(self._start, self.service, checks.read_object),
             {
                 **dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle),
+                GROUPS: GroupRoutes(
+                    GroupAdmin(self.service, self._engine.group_coordinator)
+                ).handle,
                 CATALOG: iceberg_catalog(self._start, self.service, checks.read_object).handle,
             },
             checks,
@@ -167,6 +175,7 @@ class Assembly:
             metric_sources.of_groups(engine.local),
             lambda: {"polynya_batches_repaired_total": engine.repairer.repaired},
             self._keeper.samples,
+            metric_sources.of_group_lags(self._group_lags),
         ):
             health.registry.add(samples)
         for counters, names in (

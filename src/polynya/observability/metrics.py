@@ -239,6 +239,12 @@ METRICS = (
         "counter",
         "Connections of Kafka clients refused because there were too many.",
     ),
+    Metric(
+        "polynya_group_lag",
+        "gauge",
+        "Records that a Kafka consumer group has not committed, by topic; up to 15 seconds old.",
+        ("group", "topic"),
+    ),
     Metric("polynya_http_long_polls_total", "counter", "Long-polls started."),
     Metric("polynya_http_sse_total", "counter", "SSE subscriptions started."),
     Metric(

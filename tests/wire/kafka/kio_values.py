@@ -95,3 +95,24 @@ def _bare(kind: Any) -> Any:
         if isinstance(kind, types.UnionType)
         else kind
     )
+
+
+def kio_of(kind: Any, value: Any) -> Any:
+    """Return a value of kio from plain ones: dicts, lists, and times in milliseconds."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if value is None:
+        return None
+    if origin in (types.UnionType, typing.Union):
+        inner = next(each for each in arguments if each is not type(None))
+        return kio_of(inner, value)
+    if origin is tuple:
+        return tuple(kio_of(arguments[0], each) for each in value)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        assert isinstance(kind, type)
+        return kind(**{name: kio_of(hints[name], each) for name, each in value.items()})
+    if isinstance(kind, type) and issubclass(kind, dt.timedelta):
+        return dt.timedelta(milliseconds=value)
+    if isinstance(kind, type) and issubclass(kind, uuid.UUID):
+        return uuid.UUID(bytes=value)
+    return value

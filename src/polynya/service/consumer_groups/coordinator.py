@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -114,6 +114,11 @@ class GroupCoordinator:
             assert isinstance(listing, Listing)
             found += listing.groups
         return found
+
+    def stored(self) -> Iterator[ConsumerGroup]:
+        """Yield the logged groups that this core coordinates."""
+        for led in self._led.values():
+            yield from led.machine.consumer_groups.by_id.values()
 
     async def run(self) -> None:
         """Watch the leaderships and delete what expires. Run until cancelled."""

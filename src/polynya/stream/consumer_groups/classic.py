@@ -365,7 +365,7 @@ class ClassicGroup:
 
     @property
     def _is_complete(self) -> bool:
-        """Report whether nobody is waited for."""
+        """Report whether all members have joined again."""
         return not self._reserved and all(each.joining is not None for each in self.members)
 
     def _complete_if_all(self, now_ms: int) -> None:

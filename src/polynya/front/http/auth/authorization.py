@@ -49,6 +49,7 @@ _ANYBODY = frozenset(
 # public, with more details for an authenticated caller
 _MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))
 _ANYBODY_BELOW = "/console/"  # pages without data, which they request with the user's token
+_GROUPS = "/v1/groups"
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 _WORK = ("/callback", "/ack", "/release")  # authenticated by the token of the wake
 _STREAM = {
@@ -313,6 +314,8 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
     if path == TOPICS or path.startswith(f"{TOPICS}/"):
         verb = Verb.READ if reads else Verb.CREATE if method == "PUT" else Verb.DELETE
         return verb, prefix_of(route.segments[0]) if route.segments else None
+    if path == _GROUPS or path.startswith(f"{_GROUPS}/"):
+        return Verb.SUBSCRIBE, ""
     return Verb.ADMIN, None
 
 

@@ -134,6 +134,11 @@ _TABLE = (
         "with a Kafka client",
     ),
     ErrorCode("TOPIC_CONFLICT", 409, "the topic's present state does not allow this"),
+    ErrorCode(
+        "GROUP_NOT_EMPTY",
+        409,
+        "the consumer group has members: stop its consumers, or wait for the end of their sessions",
+    ),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
     ErrorCode(
         "DELETED_IN_USE",

@@ -16,7 +16,7 @@ from polynya.service.api import Service
 
 _DESCRIBING = (Verb.READ, Verb.APPEND, Verb.CREATE, Verb.DELETE)
 # keys whose handlers check each topic, each group, or the verb of the whole request
-CHECKED = frozenset((0, 1, 2, 3, 19, 20, 22))
+CHECKED = frozenset((0, 1, 2, 3, *range(8, 17), 19, 20, 22, 42, 47))
 OPEN = frozenset((17, 18, 36))  # before authentication: the SASL keys and ApiVersions
 
 

@@ -52,7 +52,9 @@ async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsRespo
     listed = [
         ListedGroup(each.group, each.protocol_type, each.state, _TYPE)
         for each in found
-        if (not states or each.state.lower() in states) and (not types or _TYPE in types)
+        if call.caller.may_use_group(each.group)
+        and (not states or each.state.lower() in states)
+        and (not types or _TYPE in types)
     ]
     return ListGroupsResponse(groups=listed)
 
@@ -63,7 +65,7 @@ async def describe_groups(call: Call, request: DescribeGroupsRequest) -> Describ
 
 
 async def _described(call: Call, id_: str) -> DescribedGroup:
-    answer = await ask(call.front, calls.Describe(id_))
+    answer = await ask(call, calls.Describe(id_))
     if isinstance(answer, Outcomes):
         return DescribedGroup(answer.errors[0], None, id_)
     assert isinstance(answer, Description)
@@ -92,7 +94,7 @@ async def delete_groups(call: Call, request: DeleteGroupsRequest) -> DeleteGroup
     """Delete groups without members, with their offsets."""
     results = []
     for id_ in request.groups_names:
-        answer = await ask(call.front, calls.Drop(id_))
+        answer = await ask(call, calls.Drop(id_))
         assert isinstance(answer, Outcomes)
         results.append(DeletableGroupResult(id_, answer.errors[0]))
     return DeleteGroupsResponse(results=results)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from polynya.front.kafka.dispatch import Call
-    from polynya.front.kafka.server import KafkaFront
 
 _BATCHED_SINCE = 4
 _GROUP, _TRANSACTION = 0, 1  # types of a coordinator's key
@@ -41,13 +40,16 @@ class GroupService(Protocol):
         ...
 
 
-async def ask(front: KafkaFront, call: calls.Call) -> Answer:
-    """Return the coordinator's answer; a fault is an error that makes a client look for it."""
-    assert not isinstance(call, calls.ListAll)
-    if not is_group_id(call.group):
+async def ask(call: Call, made: calls.Call) -> Answer:
+    """Return the coordinator's answer, if the caller may use the group. A fault is an error that
+    makes a client look for the coordinator."""
+    assert not isinstance(made, calls.ListAll)
+    if not is_group_id(made.group):
         return Outcomes([Error.INVALID_GROUP_ID])
+    if not call.caller.may_use_group(made.group):
+        return Outcomes([Error.GROUP_AUTHORIZATION_FAILED])
     try:
-        return await front.groups.call(call)
+        return await call.front.groups.call(made)
     except NotLeader:
         return Outcomes([Error.NOT_COORDINATOR])
     except PolynyaError:
@@ -62,11 +64,9 @@ def is_group_id(id_: str) -> bool:
 async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Return the broker that leads the Raft group of each consumer group."""
     if call.version >= _BATCHED_SINCE:
-        found = [
-            _coordinator(call.front, key, request.key_type) for key in request.coordinator_keys
-        ]
+        found = [_coordinator(call, key, request.key_type) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=found)
-    one = _coordinator(call.front, request.key, request.key_type)
+    one = _coordinator(call, request.key, request.key_type)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message,
@@ -76,7 +76,8 @@ async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindC
     )
 
 
-def _coordinator(front: KafkaFront, key: str, kind: int) -> Coordinator:
+def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
+    front = call.front
     if kind == _TRANSACTION:
         why, error = "transactions are not served", Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return Coordinator(key, -1, "", -1, error, why)
@@ -85,6 +86,9 @@ def _coordinator(front: KafkaFront, key: str, kind: int) -> Coordinator:
     if not is_group_id(key):
         why = f"a group's id has 1 to {GROUP_ID_BYTES_MAX} bytes"
         return Coordinator(key, -1, "", -1, Error.INVALID_GROUP_ID, why)
+    if not call.caller.may_use_group(key):
+        why = f"the token does not allow 'subscribe' on group '{key}'"
+        return Coordinator(key, -1, "", -1, Error.GROUP_AUTHORIZATION_FAILED, why)
     leader = front.brokers.leader_of(front.groups.group_of(key))
     broker = next(each for each in front.brokers.all() if each.id == leader)
     return Coordinator(key, broker.id, broker.host, broker.port, Error.NONE, None)

@@ -47,7 +47,7 @@ async def join_group(call: Call, request: JoinGroupRequest) -> JoinGroupResponse
     by_session = call.version < _REBALANCE_TIMEOUT_SINCE
     timeout_ms = request.session_timeout_ms if by_session else request.rebalance_timeout_ms
     answer = await ask(
-        call.front,
+        call,
         calls.Join(
             request.group_id,
             request.member_id,
@@ -97,7 +97,7 @@ def _joined(call: Call, answer: Joined) -> JoinGroupResponse:
 async def sync_group(call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
     """Return the member's assignment, when the leader has brought it."""
     answer = await ask(
-        call.front,
+        call,
         calls.Sync(
             request.group_id,
             request.generation_id,
@@ -122,7 +122,7 @@ async def sync_group(call: Call, request: SyncGroupRequest) -> SyncGroupResponse
 async def heartbeat(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
     """Keep the membership."""
     answer = await ask(
-        call.front,
+        call,
         calls.Heartbeat(
             request.group_id, request.generation_id, request.member_id, request.group_instance_id
         ),
@@ -136,7 +136,7 @@ async def leave_group(call: Call, request: LeaveGroupRequest) -> LeaveGroupRespo
     batched = call.version >= _LEAVES_BATCHED_SINCE
     gone = request.members if batched else [MemberIdentity(request.member_id)]
     members = [(each.member_id, each.group_instance_id) for each in gone]
-    answer = await ask(call.front, calls.Leave(request.group_id, members))
+    answer = await ask(call, calls.Leave(request.group_id, members))
     assert isinstance(answer, Outcomes)
     errors = answer.errors
     if not batched:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.errors import Error
@@ -19,7 +20,6 @@ from polynya.wire.kafka.primitives import NO_UUID
 
 if TYPE_CHECKING:
     from polynya.front.kafka.dispatch import Call
-    from polynya.front.kafka.server import KafkaFront
 
 _COMMIT_BY_ID_SINCE = 10
 _FETCH_BY_ID_SINCE = 10
@@ -41,7 +41,7 @@ async def offset_commit(
     for asked in request.topics:
         answers = commit.OffsetCommitResponseTopic(asked.name, asked.topic_id)
         response.topics.append(answers)
-        topic, error = await _topic(call.front, asked.name, asked.topic_id, by_id=by_id)
+        topic, error = await _topic(call, asked.name, asked.topic_id, by_id=by_id)
         for part in asked.partitions:
             answer = commit.OffsetCommitResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)
@@ -58,32 +58,33 @@ async def offset_commit(
                 offset = (part.committed_offset, part.committed_leader_epoch)
                 entries.append(OffsetEntry(*place, *offset, metadata))
     if entries:
-        error_code = await _commit(call.front, request, entries)
+        error_code = await _commit(call, request, entries)
         for answer in waiting:
             answer.error_code = error_code
     return response
 
 
 async def _commit(
-    front: KafkaFront, request: commit.OffsetCommitRequest, entries: list[OffsetEntry]
+    call: Call, request: commit.OffsetCommitRequest, entries: list[OffsetEntry]
 ) -> int:
     generation = request.generation_id_or_member_epoch
     made = calls.Commit(
         request.group_id, max(generation, -1), request.member_id, request.group_instance_id, entries
     )
-    answer = await ask(front, made)
+    answer = await ask(call, made)
     assert isinstance(answer, Outcomes)
     return answer.errors[0]
 
 
-async def _topic(
-    front: KafkaFront, name: str, id_: bytes, *, by_id: bool
-) -> tuple[Topic | None, Error]:
-    """Return a topic by its id or its name, or the error that there is none."""
+async def _topic(call: Call, name: str, id_: bytes, *, by_id: bool) -> tuple[Topic | None, Error]:
+    """Return a topic that the caller may read, by its id or its name, or the error."""
+    topics = call.front.topics
     try:
-        topic = await (front.topics.find_id(id_) if by_id else front.topics.find(name))
+        topic = await (topics.find_id(id_) if by_id else topics.find(name))
     except PolynyaError:
         return None, Error.COORDINATOR_NOT_AVAILABLE
+    if not call.caller.may(Verb.READ, name if topic is None else topic.name):
+        return None, Error.TOPIC_AUTHORIZATION_FAILED
     missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
     return topic, Error.NONE if topic is not None else missing
 
@@ -129,7 +130,7 @@ async def _fetched(
 ) -> fetch.OffsetFetchResponseGroup:
     """Return the offsets of one group: of the named partitions, or all that it has."""
     response = fetch.OffsetFetchResponseGroup(group_id)
-    answer = await ask(call.front, calls.FetchOffsets(group_id))
+    answer = await ask(call, calls.FetchOffsets(group_id))
     if isinstance(answer, Outcomes):
         response.error_code = answer.errors[0]
         for each in asked or []:
@@ -140,11 +141,12 @@ async def _fetched(
     entries = {(each.topic, each.partition): each for each in answer.entries}
     by_id = call.version >= _FETCH_BY_ID_SINCE
     if asked is None:
-        response.topics = await _all(call.front, entries)
+        response.topics = await _all(call, entries)
         return response
     for each in asked:
-        topic, error = await _topic(call.front, each.name, each.topic_id, by_id=by_id)
-        error = Error.NONE if topic is None and not by_id else error  # as Kafka: no offset
+        topic, error = await _topic(call, each.name, each.topic_id, by_id=by_id)
+        if error == Error.UNKNOWN_TOPIC_OR_PARTITION:
+            error = Error.NONE  # as in Kafka: no offset
         parts = [
             _none(number, error)
             if topic is None or (entry := entries.get((topic.id, number))) is None
@@ -156,13 +158,13 @@ async def _fetched(
 
 
 async def _all(
-    front: KafkaFront, entries: dict[tuple[bytes, int], OffsetEntry]
+    call: Call, entries: dict[tuple[bytes, int], OffsetEntry]
 ) -> list[fetch.OffsetFetchResponseTopics]:
     """Return all offsets; those of topics that are being deleted are left out."""
     found: dict[bytes, fetch.OffsetFetchResponseTopics] = {}
     for (id_, _), entry in entries.items():
         if id_ not in found:
-            topic, _error = await _topic(front, "", id_, by_id=True)
+            topic, _error = await _topic(call, "", id_, by_id=True)
             if topic is None:
                 continue
             found[id_] = fetch.OffsetFetchResponseTopics(topic.name, id_)
@@ -193,7 +195,7 @@ async def offset_delete(
     for asked in request.topics:
         answers = delete.OffsetDeleteResponseTopic(asked.name)
         response.topics.append(answers)
-        topic, error = await _topic(call.front, asked.name, NO_UUID, by_id=False)
+        topic, error = await _topic(call, asked.name, NO_UUID, by_id=False)
         for part in asked.partitions:
             answer = delete.OffsetDeleteResponsePartition(part.partition_index, error)
             answers.partitions.append(answer)
@@ -202,7 +204,7 @@ async def offset_delete(
                 places.append((asked.name, topic.id, part.partition_index))
             elif topic is not None:
                 answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
-    answer_ = await ask(call.front, calls.DropPlaces(request.group_id, places))
+    answer_ = await ask(call, calls.DropPlaces(request.group_id, places))
     assert isinstance(answer_, Outcomes)
     response.error_code = answer_.errors[0]
     if not response.error_code:

@@ -1,0 +1,61 @@
+"""The lag of consumer groups for metrics: measured now and then by the core that leads each."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+from polynya.base.errors import PolynyaError
+from polynya.service.api import Facts
+from polynya.service.consumer_groups.coordinator import GroupCoordinator
+from polynya.service.routing.service import NodeService
+from polynya.stream.consumer_groups.state import ConsumerGroup
+from polynya.stream.rules.topics import Topic
+
+LAG_SECONDS = 15.0
+GROUPS_MAX = 1000  # that a core measures: each group and topic is a series
+PARTITIONS_MAX = 10_000  # of one round: each is a lookup
+
+
+class GroupLags:
+    """The lags of the groups that this core coordinates, by group and topic."""
+
+    def __init__(self, service: NodeService, groups: GroupCoordinator) -> None:
+        self.found: dict[tuple[str, str], int] = {}
+        self._service = service
+        self._groups = groups
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            await asyncio.sleep(LAG_SECONDS)
+            try:
+                await self.measure()
+            except PolynyaError:
+                continue  # an election: the last values stay
+
+    async def measure(self) -> None:
+        """Read the ends that this node knows, of all partitions with a committed offset."""
+        stored = list(islice((each for each in self._groups.stored() if each.offsets), GROUPS_MAX))
+        news = await self._service.topics(-1, local=True) if stored else None
+        topics = {} if news is None else {topic.id: topic for topic in news.topics}
+        left, found = PARTITIONS_MAX, dict[tuple[str, str], int]()
+        for group in stored:
+            left -= len(group.offsets)
+            if left < 0:
+                break
+            for topic, lag in (await self._of_group(group, topics)).items():
+                found[group.id, topic] = lag
+        self.found = found
+
+    async def _of_group(self, group: ConsumerGroup, topics: dict[bytes, Topic]) -> dict[str, int]:
+        lags: dict[str, int] = {}
+        for entry, _ in list(group.entries()):
+            topic = topics.get(entry.topic)
+            if topic is None:
+                continue
+            facts = await self._service.facts(topic.stream(entry.partition), local=True)
+            if isinstance(facts, Facts):
+                lag = max(0, facts.record - max(entry.offset, facts.first_record))
+                lags[topic.name] = lags.get(topic.name, 0) + lag
+        return lags

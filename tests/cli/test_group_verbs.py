@@ -1,0 +1,70 @@
+"""What `polynya group` sends, prints and ends with."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner, Result
+from scripted_server import scripted
+
+from polynya.cli.app import cli
+
+ROW = {"topic": "t", "partition": 0, "offset": 1, "end": 3, "lag": 2, "metadata": ""}
+UNREAD = {**ROW, "partition": 1, "offset": None, "lag": None}
+MEMBER = {"id": "m-1", "instance": None, "client_id": "c", "host": "/h", "partitions": {"t": [0]}}
+SHOWN = {"group": "g/h", "state": "Stable", "members": [MEMBER], "offsets": [ROW, UNREAD], "lag": 2}
+
+
+def ran(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["group", *arguments], env={"POLYNYA_SERVER": url})
+
+
+def answer(value: object) -> tuple[int, dict[str, str], bytes]:
+    return 200, {}, json.dumps(value).encode()
+
+
+def test_groups_are_listed_page_by_page() -> None:
+    listed = {"state": "Empty", "protocol_type": ""}
+    pages = [{"groups": [{"group": "a", **listed}], "next": "a"}]
+    pages.append({"groups": [{"group": "b", **listed}], "next": None})
+    with scripted(*map(answer, pages)) as server:
+        result = ran(server.url, "ls")
+    assert result.exit_code == 0, result.output
+    assert [line.split() for line in result.stdout.splitlines()[1:3]] == [
+        ["a", "Empty", "-"],
+        ["b", "Empty", "-"],
+    ]
+    assert "after=a" in server.said[1].path
+    with scripted(answer({"groups": [], "next": None})) as server:
+        assert "no consumer groups" in ran(server.url, "ls").stderr
+
+
+def test_a_group_is_described() -> None:
+    with scripted(answer(SHOWN)) as server:
+        result = ran(server.url, "describe", "g/h")
+    assert result.exit_code == 0, result.output
+    assert server.said[0].path == "/v1/groups/g%2Fh"
+    rows = [line.split() for line in result.stdout.splitlines()[1:] if line]
+    assert rows == [["t", "0", "1", "3", "2", "m-1"], ["t", "1", "-", "3", "-", "-"]]
+    with scripted(answer(SHOWN)) as server:
+        assert json.loads(ran(server.url, "describe", "g/h", "--json").stdout)["lag"] == 2
+
+
+def test_offsets_are_reset() -> None:
+    for to, sent in (("7", 7), ("latest", "latest")):
+        with scripted(answer({"group": "g", "offsets": [ROW]})) as server:
+            result = ran(server.url, "reset-offsets", "g", "--to", to, "--topic", "t")
+        assert result.exit_code == 0, result.output
+        assert json.loads(server.said[0].body) == {"to": sent, "topics": ["t"]}
+        assert server.said[0].path == "/v1/groups/g/offsets"
+
+
+def test_groups_are_deleted_and_a_refusal_names_why() -> None:
+    with scripted((204, {}, b"")) as server:
+        assert ran(server.url, "rm", "g").exit_code == 0
+    assert (server.said[0].method, server.said[0].path) == ("DELETE", "/v1/groups/g")
+    error = {"error": {"code": "GROUP_NOT_EMPTY", "message": "it has members", "request_id": "1"}}
+    with scripted((409, {"Stream-Outcome": "refused"}, json.dumps(error).encode())) as server:
+        result = ran(server.url, "rm", "g")
+    assert result.exit_code != 0
+    assert "it has members" in result.stderr

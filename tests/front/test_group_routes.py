@@ -1,0 +1,132 @@
+"""`/v1/groups`, its lag and the metric, over a core in memory with consumer groups."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from worlds.kafka import KafkaWorld, batch, play, produce_fields
+
+from polynya.admin.metric_sources import of_group_lags
+from polynya.front.http.api import groups as group_routes
+from polynya.front.http.api.groups import GroupRoutes
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request
+from polynya.service.consumer_groups.admin import GroupAdmin
+from polynya.service.consumer_groups.lag import GroupLags
+from polynya.stream.consumer_groups.calls import Commit, Join, Joined, Leave, Sync
+from polynya.stream.group_commands import OffsetEntry
+
+# a consumer's assignment: partitions 0 and 1 of t
+ASSIGNMENT = bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000001 ffffffff")
+
+
+class Groups:
+    """The routes, and a group with a member that has committed."""
+
+    def __init__(self, world: KafkaWorld) -> None:
+        self.world = world
+        self.coordinator = world.core.engine.group_coordinator
+        self.admin = GroupAdmin(world.core.service, self.coordinator)
+        self.routes = GroupRoutes(self.admin)
+        self.member = ""
+
+    async def fill(self) -> None:
+        await self.world.topic("t", 2)
+        wire = await self.world.wire()
+        await wire.ask("Produce", 9, **produce_fields("t", batch(b"a", b"b", b"c"), batch(b"x")))
+        join = Join("g", "", None, "c", "/h", "consumer", [("range", b"")], 10_000, 20_000)
+        joined = await self.coordinator.call(join)
+        assert isinstance(joined, Joined)
+        self.member = joined.member
+        plan = [(self.member, ASSIGNMENT)]
+        await self.coordinator.call(Sync("g", 1, self.member, None, None, None, plan))
+        entry = OffsetEntry(self.world.front.topics.names["t"].id, 0, 1, -1, "m")
+        await self.coordinator.call(Commit("g", 1, self.member, None, [entry]))
+
+    async def ask(self, method: str, *segments: str, body: Any = None, **query: str) -> Any:
+        sent = b"" if body is None else json.dumps(body).encode()
+        asked = Request(method, "", ("", *segments), query, {}, sent, "")
+        answer = await self.routes.handle(asked)
+        return json.loads(answer.body) if answer.body else answer.status
+
+    async def refused(self, *arguments: Any, **more: Any) -> str:
+        with pytest.raises(Failure) as refused:
+            await self.ask(*arguments, **more)
+        return refused.value.code
+
+
+def test_a_group_is_described_with_its_lag() -> None:
+    async def story(world: KafkaWorld) -> None:
+        groups = Groups(world)
+        await groups.fill()
+        shown = await groups.ask("GET", "g")
+        assert (shown["state"], shown["protocol"], shown["lag"]) == ("Stable", "range", 2)
+        (member,) = shown["members"]
+        assert (member["id"], member["partitions"]) == (groups.member, {"t": [0, 1]})
+        assert [
+            (row["partition"], row["offset"], row["end"], row["lag"], row["metadata"])
+            for row in shown["offsets"]
+        ] == [(0, 1, 3, 2, "m"), (1, None, 1, None, "")]
+        lags = GroupLags(world.core.service, groups.coordinator)
+        await lags.measure()
+        assert of_group_lags(lags)() == {'polynya_group_lag{group="g",topic="t"}': 2}
+        await world.front.topics.drop(world.front.topics.names["t"])
+        assert (await groups.ask("GET", "g"))["offsets"] == []
+        await lags.measure()
+        assert not lags.found
+
+    play(story)
+
+
+def test_offsets_are_reset_and_a_group_deleted_when_it_has_no_members() -> None:
+    async def story(world: KafkaWorld) -> None:
+        groups = Groups(world)
+        await groups.fill()
+        assert await groups.refused("POST", "g", "offsets", body={"to": 0}) == "GROUP_NOT_EMPTY"
+        assert await groups.refused("DELETE", "g") == "GROUP_NOT_EMPTY"
+        await groups.coordinator.call(Leave("g", [(groups.member, None)]))
+        for to, expected in (("latest", [3, 1]), (2, [2, 1]), ("earliest", [0, 0])):
+            found = await groups.ask("POST", "g", "offsets", body={"to": to, "topics": ["t"]})
+            assert [row["offset"] for row in found["offsets"]] == expected
+        found = await groups.ask("POST", "g", "offsets", body={"to": "latest"})
+        assert [(row["offset"], row["lag"]) for row in found["offsets"]] == [(3, 0), (1, 0)]
+        assert (await groups.ask("GET", "g"))["lag"] == 0
+        assert await groups.ask("DELETE", "g") == 204
+        assert await groups.refused("GET", "g") == "GROUP_NOT_FOUND"
+        assert await groups.refused("DELETE", "g") == "GROUP_NOT_FOUND"
+
+    play(story)
+
+
+def test_wrong_requests_are_refused() -> None:
+    async def story(world: KafkaWorld) -> None:
+        groups = Groups(world)
+        for body in ({"to": "yesterday"}, {"to": 1, "topics": ["none"]}, {"to": 1}, {}, []):
+            assert await groups.refused("POST", "g", "offsets", body=body) == "INVALID_REQUEST"
+        assert await groups.refused("PUT", "g") == "METHOD_NOT_ALLOWED"
+        assert await groups.refused("GET", "g", "offsets") == "METHOD_NOT_ALLOWED"
+        beside = Request("GET", "", ("x",), {}, {}, b"", "")
+        with pytest.raises(Failure):
+            await groups.routes.handle(beside)
+
+    play(story)
+
+
+def test_groups_are_listed_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_routes, "LISTED_MAX", 2)
+
+    async def story(world: KafkaWorld) -> None:
+        groups = Groups(world)
+        for name in ("b", "a", "c", "d"):
+            await groups.coordinator.call(Commit(name, -1, "", None, []))
+        first = await groups.ask("GET")
+        assert [each["group"] for each in first["groups"]] == ["a", "b"]
+        assert first["groups"][0] == {"group": "a", "state": "Empty", "protocol_type": ""}
+        second = await groups.ask("GET", after=first["next"])
+        assert [each["group"] for each in second["groups"]] == ["c", "d"]
+        assert (await groups.ask("GET", after=second["next"])) == {"groups": [], "next": None}
+        assert [each["group"] for each in (await groups.ask("GET", prefix="c"))["groups"]] == ["c"]
+
+    play(story)

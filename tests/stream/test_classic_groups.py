@@ -1,0 +1,420 @@
+"""The classic group protocol, call by call and by the clock: rebalances, sessions, static members."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from polynya.stream.consumer_groups import classic
+from polynya.stream.consumer_groups.calls import (
+    Answer,
+    GroupError,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Outcomes,
+    Sync,
+    Synced,
+)
+from polynya.stream.consumer_groups.classic import ClassicGroup, Log, State
+from polynya.stream.consumer_groups.state import ConsumerGroup
+from polynya.stream.consumer_groups.subscription import topics_of
+from polynya.stream.group_commands import GroupPut
+
+SESSION, REBALANCE = 10_000, 60_000
+DELAY = classic.INITIAL_DELAY_MS
+
+
+class Told:
+    """A group, its clock, its log, and the answers by ticket."""
+
+    def __init__(self, stored: ConsumerGroup | None = None, now: int = 0) -> None:
+        self.now, self.tickets, self.ids = now, 0, 0
+        self.answers: dict[int, Answer] = {}
+        self.log: list[GroupPut] = []
+        self.unlogged: list[Log] = []
+        self.logs_at_once = True
+        self.group = ClassicGroup.load(stored or ConsumerGroup("g"), self.new_id, now)
+
+    def new_id(self, hint: str) -> str:
+        self.ids += 1
+        return f"{hint}{self.ids}"
+
+    def settle(self) -> None:
+        while effects := self.group.take_effects():
+            for effect in effects:
+                if isinstance(effect, Log):
+                    self.unlogged.append(effect)
+                else:
+                    assert effect.ticket not in self.answers, "a call is answered once"
+                    self.answers[effect.ticket] = effect.answer
+            if self.logs_at_once:
+                self.commit()
+
+    def commit(self) -> None:
+        """The log has what was proposed."""
+        for effect in self.unlogged:
+            self.log.append(effect.put)
+            for reply in effect.then:
+                assert reply.ticket not in self.answers
+                self.answers[reply.ticket] = reply.answer
+            self.group.logged(effect.put)
+        self.unlogged = []
+        self.settle() if self.group.effects else None
+
+    def join(
+        self,
+        id_: str = "",
+        *,
+        instance: str | None = None,
+        metadata: bytes = b"s",
+        protocols: tuple[str, ...] = ("range",),
+        takes_id_first: bool = False,
+        skips: bool = False,
+        kind: str = "consumer",
+    ) -> int:
+        self.tickets += 1
+        call = Join(
+            "g", id_, instance, "c", "/h", kind, [(name, metadata) for name in protocols],
+            SESSION, REBALANCE, takes_id_first, skips,
+        )  # fmt: skip
+        self.group.join(call, self.tickets, self.now)
+        self.settle()
+        return self.tickets
+
+    def sync(self, id_: str, generation: int, plan: dict[str, bytes] | None = None) -> int:
+        self.tickets += 1
+        member = self.group.members.get(id_)
+        call = Sync(
+            "g", generation, id_, member.instance if member else None, None, None,
+            list((plan or {}).items()),
+        )  # fmt: skip
+        self.group.sync(call, self.tickets, self.now)
+        self.settle()
+        return self.tickets
+
+    def leave(self, *members: tuple[str, str | None]) -> list[int]:
+        self.tickets += 1
+        self.group.leave(Leave("g", list(members)), self.tickets, self.now)
+        self.settle()
+        answer = self.answers[self.tickets]
+        assert isinstance(answer, Outcomes)
+        return answer.errors
+
+    def heartbeat(self, id_: str, generation: int, instance: str | None = None) -> int:
+        return self.group.heartbeat(Heartbeat("g", generation, id_, instance), self.now)
+
+    def pass_time(self, span_ms: int) -> None:
+        """Let time pass, and wake the group when it asked for that."""
+        end = self.now + span_ms
+        while (deadline := self.group.next_deadline()) is not None and deadline <= end:
+            assert deadline > self.now or deadline <= self.now
+            self.now = max(self.now, deadline)
+            before = (self.group.state, self.group.next_deadline())
+            self.group.tick(self.now)
+            self.settle()
+            assert before != (self.group.state, self.group.next_deadline()), "it wakes for nothing"
+        self.now = end
+
+    def joined(self, ticket: int) -> Joined:
+        answer = self.answers[ticket]
+        assert isinstance(answer, Joined)
+        return answer
+
+    def synced(self, ticket: int) -> tuple[int, bytes]:
+        answer = self.answers[ticket]
+        assert isinstance(answer, Synced)
+        return answer.error, answer.assignment
+
+    def stable(self, *names: str) -> list[str]:
+        """Let members join one after the other and get assignments; return their ids."""
+        tickets = [self.join(instance=name if name.startswith("i") else None) for name in names]
+        self.pass_time(classic.INITIAL_DELAY_MS_MAX)
+        return self.assign(tickets)
+
+    def assign(self, tickets: list[int]) -> list[str]:
+        """Sync all of a generation."""
+        ids = [self.joined(ticket).member for ticket in tickets]
+        generation = self.joined(tickets[0]).generation
+        plan = {id_: f"{id_} of {generation}".encode() for id_ in ids}
+        syncs = [
+            self.sync(id_, generation, plan if id_ == self.group.leader else None) for id_ in ids
+        ]
+        assert [self.synced(ticket) for ticket in syncs] == [(0, plan[id_]) for id_ in ids]
+        assert self.group.state is State.STABLE
+        return ids
+
+
+def test_a_member_gets_an_id_first_then_leads_then_has_its_assignment() -> None:
+    told = Told()
+    told.logs_at_once = False
+    first = told.joined(told.join(takes_id_first=True))
+    assert (first.error, first.member) == (GroupError.MEMBER_ID_REQUIRED, "c1")
+    ticket = told.join("c1", takes_id_first=True)
+    assert ticket not in told.answers, "others may come at the same time"
+    told.pass_time(DELAY)
+    joined = told.joined(ticket)
+    assert (joined.generation, joined.leader, joined.protocol) == (1, "c1", "range")
+    assert joined.members == [("c1", None, b"s")]
+    assert told.group.check_commit("c1", None, 1, told.now) == GroupError.REBALANCE_IN_PROGRESS
+    synced = told.sync("c1", 1, {"c1": b"all", "stranger": b"x"})
+    assert synced not in told.answers, "the assignment is logged before it is told"
+    told.commit()
+    assert told.synced(synced) == (0, b"all")
+    assert [(each.id, each.assignment) for each in told.log[0].members] == [("c1", b"all")]
+    assert (told.log[0].generation, told.log[0].leader) == (1, "c1")
+    assert told.heartbeat("c1", 1) == 0
+    assert told.heartbeat("c1", 2) == GroupError.ILLEGAL_GENERATION
+    assert told.heartbeat("x", 1) == GroupError.UNKNOWN_MEMBER_ID
+    assert told.group.describe().state == "Stable"
+
+
+def test_a_reserved_id_that_is_not_used_holds_nobody_up_for_long() -> None:
+    told = Told()
+    told.join(takes_id_first=True)
+    ticket = told.join()
+    told.pass_time(SESSION - 1)
+    assert ticket not in told.answers
+    told.pass_time(1)
+    assert told.joined(ticket).error == 0
+    assert told.joined(told.join("c1")).error == GroupError.UNKNOWN_MEMBER_ID
+
+
+def test_a_new_member_makes_the_others_join_again() -> None:
+    told = Told()
+    a, b = told.stable("a", "b")
+    c = told.join()
+    assert told.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
+    assert told.group.check_commit(a, None, 1, told.now) == 0, "what was read may be committed"
+    again = [told.join(a), told.join(b)]
+    assert {told.joined(ticket).generation for ticket in (*again, c)} == {2}
+    assert told.joined(again[0]).leader == a
+    assert [id_ for id_, *_ in told.joined(again[0]).members] == [a, b, told.joined(c).member]
+    assert told.joined(again[1]).members == [], "for the leader alone"
+    early = told.sync(b, 2)
+    assert early not in told.answers
+    told.sync(a, 2, {b: b"x"})
+    assert told.synced(early) == (0, b"x")
+    assert told.synced(told.sync(told.joined(c).member, 2)) == (0, b"")
+    assert told.synced(told.sync(b, 1)) == (GroupError.ILLEGAL_GENERATION, b"")
+
+
+def test_who_does_not_join_again_is_removed() -> None:
+    told = Told()
+    a, b = told.stable("a", "b")
+    ticket = told.join(a)
+    for _ in range(REBALANCE // SESSION):
+        told.pass_time(SESSION - 1)
+        told.heartbeat(b, 1)
+    assert ticket not in told.answers
+    told.pass_time(SESSION)
+    assert [id_ for id_, *_ in told.joined(ticket).members] == [a]
+    assert told.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
+
+
+def test_a_session_ends_without_heartbeats() -> None:
+    told = Told()
+    a, b = told.stable("a", "b")
+    told.pass_time(SESSION - 1)
+    assert told.heartbeat(a, 1) == 0
+    told.pass_time(1)
+    assert told.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
+    assert told.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
+    ticket = told.join(a)
+    assert told.joined(ticket).generation == 2
+
+
+def test_members_leave_and_the_last_one_empties_the_group() -> None:
+    told = Told()
+    a, b = told.stable("a", "b")
+    assert told.leave((a, None), ("x", None)) == [0, GroupError.UNKNOWN_MEMBER_ID]
+    ticket = told.join(b)
+    assert told.joined(ticket).leader == b, "the first leader is gone"
+    told.assign([ticket])
+    assert told.leave((b, None)) == [0]
+    assert told.group.state is State.EMPTY
+    assert (told.log[-1].generation, told.log[-1].members, told.log[-1].protocol_type) == (
+        3,
+        [],
+        "consumer",
+    )
+    assert told.group.is_idle
+    assert told.stable("c") == ["c3"]
+    assert told.group.generation == 4, "generations go on"
+
+
+def test_a_leader_that_brings_nothing_is_removed() -> None:
+    told = Told()
+    tickets = [told.join(), told.join()]
+    told.pass_time(DELAY * 2)
+    a, b = (told.joined(ticket).member for ticket in tickets)
+    waiting = told.sync(b, 1)
+    for _ in range(REBALANCE // 5000):
+        told.pass_time(5000)
+        told.heartbeat(a, 1)
+    told.pass_time(5000)
+    assert told.synced(waiting) == (GroupError.REBALANCE_IN_PROGRESS, b"")
+    assert told.heartbeat(a, 1) == GroupError.UNKNOWN_MEMBER_ID
+    assert told.joined(told.join(b)).leader == b
+
+
+def test_protocols_must_fit() -> None:
+    told = Told()
+    told.join(protocols=("range", "sticky"))
+    told.join(protocols=("sticky", "range"))
+    error = GroupError.INCONSISTENT_GROUP_PROTOCOL
+    assert told.joined(told.join(protocols=("other",))).error == error
+    assert told.joined(told.join(kind="connect")).error == error
+    assert told.joined(told.join(protocols=())).error == error
+    third = told.join(protocols=("sticky",))
+    told.pass_time(DELAY * 3)
+    assert told.joined(third).protocol == "sticky", "all have it"
+
+
+def test_a_follower_that_joins_again_unchanged_is_answered_at_once() -> None:
+    told = Told()
+    a, b = told.stable("a", "b")
+    again = told.joined(told.join(b))
+    assert (again.generation, again.leader, again.members) == (1, a, [])
+    assert told.group.state is State.STABLE
+    told.join(b, metadata=b"other topics")
+    assert told.group.state is State.PREPARING
+
+
+def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
+    told = Told()
+    a, _ = told.stable("a", "b")
+    ticket = told.join(a)
+    assert told.group.state is State.PREPARING
+    told.join(a)
+    assert told.joined(ticket).error == GroupError.REBALANCE_IN_PROGRESS, "it has come again"
+
+
+def test_a_static_member_comes_back_without_a_rebalance() -> None:
+    told = Told()
+    a, b = told.stable("i1", "i2")
+    told.logs_at_once = False
+    ticket = told.join(instance="i2")
+    assert ticket not in told.answers, "the new id is logged before it is told"
+    told.commit()
+    new = told.joined(ticket)
+    assert (new.error, new.generation, new.leader) == (0, 1, a)
+    assert new.member != b
+    assert [each.id for each in told.log[-1].members] == [a, new.member]
+    assert told.synced(told.sync(new.member, 1)) == (0, f"{b} of 1".encode())
+    assert told.heartbeat(b, 1, "i2") == GroupError.FENCED_INSTANCE_ID
+    assert told.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
+    assert told.joined(told.join(b, instance="i2")).error == GroupError.FENCED_INSTANCE_ID
+    assert told.heartbeat(a, 1, "i1") == 0
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_static_leader_comes_back_and_assigns_nothing(skips: bool) -> None:
+    told = Told()
+    a, b = told.stable("i1", "i2")
+    new = told.joined(told.join(instance="i1", skips=skips))
+    assert new.skips_assignment is skips
+    assert new.leader == (new.member if skips else a), "older clients must not think they lead"
+    assert bool(new.members) is skips
+    assert told.group.leader == new.member
+    assert told.synced(told.sync(new.member, 1)) == (0, f"{a} of 1".encode())
+    assert told.heartbeat(b, 1, "i2") == 0
+
+
+def test_a_static_member_with_other_topics_begins_a_rebalance() -> None:
+    told = Told()
+    told.stable("i1", "i2")
+    told.join(instance="i2", metadata=b"other")
+    assert told.group.state is State.PREPARING
+
+
+def test_a_static_member_stays_through_a_rebalance_until_its_session_ends() -> None:
+    told = Told()
+    a, b = told.stable("i1", "b")
+    told.pass_time(SESSION - 1)
+    told.heartbeat(b, 1)
+    ticket = told.join()
+    told.pass_time(1)
+    assert told.heartbeat(a, 1, "i1") == GroupError.UNKNOWN_MEMBER_ID
+    told.join(b)
+    assert told.joined(ticket).generation == 2
+    assert told.leave(("", "i1")) == [GroupError.UNKNOWN_MEMBER_ID]
+    assert told.leave((b, "i9")) == [GroupError.UNKNOWN_MEMBER_ID]
+
+
+def test_the_next_coordinator_goes_on_from_the_log() -> None:
+    told = Told()
+    a, b = told.stable("a", "b")
+    put = told.log[-1]
+    stored = ConsumerGroup("g", put.generation, "consumer", put.protocol, put.leader, put.members)
+    later = Told(stored, now=1_000_000)
+    assert later.heartbeat(a, 1) == 0
+    assert later.synced(later.sync(b, 1)) == (0, f"{b} of 1".encode())
+    later.pass_time(SESSION - 1)
+    later.heartbeat(a, 1)
+    later.pass_time(1)
+    assert later.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID, "a session begins at the load"
+    assert later.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
+
+
+def test_the_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classic, "GROUP_MEMBERS_MAX", 2)
+    monkeypatch.setattr(classic, "GROUP_MEMBERS_BYTES_MAX", 100)
+    told = Told()
+    full = GroupError.GROUP_MAX_SIZE_REACHED
+    assert told.joined(told.join(metadata=b"x" * 100)).error == full
+    a = told.join()
+    told.join(takes_id_first=True)
+    assert told.joined(told.join()).error == full
+    told.pass_time(SESSION)
+    id_ = told.joined(a).member
+    ticket = told.sync(id_, 1, {id_: b"x" * 100})
+    assert told.synced(ticket) == (GroupError.INVALID_REQUEST, b"")
+
+
+def test_topics_are_read_from_subscriptions_alone() -> None:
+    data = bytes.fromhex("0001 00000002 0001 61 0002 6262 ffffffff")
+    assert topics_of([data, b"", data[:9], b"\0\1\xff\xff\xff\xff"]) == {"a", "bb"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_order_of_calls_ends_well(seed: int) -> None:
+    """Each call is answered once; the generation grows; only the present generation is stable."""
+    rng = random.Random(seed)
+    told = Told()
+    generation, waiting = 0, set[int]()
+    for _ in range(150):
+        ids = [member.id for member in told.group.members] or ["none"]
+        id_ = rng.choice([*ids, "gone"])
+        match rng.randrange(8):
+            case 0:
+                waiting.add(told.join(takes_id_first=rng.random() < 0.5))
+            case 1:
+                waiting.add(told.join(instance=rng.choice(("i1", "i2"))))
+            case 2 | 3:
+                known = told.group.members.get(id_)
+                waiting.add(told.join(id_, instance=known.instance if known else None))
+            case 4:
+                plan = dict.fromkeys(ids, b"x")
+                waiting.add(told.sync(id_, told.group.generation, plan))
+            case 5:
+                told.heartbeat(id_, told.group.generation)
+            case 6:
+                told.leave((id_, None))
+            case 7:
+                told.pass_time(rng.choice((10, 1000, 20_000)))
+        told.logs_at_once = rng.random() < 0.7
+        told.settle()
+        assert told.group.generation >= generation
+        generation = told.group.generation
+        if told.group.state is State.STABLE:
+            assert told.log[-1].generation == generation or told.unlogged
+            assert told.group.members.get(told.group.leader) is not None
+    told.logs_at_once = True
+    told.commit()
+    told.pass_time(20 * REBALANCE)
+    assert waiting <= told.answers.keys(), "each call has an answer"
+    assert told.group.state is State.EMPTY
+    assert not told.log or not told.log[-1].members
