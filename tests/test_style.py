@@ -14,8 +14,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-FILE_LINES_MAX = 800
-FUNCTION_LINES_MAX = 100
+FILE_LINES_MAX = 700
+TEST_FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 80
 MARKS = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 
 BANNED = {  # call -> what to write instead
@@ -117,9 +118,11 @@ def long_functions(path: Path) -> Iterator[str]:
 
 def test_no_file_is_long() -> None:
     lines = {
-        str(path.relative_to(ROOT)): len(text_of(path).splitlines()) for path in SOURCES + TESTS
+        str(path.relative_to(ROOT)): (len(text_of(path).splitlines()), most)
+        for paths, most in ((SOURCES, FILE_LINES_MAX), (TESTS, TEST_FILE_LINES_MAX))
+        for path in paths
     }
-    assert not {name: count for name, count in lines.items() if count > FILE_LINES_MAX}
+    assert not {name: (count, most) for name, (count, most) in lines.items() if count > most}
 
 
 def test_no_function_is_long() -> None:

@@ -326,6 +326,16 @@ def problems(
     leaderless = [group["group"] for group in groups if not group["leader"]]
     if leaderless:
         yield f"no leader: {_groups(leaderless)}"
+    yield from _memory_problems(now, nodes, leaderless)
+    yield from _lag_problems(now, nodes, groups)
+    yield from _node_problems(now, nodes)
+    yield from _placement_problems(now, nodes, away)
+
+
+def _memory_problems(
+    now: ClusterMap, nodes: dict[int, dict[str, Any]], leaderless: list[int]
+) -> Iterable[str]:
+    """Yield the problems of nodes that lost their disk and do not vote yet."""
     for number, node in nodes.items():
         waiting = waits(
             {group: unheard for group, unheard in node["forgotten"].items() if group in leaderless}
@@ -344,6 +354,11 @@ def problems(
                 f"node {number} has no vote yet, as it started with an empty disk and is catching "
                 f"up: {_groups(learning)}"
             )
+
+
+def _lag_problems(
+    now: ClusterMap, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]
+) -> Iterable[str]:
     for number, node in nodes.items():
         behind = [
             group["group"]
@@ -352,6 +367,10 @@ def problems(
         ]
         if behind and not now.nodes[number].reader:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
+
+
+def _node_problems(now: ClusterMap, nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
+    """Yield the problems of a node's connections and of its disk."""
     for number, node in nodes.items():
         if unheard := [
             each
@@ -367,6 +386,13 @@ def problems(
                 f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster "
                 f"replace-disk {number}"
             )
+
+
+def _placement_problems(
+    now: ClusterMap, nodes: dict[int, dict[str, Any]], away: list[int]
+) -> Iterable[str]:
+    """Yield the problems of where replicas are, and of nodes that should have none. `away`: the
+    nodes that are down."""
     short = [
         group
         for group, placement in now.groups.items()

@@ -85,20 +85,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         if producer is not None:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
     if stream.uid in machine.watched:
-        size = 0 if batch is None else len(batch.payload)
-        begin = stream.next_record if batch is None else record
-        machine.effects.append(
-            TailMoved(
-                stream.uid,
-                begin,
-                stream.next_byte - size,
-                stream.next_record,
-                stream.next_byte,
-                batch,
-                stream.closed,
-                unstable=not is_stable(stream),
-            )
-        )
+        machine.effects.append(_tail_moved(stream, batch, record))
     if producer is None:
         return Reply(
             0,
@@ -126,6 +113,22 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         -1,
         -1,
         record,
+    )
+
+
+def _tail_moved(stream: Stream, batch: Batch | None, record: int) -> TailMoved:
+    """Return the effect of an append on the stream's live readers. `record` is the first one
+    appended."""
+    size = 0 if batch is None else len(batch.payload)
+    return TailMoved(
+        stream.uid,
+        stream.next_record if batch is None else record,
+        stream.next_byte - size,
+        stream.next_record,
+        stream.next_byte,
+        batch,
+        stream.closed,
+        unstable=not is_stable(stream),
     )
 
 
