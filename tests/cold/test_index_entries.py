@@ -6,7 +6,9 @@ from test_mixed_encodings import NAME, batches_of, produce, stream_of
 from worlds.cold import GROUPS, Tier, play
 
 from polynya.base.names import group_of
-from polynya.stream.commands import Encoding
+from polynya.front.http.api.tables import _range
+from polynya.stream.commands import ColdSlice, Encoding
+from polynya.stream.rules.tables import ClaimedRange
 from polynya.stream.state.entries import UNKNOWN_MS
 from polynya.stream.state.index import record_time_ms_max
 from polynya.wire.pack import read_footer
@@ -78,3 +80,13 @@ def test_small_gaps_are_flushed_merged_and_read() -> None:
         assert await batches_of(tier) == expected
 
     play(story)
+
+
+def test_a_claim_counts_what_a_slice_holds() -> None:
+    """A driver reads by records and bytes of the object, not by spans."""
+    cold = ColdSlice(10, 100, 9, 50, "p", 8, 99, 7, 1, 0, 5, missing_records=4, missing_bytes=3)
+    shown = _range(ClaimedRange(7, "docs/a", "text/plain", 0, [cold]), 0)
+    assert (shown["record"], shown["records"], shown["length"]) == (10, 5, 47)
+    assert "take" not in shown
+    part = _range(ClaimedRange(7, "docs/a", "text/plain", 0, [cold], 12, 17), 0)
+    assert (part["skip"], part["take"]) == (2, 3)

@@ -332,6 +332,22 @@ def test_a_stream_that_begins_with_a_kafka_batch_keeps_its_kind(
     assert (found.content_type, found.encoding) == (content_type, encoding)
 
 
+def test_what_lies_behind_a_small_gap_is_no_trim() -> None:
+    lost = Lost()
+    for step in ("append", "flush"):
+        lost.do(step, "docs/a")
+    lost.do("copy", "")
+    for _ in range(3):
+        lost.world.jump(GROUP, 3)
+        for step in ("append", "flush"):
+            lost.do(step, "docs/a")
+    machine, notes = lost.recovered()
+    stream = machine.streams["docs/a"]
+    assert notes == [] and stream.first_record == 0
+    assert [each.record for each in machine.index_of(stream)] == [0, 4, 8, 12]
+    assert stream.next_byte == lost.machine.streams["docs/a"].next_byte
+
+
 def test_a_stream_that_was_made_again_has_its_new_life() -> None:
     lost = Lost()
     for step in (

@@ -91,6 +91,7 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (c.BucketRetention("docs", c.Retention(None, -1), 1), r"Retention\.bytes"),
     (c.Touch([(7, -1)], 1), r"Touch\.touches has -1"),
     (published(record=1 << 63), r"ColdSlice\.record"),
+    (published(missing_records=3), "spans 2 records and 5 bytes; of these 3 and 2 are missing"),
     (published(records=0), r"ColdSlice\.records"),
     (published(offset=1 << 32), r"ColdSlice\.offset"),
     (replace(published(), home_group=5000), r"PublishSlices\.home_group"),

@@ -492,6 +492,15 @@ def _prefixes(prefixes: list[str]) -> str:
     return "" if prefixes else "a table needs a prefix; it has none"
 
 
+def _slice(cold: ColdSlice) -> str:
+    if cold.missing_records > cold.records or cold.missing_bytes > cold.length:
+        return (
+            f"a slice spans {cold.records} records and {cold.length} bytes; of these "
+            f"{cold.missing_records} and {cold.missing_bytes} are missing"
+        )
+    return ""
+
+
 def _scope(command: MetaChange) -> str:
     if not command.scope or "/" in command.scope:
         return (
@@ -544,6 +553,7 @@ _RULES: dict[type, Callable[[Any], str]] = {
     SetRetention: lambda command: _first((command.retention,)),
     BucketRetention: lambda command: _first((command.retention,)),
     PackWritten: _written,
+    ColdSlice: _slice,
     PublishSlices: lambda command: _first(cold for _, cold in command.slices),
     ReplaceSlices: lambda command: _first(cold for _, cold in command.replacements),
     SubscriptionPut: lambda command: _first((command.config,)),

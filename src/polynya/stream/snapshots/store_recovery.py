@@ -106,7 +106,7 @@ def _continue(
         or _behind_a_trim(pieces, at, ends)
     ):
         cold = found.slice
-        if cold.record != at[0] and cold.record - at[0] < JUMP:
+        if not _touches(cold, at):
             _trim(
                 image,
                 stream,
@@ -122,6 +122,11 @@ def _continue(
     stream.next_record, stream.next_byte = at
 
 
+def _touches(cold: ColdSlice, at: Place) -> bool:
+    """Report whether nothing lies between the position and the slice but missing numbers."""
+    return cold.byte == at[1] and cold.record >= at[0]
+
+
 def _following(
     pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]
 ) -> UnnamedSlice | None:
@@ -130,8 +135,7 @@ def _following(
     fitting = [
         piece
         for piece in pieces
-        if piece.slice.byte == at[1]
-        and (piece.slice.record == at[0] or piece.slice.record - at[0] >= JUMP)
+        if _touches(piece.slice, at)
         and not (at[0] in ends and piece.slice.record == at[0])
         and (
             bound is None

@@ -348,8 +348,10 @@ def _ref(table: Table) -> dict[str, Any]:
 def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
     cold = part.slices[number]
     skip = max(0, part.first - cold.record)
-    end = min(cold.records, part.end - cold.record) if part.end else cold.records
-    whole = skip == 0 and end == cold.records
+    # what is missing of the span lies behind the records
+    records, length = cold.records - cold.missing_records, cold.length - cold.missing_bytes
+    end = min(records, part.end - cold.record) if part.end else records
+    whole = skip == 0 and end == records
     return {
         **({} if whole else {"skip": skip, "take": end - skip}),
         "stream": spelled_name(part.name),
@@ -359,8 +361,8 @@ def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
         "encoding": part.encoding,
         "record": cold.record,
         "byte": cold.byte,
-        "records": cold.records,
-        "length": cold.length,
+        "records": records,
+        "length": length,
         "pack": cold.pack,
         "offset": cold.offset,
         "stored": cold.stored,
