@@ -13,6 +13,7 @@ from typing import Any
 from chaos.history import FAIL, OK, Append, History, Piece, Read, Tail
 from chaos.wire import Answer, Connection, Lost, Unsent
 
+KEYED_SHARE = 0.25  # of the appends that no producer numbers
 ASK_SECONDS = 12.0  # longer than a node lets a request wait for a leader
 # some producers go to another node then: the same may be under way by two, and how long nobody
 # answers is seen
@@ -152,7 +153,8 @@ class Clients:
         return append
 
     async def _write(self, writer: str, stream: str, pause: float) -> None:
-        """Each batch once, by any node."""
+        """Each batch once, by any node; some with a key, which makes a Kafka batch of it. An older
+        node does not know of keys, and a newer one refuses them until all are new."""
         draw = Random(f"{writer} {self.seed}")
         connections = _Lines(self)
         for number in itertools.count():
@@ -160,6 +162,7 @@ class Clients:
                 break
             node = connections.any(draw)
             append = self._append(stream, writer, number, draw.choice((1, 1, 3)))
+            fields = {"Record_Key": writer} if draw.random() < KEYED_SHARE else {}
             try:
                 answer = await connections[node].ask(
                     "POST",
@@ -167,6 +170,7 @@ class Clients:
                     json.dumps(append.records).encode(),
                     seconds=ASK_SECONDS,
                     Content_Type=JSON,
+                    **fields,
                 )
             except Unsent:
                 append.outcome, append.ended, append.by = FAIL, self.now(), node

@@ -111,8 +111,6 @@ class Span(msgspec.Struct, gc=False, array_like=True):
     encoding: int = OWN_ENCODING
     # of raw records in reads with `whole_records`, packed as in a batch; empty for one record
     lengths: bytes = b""
-    time_ms: int = 0  # append time of its last batch; 0: unknown
-    flags: int = 0  # of the batch: 1 transactional, 2 control
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):

@@ -49,13 +49,18 @@ class Want(msgspec.Struct, frozen=True, gc=False):
     uncommitted: bool = False
 
 
-class HotPiece(msgspec.Struct, gc=False):
-    """Payload in memory, from (record, byte): a batch, or a part of one."""
+class HotPart(msgspec.Struct, gc=False):
+    """A part of a batch in memory, from (record, byte). `lengths`: of its records, as in a batch;
+    only of whole ones."""
 
     record: int
     byte: int
     payload: bytes | memoryview
-    batch: HotBatch
+    encoding: int
+    lengths: bytes
+
+
+HotPiece = HotBatch | HotPart  # whole batches are not copied
 
 
 class ColdPiece(msgspec.Struct, gc=False):
@@ -247,10 +252,7 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         if (
             end > index and byte == batch.byte
         ):  # add whole batches at once: the fast path of long pages
-            pieces += [
-                HotPiece(whole.record, whole.byte, whole.payload, whole)
-                for whole in batches[index:end]
-            ]
+            pieces += batches[index:end]
             index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
             left -= batches[end].byte - byte
             byte = batches[end].byte
@@ -267,7 +269,8 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         part = (
             payload if cut_in - begin_in == len(payload) else memoryview(payload)[begin_in:cut_in]
         )
-        pieces.append(HotPiece(record, byte, part, batch))
+        lengths = _lengths_in(batch, record, len(part)) if batch.lengths else b""
+        pieces.append(HotPart(record, byte, part, batch.encoding, lengths))
         left -= cut_in - begin_in
         empty = False
         byte = batch.byte + cut_in
@@ -281,14 +284,11 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     return ReadPlan(pieces, *begin, record, byte, record == to_record)
 
 
-def lengths_in(piece: HotPiece) -> bytes:
-    """Return the lengths of the whole records in a piece, packed as in its batch; "" for one."""
-    batch = piece.batch
-    if len(piece.payload) == len(batch.payload) or not batch.lengths:
-        return batch.lengths
-    first = 4 * (piece.record - batch.record)
+def _lengths_in(batch: HotBatch, record: int, size: int) -> bytes:
+    """Return the lengths of the whole records in a part of a batch, packed; "" for one."""
+    first = 4 * (record - batch.record)
     ends = [*accumulate(memoryview(batch.lengths)[first:].cast("I"))]
-    count = bisect_right(ends, len(piece.payload))
+    count = bisect_right(ends, size)
     return b"" if count < 2 else batch.lengths[first : first + 4 * count]
 
 

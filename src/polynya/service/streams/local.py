@@ -46,7 +46,6 @@ from polynya.stream.read_plan import (
     ReadPlan,
     ReadRefused,
     cut,
-    lengths_in,
 )
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, where_of
@@ -445,11 +444,18 @@ class LocalGroups:
         if planned is None or isinstance(planned, Refusal):
             return planned
         stream, plan = planned
-        spans = []
+        spans: list[Span] = []
+        whole = query.whole_records
         for piece in plan.pieces:
-            if type(piece) is not HotPiece:
+            kind = type(piece)
+            if kind is ColdPiece or kind is Inherited:
                 return None
-            spans.append(_span_of(piece, whole=query.whole_records))
+            hot = cast("HotPiece", piece)
+            spans.append(
+                _divided(hot)
+                if whole and hot.lengths
+                else Span(hot.record, hot.byte, cast("bytes", hot.payload), hot.encoding)
+            )
         return self._page(stream, plan, spans, known=not query.local or self.readable(group))
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
@@ -661,7 +667,7 @@ class LocalGroups:
         spans: list[Span] = []
         end = (plan.begin_record, plan.begin_byte)
         for piece in plan.pieces:
-            if type(piece) is HotPiece:
+            if isinstance(piece, HotPiece):
                 spans.append(_span_of(piece, whole=whole))
                 end = (plan.record, plan.byte)  # hot pieces come last
                 continue
@@ -671,7 +677,9 @@ class LocalGroups:
                     "a cold slice without an object store"
                 )
                 part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
-                found = [_span_of(hot, whole=whole) for hot in part.pieces if type(hot) is HotPiece]
+                found = [
+                    _span_of(hot, whole=whole) for hot in part.pieces if isinstance(hot, HotPiece)
+                ]
                 end = (part.record, part.byte)
             else:
                 assert type(piece) is Inherited and self.parents is not None
@@ -709,16 +717,16 @@ _GONE = Refusal(Code.GONE)
 
 def _span_of(piece: HotPiece, *, whole: bool) -> Span:
     """Return a piece as a span. `whole`: a piece of a raw stream holds whole records alone."""
-    batch = piece.batch
-    return Span(
-        piece.record,
-        piece.byte,
-        cast("bytes", piece.payload),
-        batch.encoding,
-        lengths_in(piece) if whole and batch.encoding == Encoding.BYTES else b"",
-        batch.time_ms,
-        batch.flags,
-    )
+    if whole and piece.lengths:
+        return _divided(piece)
+    return Span(piece.record, piece.byte, cast("bytes", piece.payload), piece.encoding)
+
+
+def _divided(piece: HotPiece) -> Span:
+    """Return a piece of several records as a span. JSON ones need no lengths."""
+    lengths = piece.lengths if piece.encoding == Encoding.BYTES else b""
+    payload = cast("bytes", piece.payload)
+    return Span(piece.record, piece.byte, payload, piece.encoding, lengths)
 
 
 def _live_names(machine: Machine) -> Iterator[str]:
