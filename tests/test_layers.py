@@ -279,7 +279,7 @@ CIRCLES = {
         "http.routes.retention http.routes.sse http.routes.table http.server "
         "kafka.admin.cluster kafka.admin.partitions kafka.admin.settings kafka.admin.topics "
         "kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets "
-        "kafka.produce kafka.server",
+        "kafka.produce kafka.server kafka.topic_frames",
         "an exchange or call, its connection and the handlers of its routes or keys name each "
         "other in hints",
     ),

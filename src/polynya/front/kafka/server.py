@@ -14,6 +14,7 @@ from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, KAFKA_REQUESTS_BYTES_P
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
+from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics import TopicCatalog, TopicService
 
 _SWEEP_SECONDS = 2.0
@@ -88,7 +89,7 @@ class KafkaFront:
         self.tick = 0
         self.connections: set[Connection] = set()
         self.waiting: set[Connection] = set()  # connections that are not read
-        self.metadata_cache: dict[Any, list[Any]] = {}
+        self.topic_frames = TopicFrames()
         self._connections_max = connections_max
         self._request_bytes = 0
         self._complaints = LogThrottle()
