@@ -10,13 +10,15 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from wire.kafka.kio_values import kio_class
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produce_fields
 
-from polynya.base.names import partition_name
+from polynya.base.names import group_of, partition_name
 from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_change, checked
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.metadata import response_of, topic_of
 from polynya.front.kafka.server import TopicDefaults
 from polynya.stream.commands import Create, Encoding, TopicChange
+from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka import batches
-from polynya.wire.kafka.messages import APIS
+from polynya.wire.kafka.messages import APIS, encode_response
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -450,3 +452,44 @@ def test_a_config_is_known_and_given_once() -> None:
         checked([("x", None)])
     with pytest.raises(InvalidConfig, match="stays"):
         check_change({}, {"content.type": "a/b"})
+
+
+def test_metadata_of_all_topics_is_what_metadata_of_each_would_be() -> None:
+    """In every version, after each kind of change, though the bytes are put together."""
+
+    async def story(world: KafkaWorld) -> None:
+        front, api = world.front, APIS[3]
+        wire = await world.wire()
+
+        async def check() -> None:
+            await front.topics.refresh()
+            topics = [topic_of(front, each) for each in front.topics.names.values()]
+            message = response_of(front, topics)
+            for version in api.versions:
+                whole = b"".join(encode_response(api, version, 0, message))
+                body = await front.topic_frames.body(front, version)
+                assert whole.endswith(body), version
+                assert len(whole) - len(body) == 8 + (version >= api.flexible), version
+
+        await check()
+        for name in ("a", "b", "c"):
+            await world.topic(name, 3)
+        await check()
+        assert await grown(wire, "b", 5) == 0
+        await front.topics.drop(front.topics.names["a"])
+        await check()
+        found = await ask(wire, "Metadata", 12, topics=None, **METADATA_REST)
+        assert {each.name: len(each.partitions) for each in found.topics} == {"b": 5, "c": 3}
+
+    play(story)
+
+
+METADATA_REST = {
+    "allow_auto_topic_creation": False,
+    "include_topic_authorized_operations": False,
+}
+
+
+def test_the_groups_of_partitions_are_those_of_their_streams() -> None:
+    topic = Topic("retention", bytes(16), 9, [], 0, streams=["default/x"])
+    assert topic.groups(4) == [group_of(topic.stream(number), 4) for number in range(9)]

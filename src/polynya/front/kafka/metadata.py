@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,7 @@ from polynya.wire.kafka.generated.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from polynya.wire.kafka.messages import encode_response
+from polynya.wire.kafka.messages import frame_of
 from polynya.wire.kafka.primitives import NO_UUID, Bytes
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 LEADER_EPOCH = 0  # leadership moves inside the cluster, and a client never has to care
 UNKNOWN_OPERATIONS = -(2**31)
-_CACHED_MAX = 32
 
 
 async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | list[Bytes]:
@@ -36,7 +36,11 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
     asks_all = request.topics is None or (call.version == 0 and not request.topics)
     if asks_all:
         await front.topics.refresh(local=True)
-        return _all_topics(call) if call.caller.may_describe_all() else _described(call)
+        if not call.caller.may_describe_all():
+            return _described(call)
+        body = await front.topic_frames.body(front, call.version)
+        assert call.api is not None
+        return frame_of(call.api, call.version, call.header.correlation, [body])
     assert request.topics is not None
     found = []
     for asked in request.topics:
@@ -44,7 +48,7 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
             found.append(await _by_id(call, asked.topic_id))
         else:
             found.append(await _by_name(call, asked.name, create=request.allow_auto_topic_creation))
-    return _response(front, found)
+    return response_of(front, found)
 
 
 def _described(call: Call) -> MetadataResponse:
@@ -54,34 +58,10 @@ def _described(call: Call) -> MetadataResponse:
         for topic in call.front.topics.names.values()
         if topic.state != TopicState.DROPPED and call.caller.may_describe(topic.name)
     ]
-    return _response(call.front, [_topic(call.front, topic) for topic in topics])
+    return response_of(call.front, [topic_of(call.front, topic) for topic in topics])
 
 
-def _all_topics(call: Call) -> list[Bytes]:
-    """Return all topics. The frame is kept while no topic, broker or replica changes."""
-    front = call.front
-    brokers = front.brokers
-    places = tuple(
-        (brokers.leader_of(group), *map(tuple, brokers.replicas_of(group)))
-        for group in range(1, front.service.groups + 1)
-    )
-    key = (call.version, front.topics.version, tuple(brokers.all()), places)
-    frame = front.metadata_cache.get(key)
-    if frame is None:
-        topics = [
-            topic for topic in front.topics.names.values() if topic.state != TopicState.DROPPED
-        ]
-        message = _response(front, [_topic(front, topic) for topic in topics])
-        assert call.api is not None
-        pieces = encode_response(call.api, call.version, 0, message)
-        frame = [bytes(pieces[0][:4]), b"".join(pieces)[8:]]
-        if len(front.metadata_cache) >= _CACHED_MAX:
-            front.metadata_cache.clear()
-        front.metadata_cache[key] = frame
-    return [frame[0], call.header.correlation.to_bytes(4, signed=True), frame[1]]
-
-
-def _response(front: KafkaFront, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def response_of(front: KafkaFront, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     brokers = front.brokers
     listed = [
         MetadataResponseBroker(each.id, each.host, each.port, each.rack) for each in brokers.all()
@@ -113,7 +93,9 @@ async def _by_name(call: Call, name: str, *, create: bool) -> MetadataResponseTo
     except PolynyaError as fault:
         return _missing(error_of_fault(fault), name)
     return (
-        _missing(Error.UNKNOWN_TOPIC_OR_PARTITION, name) if topic is None else _topic(front, topic)
+        _missing(Error.UNKNOWN_TOPIC_OR_PARTITION, name)
+        if topic is None
+        else topic_of(front, topic)
     )
 
 
@@ -122,7 +104,7 @@ async def _by_id(call: Call, id_: bytes) -> MetadataResponseTopic:
     topic = await front.topics.find_id(id_)
     if topic is None or not call.caller.may_describe(topic.name):
         return MetadataResponseTopic(Error.UNKNOWN_TOPIC_ID, None, id_)
-    return _topic(front, topic)
+    return topic_of(front, topic)
 
 
 def _missing(error: Error, name: str) -> MetadataResponseTopic:
@@ -131,14 +113,13 @@ def _missing(error: Error, name: str) -> MetadataResponseTopic:
     )
 
 
-def _topic(front: KafkaFront, topic: Topic) -> MetadataResponseTopic:
-    places: dict[int, Place] = {}
+def topic_of(
+    front: KafkaFront, topic: Topic, places: Sequence[Place] | None = None
+) -> MetadataResponseTopic:
+    """Describe a topic. `places`: of groups 1, 2, …, for a caller with many topics."""
     partitions = []
-    for number in range(topic.partitions):
-        group = front.service.group_of(topic.stream(number))
-        place = places.get(group)
-        if place is None:
-            place = places[group] = _place(front, group)
+    for number, group in enumerate(topic.groups(front.service.groups)):
+        place = place_of_group(front, group) if places is None else places[group - 1]
         partitions.append(
             MetadataResponsePartition(
                 Error.NONE, number, place.leader, place.epoch, place.replicas, place.in_sync
@@ -164,9 +145,10 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 def place_of(front: KafkaFront, stream: str) -> Place:
     """Return the brokers of the partition that this stream is."""
-    return _place(front, front.service.group_of(stream))
+    return place_of_group(front, front.service.group_of(stream))
 
 
-def _place(front: KafkaFront, group: int) -> Place:
+def place_of_group(front: KafkaFront, group: int) -> Place:
+    """Return the brokers of the partitions in a group."""
     replicas, in_sync = front.brokers.replicas_of(group)
     return Place(front.brokers.leader_of(group), LEADER_EPOCH, replicas, in_sync)

@@ -20,6 +20,7 @@ from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
+from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics import TopicCatalog, TopicService
 from polynya.wire.kafka.primitives import Malformed
 
@@ -106,7 +107,7 @@ class KafkaFront:
         self.tick = 0
         self.connections: set[Connection] = set()
         self.waiting: set[Connection] = set()  # connections that are not read
-        self.metadata_cache: dict[Any, list[Any]] = {}
+        self.topic_frames = TopicFrames()
         self._quotas = StreamQuotas(protection.cores)
         self._access, self._tls = protection.access, protection.tls
         if self._access is not None:

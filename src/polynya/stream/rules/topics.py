@@ -23,7 +23,7 @@ from polynya.base.limits import (
     TOPICS_GONE_REMEMBERED_MAX,
     TOPICS_MAX,
 )
-from polynya.base.names import partition_name
+from polynya.base.names import group_of, partition_name
 from polynya.stream.commands import (
     Command,
     Retention,
@@ -74,6 +74,15 @@ class Topic(msgspec.Struct, array_like=True, gc=False):
         """Return the canonical name of a partition's stream."""
         adopted = self.streams
         return adopted[number] if number < len(adopted) else partition_name(self.name, number)
+
+    def groups(self, groups: int) -> list[int]:
+        """Return the group of each partition. Those of `kafka/NAME/N` are consecutive."""
+        adopted = self.streams[: self.partitions]
+        first = group_of(partition_name(self.name, 0), groups) - 1
+        rest = range(len(adopted), self.partitions)
+        return [group_of(name, groups) for name in adopted] + [
+            1 + (first + number) % groups for number in rest
+        ]
 
     def own_streams(self, first: int = 0) -> list[str]:
         """Return the streams from a partition on that were or are created for the topic."""

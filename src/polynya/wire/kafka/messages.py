@@ -160,9 +160,13 @@ def decode_request(api: Api, data: memoryview, header: Header) -> Any:
 
 def encode_response(api: Api, version: int, correlation: int, message: Any) -> list[p.Bytes]:
     """Encode a response as a whole frame in pieces. The header of ApiVersions has no tags."""
-    pieces: list[p.Bytes] = [b""]
-    if version >= api.flexible and api.key != API_VERSIONS:
-        pieces.append(b"\0")
+    pieces: list[p.Bytes] = []
     api.write(pieces.append, message, version)
-    pieces[0] = _FRAME.pack(4 + sum(map(len, pieces)), correlation)
-    return pieces
+    return frame_of(api, version, correlation, pieces)
+
+
+def frame_of(api: Api, version: int, correlation: int, body: list[p.Bytes]) -> list[p.Bytes]:
+    """Return the frame of a response whose body is encoded."""
+    tags = [b"\0"] if version >= api.flexible and api.key != API_VERSIONS else []
+    size = 4 + len(tags) + sum(map(len, body))
+    return [_FRAME.pack(size, correlation), *tags, *body]
