@@ -260,17 +260,13 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "consumer_groups.rules machine placement rules.eviction rules.forks rules.kafka_writes rules.lifetimes "
-        "rules.meta rules.publishing rules.retention "
-        "rules.table_failures rules.table_watches "
-        "rules.table_lifetimes rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
-        "state.feature_level subscriptions.links subscriptions.rules",
-        "the table of commands is in the machine, and the rules that it names take the machine as "
-        "their state; hints alone close the circle",
-    ),
-    "service": (
-        "routing.fan_out routing.remote_tails routing.service streams.local streams.retention",
-        "the routed service and its helpers name each other in hints",
+        "consumer_groups.rules machine rules.eviction rules.forks rules.kafka_writes "
+        "rules.lifetimes rules.publishing rules.retention "
+        "rules.table_failures rules.table_lifetimes rules.table_watches "
+        "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
+        "subscriptions.links subscriptions.rules",
+        "the table of commands is in the machine, and the rules that it names change most of its "
+        "parts; hints alone close the circle",
     ),
     "front": (
         "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "

@@ -43,7 +43,7 @@ PLAIN_PAGES = [
     )),
     *(ROOT / "docs" / "decisions").glob("*.md"),
     *(ROOT / "docs" / "formats" / f"{name}.md" for name in (
-        "README", "backup", "commands", "journal", "raft", "snapshots", "tables",
+        "README", "backup", "commands", "group-state", "journal", "packs", "raft", "snapshots", "tables",
     )),
     *(ROOT / "docs" / "design").glob("*.md"),
     ROOT / "README.md",

@@ -3,17 +3,26 @@ streams and buckets."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
-from polynya.stream.commands import BucketRetention, Retention, Trim
+from polynya.stream.commands import BucketRetention, Command, Retention, Trim
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code, Reply
 
-if TYPE_CHECKING:
-    from polynya.service.routing.service import NodeService
+
+class TrimmingService(Protocol):
+    """The interface that this module needs of the routed service."""
+
+    async def facts(self, name: str) -> Facts | Refusal: ...
+
+    async def read(self, query: ReadQuery) -> Page | Refusal: ...
+
+    async def call(self, group: int, command: Command) -> Reply: ...
+
+    def now_ms(self) -> int: ...
 
 
 class TrimCounters(msgspec.Struct):
@@ -32,7 +41,7 @@ class TrimCounters(msgspec.Struct):
                 self.bytes += cut[3]
 
 
-async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
+async def trim(service: TrimmingService, query: TrimQuery) -> Trimmed | Refusal:
     """Make the record at a position the first one. A position before the first retained record
     changes nothing."""
     facts = await service.facts(query.name)
@@ -51,7 +60,7 @@ async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
     return await _cut(service, facts.uid, page)
 
 
-async def _cut(service: NodeService, uid: int, page: Page) -> Trimmed | Refusal:
+async def _cut(service: TrimmingService, uid: int, page: Page) -> Trimmed | Refusal:
     reply = await service.call(
         uid >> 48,
         Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]),
@@ -70,7 +79,7 @@ def _position(query: TrimQuery, facts: Facts) -> tuple[int, int] | None:
     return (Position.AT_BYTE, byte) if byte > facts.first_byte else None
 
 
-async def set_bucket(service: NodeService, bucket: str, retention: Retention | None) -> None:
+async def set_bucket(service: TrimmingService, bucket: str, retention: Retention | None) -> None:
     """Set the retention of the present and future streams of a bucket that have none of their
     own."""
     await service.call(META_GROUP, BucketRetention(bucket, retention, service.now_ms()))

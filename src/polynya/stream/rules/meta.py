@@ -4,16 +4,19 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from polynya.stream.commands import Command, MetaChange
 from polynya.stream.replies import Code, Reply
 
-if TYPE_CHECKING:
-    from polynya.stream.machine import Machine
+
+class MetaState(Protocol):
+    """The part of a machine that these rules change."""
+
+    meta: dict[str, bytes]
 
 
-def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
+def apply_meta_change(machine: MetaState, command: MetaChange, place: int) -> Reply:
     """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the
     current version."""
     version = version_of(machine.meta, command.scope)
@@ -44,4 +47,4 @@ def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
     }
 
 
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {MetaChange: apply_meta_change}
+RULES: dict[type[Command], Callable[[MetaState, Any, int], Reply]] = {MetaChange: apply_meta_change}

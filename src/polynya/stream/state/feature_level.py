@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from polynya.base.levels import LEVELS, check_level
 from polynya.stream.commands import (
@@ -22,8 +22,12 @@ from polynya.stream.commands import (
 )
 from polynya.stream.replies import Code, Reply
 
-if TYPE_CHECKING:
-    from polynya.stream.machine import Machine
+
+class LevelState(Protocol):
+    """The part of a machine that these rules change."""
+
+    group: int
+    level: int
 
 
 ENTRY_LEVEL = 3  # of index entries of version 2
@@ -65,7 +69,7 @@ def tag_of(kind: type[Command]) -> int:
     return tag
 
 
-def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
+def apply_set_level(machine: LevelState, command: SetLevel, place: int) -> Reply:
     """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
     does not support."""
     check_level(command.level, machine.group)
@@ -73,4 +77,4 @@ def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
     return Reply(Code.OK, detail=machine.level)
 
 
-RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {SetLevel: apply_set_level}
+RULES: dict[type[Command], Callable[[LevelState, Any, int], Reply]] = {SetLevel: apply_set_level}
