@@ -136,8 +136,8 @@ _TABLE = (
     ErrorCode(
         "KAFKA_PARTITION",
         409,
-        "the stream is a partition of a Kafka topic: write to it and delete the topic with a "
-        "Kafka client",
+        "the stream is a partition of a Kafka topic: write to it with a Kafka client, and delete "
+        "the topic with 'polynya topic rm'",
     ),
     ErrorCode("TOPIC_CONFLICT", 409, "the topic's present state does not allow this"),
     ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
