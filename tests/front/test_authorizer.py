@@ -76,7 +76,12 @@ def guarded(
     handlers = dict.fromkeys(
         ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler
     )
-    play(told, handlers=handlers, protection=Protection(authorizer=authorizer, cors=Cors(origins)))
+    play(
+        told,
+        handlers={**handlers, "/v1/topics": handler},
+        mounts={"/v1/topics/": handler},
+        protection=Protection(authorizer=authorizer, cors=Cors(origins)),
+    )
 
 
 def both(gate: Gate) -> None:
@@ -219,6 +224,30 @@ def test_each_verb_on_each_name(tmp_path: Path) -> None:
         assert request_id
 
     guarded(tmp_path, story, setup=both)
+
+
+def test_a_topics_verbs_are_those_of_its_streams(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("maker", "create:kafka/orders/")
+        gate.token("keeper", "delete,read:kafka/orders/")
+        gate.token("stranger", "read,create,delete:kafka/other/")
+
+    async def story(world: World, gate: Gate) -> None:
+        async def asked(method: str, target: str) -> list[int]:
+            body = None if method in ("GET", "DELETE") else b"{}"
+            return [
+                (await world.ask(method, target, body, **gate.bearer(name))).status
+                for name in ("maker", "keeper", "stranger")
+            ]
+
+        assert await asked("PUT", "/v1/topics/orders") == [200, 403, 403]
+        assert await asked("PATCH", "/v1/topics/orders") == [403, 200, 403]
+        assert await asked("DELETE", "/v1/topics/orders") == [403, 200, 403]
+        assert await asked("GET", "/v1/topics/orders") == [403, 200, 403]
+        assert await asked("GET", "/v1/topics/other") == [403, 403, 200]
+        assert await asked("GET", "/v1/topics") == [403, 200, 200], "the route shows what may be"
+
+    guarded(tmp_path, story, setup=setup)
 
 
 def test_the_list_shows_what_may_be_read(tmp_path: Path) -> None:

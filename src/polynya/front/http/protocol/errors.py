@@ -130,8 +130,8 @@ _TABLE = (
     ErrorCode(
         "KAFKA_PARTITION",
         409,
-        "the name is that of a partition of a Kafka topic: create, write to and delete the topic "
-        "with a Kafka client",
+        "the name is that of a partition of a Kafka topic: write to it with a Kafka client, and "
+        "delete the topic with 'polynya topic rm'",
     ),
     ErrorCode("TOPIC_CONFLICT", 409, "the topic's present state does not allow this"),
     ErrorCode(
