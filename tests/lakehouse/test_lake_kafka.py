@@ -188,11 +188,18 @@ def test_a_field_that_fits_no_column_is_a_dead_letter(lake: Lake) -> None:
 
 def test_a_stream_of_http_and_kafka_batches_has_each_record_once(lake: Lake) -> None:
     lake.source.append("mixed", [b'{"n":0}', b'{"n":1}'])
+    described = Record(b"k", b'{"n":2}', TIME, (("h", b"v"),))
     lake.source.append_kafka(
-        "mixed", values(b'{"n":2}', b'{"n":3}', packer="zstd"), encoding=Encoding.JSON
+        "mixed",
+        batch(described, Record(None, b'{"n":3}', TIME), packer="zstd"),
+        encoding=Encoding.JSON,
     )
     lake.source.append("mixed", [b'{"n":4}'])
     rows = synced(lake)
+    assert [row["key"] for row in rows] == [None, None, b"k", None, None]
+    assert [bool(row["headers"]) for row in rows] == [False, False, True, False, False]
+    times = [row["timestamp"].timestamp() * 1000 for row in rows]
+    assert times[2:4] == [TIME, TIME] and rows[4]["timestamp"] == rows[4]["append_time"]
     assert [(row["offset"], row["n"]) for row in rows] == [(n, n) for n in range(5)]
     assert [row["value"] for row in rows] == [b'{"n":%d}' % n for n in range(5)]
     # The plan of a stream names one encoding, whichever its slices have.

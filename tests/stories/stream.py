@@ -58,7 +58,7 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
-from polynya.stream.read_plan import ReadRefused, Want
+from polynya.stream.read_plan import HotPiece, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.retention import cut_of, retention_of
 from polynya.stream.rules.table_failures import Failure
@@ -563,7 +563,10 @@ class _Story:
             stream, record, byte, bytes_max=1 << 40, whole_records=whole
         )
         assert not isinstance(plan, ReadRefused)
-        made_of = [type(piece).__name__ for piece in plan.pieces]
+        made_of = [
+            "HotPiece" if isinstance(piece, HotPiece) else type(piece).__name__
+            for piece in plan.pieces
+        ]
         return [
             f"{begin[0]}_{begin[1]} .. {end[0]}_{end[1]} {shown!r}",
             f"then of {', '.join(made_of) or 'nothing'}",
