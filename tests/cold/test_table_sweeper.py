@@ -18,7 +18,7 @@ from pyiceberg.table import StaticTable
 from s3_server import s3_server  # noqa: F401  (a fixture)
 from worlds.lakehouse import Lake, quiet
 
-from polynya.cold.table_sweeper import TableSweeper
+from polynya.cold.table_sweeper import RESULTS_KEPT, TableSweeper
 from polynya.lakehouse.formats.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
 from polynya.lakehouse.jobs.commit import run_job
 from polynya.lakehouse.jobs.worker import compact
@@ -214,6 +214,25 @@ def test_what_a_killed_driver_left_goes_once_its_job_is_over_and_nothing_else(
     world.check()
 
 
+def test_results_go_once_no_repair_starts_from_them(world: World) -> None:
+    for _ in range(4):
+        world.job()
+    world.job(die_at="pointer")  # Delta lacks the last job
+    world.age()
+    for _ in range(RESULTS_KEPT):
+        world.job()
+        world.age()
+        world.find()
+    results = [key for key in world.files() if key.endswith(".result.json")]
+    assert len(results) == RESULTS_KEPT, "those of the last jobs"
+    world.check()
+    world.job(die_at="pointer")
+    world.age()
+    world.find()
+    world.drain()
+    world.check()
+
+
 def test_metadata_goes_when_it_was_superseded_for_longer_than_the_grace(world: World) -> None:
     for _ in range(4):
         world.job()
@@ -245,7 +264,7 @@ def test_manifests_of_expired_snapshots_go_with_the_last_metadata_that_names_the
 ) -> None:
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 8)
     monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
-    assert (EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS) == (100, 20)
+    assert (EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS) == (10, 20)
     for _ in range(8):
         world.job()
     world.age()

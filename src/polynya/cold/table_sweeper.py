@@ -16,8 +16,10 @@ files that name it. The sweep relies on these rules:
   grace period and is not in the current one's log. Manifests live as long as any metadata file that
   names them.
 
-A table whose files cannot be parsed is skipped. The Delta logs are never swept, and the results of
-jobs are kept, because repairs start from them.
+* A driver repairs both Delta logs before it begins a job. So a result is needed while its job is the
+last committed one or the one before; `RESULTS_KEPT` is more.
+
+A table whose files cannot be parsed is skipped. The Delta logs are never swept.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ from polynya.wire.avro import blocks
 log = logging.getLogger("polynya.cold")
 
 FILES_MAX = 10_000  # per kind and part in one sweep; the next sweep finds the rest
+RESULTS_KEPT = 10  # results of the last committed jobs
 PARTS = ("main", "dlq")
 
 _DATA = re.compile(rb"(\d{12})-[0-9a-f]{32}-\d{5,}-([0-9a-f]{16})\.parquet")
 _PLAN = re.compile(r"/jobs/(\d{12})/[0-9a-f]{32}\.\d+\.plan\.json")
+_RESULT = re.compile(r"/jobs/(\d{12})/[0-9a-f]{32}\.result\.json")
 _METADATA = re.compile(r"/(\d{5,})-[0-9a-f-]{36}\.metadata\.json")
 _MANIFEST = re.compile(rb"[0-9A-Za-z_-]+\.avro")
 _HALF_COMMIT = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|/\d{20}\.json#\d+")
@@ -135,7 +139,7 @@ class _TableSweep:
         self._staged_ms = min(staged_ms, before_ms)
 
     async def find(self) -> list[ObjectInfo]:
-        found = [info async for info in self._plans()]
+        found = [info async for info in self._finished()]
         for part, pointer in zip(PARTS, (self._table.main, self._table.dlq), strict=True):
             if pointer:
                 folder = f"{self._folder}/{part}"
@@ -145,11 +149,13 @@ class _TableSweep:
                 found += [info async for info in self._half_commits(folder)]
         return found
 
-    async def _plans(self) -> AsyncIterator[ObjectInfo]:
-        """Yield plan objects of finished jobs. Their results stay."""
+    async def _finished(self) -> AsyncIterator[ObjectInfo]:
+        """Yield plan objects of finished jobs, and results that no repair starts from any more."""
         async for info in self._old(f"{self._folder}/jobs/"):
-            match = _PLAN.search(info.key)
-            if match and int(match[1]) <= self._table.committed:
+            plan, result = _PLAN.search(info.key), _RESULT.search(info.key)
+            job = int((plan or result or ["", "-1"])[1])
+            last = self._table.committed - (RESULTS_KEPT if result else 0)
+            if 0 <= job <= last and info.key != self._table.result:
                 yield info
 
     async def _half_commits(self, folder: str) -> AsyncIterator[ObjectInfo]:

@@ -21,6 +21,7 @@ from polynya.lakehouse.jobs.task import File
 from polynya.lakehouse.reading.blobs import Blobs, LocalBlobs
 
 _TRIES = 5
+_CHECKPOINT_EVERY = "10"  # commits; opening a table reads those since the last checkpoint
 _TEXT_CHARACTERS_MAX = 32  # longer string bounds are omitted, because Delta requires rounded ones
 _MEASURED_MAX = 32  # columns with statistics, Delta's own default
 
@@ -169,6 +170,7 @@ def _opened(blobs: Blobs, location: str, wanted: DeltaSchema) -> DeltaTable:
             _address(blobs, location),
             schema=wanted,
             mode="ignore",
+            configuration={"delta.checkpointInterval": _CHECKPOINT_EVERY},
             storage_options=blobs.storage_options() or None,
         )
 

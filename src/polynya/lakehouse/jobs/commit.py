@@ -353,7 +353,9 @@ def _missing(blobs: Blobs, last: Result, name: str) -> list[Result]:
         part = result.parts[name]
         if part.changed:
             found.append(result)
-        result = load_result(blobs, part.previous_result) if part.previous_result else None
+        # results of jobs that are in both logs may have expired
+        more = part.previous_job > there and part.previous_result
+        result = load_result(blobs, part.previous_result) if more else None
     return found[::-1]
 
 

@@ -1,0 +1,47 @@
+"""Commits stay flat: what a job's commit costs does not grow with the jobs before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyiceberg.table
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
+from worlds.lakehouse import Lake, quiet
+
+from polynya.lakehouse.jobs.worker import compact
+
+COPIES_MAX = 20  # of the metadata of both tables, a job; pyiceberg alone makes over 60
+
+
+def test_a_job_copies_the_metadata_a_few_times_and_old_snapshots_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 4)
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
+    copies = 0
+    real = pyiceberg.table.update_table_metadata
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal copies
+        copies += 1
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(pyiceberg.table, "update_table_metadata", counted)
+    lake = Lake(str(tmp_path / "store"))
+    costs, snapshots = [], []
+    for number in range(13):
+        before = copies
+        lake.source.append("s", [b'{"n":%d}' % number])
+        compact(lake.coordinator, [], lambda: lake.runner, quiet)
+        costs.append(copies - before)
+        table = StaticTable.from_metadata(lake.coordinator.table.iceberg)
+        snapshots.append(len(table.metadata.snapshots))
+    lake.check_exactly_once()
+    assert max(costs[1:]) <= COPIES_MAX, costs
+    assert max(snapshots) <= 2 + 4, snapshots
+    place = lake.blobs.uri("tables/7001/main").removeprefix("file://")
+    checkpoints = list(Path(place, "_delta_log").glob("*.checkpoint*.parquet"))
+    assert checkpoints and DeltaTable(place).version() == 13
