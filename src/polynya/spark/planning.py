@@ -112,7 +112,7 @@ def _within(ranges: Sequence[TimedRange], times_ms: tuple[int, int]) -> list[Tim
     stream's next begins."""
     low, high = times_ms
     kept = []
-    for part, after in zip(ranges, [*ranges[1:], None], strict=True):
+    for part, after in zip(ranges, [*ranges, None][1:], strict=True):
         last = after.time_ms if after is not None and after.uid == part.uid else high
         if part.time_ms <= high and last >= low:
             kept.append(part)

@@ -1,5 +1,5 @@
-"""The demo's query, computed in four independent ways: from the original file, the streams, the
-Iceberg table and the Delta table."""
+"""The demo's query, computed in independent ways: from the original file, the streams (over HTTP and
+by Spark), the Iceberg table (by its files and by the catalog) and the Delta table."""
 
 from __future__ import annotations
 
@@ -65,6 +65,30 @@ def from_delta(location: str) -> list[Sums]:
     connection = duckdb.connect()
     connection.register("found", found)
     return _sums(connection.execute(QUESTION.format(table="found")).fetchall())
+
+
+def from_catalog(server: str, table: str) -> list[Sums]:
+    """Query the Iceberg table by its name in the server's REST catalog, read by pyiceberg."""
+    import duckdb
+    from pyiceberg.catalog.rest import RestCatalog
+
+    catalog = RestCatalog("polynya", uri=f"{server}/iceberg")
+    scan = catalog.load_table(("polynya", table)).scan(selected_fields=("carrier", "arr_delay"))
+    connection = duckdb.connect()
+    connection.register("found", scan.to_arrow())
+    return _sums(connection.execute(QUESTION.format(table="found")).fetchall())
+
+
+def from_spark(spark: Any, server: str, prefix: str) -> list[Sums]:
+    """Query the streams in Spark, which reads them from the object store."""
+    reader = spark.read.format("polynya").option("server", server).option("prefix", prefix)
+    flat = (
+        reader.schema("value binary")
+        .load()
+        .selectExpr("from_json(cast(value as string), 'carrier string, arr_delay int') as flight")
+    )
+    flat.selectExpr("flight.*").createOrReplaceTempView("found")
+    return _sums(map(tuple, spark.sql(QUESTION.format(table="found")).collect()))
 
 
 def _sums(rows: Iterable[tuple[Any, ...]]) -> list[Sums]:

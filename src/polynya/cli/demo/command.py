@@ -226,6 +226,10 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
         "the Delta table, by deltalake": lambda: answers.from_delta(
             location(table, table["delta"])
         ),
+        "the Iceberg REST catalog, by pyiceberg": lambda: answers.from_catalog(
+            client.server, TABLE
+        ),
+        "the streams, by Spark": lambda: _by_spark(client.server),
     }
     output.notice("query: flights and mean arrival delay per airline")
     told: dict[str, list[Sums]] = {}
@@ -249,6 +253,16 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
     ]
     output.table(("airline", "name", "flights", "mean delay (min)"), rows)
     output.notice(f"all {len(ways)} results agree")
+
+
+def _by_spark(server: str) -> list[Sums]:
+    from polynya.cli.tables import spark_factory
+
+    runner: Any = spark_factory("")()
+    try:
+        return answers.from_spark(runner.session, server, PREFIX)
+    finally:
+        runner.close()
 
 
 def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:

@@ -1,0 +1,117 @@
+"""What a Spark task reads, without Spark: plans of a real node, packs that are gone, and the server
+as a source; and what `POST /v1/ranges` refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from worlds.pipeline import PipeWorld
+
+from polynya.base.errors import Unavailable
+from polynya.lakehouse.slices import BASE_TYPES
+from polynya.spark.options import source_options
+from polynya.spark.planning import DataLoss, Slab, batch_spans, slabs
+from polynya.spark.reading import batches
+from polynya.spark.server import Server
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipeWorld]:
+    world = PipeWorld(tmp_path_factory.mktemp("reading") / "data")
+    try:
+        world.start("--cores", "2")
+        yield world
+    finally:
+        world.close()
+
+
+def planned(node: PipeWorld, **options: str) -> list[Slab]:
+    wanted = source_options({"server": node.node.url, **options})
+    with Server(wanted.connection) as server:
+        spans = batch_spans(server.tails(wanted.streams, wanted.prefix), wanted)
+        return slabs(server, spans, wanted)
+
+
+def rows(found: list[Slab], *columns: str) -> list[tuple[Any, ...]]:
+    names = columns or ("stream", "offset", "value")
+    batch = [batch for slab in found for batch in batches(slab, names)]
+    return [tuple(row.values()) for part in batch for row in part.to_pylist()]
+
+
+def test_every_record_is_read_from_both_sources(node: PipeWorld) -> None:
+    for number in range(4):
+        node.append(f"both/{number}", {"n": 1}, {"n": 2})
+        node.append(f"both/{number}", {"n": 3})
+    expected = [row for row in sorted(node.rows) if row[0].startswith("both/")]
+    assert sorted(rows(planned(node, prefix="both/"))) == expected
+    assert sorted(rows(planned(node, prefix="both/", readFrom="server"))) == expected
+    some = {
+        "stream": "both/1",
+        "startingOffsets": '{"both/1": 1}',
+        "endingOffsets": '{"both/1": 2}',
+    }
+    for source in ("store", "server"):
+        assert rows(planned(node, **some, readFrom=source)) == [("both/1", 1, b'{"n": 2}')]
+    whole = rows(planned(node, stream="both/1"), *BASE_TYPES)
+    assert [(row[2], row[4]) for row in whole] == [(0, 0), (1, 0), (2, 2)]
+    assert all(row[1] > 0 and row[5] == row[6] for row in whole)
+
+
+def test_bytes_are_records_in_the_store_and_refused_from_the_server(node: PipeWorld) -> None:
+    node.append("raw/x", b"one", content_type="application/octet-stream")
+    node.append("raw/x", b"two", content_type="application/octet-stream")
+    assert rows(planned(node, stream="raw/x"), "value") == [(b"one",), (b"two",)]
+    with pytest.raises(ValueError, match="readFrom must be 'store'"):
+        rows(planned(node, stream="raw/x", readFrom="server"))
+
+
+def test_a_pack_that_is_gone_is_planned_again(node: PipeWorld) -> None:
+    node.append("gone/x", {"n": 1}, {"n": 2}, {"n": 3})
+    (slab,) = planned(node, stream="gone/x", startingOffsets='{"gone/x": 1}')
+    moved = [msgspec.structs.replace(part, pack=f"{part.pack}0") for part in slab.ranges]
+    stale = msgspec.structs.replace(slab, ranges=moved)
+    assert rows([stale], "offset") == [(1,), (2,)]
+    node.delete("gone/x")
+    with pytest.raises(DataLoss, match="stream 'gone/x' was deleted"):
+        rows([stale])
+    assert rows([msgspec.structs.replace(stale, fail_on_data_loss=False)]) == []
+
+
+def test_a_pack_that_is_always_gone_ends_the_read(
+    node: PipeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.append("never/x", {"n": 1})
+    (slab,) = planned(node, stream="never/x")
+    assert slab.store is not None
+    missing = msgspec.structs.replace(slab.store, root=str(node.data))  # a folder without packs
+    with pytest.raises(Unavailable, match="stream 'never/x' were replaced 3 times"):
+        rows([msgspec.structs.replace(slab, store=missing)])
+
+
+def test_a_fork_has_the_rows_behind_its_fork_point(node: PipeWorld) -> None:
+    node.append("fork/source", {"n": 1})
+    node.create("fork/copy", Stream_Forked_From="/v1/stream/fork/source")
+    assert rows(planned(node, stream="fork/copy")) == []
+    path = f"{node.node.url}/v1/stream/fork/copy"
+    node.http.post(path, content=b"[2]", headers={"content-type": "application/json"})
+    assert rows(planned(node, stream="fork/copy")) == [("fork/copy", 1, b"2")]
+
+
+def test_wrong_requests_for_ranges_are_refused(node: PipeWorld) -> None:
+    path = f"{node.node.url}/v1/ranges"
+    assert node.http.get(path).status_code == 405
+    for body in (
+        b"{}",
+        b'{"streams": []}',
+        b'{"streams": [{"name": "x", "first": -1}]}',
+        b'{"streams": [{"name": "__ds/x"}]}',
+        msgspec.json.encode({"streams": [{"name": "x"}] * 65}),
+    ):
+        assert node.http.post(path, content=body).status_code == 400, body
+    absent = node.http.post(path, content=b'{"streams": [{"name": "no/such"}]}')
+    assert absent.status_code == 200 and absent.json()["streams"] == [None]
