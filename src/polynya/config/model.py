@@ -67,6 +67,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: str | None = None
     advertised: str = ""
+    offsets_retention: float = limits.OFFSETS_RETENTION_SECONDS
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from polynya.base.limits import (
     HOT_BYTES_PER_GROUP,
     LONG_POLL_SECONDS_DEFAULT,
     MIB,
+    OFFSETS_RETENTION_SECONDS,
 )
 from polynya.config.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
 
@@ -409,6 +410,14 @@ SETTINGS = (
         "",
         "The HOST:PORT at which Kafka clients reach this node, where that differs from "
         "`kafka.listen`: behind NAT, in a container.",
+    ),
+    Setting(
+        "kafka.offsets_retention",
+        parse_seconds,
+        OFFSETS_RETENTION_SECONDS,
+        "The committed offsets of a consumer group without members expire after this. Use the "
+        "same value on all nodes.",
+        low=60,
     ),
     Setting(
         "log.level",

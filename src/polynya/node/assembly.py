@@ -200,6 +200,8 @@ class Assembly:
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         groups = GroupAdmin(self.service, self._engine.group_coordinator)
         mounts[GROUPS] = GroupRoutes(groups).handle
+        retention = self._start.config.kafka.offsets_retention
+        self._engine.group_coordinator.retention_ms = round(retention * 1000)
         lags = GroupLags(self.service, self._engine.group_coordinator)
         self._health.registry.add(metric_sources.of_group_lags(lags))
         self._spawn(lags.run())
