@@ -380,7 +380,7 @@ def test_idle_offsets_expire(monkeypatch: pytest.MonkeyPatch) -> None:
         alone = Consumer(await world.wire())
         await alone.commit("t", 5)
         groups = world.core.engine.group_coordinator
-        world.core.clock.ms += coordinator.RETENTION_MS
+        world.core.clock.ms += groups.retention_ms
         groups.expire()
         assert await alone.committed("t", 0) == [(5, "")]
         world.core.clock.ms += 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from long_tests import long
 from sim.chaos import run_episode
+from sim.groups import run_groups
 from sim.kafka import run_kafka
 from sim.knobs import Knobs
 from sim.moves import run_moves
@@ -112,6 +113,10 @@ def test_nothing_is_lost_while_the_planner_moves_groups_and_nodes_are_told_to_go
 )
 def test_kafka_batches_are_there_once_and_in_order(seed: int) -> None:
     run_kafka(seed)
+
+
+def test_no_acknowledged_commit_of_a_consumer_group_is_lost() -> None:
+    run_groups(2)
 
 
 def test_a_snapshot_from_before_its_sender_knew_of_any_member_arrives() -> None:

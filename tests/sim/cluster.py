@@ -221,6 +221,8 @@ class Node:
         self.levels = FeatureLevels(
             self.core, lambda: world.voters, lambda node: world.release, lambda level: None
         )
+        if world.runs_groups:
+            self.spawn(self.engine.group_coordinator.run())
         self.house = House(self)
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
         self.tasks.update(() if tier is None else tier.tasks())
@@ -482,6 +484,7 @@ class World(Network, Steered, Copied):
         self.crashes = Counter[str]()  # at a call: moment and call
         self.broken: list[str] = []  # that was promised
         self.older = set[int]()  # nodes that have an older image of theirs
+        self.runs_groups = False  # coordinators of consumer groups
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
         # never; and the streams that went, and came back
         self.evict_after_ms, self.idled = (

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sim.chaos import run_episode
+from sim.group_mutants import GROUP_CAUGHT_BY, GROUP_STORIES
+from sim.groups import run_groups
 from sim.kafka import run_kafka
 from sim.kafka_mutants import KAFKA_CAUGHT_BY
 from sim.knobs import Knobs
@@ -23,6 +25,7 @@ RUN: dict[str, Callable[..., object]] = {
     "moves": run_moves,
     "planned": run_planned,
     "kafka": run_kafka,
+    "groups": run_groups,
 }
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
@@ -98,11 +101,12 @@ CAUGHT_BY = {
     "pins that are not confirmed pin nothing": Known("swarm", Knobs.draw(18)),
     "what is together in one zone stays so": Known("planned", Knobs.draw(1), 5),
     "what a put without an answer brought is another's": Known("swarm", Knobs.draw(8)),
-} | {name: Known(*each) for name, each in KAFKA_CAUGHT_BY.items()}
+} | {name: Known(*each) for name, each in (KAFKA_CAUGHT_BY | GROUP_CAUGHT_BY).items()}
 
 
 MACHINE_STORY = "stream/test_stories.py::test_story"
 STORIES = {  # the test that notices it, where there is one
+    **GROUP_STORIES,
     "data goes by the map alone": "replica/test_cluster_moves.py::test_an_old_map_costs_nobody_their_data",
     "what was dropped is found again": "replica/test_cluster_moves.py::test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none",
     "learners count, and one majority of two": "replica/test_cluster_moves.py::test_learners_are_not_counted",

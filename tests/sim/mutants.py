@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from sim.code_edits import Stale, edited_function
 from sim.disk import SimDisk
+from sim.group_mutants import GROUP
 from sim.kafka_mutants import KAFKA
 from sim.knobs import Knobs
 from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
@@ -425,7 +426,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         lambda store, key, parts: store.put(key, parts),
     ),
 }
-MUTANTS |= LIVED | KAFKA
+MUTANTS |= LIVED | KAFKA | GROUP
 NOTICED: dict[
     str, tuple[Any, str, Any]
 ] = {  # by a test (`STORIES`), where a seed rarely comes upon them
@@ -577,7 +578,7 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         test = STORIES[name]
         fault = failing_test(f"{TESTS}/{test}")
         found = f"{test}: {fault}" if fault else ""
-        if not fault or name in NOTICED or name in KAFKA:
+        if not fault or name in NOTICED or name in KAFKA or name in GROUP:
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
     for tried in (

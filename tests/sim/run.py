@@ -19,6 +19,7 @@ from time import perf_counter
 import msgspec
 from sim.chaos import Episode
 from sim.copies import Copies
+from sim.groups import GroupEpisode
 from sim.kafka import KafkaEpisode
 from sim.moves import Moves
 from sim.planned import Planned
@@ -34,7 +35,7 @@ from chaos.totals import Simulation  # noqa: E402  (not a part of the package)
 SHOWN = 25  # of the last events of an episode that failed
 KINDS: dict[str, type[Episode]] = {  # of worlds that are no swarm, by the option that chooses one
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
-    "kafka": KafkaEpisode,
+    "kafka": KafkaEpisode, "groups": GroupEpisode,
 }  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def main() -> int:
         help="the product's planner moves groups, while nodes come, are removed and lost",
     )
     parser.add_argument("--kafka", action="store_true", help="Kafka's producers in the plain world")
+    parser.add_argument("--groups", action="store_true", help="a consumer group in the plain world")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(
         "--plain", action="store_true", help="the same world for all: three nodes, no object store"

@@ -70,6 +70,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertised: str = ""
     auto_create: bool = True
     partitions: int = 1
+    offsets_retention: float = limits.OFFSETS_RETENTION_SECONDS
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from polynya.base.limits import (
     HOT_BYTES_PER_GROUP,
     LONG_POLL_SECONDS_DEFAULT,
     MIB,
+    OFFSETS_RETENTION_SECONDS,
 )
 from polynya.config.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
 
@@ -422,6 +423,14 @@ SETTINGS = (
         parse_count,
         1,
         "Partitions of a Kafka topic whose creator leaves their number open.",
+    ),
+    Setting(
+        "kafka.offsets_retention",
+        parse_seconds,
+        OFFSETS_RETENTION_SECONDS,
+        "The committed offsets of a consumer group without members expire after this. Use the "
+        "same value on all nodes.",
+        low=60,
     ),
     Setting(
         "log.level",

@@ -80,6 +80,8 @@ class Assembly:
         self._cluster.start()
         self._spawn(self._tier.tasks())
         await self._keeper.start()
+        retention = self._start.config.kafka.offsets_retention
+        self._engine.group_coordinator.retention_ms = round(retention * 1000)
         self._spawn([self._keeper.run(), self._engine.group_coordinator.run()])
         self._spawn([self._group_lags.run()])
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])

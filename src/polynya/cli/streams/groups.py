@@ -46,7 +46,7 @@ def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
             [(row["group"], row["state"], row["protocol_type"] or "-") for row in rows],
         )
     else:
-        output.notice("no consumer groups: a Kafka client makes one when it subscribes or commits")
+        output.notice("no consumer groups yet: a Kafka client creates one when it subscribes")
 
 
 @group_command.command("describe")

@@ -15,7 +15,7 @@ from typing import Any
 
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.futures import settle
-from polynya.base.limits import CONSUMER_GROUPS_MAX
+from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
 from polynya.service.consumer_groups.running import RunningGroup, clock_ms
 from polynya.service.routing import messages
 from polynya.service.routing.service import NodeService
@@ -52,7 +52,6 @@ from polynya.stream.group_commands import (
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 
-RETENTION_MS = 7 * 24 * 3600 * 1000  # of the offsets of an idle group, as Kafka's default
 _UNUSED_MS = 600_000  # a group without members and offsets is deleted after this
 _LOOK_SECONDS = 0.25  # until calls that wait learn that this core leads no longer
 _EXPIRE_SECONDS = 60.0
@@ -74,10 +73,9 @@ class GroupCoordinator:
         term: Callable[[int], int],
         *,
         new_id: Callable[[str], str] | None = None,
-        retention_ms: int = RETENTION_MS,
     ) -> None:
         """Create it. `term` returns the term of a Raft group."""
-        self.retention_ms = retention_ms
+        self.retention_ms = round(OFFSETS_RETENTION_SECONDS * 1000)  # of an idle group's offsets
         self._service = service
         self._term = term
         self._new_id = new_id or _new_id
