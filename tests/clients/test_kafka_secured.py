@@ -13,6 +13,7 @@ import node_js
 import pytest
 import test_kafka_clients
 from missing import left_out, needed_program
+from polling import wait_until
 from product import RunningNode, environment
 
 pytestmark = pytest.mark.process
@@ -176,6 +177,32 @@ def test_the_java_tools_authenticate(node: Secured, libraries: Path, tmp_path: P
         "--offset", "earliest", "--max-messages", "2", "--timeout-ms", "60000",
     )  # fmt: skip
     assert found.split() == ["1", "2"]
+
+
+def test_a_revoked_token_loses_its_connection(node: Secured) -> None:
+    token = node.minted("gone", "all")
+    settings = f"security.protocol=SASL_SSL ssl.ca.location={node.ca} sasl.mechanisms=PLAIN"
+    flags = [f"-X{each}" for each in f"{settings} sasl.username=gone".split()]
+    command = [needed_program("kcat"), "-b", node.kafka, *flags, f"-Xsasl.password={token}"]
+    run([*command, "-P", "-t", "gone"], input="a\n")
+    reader = subprocess.Popen(
+        [*command, "-C", "-t", "gone", "-o", "beginning", "-u"], stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "a\n"
+        node.called("token", "revoke", "gone", "--data", str(node.data))
+        wait_until(
+            lambda: "its token has ended" in "".join(node.log),
+            what="the connection to be closed",
+            seconds=5.0,  # within one, on a machine that is not busy
+        )
+    finally:
+        reader.kill()
+        reader.wait()
+        assert reader.stdout is not None
+        reader.stdout.close()
 
 
 def test_the_command_line_presents_its_token(node: Secured) -> None:

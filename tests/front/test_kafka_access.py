@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz.bytes import damaged
 from kio.schema.create_topics.v5 import request as create_topics
 from kio.schema.metadata.v9 import request as metadata
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, frame, play, produce_fields
@@ -21,6 +23,7 @@ from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.front.kafka import dispatch
 from polynya.front.kafka.auth.caller import CHECKED, OPEN
+from polynya.front.kafka.connection import UNKNOWN_SECONDS
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.server import KafkaProtection
 from polynya.wire.kafka.messages import APIS
@@ -371,6 +374,50 @@ def test_a_token_has_its_number_of_connections(tmp_path: Path) -> None:
         while len(world.front.connections) > 1:
             await asyncio.sleep(0.01)
         await gate.wire(world, "two")
+
+    guarded(tmp_path, story)
+
+
+def test_a_connection_authenticates_in_time_or_is_closed(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        gate.token("shop", "all")
+        known, silent = await gate.wire(world, "shop"), await world.wire()
+        assert await silent.ask("ApiVersions", 0)
+        for seconds, left in ((UNKNOWN_SECONDS, 2), (UNKNOWN_SECONDS + 1, 1)):
+            for connection in tuple(world.front.connections):
+                connection.sweep(world.front.tick + seconds)
+            await asyncio.sleep(0)
+            assert len(world.front.connections) == left
+        assert await silent.ended()
+        assert await topics_of(known, "a") == {"a": 0}
+
+    guarded(tmp_path, story)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER", "SCRAM-SHA-256"])
+def test_nonsense_authenticates_nobody(
+    tmp_path: Path, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damaged messages are refused by an answer, and nothing of them is a fault of the node."""
+    chance = random.Random(mechanism)
+
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        text = gate.token("shop", "all")
+        whole = {
+            "PLAIN": f"\0shop\0{text}",
+            "OAUTHBEARER": f"n,,\x01auth=Bearer {text}\x01\x01",
+            "SCRAM-SHA-256": "n,,n=shop,r=nonce",
+        }[mechanism].encode()
+        for _ in range(60):
+            wire = await world.wire()
+            assert await handshake(wire, mechanism) == 0
+            answer = await authenticate(wire, damaged(chance, whole))
+            if answer.error_code.value == 0 and mechanism.startswith("SCRAM"):
+                answer = await authenticate(wire, damaged(chance, b"c=biws,r=nonce,p=AAAA"))
+            assert answer.error_code.value in (0, Error.SASL_AUTHENTICATION_FAILED)
+            wire.close()
+        assert not [each for each in caplog.records if each.levelname == "ERROR"]
+        assert gate.access.counters.denied > 40
 
     guarded(tmp_path, story)
 

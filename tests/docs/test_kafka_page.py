@@ -1,0 +1,89 @@
+"""The blocks of docs/kafka.md are run as they stand, against a node of this test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import node_js
+import pytest
+from missing import needed_program
+from product import RunningNode, environment
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "kafka.md").read_text("utf-8")
+SECONDS = 120
+LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka")
+
+pytestmark = pytest.mark.process
+
+
+class Reader:
+    """Who follows the page, with `polynya` and the addresses of one node."""
+
+    def __init__(self, folder: Path, node: RunningNode) -> None:
+        self.node, self.folder = node, folder
+        tools = folder / "bin"
+        tools.mkdir()
+        (tools / "polynya").write_text(f'#!/bin/sh\nexec {sys.executable} -m polynya "$@"\n')
+        (tools / "polynya").chmod(0o755)
+        self.variables = environment(POLYNYA_SERVER=node.url)
+        self.variables["PATH"] = f"{tools}:{self.variables['PATH']}"
+
+    def block(self, after: str, kind: str) -> str:
+        """The first block of this kind behind a text, with the addresses of the node."""
+        found = re.search(rf"{re.escape(after)}.*?```{kind}\n(.*?)```", PAGE, re.DOTALL)
+        assert found, f"no block of {kind} behind {after!r}"
+        here = found[1].replace("http://127.0.0.1:4437", self.node.url)
+        return here.replace("127.0.0.1:9092", self.node.kafka)
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.variables, capture_output=True, text=True,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    folder = tmp_path_factory.mktemp("kafka-page")
+    node = RunningNode(folder / "data", ("--cores", "1"))
+    try:
+        yield Reader(folder, node)
+    finally:
+        assert node.stop() == 0, "".join(node.log)
+
+
+def test_kcat_writes_and_reads_as_the_page_begins(reader: Reader) -> None:
+    needed_program("kcat")
+    start, *lines = reader.block("# Kafka clients", "sh").splitlines()
+    assert start.startswith("polynya serve &"), "the node of this test is there already"
+    assert reader.run("bash", "-ec", "\n".join(lines)) == "1\n"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_writes_and_reads(reader: Reader, library: str) -> None:
+    assert "1" in reader.run(sys.executable, "-c", reader.block(f"**{library}**", "python"))
+
+
+def test_kafkajs_writes(reader: Reader) -> None:
+    folder = node_js.installed(ROOT / "tests" / "clients" / "kafka_js", "kafkajs")
+    done = subprocess.run(
+        [node_js.node(), "--input-type=module", "-e", reader.block("**kafkajs**", "js")],
+        cwd=folder, env=node_js.environment(), capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().isdigit(), done.stdout
+
+
+def test_the_shell_produces_and_consumes(reader: Reader) -> None:
+    told = reader.run("bash", "-ec", reader.block("## Produce and consume from the shell", "sh"))
+    lines = told.splitlines()
+    assert 'shop-1 {"item": 7}' in lines
+    assert "b 2" in lines
+    assert '"key":"b","headers":[],"value":"2"' in lines[-1]
