@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,16 @@ JARS = (
     "io.delta:delta-spark_4.1_2.13:4.4.0",
     "io.delta:delta-storage:4.4.0",
 )
+KAFKA_JARS = (  # Spark's own source and sink of Kafka
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.0",
+)
 READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
 
 
-def fetched(folder: Path) -> tuple[str, str]:
+def fetched(folder: Path, artifacts: Sequence[str] = JARS) -> tuple[str, str]:
     """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven
     Central, once."""
     pyspark = needed_module("pyspark")
@@ -37,7 +44,7 @@ def fetched(folder: Path) -> tuple[str, str]:
     with (folder / "lock").open("w") as lock:
         # others wait for the same, and mvn's own folder is not made for two
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for artifact in JARS:
+        for artifact in artifacts:
             _, name, version = artifact.split(":")
             path = folder / f"{name}-{version}.jar"
             if not path.exists() and (why := _fetch(artifact, path)):
@@ -66,7 +73,15 @@ def _fetch(artifact: str, path: Path) -> str:
     return ""
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polynya" / "jars"
+
+
 @pytest.fixture(scope="module")
 def jars() -> tuple[str, str]:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return fetched(cache / "polynya" / "jars")
+    return fetched(_cache())
+
+
+@pytest.fixture(scope="module")
+def kafka_jars() -> tuple[str, str]:
+    return fetched(_cache(), KAFKA_JARS)

@@ -23,6 +23,7 @@ from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.front.kafka import dispatch
 from polynya.front.kafka.auth.caller import CHECKED, OPEN
+from polynya.front.kafka.connection import UNKNOWN_SECONDS
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.server import KafkaProtection
 from polynya.wire.kafka.messages import APIS
@@ -373,6 +374,22 @@ def test_a_token_has_its_number_of_connections(tmp_path: Path) -> None:
         while len(world.front.connections) > 1:
             await asyncio.sleep(0.01)
         await gate.wire(world, "two")
+
+    guarded(tmp_path, story)
+
+
+def test_a_connection_authenticates_in_time_or_is_closed(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        gate.token("shop", "all")
+        known, silent = await gate.wire(world, "shop"), await world.wire()
+        assert await silent.ask("ApiVersions", 0)
+        for seconds, left in ((UNKNOWN_SECONDS, 2), (UNKNOWN_SECONDS + 1, 1)):
+            for connection in tuple(world.front.connections):
+                connection.sweep(world.front.tick + seconds)
+            await asyncio.sleep(0)
+            assert len(world.front.connections) == left
+        assert await silent.ended()
+        assert await topics_of(known, "a") == {"a": 0}
 
     guarded(tmp_path, story)
 

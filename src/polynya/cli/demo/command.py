@@ -256,7 +256,7 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
 
 
 def _by_spark(server: str) -> list[Sums]:
-    from polynya.cli.tables import spark_factory
+    from polynya.cli.tables.commands import spark_factory
 
     runner: Any = spark_factory("")()
     try:

@@ -1,0 +1,84 @@
+"""Spark's own Kafka source and sink, unchanged, against a node: batch and streaming."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from missing import missing
+from polynya.lakehouse.java import find_java_home
+from product import environment, running_node
+from spark_jars import kafka_jars
+
+__all__ = ["kafka_jars"]  # fixture
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
+SECONDS = 600
+COUNT = 20
+JOB = """
+import json, sys
+from pyspark.sql import SparkSession
+
+jars, brokers, folder, count = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.jars", jars)
+    .config("spark.ui.enabled", False)
+    .config("spark.sql.shuffle.partitions", 1)
+    .getOrCreate()
+)
+place = {"kafka.bootstrap.servers": brokers}
+rows = spark.range(int(count)).selectExpr(
+    "'k' || id as key", "'value ' || id as value", "cast(id % 2 as int) as partition"
+)
+rows.write.format("kafka").options(**place).option("topic", "spark").save()
+source = {**place, "subscribe": "spark", "startingOffsets": "earliest"}
+read = "partition, offset, cast(key as string), cast(value as string)"
+batch = spark.read.format("kafka").options(**source).load().selectExpr(*read.split(", "))
+stream = spark.readStream.format("kafka").options(**source, maxOffsetsPerTrigger=7).load()
+query = (
+    stream.selectExpr(*read.split(", "))
+    .writeStream.format("memory").queryName("followed")
+    .option("checkpointLocation", folder)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+batches = query.lastProgress["batchId"]
+found = [sorted(map(list, each.collect())) for each in (batch, spark.table("followed"))]
+print(json.dumps([*found, batches]))
+"""
+
+
+def test_spark_writes_reads_and_follows_a_topic(
+    tmp_path: Path, kafka_jars: tuple[str, str]
+) -> None:
+    paths, why = kafka_jars
+    if not paths:
+        missing(why)
+    with running_node(tmp_path / "data", "--cores", "1") as node:
+        script = tmp_path / "job.py"
+        script.write_text(JOB)
+        create_topic(node.kafka)
+        done = subprocess.run(
+            [sys.executable, str(script), paths, node.kafka, str(tmp_path / "checkpoint"), str(COUNT)],
+            env=environment(JAVA_HOME=find_java_home()), capture_output=True, text=True,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    batch, followed, batches = json.loads(done.stdout.splitlines()[-1])
+    assert batch == [
+        [number % 2, number // 2, f"k{number}", f"value {number}"]
+        for number in sorted(range(COUNT), key=lambda number: (number % 2, number // 2))
+    ]
+    assert followed == batch
+    assert batches >= 2, "several micro-batches, each with its own range of offsets"
+
+
+def create_topic(brokers: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic("spark", 2)])["spark"].result(60)
