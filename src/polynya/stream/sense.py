@@ -98,7 +98,15 @@ from polynya.stream.group_commands import (
     OffsetEntry,
 )
 from polynya.stream.placement import NODE_NUMBER_MAX, REPLICAS_MAX
-from polynya.stream.table_commands import TableFail, TableMake, TableRetry, WatchStreams
+from polynya.stream.table_commands import (
+    ForgetTable,
+    TableAlter,
+    TableDrop,
+    TableFail,
+    TableMake,
+    TableRetry,
+    WatchStreams,
+)
 
 Span = tuple[int, int]
 TIME_MAX = 253_402_300_799_999  # ms: the end of the year 9999, the last date that can be written
@@ -213,6 +221,9 @@ SPANS: dict[type, dict[str, Span]] = {
     TableAbandon: {"table": _ANY, "job": _ANY},
     ClaimRanges: {"table": _WIDE, "job": _COUNTER, "committed": _COUNTER, "bytes_max": _ANY},
     TableMake: {"now_ms": _TIME},
+    TableAlter: {"table": _ANY, "now_ms": _TIME},
+    TableDrop: {"table": _ANY, "now_ms": _TIME},
+    ForgetTable: {"table": _ANY},
     TableFail: {"table": _ANY, "job": _ANY, "now_ms": _TIME},
     TableRetry: {"table": _ANY, "now_ms": _TIME},
     WatchStreams: {"table": _WIDE, "now_ms": _TIME},

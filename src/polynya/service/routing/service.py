@@ -508,7 +508,7 @@ class NodeService:
 
     async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
         await self.local.linearize(question.uid >> 48)
-        return await self.local.place_of_time(
+        return await self.local.times.place_in_source(
             question.uid, question.time_ms, question.until, question.record_from
         )
 

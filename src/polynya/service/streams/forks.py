@@ -63,9 +63,8 @@ async def create_fork(
     )
     pinned = await service.call(source_group, pin)
     prefix = 0
-    if (
-        pinned.code == Code.NOT_YET
-    ):  # the record boundary is in the object tier, or in the source's own source
+    # the record boundary is in the object tier, or in the source's own source
+    if pinned.code == Code.NOT_YET:
         found = await _locate(service, source, point)
         if isinstance(found, Refusal):
             return Reply(found.code, pinned.uid, found.record, found.byte)
@@ -74,16 +73,14 @@ async def create_fork(
             pin, record=at_record, byte=at_byte, sub_offset=0, resolved=True
         )
         looked_at, pinned = pinned.uid, await service.call(source_group, pin)
-        if (
-            pinned.code < Code.NOT_FOUND and pinned.uid != looked_at
-        ):  # a recreated source has other record positions
+        # a recreated source has other record positions
+        if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:
             await _unpin(service, source_group, pinned.uid, attempt)
             raise Unavailable("the source of the fork was deleted and recreated meanwhile; retry")
     if pinned.code >= Code.NOT_FOUND:
         return pinned
-    if (
-        create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]
-    ):  # it was parsed for the source's earlier content type
+    # it was parsed for the source's earlier content type
+    if create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]:
         await _unpin(service, source_group, pinned.uid, attempt)
         raise Unavailable(
             "the source of the fork was deleted and recreated with another content type "

@@ -14,7 +14,6 @@ from polynya.base.names import group_of
 from polynya.cold import FaultedStreams, PackGone
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span, facts_of
 from polynya.service.routing.messages import LagQuery
-from polynya.service.streams import record_times, time_index
 from polynya.service.streams.appends import Appends, HotMemory
 from polynya.service.streams.dependencies import Agreement, ColdReader, ParentReader, Proposer
 from polynya.service.streams.feeds import Feeds
@@ -22,6 +21,7 @@ from polynya.service.streams.lifetimes import Lifetimes, found_in_grace
 from polynya.service.streams.name_index import SortedNames
 from polynya.service.streams.rehydration import Rehydration
 from polynya.service.streams.retention import TrimCounters
+from polynya.service.streams.time_lookups import TimeLookups
 from polynya.stream.commands import (
     Append,
     Command,
@@ -52,8 +52,8 @@ from polynya.stream.rules.eviction import evicted_view, where_of
 from polynya.stream.rules.table_lifetimes import live_tables
 from polynya.stream.rules.table_watches import held_from
 from polynya.stream.rules.tables import Lag, Table, lag_of
-from polynya.stream.state.model import ColdSlice, Stream
-from polynya.stream.state.tails import high_watermark, stable_of
+from polynya.stream.state.model import Stream
+from polynya.stream.state.tails import stable_of
 
 LIST_STEP = 256  # names per loop pass
 # attempts of a read to copy an evicted stream that is evicted or rehydrated meanwhile
@@ -90,6 +90,7 @@ class LocalGroups:
         self._history = history
         self._groups = groups
         self.rehydration = Rehydration(machines, proposer.propose, self._propose_again, now_ms)
+        self.times = TimeLookups(self)
         self.faulted = FaultedStreams(machines)
         self.faulted.changed = self._changed
         self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
@@ -466,7 +467,7 @@ class LocalGroups:
 
     async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
         if query.record in Position.TIMES:
-            place = await self.place_at_time(group, query)
+            place = await self.times.place_at(group, query)
             if isinstance(place, Refusal):
                 return place
             query = structs.replace(query, record=place[0], byte=place[1])
@@ -529,91 +530,6 @@ class LocalGroups:
         ):  # the fork has been trimmed or deleted since its page was planned
             raise PackGone(f"the source of this fork no longer has record {at[0]}; retry")
         return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
-
-    async def place_at_time(self, group: int, query: ReadQuery) -> tuple[int, int] | Refusal:
-        """Return the first retained boundary after which every record was appended at the time or
-        later, the begin of the first batch with such a record time, or the tail."""
-        name = query.name
-        stream = self.find(group, name)
-        if not isinstance(stream, Stream):
-            return stream
-        whole = (
-            stream
-            if where_of(stream) is None
-            else await self.rehydration.copy(group, name) or self.here(group).lookup(name)
-        )
-        if whole is None:
-            raise Unavailable("the stream is being evicted or rehydrated; retry")
-        machine, first = self.here(group), (stream.first_record, stream.first_byte)
-        tail = high_watermark(stream) if query.uncommitted else stable_of(stream)
-        time_ms: int | None = query.byte
-        if query.record == Position.NEWEST:
-            time_ms = await record_times.newest_of(machine, whole, self.cold)
-        if time_ms is None:
-            return tail
-        if query.record == Position.AT_TIME:
-            found = await self._place_of_time(machine, whole, time_ms, None)
-        else:
-            found = await self._place_of_record_time(machine, whole, time_ms, first[0]) or tail
-        # a slice may reach into an open transaction, or begin before the first record
-        return max(min(found, tail), first)
-
-    async def place_of_time(
-        self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
-    ) -> tuple[int, int]:
-        """Return the position of a time by uid, including trimmed records. `until`: the fork point,
-        as in `read_uid`. `record_from`: of a record time, from this record on."""
-        machine = self.here(uid >> 48)
-        stream = machine.by_uid.get(uid)
-        if stream is None:
-            raise Unavailable(
-                f"this node no longer has the source of this fork (incarnation {uid})"
-            )
-        if record_from < 0:
-            return await self._place_of_time(machine, stream, time_ms, until)
-        found = await self._place_of_record_time(machine, stream, time_ms, record_from, until)
-        return min(found or until, until)
-
-    async def _place_of_record_time(
-        self,
-        machine: Machine,
-        stream: Stream,
-        time_ms: int,
-        begin: int,
-        until: tuple[int, int] | None = None,
-    ) -> tuple[int, int] | None:
-        """Return the first batch from record `begin` on with a record time of `time_ms` or later,
-        inherited ones included."""
-        fork = stream.fork
-        if fork is not None and begin < fork.record:
-            assert self.parents is not None
-            to = min((fork.record, fork.byte), until or (fork.record, fork.byte))
-            found = await self.parents.place_of_time(fork.source_uid, time_ms, to, begin)
-            if found < to:
-                return found
-        return await record_times.first_at(
-            machine, stream, self.cold, time_ms, begin, past=until is not None
-        )
-
-    async def _place_of_time(
-        self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None
-    ) -> tuple[int, int]:
-        place = time_index.place_of(machine, stream, time_ms, past=until is not None)
-        fork = stream.fork
-        if isinstance(place, time_index.InSource):
-            assert self.parents is not None and fork is not None
-            to = (fork.record, fork.byte)
-            found = await self.parents.place_of_time(fork.source_uid, time_ms, min(to, until or to))
-            place = (
-                found
-                if found < to
-                else time_index.place_of(machine, stream, time_ms, past=until is not None, own=True)
-            )
-        if isinstance(place, ColdSlice):
-            assert self.cold is not None, "a cold slice without an object store"
-            place = await self.cold.place_at(place, time_ms)
-        assert isinstance(place, tuple)
-        return place if until is None else min(place, until)
 
     def _plan(
         self, group: int, query: ReadQuery, copy: Stream | None = None

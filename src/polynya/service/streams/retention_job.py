@@ -235,7 +235,7 @@ class RetentionJob:
     ) -> tuple[int, int] | Refusal:
         if not wanted.inside_byte:
             query = ReadQuery(name, Position.AT_TIME, wanted.inside_ms)
-            return await self._service.local.place_at_time(group, query)
+            return await self._service.local.times.place_at(group, query)
         query = ReadQuery(
             name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True
         )
