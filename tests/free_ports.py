@@ -64,9 +64,8 @@ def _claimed_row(count: int) -> tuple[int, list[socket.socket]]:
                 claims = [
                     kept.enter_context(_claim(number)) for number in range(port, port + count)
                 ]
-                for number in range(
-                    port, port + count
-                ):  # never of a port that is another's: its server may be about to bind it
+                # never of a port that is another's: its server may be about to bind it
+                for number in range(port, port + count):
                     stack.enter_context(socket.socket()).bind((HOST, number))
             except OSError:
                 continue

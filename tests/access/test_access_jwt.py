@@ -315,11 +315,12 @@ def test_a_subject_s_jwts_are_revoked_and_it_may_come_back_with_a_newer_one(tmp_
     tokens.revoke_jwt(UnwantedJwt(sub="alice"), revoked_ms)
     access.tick()
     assert not caller.alive and bystander.alive
+    # without `iat` it may be as old; clocks differ
     for text in (
         old,
         signed(),
         signed(iat=revoked_ms // 1000 + 29),
-    ):  # without `iat` it may be as old; clocks differ
+    ):
         with pytest.raises(Denied, match="revoked"):
             access.identify(text)
     assert access.identify(signed(iat=revoked_ms // 1000 + 31)).alive

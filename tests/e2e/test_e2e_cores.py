@@ -39,9 +39,8 @@ def owned_by(core: int, stem: str) -> str:
 def process_of(world: World, core: int) -> psutil.Process:
     found = []
     for each in world.cores():
-        with contextlib.suppress(
-            psutil.Error
-        ):  # one that was killed before this one, and is just ending
+        # one that was killed before this one, and is just ending
+        with contextlib.suppress(psutil.Error):
             if any(f"/core-{core}/" in file.path for file in each.open_files()):
                 found.append(each)
     assert len(found) == 1, found

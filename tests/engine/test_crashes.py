@@ -241,9 +241,8 @@ def test_a_disk_that_is_full_at_any_call_refuses_and_recovers() -> None:
         if not world.faults:
             await oracle.check(world)  # in the same life
             await Session(world, oracle).run()
-            if (
-                not world.faults
-            ):  # a core whose journal failed does not know what of its last turn is durable
+            # a core whose journal failed does not know what of its last turn is durable
+            if not world.faults:
                 await oracle.check(world)
         await finish(world.kill(), oracle)
 

@@ -484,10 +484,11 @@ def test_metadata_creates_a_topic_that_a_client_names() -> None:
         assert [
             (each.partition_index, each.leader_id) for each in message.topics[0].partitions
         ] == [(0, 0)]
+        # of all: from cached bytes, with the request's own correlation id
         for correlation in (
             7,
             8,
-        ):  # of all: from cached bytes, with the request's own correlation id
+        ):
             wire.send("Metadata", 1, correlation, topics=None)
             told, message = await wire.answer("Metadata", 1)
             assert told == correlation

@@ -246,9 +246,8 @@ class Keeper:
             self._line = Line(chance.choice(self.urls))
         ends = chance.random() < 0.1
         self._line.send(self.framed(method, path, content, ends=ends, **headers), chance)
-        if (
-            ends and "live=" not in path and chance.random() < 0.5
-        ):  # who waits for others is then taken to be gone
+        # who waits for others is then taken to be gone
+        if ends and "live=" not in path and chance.random() < 0.5:
             self._line.socket.shutdown(socket.SHUT_WR)
         found = self._line.read(method)
         if found is None:

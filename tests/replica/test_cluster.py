@@ -325,9 +325,8 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
         first, second = (node for node in world.alive() if node is not leader)
         done = [asyncio.ensure_future(node.append(A, b"on;")) for node in (first, second)]
         await asyncio.wait(done)
-        for (
-            each
-        ) in done:  # what was on its way to the silent one may be in doubt: a producer asks again
+        # what was on its way to the silent one may be in doubt: a producer asks again
+        for each in done:
             if isinstance(each.exception(), OutcomeUnknown | Unavailable):
                 assert (await first.append(A, b"on;")).code == Code.OK
         assert loop.time() - began < 2.0

@@ -154,9 +154,8 @@ async def _story() -> None:
     expected = b"".join(b"%d," % sequence for sequence in range(40)) + b"n,"
     for node in world.alive():
         await node.snapshot()
-    for node in list(
-        world.nodes.values()
-    ):  # the hot payload is read back from the places that the snapshots name
+    # the hot payload is read back from the places that the snapshots name
+    for node in list(world.nodes.values()):
         node.kill(power=1.0)
         node.start()
     await world.wait_leaders()

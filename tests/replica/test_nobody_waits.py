@@ -108,9 +108,8 @@ def test_appends_and_reads_do_not_wait_for_the_object_store(untold: float) -> No
         await led(world)
         store.weather = Weather(untold=untold, delay=(3.0, 3.0))
         slowest, number = 0.0, 0
-        while number < 200 or (
-            number < 4000 and not world.idled["Evict"]
-        ):  # half of the requests are not answered: that takes tries
+        # half of the requests are not answered: that takes tries
+        while number < 200 or (number < 4000 and not world.idled["Evict"]):
             node = world.alive()[number % 3]
             if number % 40 == 0:  # something to evict
                 await node.create(f"test/rare{number}")

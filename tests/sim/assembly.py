@@ -63,9 +63,8 @@ class House:
             await asyncio.wait((task,), timeout=seconds)
         finally:
             node.tasks.discard(task)  # type: ignore[arg-type]
-            if (
-                not task.done() and not task.get_loop().is_closed()
-            ):  # an episode that has failed ends in the midst of everything
+            # an episode that has failed ends in the midst of everything
+            if not task.done() and not task.get_loop().is_closed():
                 task.cancel()
         if not task.done() or task.cancelled() or node.life != life or not node.alive:
             if task.done() and not task.cancelled():

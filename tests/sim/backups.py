@@ -133,9 +133,8 @@ class Operators:
         taken = self.taken[manifest.id] = Taken(
             manifest, promise, {}, sure - self._gone_since(began)
         )
-        if (
-            self._keep is None or self._count == 1 or self._is_calm
-        ):  # else what is on the shelf may be deleted by now
+        # else what is on the shelf may be deleted by now
+        if self._keep is None or self._count == 1 or self._is_calm:
             await self._look(taken, began)
         return taken
 
@@ -213,9 +212,8 @@ class Operators:
                 )
                 continue
             past.ends(stream.uid, (stream.next_record, stream.next_byte))
-            if (
-                stream.fork is None or stream.uid in taken.sure
-            ):  # of one that was made meanwhile the source may be of an earlier moment
+            # of one that was made meanwhile the source may be of an earlier moment
+            if stream.fork is None or stream.uid in taken.sure:
                 whole = stream.next_byte - stream.first_byte == len(content)
                 assert whole, f"{name}: its backup has {len(content)} bytes, and is {stream}"
             if where_of(stream) is None:  # of what is evicted only the ends are known

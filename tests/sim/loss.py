@@ -68,9 +68,8 @@ class Loss:
                     end = index.end_of(stream.cold, index.count(stream.cold) - 1)
                 else:
                     continue
-                if (
-                    end[0] > stream.first_record
-                ):  # that there is a stream without records, only a copy says
+                # that there is a stream without records, only a copy says
+                if end[0] > stream.first_record:
                     self._reached[stream.name] = (stream.uid, *end, stream.fork is not None)
 
     def _copied(self, group: int) -> int:

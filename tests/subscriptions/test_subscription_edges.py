@@ -236,9 +236,8 @@ def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
             await node.world.create("test/a")
             await node.world.append("test/a", b"two")
             assert (await hook.next()).wake["generation"] == 2
-            while b'"generation":2' not in await node.world.read(
-                "wake/pool"
-            ):  # at once, or after the pause of an attempt that failed
+            # at once, or after the pause of an attempt that failed
+            while b'"generation":2' not in await node.world.read("wake/pool"):
                 node.world.clock.ms += 50
                 await asyncio.sleep(0.01)
             assert (await node.world.read("wake/pool")).count(b'"generation":2') == 1

@@ -29,9 +29,8 @@ def test_cores_share_a_port_that_is_taken_and_nobody_else_does():
                         except BlockingIOError:
                             continue
                     assert accepted == 1
-    with take_port(
-        "127.0.0.1", port, name="listen"
-    ) as again:  # connections in TIME_WAIT are no strangers
+    # connections in TIME_WAIT are no strangers
+    with take_port("127.0.0.1", port, name="listen") as again:
         assert again.getsockname()[1] == port
 
 

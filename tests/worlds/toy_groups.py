@@ -210,9 +210,8 @@ class Toy:
         """Until there is nothing more to do."""
         for _ in range(ROUNDS_MAX):
             done = not self.round(share) and not self.leaving
-            if done and not plan(
-                self.map, self.observe()
-            ):  # who has just caught up may be waited for
+            # who has just caught up may be waited for
+            if done and not plan(self.map, self.observe()):
                 return
         raise AssertionError(f"it does not end: {plan(self.map, self.observe())}")
 

@@ -54,9 +54,8 @@ def little_room(folder: Path, *, full: bool = False) -> str:
     no room for its next file."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
-    if (
-        found.f_files and found.f_favail < LOW_FILES
-    ):  # 0 total inodes: the file system has no fixed number
+    # 0 total inodes: the file system has no fixed number
+    if found.f_files and found.f_favail < LOW_FILES:
         return f"{found.f_favail} inodes are left in the file system of {folder}: remove files"
     if free >= LOW_BYTES:
         return ""

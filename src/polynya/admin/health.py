@@ -215,9 +215,8 @@ class Health:
     async def _ask(self, kind: int) -> dict[int, bytes | BaseException]:
         """Return every other core's answer, or the error in its place."""
         transport = self._transport
-        if (
-            transport is None or not transport.others
-        ):  # a single core of a cluster node has a transport too
+        # a single core of a cluster node has a transport too
+        if transport is None or not transport.others:
             return {}
         answers: dict[int, bytes | BaseException] = {}
         whole = asyncio.Event()

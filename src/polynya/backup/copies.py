@@ -60,9 +60,8 @@ async def write(
 ) -> None:
     """Write a copy durably. `place` is (cluster, history); `state` is in pieces. Raises
     StoreUnavailable."""
-    with suppress(
-        AlreadyExists
-    ):  # an earlier leader wrote the same state with the places of its own journal
+    # an earlier leader wrote the same state with the places of its own journal
+    with suppress(AlreadyExists):
         await put_again(store, key_of(*place, header), [pack_header(header), *state])
 
 

@@ -143,9 +143,8 @@ class BackupWriter:
         async for info in self._place.list("objects/"):
             self._there[info.key.removeprefix("objects/")] = None
         for manifest in await backups_on(self._place) if self._there else []:
-            with suppress(
-                CorruptData
-            ):  # deleted or damaged list: its objects are checked one by one
+            # deleted or damaged list: its objects are checked one by one
+            with suppress(CorruptData):
                 async for part in parts_of(
                     self._place, manifest.objects.name, manifest.objects.size, manifest.objects.crc
                 ):

@@ -196,9 +196,8 @@ def _run(arguments: list[str] | None) -> NoReturn:
     except BrokenPipeError:
         _broken_pipe()
     except SystemExit:
-        if type(sys.stdout).__name__.endswith(
-            "PacifyFlushWrapper"
-        ):  # click maps a broken pipe to 1
+        # click maps a broken pipe to 1
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
             sys.exit(exits.BROKEN_PIPE)
         raise
 

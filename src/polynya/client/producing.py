@@ -444,9 +444,8 @@ class ProducerCore:
 
     def _settle(self, batch: Batch, receipt: Appended) -> None:
         self.offset = max(self.offset, receipt.offset)
-        while (
-            self._batches and self._batches[0].number <= batch.number
-        ):  # earlier batches are applied too: the server stores no gaps
+        # earlier batches are applied too: the server stores no gaps
+        while self._batches and self._batches[0].number <= batch.number:
             settled = self._batches.popleft()
             self.buffered_bytes -= settled.size
             self.applied += len(settled.records)

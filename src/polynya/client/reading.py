@@ -332,9 +332,8 @@ class _Events:
                 data, self._data = self._data, []
                 control = msgspec.json.decode(event.data, type=_Control)
                 at = self._place.offset
-                if control.offset > at or (
-                    control.offset == at and not data
-                ):  # otherwise it is a repeat
+                # otherwise it is a repeat
+                if control.offset > at or (control.offset == at and not data):
                     yield self._place.live_page(data, control)
 
     def _bytes(self, data: str) -> bytes:

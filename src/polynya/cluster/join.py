@@ -232,9 +232,8 @@ class ClusterMember:
         leads, loop = self._core.leadership, asyncio.get_running_loop()
         leads.leave(self._transport, self._cores_there())
         deadline = loop.time() + HAND_OVER_SECONDS
-        while (
-            leads.hand_over_all() and self._raft.there and loop.time() < deadline
-        ):  # retry: a target may be stopping too
+        # retry: a target may be stopping too
+        while leads.hand_over_all() and self._raft.there and loop.time() < deadline:
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
 
     def reload(self) -> None:

@@ -133,9 +133,8 @@ class ReadableLog:
         """Verify every frame of the log. Raises `CorruptData` at the first that is damaged."""
         self._current()
         for number in sorted(self._reader.segments):
-            if (
-                number != self._catalog.segment
-            ):  # the open one is verified when it is opened or written
+            # the open one is verified when it is opened or written
+            if number != self._catalog.segment:
                 self._reader.check(number)
 
     def _current(self) -> Catalog:

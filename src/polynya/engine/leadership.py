@@ -269,9 +269,8 @@ class LeaderPlacement:
                 core.transfer(number, node)
 
     def _say_why(self, number: int, node: int) -> None:
-        if (
-            self._transport is not None
-        ):  # an older release ignores this, and keeps any leadership that has its writers there
+        # an older release ignores this, and keeps any leadership that has its writers there
+        if self._transport is not None:
             self._transport.call_nowait(
                 self._core_at(node, number),
                 KIND_FOLLOWS,

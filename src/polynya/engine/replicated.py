@@ -176,16 +176,14 @@ class ReplicatedEngine:
         is_common = type(command) is Append and (
             command.batch is None or command.batch.encoding != Encoding.KAFKA
         )
-        if (
-            not is_common and level_for(command) > member.group.machine.level
-        ):  # older nodes cannot decode it
+        # older nodes cannot decode it
+        if not is_common and level_for(command) > member.group.machine.level:
             return Unavailable(
                 "this command needs a newer feature level; some nodes run an older release. "
                 "Finish the upgrade"
             )
-        if (
-            isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term
-        ):  # planned in an older term
+        # planned in an older term
+        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:
             return Unavailable("this job was planned in an older term; it will be planned again")
         return (
             self._commit_timeouts.refusal(member.group.number)
@@ -314,9 +312,8 @@ class ReplicatedEngine:
             now_ms = self._now_ms()
             for raft in rafts:
                 gone = raft.unwritten(now_ms)
-                if (
-                    gone and raft.group in self.members
-                ):  # a group of one: no other replica has the entries
+                # a group of one: no other replica has the entries
+                if gone and raft.group in self.members:
                     self.answers.answer_all(
                         self.members[raft.group].cut(gone), Reply(Code.DISK_FULL)
                     )

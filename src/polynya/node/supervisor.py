@@ -454,9 +454,8 @@ class _Node:
 
     def _ended(self, core: int, code: int) -> None:
         """Include an unclean end during a stop in the node's exit code."""
-        if (
-            code > EXIT_CLEAN and code != EXIT_REMOVED
-        ):  # a removed core ends before the node stops and reports it itself
+        # a removed core ends before the node stops and reports it itself
+        if code > EXIT_CLEAN and code != EXIT_REMOVED:
             log.error(
                 "a core did not end cleanly", extra={"ended": core, "how": how_it_ended(code)}
             )

@@ -184,9 +184,8 @@ class LocalStore:
 
     def _delete(self, keys: Sequence[str]) -> None:
         folders = set()
-        with self._files.locked(
-            os.path.join(self.root, _LOCK)
-        ):  # a swap must not restore what it had compared
+        # a swap must not restore what it had compared
+        with self._files.locked(os.path.join(self.root, _LOCK)):
             for key in keys:
                 path = self._path(key)
                 try:

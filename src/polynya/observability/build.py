@@ -30,9 +30,8 @@ def described() -> str:
 def checked_out(root: Path) -> str:
     """Return the commit of the checkout at `root`, with `-dirty` if modified, or "" if `root` is no
     checkout."""
-    if not (
-        root / ".git"
-    ).exists():  # git would else report a repository that contains this installation
+    # git would else report a repository that contains this installation
+    if not (root / ".git").exists():
         return ""
     command = [
         "git",

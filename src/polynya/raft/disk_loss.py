@@ -78,9 +78,8 @@ def tick(raft: Raft) -> None:
                     node, raft.node, raft.group, raft.term, is_blank(raft), raft.group_is_new
                 )
             )
-        for node in sorted(
-            raft.informed - asked if raft.awaiting_term else ()
-        ):  # they may know newer members by now
+        # they may know newer members by now
+        for node in sorted(raft.informed - asked if raft.awaiting_term else ()):
             # `found` avoids a second transfer
             raft.send(
                 RecoverVote(node, raft.node, raft.group, raft.term, is_blank(raft), found=True)

@@ -144,9 +144,8 @@ def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
         _rejected(raft, peer, message)
     else:
         _matched(raft, peer, message.match)
-        if (
-            peer.mode is Mode.PROBE and message.match >= peer.next - 1
-        ):  # an acknowledgement from before a disk loss does not answer a probe
+        # an acknowledgement from before a disk loss does not answer a probe
+        if peer.mode is Mode.PROBE and message.match >= peer.next - 1:
             peer.replicate()
 
 
@@ -295,9 +294,8 @@ def open_round(raft: Raft, *, regular: bool) -> None:
         peer.commit_sent = max(peer.commit_sent, commit)
         peer.quiescent = peer.quiescent and quiesce
         late = raft.now_ms - peer.beat_ms >= raft.settings.election_ms
-        if regular and (
-            late or peer.context >= peer.beat_context
-        ):  # else the previous one is in flight to a distant member
+        # else the previous one is in flight to a distant member
+        if regular and (late or peer.context >= peer.beat_context):
             peer.beat_context, peer.beat_next, peer.beat_ms = raft.context, peer.next, raft.now_ms
         if regular and not (peer.learned or raft.configuration.votes(node)):
             _tell_commit(raft, node, peer)

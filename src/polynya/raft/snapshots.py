@@ -88,9 +88,8 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if message.received == peer.chunk_acked:
         return
     lost = message.received < peer.chunk_acked
-    if (
-        lost
-    ):  # a chunk was lost or not stored, or answers were reordered; then resending repeats chunks
+    # a chunk was lost or not stored, or answers were reordered; then resending repeats chunks
+    if lost:
         if raft.now_ms - peer.chunk_back_ms < raft.settings.heartbeat_ms:
             return
         peer.chunk_back_ms = raft.now_ms

@@ -221,9 +221,8 @@ class Tables:
                 return None
         reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
         table = _table(reply.detail)
-        if (
-            reply.code == Code.OK and not table.planned
-        ):  # its planner died, perhaps halfway: claim again as a new job
+        # its planner died, perhaps halfway: claim again as a new job
+        if reply.code == Code.OK and not table.planned:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             table = _table(
                 (await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail

@@ -249,9 +249,8 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
             index,
             bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1,
         )
-        if (
-            end > index and byte == batch.byte
-        ):  # add whole batches at once: the fast path of long pages
+        # add whole batches at once: the fast path of long pages
+        if end > index and byte == batch.byte:
             pieces += batches[index:end]
             index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
             left -= batches[end].byte - byte

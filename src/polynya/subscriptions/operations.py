@@ -122,9 +122,8 @@ class Operations:
     async def _delete(self, asked: DeleteSubscription) -> OperationResult:
         reply = await self._call(asked.id, SubscriptionDelete(asked.id, self._service.now_ms()))
         if reply.code == Code.OK:
-            with suppress(
-                Unavailable, OutcomeUnknown
-            ):  # the sweep reaches the remaining groups later
+            # the sweep reaches the remaining groups later
+            with suppress(Unavailable, OutcomeUnknown):
                 await self._wakes.bury(asked.id, reply.uid)
         return OperationResult(204)
 

@@ -185,9 +185,8 @@ class Subscriptions:
             if turns != self._service.local.turns:  # leadership changes with a turn
                 turns, news = self._service.local.turns, self._machines.keys() - led
                 led = set(self._machines)
-            if (
-                ticks % SWEEP_TICKS == 0 or news
-            ):  # a new leader must look for unfinished work at once
+            # a new leader must look for unfinished work at once
+            if ticks % SWEEP_TICKS == 0 or news:
                 self._begin_sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)

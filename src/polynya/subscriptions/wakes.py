@@ -304,9 +304,8 @@ class Wakes:
             return
         self.counters.announced += 1
         times = self._announced.get(subscription.id, 0)
-        if (
-            len(self._announced) >= ANNOUNCED_MAX
-        ):  # most entries belong to ended wakes or deleted subscriptions
+        # most entries belong to ended wakes or deleted subscriptions
+        if len(self._announced) >= ANNOUNCED_MAX:
             self._announced.clear()
         self._announced[subscription.id] = times + 1
         until_ms = service.now_ms() + min(ANNOUNCE_MS << min(times, 8), ANNOUNCE_MS_MAX)

@@ -80,9 +80,8 @@ class PeerJournalPositions:
         known = self._said.setdefault(
             place, JournalReport(hello.node, hello.core, hello.journal, hello.opened)
         )
-        if (
-            known.journal != hello.journal
-        ):  # an accepted incarnation; a delayed handshake of a dead one had replaced it
+        # an accepted incarnation; a delayed handshake of a dead one had replaced it
+        if known.journal != hello.journal:
             others = (
                 *(number for number in known.before if number != hello.journal),
                 known.journal,

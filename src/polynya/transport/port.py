@@ -165,9 +165,8 @@ class NodePort:
         try:
             raw, where = self._listener.accept()
         except OSError as error:
-            if (
-                error.errno in _NO_ROOM
-            ):  # the connection stays in the kernel's queue, and would wake this reader again at once
+            # the connection stays in the kernel's queue, and would wake this reader again at once
+            if error.errno in _NO_ROOM:
                 self._pausing = True
                 asyncio.get_running_loop().remove_reader(self._listener)
                 self._log_rate_limited(

@@ -196,9 +196,8 @@ class Transport:
         """Remove a node from the cluster. Later requests to it are refused."""
         assert self.raft is not None and self._port is not None
         self._port.dismiss(node)
-        for connection in list(
-            self._connections.inbound
-        ):  # only it may reach us; it receives the reason when it reconnects
+        # only it may reach us; it receives the reason when it reconnects
+        for connection in list(self._connections.inbound):
             if node_of(connection.core) == node:
                 connection.link.close()
         if self._dialers.pop(node, None) is None:

@@ -200,9 +200,8 @@ class SnapshotStore:
 
     def remove(self, group: int) -> None:
         """Remove all snapshots of the group durably. Raises `OSError`."""
-        for other, index in sorted(
-            self._found(), reverse=True
-        ):  # newest first: a crash leaves a valid chain
+        # newest first: a crash leaves a valid chain
+        for other, index in sorted(self._found(), reverse=True):
             if other == group:
                 self._files.unlink(self._path(group, index))
         self._files.sync_folder(self._folder)

@@ -549,9 +549,8 @@ def _problems(client: Client) -> list[str]:
 
     try:
         told = client.send("GET", "/v1/cluster/health").json()
-        if (
-            "problems" not in told
-        ):  # without a token a node with access control shows no more than this
+        # without a token a node with access control shows no more than this
+        if "problems" not in told:
             return [] if told["healthy"] else ["the cluster is not healthy yet"]
         return [
             *told["problems"],

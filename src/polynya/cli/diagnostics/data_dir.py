@@ -179,9 +179,8 @@ def _space(place: Path) -> Finding:
             "Free some space soon: the node refuses appends when the disk is full.",
         )
     found = os.statvfs(place)
-    if (
-        found.f_files and found.f_favail < FILES_GOOD
-    ):  # file systems without an inode limit report 0
+    # file systems without an inode limit report 0
+    if found.f_files and found.f_favail < FILES_GOOD:
         return Finding(
             "free space",
             WARN,

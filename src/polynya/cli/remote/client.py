@@ -403,9 +403,8 @@ class Client:
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """Convert an error response."""
         code, message, request_id = _told(answer)
-        if stream and (
-            answer.request.method == "HEAD" or code == "NOT_FOUND"
-        ):  # the server's message does not name it
+        # the server's message does not name it
+        if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):
             message = {
                 404: f"there is no stream '{stream}'",
                 410: f"the stream '{stream}' was deleted",
@@ -426,9 +425,8 @@ class Client:
                 if after
                 else "Nothing was applied; retry."
             )
-            if (
-                answer.request.method == "HEAD" and answer.status_code == 503
-            ):  # a response to HEAD has no message
+            # a response to HEAD has no message
+            if answer.request.method == "HEAD" and answer.status_code == 503:
                 message = "the server is unavailable (503)"
                 hint += " In a cluster, 'polynya cluster health' shows the reason."
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)

@@ -85,9 +85,8 @@ class AsyncProducer(ProducerProgress):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(
-            kind, Exception
-        ):  # on cancellation, do not wait for the server
+        # on cancellation, do not wait for the server
+        if kind is not None and not issubclass(kind, Exception):
             await self.abandon()
         else:
             await self.close()

@@ -41,9 +41,8 @@ class Producer(ProducerProgress):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(
-            kind, Exception
-        ):  # on an interrupt, do not wait for the server
+        # on an interrupt, do not wait for the server
+        if kind is not None and not issubclass(kind, Exception):
             self.abandon()
         else:
             self.close()

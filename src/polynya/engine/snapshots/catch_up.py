@@ -113,9 +113,8 @@ class CatchUp:
             self._spawn(self._pack(member, key, packed, wanted.snapshot))
             return
         packed.at, packed.reads = now, packed.reads and reads
-        if (
-            wanted in packed.asked
-        ):  # already queued; a second read would grow the queue on a slow disk
+        # already queued; a second read would grow the queue on a slow disk
+        if wanted in packed.asked:
             return
         packed.asked.append(wanted)
         if len(packed.asked) == 1 and packed.file is not None:

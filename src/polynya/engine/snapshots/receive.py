@@ -75,9 +75,8 @@ class SnapshotReceiver:
             known.offset == message.offset and known.snapshot == message.snapshot
             for known in arrival.queue
         ):
-            if (
-                _next(member, [message]) is None
-            ):  # a duplicate behind a gap: Raft tells the sender what is missing
+            # a duplicate behind a gap: Raft tells the sender what is missing
+            if _next(member, [message]) is None:
                 self._core.step(member, message)
             return
         if arrival.queued + len(message.data) > QUEUED_BYTES_MAX:
@@ -101,9 +100,8 @@ class SnapshotReceiver:
         if arrival is None:
             return None
         await arrival.idle.wait()
-        if (
-            self._arrivals.get(number) is arrival
-        ):  # else the replica was removed, and may exist again
+        # else the replica was removed, and may exist again
+        if self._arrivals.get(number) is arrival:
             del self._arrivals[number]
         file, arrival.file = arrival.file, None  # the caller closes it
         if file is None or (arrival.snapshot == snapshot and file.size == snapshot.size):

@@ -154,9 +154,8 @@ class Snapshotter:
     async def _round(self, pace_seconds: float) -> None:
         await self._copy_forward()
         await self._core.wait_applied()  # so that every entry with an earlier timestamp is applied
-        for number, group in list(
-            self._core.shard.groups.items()
-        ):  # groups may be added meanwhile; none is removed
+        # groups may be added meanwhile; none is removed
+        for number, group in list(self._core.shard.groups.items()):
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
         if self._keeper is not None:

@@ -70,9 +70,8 @@ class Handshakes:
             try:
                 raw, _where = self._listener.accept()
             except OSError as error:
-                if (
-                    error.errno in _NO_ROOM
-                ):  # the connection stays in the kernel's queue, and would wake the loop at once
+                # the connection stays in the kernel's queue, and would wake the loop at once
+                if error.errno in _NO_ROOM:
                     self._loop.remove_reader(self._listener)
                     self._pause = self._loop.call_later(PAUSE_SECONDS, self._resume)
                 return

@@ -229,9 +229,8 @@ class Connection(asyncio.Protocol):
                     return
                 if not self._dispatch(head, body) or self._finished:
                     break
-                if (
-                    length > 0 and begin == 0 and position == size and head.method == "POST"
-                ):  # the only request in `data`
+                # the only request in `data`
+                if length > 0 and begin == 0 and position == size and head.method == "POST":
                     request, self.last_append = self.last_append, None
                     self._appends += 1
                     if self._appends > 1 and request is not None and request.exchange.head is head:
@@ -374,9 +373,8 @@ class Connection(asyncio.Protocol):
                 return
             whole, rest = bytes(body), data[left:]
         self._body = self._body_head = None
-        if not self._dispatch(
-            head, whole
-        ):  # the body waits for earlier requests, and stays reserved until then
+        # the body waits for earlier requests, and stays reserved until then
+        if not self._dispatch(head, whole):
             self._buffer = rest
             return
         self._release_body()

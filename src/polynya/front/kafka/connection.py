@@ -230,9 +230,8 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.writelines(pieces)
         if self._over and not slots:
             self.close()
-        if (
-            self._read_paused and self._filled and self._may_take
-        ):  # not now: this may be a request's own pass
+        # not now: this may be a request's own pass
+        if self._read_paused and self._filled and self._may_take:
             asyncio.get_running_loop().call_soon(self._go_on)
         self._steer()
 

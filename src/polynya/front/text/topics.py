@@ -76,9 +76,8 @@ class Topics:
 
     async def _register(self, topic: str, name: str) -> str:
         reply = await self._call(name, Create(name, self._service.now_ms(), _JSON, Encoding.JSON))
-        if (
-            reply.code == Code.EXISTS_DIFFERENT
-        ):  # perhaps with a retention: what matters is the type
+        # perhaps with a retention: what matters is the type
+        if reply.code == Code.EXISTS_DIFFERENT:
             facts = await self._service.facts(name)
             if not isinstance(facts, Refusal) and facts.encoding == Encoding.JSON:
                 return "OK"
@@ -90,9 +89,8 @@ class Topics:
         for _ in range(_TRIES):
             uid, record, byte = await self._position(cursor)
             page = await self._read(topic, name, record, byte)
-            if (
-                page.facts.uid != uid and record != Position.START
-            ):  # of a deleted topic with this name
+            # of a deleted topic with this name
+            if page.facts.uid != uid and record != Position.START:
                 page = await self._read(topic, name, Position.START, 0)
             if page.facts.encoding != Encoding.JSON:
                 return refused(topic, Code.CONTENT_TYPE)

@@ -46,9 +46,8 @@ class ReplicaFanOut:
             set[int](),
             Unavailable("no node with a replica of the group is reachable; retry"),
         )
-        while (
-            loop.time() - begin <= PATIENCE_SECONDS + LOOK_SECONDS
-        ):  # the last call may take as long again
+        # the last call may take as long again
+        while loop.time() - begin <= PATIENCE_SECONDS + LOOK_SECONDS:
             place = next(
                 (place for place in self._of(group, local=local) if place not in asked), None
             )

@@ -326,9 +326,8 @@ class Forwarding:
         if group in self._led:
             return core, True
         leader = self._leaders[group]
-        if not leader and self.knows(
-            group
-        ):  # the replica has learned of a leader since its last notification
+        # the replica has learned of a leader since its last notification
+        if not leader and self.knows(group):
             leader = self._leaders[group] = self.leader_here(group)
         if leader == place.node:
             return (core, True) if core != place.core else (-1, False)  # elected, but not ready yet

@@ -58,9 +58,8 @@ class Lifetimes:
         if self._feeds.watched(stream.uid):
             return False  # live readers keep the stream
         touched = self._touched.get(stream.uid, 0)
-        if (
-            stream.activity_ms < self._began_ms
-        ):  # the previous process may have seen a read as late as this
+        # the previous process may have seen a read as late as this
+        if stream.activity_ms < self._began_ms:
             touched = max(touched, stream.activity_ms + _patience_ms(stream.ttl_seconds))
         return machine.expired(stream, now, touched)
 

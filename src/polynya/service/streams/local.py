@@ -525,9 +525,8 @@ class LocalGroups:
                 f"this node no longer has the source of this fork (incarnation {uid})"
             )
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
-        if isinstance(
-            plan, ReadRefused
-        ):  # the fork has been trimmed or deleted since its page was planned
+        # the fork has been trimmed or deleted since its page was planned
+        if isinstance(plan, ReadRefused):
             raise PackGone(f"the source of this fork no longer has record {at[0]}; retry")
         return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
 

@@ -175,9 +175,8 @@ class Rehydration:
     def _decided(self, group: int, name: str) -> None:
         """Resume the queue after an eviction was applied or rejected."""
         queue = self._queues.get(name)
-        if (
-            queue is not None and not queue.coming
-        ):  # else it was evicted during its rehydration, which notices it
+        # else it was evicted during its rehydration, which notices it
+        if queue is not None and not queue.coming:
             self._arrived(group, name, Reply(Code.OK))
 
     def _watching(self, group: int, command: Command, done: Done) -> Done:
@@ -227,9 +226,8 @@ class Rehydration:
             for command, done in queue.commands:
                 self._again(group, command, done)
             return
-        if isinstance(
-            outcome, OutcomeUnknown
-        ):  # of the `Return`; the waiting commands were not proposed
+        # of the `Return`; the waiting commands were not proposed
+        if isinstance(outcome, OutcomeUnknown):
             outcome = Unavailable(f"the stream could not be rehydrated: {outcome}; retry")
         self.counters.refused += len(queue.commands)
         for _, done in queue.commands:

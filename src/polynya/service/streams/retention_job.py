@@ -208,9 +208,8 @@ class RetentionJob:
                 machine = self._service.local.led.get(group)
                 for name in part:
                     stream = None if machine is None else machine.streams.get(name)
-                    if (
-                        stream is not None and retention_of(stream) is None
-                    ):  # it may have got its own retention meanwhile
+                    # it may have got its own retention meanwhile
+                    if stream is not None and retention_of(stream) is None:
                         self._cut(group, stream, back[name], cuts, inside)
 
     # --- trim -------------------------------------------------------------------------------------

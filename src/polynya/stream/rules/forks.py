@@ -206,9 +206,8 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     machine.changes.streams.add(stream.uid)
     machine.unconfirmed.pop(command.attempt, None)
     reply = tail_reply(Code.OK, stream)
-    if any(
-        _covers(other, pin) for other in reversed(stream.pins.values())
-    ):  # the usual case; a stream may have very many forks
+    # the usual case; a stream may have very many forks
+    if any(_covers(other, pin) for other in reversed(stream.pins.values())):
         return reply
     if not stream.pins:
         stream.pins = None

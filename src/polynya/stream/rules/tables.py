@@ -329,9 +329,8 @@ def lag_of(
             continue
         claim = stream.tables.get(table) if stream.tables else None
         if not covers(stream.name, prefixes, without):
-            if (
-                claim is not None and claim.job > committed
-            ):  # taken over since: earlier claimed records that remain are still its own
+            # taken over since: earlier claimed records that remain are still its own
+            if claim is not None and claim.job > committed:
                 begin = _available_from(stream, claim.published)
                 lag.records += record_gaps.between(begin, claim.claimed)
             continue

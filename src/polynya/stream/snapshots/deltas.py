@@ -213,10 +213,11 @@ class _Merged:
     def add_base(self, body: bytes) -> None:
         image = _list_of(body)
         entry_bytes = _FIELDS.index("entry_bytes")
+        # written by 0.1.0
         if (
             len(image) <= entry_bytes
             or msgspec.msgpack.decode(image[entry_bytes]) != entries.V1_BYTES
-        ):  # written by 0.1.0
+        ):
             image = _list_of(snapshots.write_image(snapshots.decode_image(body)))
         self._add(image, _list_of(image[_FIELDS.index("streams")]), watched=True)
 

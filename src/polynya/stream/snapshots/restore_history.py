@@ -129,9 +129,8 @@ class Survey:
         record `first` on still exists."""
         whole = (fork.record, fork.byte)
         origin = self.origins.get(fork.source_uid)
-        if (
-            origin is None or origin.next_record < fork.record
-        ):  # the source is gone, was copied too early, or lost its end with the disks
+        # the source is gone, was copied too early, or lost its end with the disks
+        if origin is None or origin.next_record < fork.record:
             return whole
         begin: Place | None = None
         if origin.fork is not None and first < origin.fork.record:
@@ -225,9 +224,8 @@ def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
     forks = survey.forks.get(stream.uid, {})
     for attempt, pin in list((stream.pins or {}).items()):
         pin.confirmed = attempt in forks
-        if (
-            pin.record > stream.next_record and not stream.deleted
-        ):  # a fork of lost records: it inherits nothing from this stream
+        # a fork of lost records: it inherits nothing from this stream
+        if pin.record > stream.next_record and not stream.deleted:
             del (stream.pins or {})[attempt]
     stream.pins = stream.pins or None
     for attempt, fork in forks.items():

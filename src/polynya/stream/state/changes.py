@@ -57,9 +57,8 @@ class Changes:
     def remember(self, known: list[str], key: str) -> None:
         """Append to `attempts` or `released`."""
         known.append(key)
-        if (
-            len(known) >= 2 * ATTEMPTS_REMEMBERED_MAX
-        ):  # the machine has evicted the earlier ones by now
+        # the machine has evicted the earlier ones by now
+        if len(known) >= 2 * ATTEMPTS_REMEMBERED_MAX:
             del known[:-ATTEMPTS_REMEMBERED_MAX]
 
     def put_back(self, taken: Changes) -> None:

@@ -153,9 +153,8 @@ def link_created(state: SubscriptionState, stream: Stream) -> None:
             if watch.matches(stream.name):
                 _link(watch, stream, GLOB)
     named = (state.watches[key] for key in state.by_name.get(stream.name, ()))
-    for watch in sorted(
-        named, key=_life
-    ):  # no snapshot keeps the order in which the names were registered
+    # no snapshot keeps the order in which the names were registered
+    for watch in sorted(named, key=_life):
         _link(watch, stream, EXPLICIT)
 
 

@@ -113,9 +113,8 @@ class SubscriptionRoutes:
 
     async def _operate(self, request: Request) -> OperationResult:
         operation = _operation(request)
-        if request.principal is not None and not isinstance(
-            operation, Work
-        ):  # a `Work` request authenticates with the token of its wake
+        # a `Work` request authenticates with the token of its wake
+        if request.principal is not None and not isinstance(operation, Work):
             await self._check(request.principal, operation)
         return await self._subscriptions.operate(operation)
 

@@ -168,9 +168,8 @@ class Authorizer:
 
     async def _ask_again(self, front: HttpFront, exchange: Exchange) -> None:
         await self._access.refresh()
-        if (
-            exchange.connection.transport is not None
-        ):  # closed meanwhile; no task watches for that here
+        # closed meanwhile; no task watches for that here
+        if exchange.connection.transport is not None:
             front.handle(exchange)
 
     async def _create(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:

@@ -37,9 +37,8 @@ class Hosts:
         if value is None or self._any:  # HTTP/1.0; browsers always send it
             return True
         host = bare_host(value)
-        if host and (
-            address_of(host) is not None or self.is_own(host)
-        ):  # no page has an address as its host name unless it comes from there
+        # no page has an address as its host name unless it comes from there
+        if host and (address_of(host) is not None or self.is_own(host)):
             return True
         if head.target.partition("?")[0] in _EXEMPT:
             return False
