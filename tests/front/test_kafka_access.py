@@ -17,12 +17,21 @@ import pytest
 from fuzz.bytes import damaged
 from kio.schema.create_topics.v5 import request as create_topics
 from kio.schema.metadata.v9 import request as metadata
-from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, frame, play, produce_fields
+from worlds.kafka import (
+    KafkaWire,
+    KafkaWorld,
+    batch,
+    fetch_fields,
+    frame,
+    plain_fields,
+    play,
+    produce_fields,
+)
 
 from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
 from polynya.front.kafka import dispatch
-from polynya.front.kafka.auth.caller import CHECKED, OPEN
+from polynya.front.kafka.auth.caller import ADMINISTRATIVE, CHECKED, OPEN
 from polynya.front.kafka.connection import UNKNOWN_SECONDS
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.server import KafkaProtection
@@ -102,8 +111,9 @@ async def fetched(wire: KafkaWire, topic: str) -> int:
 
 def test_each_key_has_a_rule() -> None:
     """A key without one needs `admin`: its handler checks no name."""
-    assert set(APIS) <= CHECKED | OPEN
-    assert set(dispatch._HANDLERS) <= CHECKED | OPEN
+    assert set(APIS) == CHECKED | OPEN | ADMINISTRATIVE
+    assert set(dispatch._HANDLERS) <= CHECKED | OPEN | ADMINISTRATIVE
+    assert not CHECKED & ADMINISTRATIVE
 
 
 def test_only_authentication_is_served_before_authentication(tmp_path: Path) -> None:
@@ -434,5 +444,54 @@ def test_credentials_are_in_no_frame_that_is_malformed(
         wire.writer.write(len(cut).to_bytes(4) + cut)
         assert await wire.ended()
         assert text[:20] not in caplog.text
+
+    guarded(tmp_path, story)
+
+
+def test_a_token_is_kept_to_its_groups_and_its_topics_configs(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        for name in ("mine", "other"):
+            await world.topic(name)
+        gate.token("mine", "read:kafka/mine", "subscribe:kafka/mine", "delete:kafka/mine/")
+        wire = await gate.wire(world, "mine")
+
+        async def ask(name: str, version: int, **fields: Any) -> Any:
+            return await wire.ask(name, version, **plain_fields(name, version, fields))
+
+        denied_group = int(Error.GROUP_AUTHORIZATION_FAILED)
+        denied = int(Error.TOPIC_AUTHORIZATION_FAILED)
+        for group, expected in (("mine.g", 0), ("other", denied_group)):
+            found = await ask("FindCoordinator", 2, key=group, key_type=0)
+            assert found.error_code.value == expected
+            topics = [{"name": name, "partition_indexes": [0]} for name in ("mine", "other")]
+            offsets = await ask("OffsetFetch", 5, group_id=group, topics=topics)
+            assert offsets.error_code.value == expected
+            if not expected:
+                errors = [each.partitions[0].error_code.value for each in offsets.topics]
+                assert errors == [0, denied]
+            gone = await ask("DeleteGroups", 1, groups_names=[group])
+            assert gone.results[0].error_code.value in (expected, Error.GROUP_ID_NOT_FOUND)
+            assert (gone.results[0].error_code.value == denied_group) is (expected != 0)
+        for topic, expected in (("mine", 0), ("other", denied)):
+            resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
+            shown = await ask(
+                "DescribeConfigs",
+                4,
+                resources=[resource],
+                include_synonyms=False,
+                include_documentation=False,
+            )
+            assert shown.results[0].error_code.value == expected
+            configs = [{"name": "retention.ms", "config_operation": 0, "value": "1"}]
+            resource = {"resource_type": 2, "resource_name": topic, "configs": configs}
+            changed = await ask(
+                "IncrementalAlterConfigs", 1, resources=[resource], validate_only=False
+            )
+            assert changed.responses[0].error_code.value == expected
+            asked = [{"name": topic, "count": 2, "assignments": None}]
+            grown = await ask(
+                "CreatePartitions", 3, topics=asked, timeout=1000, validate_only=False
+            )
+            assert grown.results[0].error_code.value == denied, "it may not create"
 
     guarded(tmp_path, story)

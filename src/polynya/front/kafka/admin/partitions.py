@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.configs import CONFIGS, list_of
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
@@ -48,7 +49,8 @@ async def describe_topic_partitions(
     front = call.front
     await front.topics.refresh()
     known = front.topics.names
-    names = sorted({each.name for each in request.topics} or known)
+    asked = {each.name for each in request.topics}
+    names = sorted(asked or filter(call.caller.may_describe, known))
     first = 0
     if request.cursor is not None:
         names = [name for name in names if name >= request.cursor.topic_name]
@@ -57,6 +59,10 @@ async def describe_topic_partitions(
     left = min(max(request.response_partition_limit, 1), PARTITIONS_SHOWN_MAX)
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        if not call.caller.may_describe(name):
+            refused = Error.TOPIC_AUTHORIZATION_FAILED
+            response.topics.append(DescribeTopicPartitionsResponseTopic(refused, name))
+            continue
         topic = front.topics.known(name)
         if topic is None:
             missing = Error.UNKNOWN_TOPIC_OR_PARTITION
@@ -107,7 +113,10 @@ async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRec
         topic = None
         missing = Error.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            topic = await call.front.topics.find(asked.name)
+            if call.caller.may(Verb.DELETE, asked.name):
+                topic = await call.front.topics.find(asked.name)
+            else:
+                missing = Error.TOPIC_AUTHORIZATION_FAILED
         except PolynyaError as fault:
             missing = error_of_fault(fault)
         for partition in asked.partitions:
@@ -163,15 +172,18 @@ async def offset_for_leader_epoch(
             answer = EpochEndOffset(partition=partition.partition)
             result.partitions.append(answer)
             try:
-                answer.error_code = await _epoch_end(call.front, asked.topic, partition, answer)
+                answer.error_code = await _epoch_end(call, asked.topic, partition, answer)
             except PolynyaError as fault:
                 answer.error_code = error_of_fault(fault)
     return response
 
 
 async def _epoch_end(
-    front: KafkaFront, name: str, asked: OffsetForLeaderPartition, answer: EpochEndOffset
+    call: Call, name: str, asked: OffsetForLeaderPartition, answer: EpochEndOffset
 ) -> Error:
+    front = call.front
+    if not call.caller.may_describe(name):
+        return Error.TOPIC_AUTHORIZATION_FAILED
     topic = await front.topics.find(name)
     if topic is None or not 0 <= asked.partition < topic.partitions:
         return Error.UNKNOWN_TOPIC_OR_PARTITION

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.kafka import configs as known
@@ -39,7 +40,6 @@ _Found = tuple[Error, str | None]
 
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe the configs of topics, and the few of brokers that clients read."""
-    front = call.front
     response = DescribeConfigsResponse()
     for asked in request.resources:
         result = DescribeConfigsResult(
@@ -47,26 +47,33 @@ async def describe_configs(call: Call, request: DescribeConfigsRequest) -> Descr
         )
         response.results.append(result)
         try:
-            await _describe(front, asked, result, synonyms=request.include_synonyms)
+            await _describe(call, asked, result, synonyms=request.include_synonyms)
         except PolynyaError as fault:
             result.error_code, result.error_message = error_of_fault(fault), str(fault)
     return response
 
 
 async def _describe(
-    front: KafkaFront,
+    call: Call,
     asked: DescribeConfigsResource,
     result: DescribeConfigsResult,
     *,
     synonyms: bool,
 ) -> None:
+    front = call.front
     if asked.resource_type == TOPIC:
+        if not call.caller.may_describe(asked.resource_name):
+            result.error_code = Error.TOPIC_AUTHORIZATION_FAILED
+            return
         topic = await front.topics.find(asked.resource_name)
         if topic is None:
             result.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             result.error_message = f"topic '{asked.resource_name}' does not exist"
             return
         listed = _of_topic(dict(topic.configs), synonyms=synonyms)
+    elif asked.resource_type == BROKER and not call.caller.may_administer():
+        result.error_code = Error.CLUSTER_AUTHORIZATION_FAILED
+        return
     elif asked.resource_type == BROKER:
         listed = _of_broker(front)
     else:
@@ -128,7 +135,7 @@ async def alter_configs(
     for asked in request.resources:
         pairs = [(each.name, each.value) for each in asked.configs]
         found = await _alter(
-            call.front,
+            call,
             (asked.resource_type, asked.resource_name),
             partial(_replaced, pairs),
             dry=request.validate_only,
@@ -146,7 +153,7 @@ async def incremental_alter_configs(
     response = incremental.IncrementalAlterConfigsResponse()
     for asked in request.resources:
         found = await _alter(
-            call.front,
+            call,
             (asked.resource_type, asked.resource_name),
             partial(_stepped, asked.configs),
             dry=request.validate_only,
@@ -160,16 +167,19 @@ async def incremental_alter_configs(
 
 
 async def _alter(
-    front: KafkaFront,
+    call: Call,
     resource: tuple[int, str],
     change: Callable[[dict[str, str]], dict[str, str]],
     *,
     dry: bool,
 ) -> _Found:
     kind, name = resource
+    front = call.front
     if kind != TOPIC:
         why = "only topics have configs that change here; a node has settings: see docs/kafka.md"
         return Error.INVALID_REQUEST, why
+    if not call.caller.may(Verb.DELETE, name):
+        return Error.TOPIC_AUTHORIZATION_FAILED, f"the token does not allow 'delete' on '{name}'"
 
     def checked_change(before: dict[str, str]) -> dict[str, str]:
         after = change(before)

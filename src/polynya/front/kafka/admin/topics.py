@@ -156,16 +156,18 @@ async def create_partitions(
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(
-                asked.name, *await _grow(call.front, asked, dry=request.validate_only)
+                asked.name, *await _grow(call, asked, dry=request.validate_only)
             )
             for asked in request.topics
         ]
     )
 
 
-async def _grow(
-    front: KafkaFront, asked: CreatePartitionsTopic, *, dry: bool
-) -> tuple[Error, str | None]:
+async def _grow(call: Call, asked: CreatePartitionsTopic, *, dry: bool) -> tuple[Error, str | None]:
+    front = call.front
+    if not call.caller.may(Verb.CREATE, asked.name):
+        why = f"the token does not allow 'create' on topic '{asked.name}'"
+        return Error.TOPIC_AUTHORIZATION_FAILED, why
     topic = front.topics.known(asked.name)
     if topic is None:
         return Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{asked.name}' does not exist"
@@ -175,6 +177,9 @@ async def _grow(
             f"requested, and it may have {topic.partitions + 1} to {PARTITIONS_MAX}"
         )
         return Error.INVALID_PARTITIONS, why
+    more = asked.count - topic.partitions
+    if not await call.caller.has_room(asked.name, more):
+        return Error.POLICY_VIOLATION, f"the token may not have {more} more streams; delete some"
     if dry:
         return Error.NONE, None
     try:
