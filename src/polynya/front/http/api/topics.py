@@ -108,8 +108,8 @@ class TopicRoutes:
         ):
             raise TopicRefused(
                 f"topic '{name}' exists with {topic.partitions} partitions and "
-                f"{dict(topic.configs) or 'no configs'}; {partitions} and {configs or 'none'} "
-                "were requested"
+                f"{_spelled(dict(topic.configs))}; {partitions} partitions and "
+                f"{_spelled(configs)} were requested"
             )
         return _json(_shown(topic), 201 if code == Code.CREATED else 200)
 
@@ -163,6 +163,10 @@ def _changed(before: Mapping[str, str], steps: Mapping[str, str | None]) -> dict
             check_config(name, value)
             after[name] = value
     return after
+
+
+def _spelled(configs: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(configs.items())) or "no configs"
 
 
 def _shown(topic: Topic) -> dict[str, Any]:
