@@ -39,7 +39,7 @@ class Secured(RunningNode):
     def __init__(self, data: Path) -> None:
         self.ca = data / "tls" / "self.crt"
         self.data = data
-        self.token = self.minted("shop", "read,append,create:kafka/mine")
+        self.token = self.minted("shop", "read,append,create,subscribe:kafka/mine")
         flags = ("--cores", "2", "--auth-required", "--tls-self")
         super().__init__(data, flags)
 

@@ -38,7 +38,7 @@ def confluent(mechanism: str, config: dict[str, str], topic: str, count: int) ->
         )
     assert producer.flush(SECONDS) == 0
     assert not errors, errors
-    consumer = Consumer({**common, "group.id": "none", "enable.auto.commit": False})
+    consumer = Consumer({**common, "group.id": "mine.group", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = consumer.consume(count, SECONDS)
     consumer.close()

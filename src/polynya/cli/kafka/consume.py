@@ -204,6 +204,8 @@ def _print_all(
                 lines.append(_line(message, *form))
             elif error.code() == KafkaError._PARTITION_EOF:
                 at_end.add(message.partition() or 0)
+            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # librdkafka looks for a coordinator although no group is joined
             elif not error.retriable():
                 raise explained(error, f"{message.topic()} cannot be read")
         if lines:
