@@ -3,6 +3,7 @@ of who starts it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -23,15 +24,14 @@ def open_umask() -> Iterator[None]:
 
 
 def readable(folder: Path) -> list[str]:
-    """What others may read, write or enter."""
-    there = [
-        path for path in (folder, *folder.rglob("*")) if path.exists() and not path.is_symlink()
-    ]
-    return [
-        f"{path.relative_to(folder)} {stat.filemode(mode)}"
-        for path in there
-        if (mode := path.stat().st_mode) & 0o077
-    ]
+    """What others may read, write or enter. Files that go meanwhile are left out."""
+    found = []
+    for path in (folder, *folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            if not stat.S_ISLNK(mode) and mode & 0o077:
+                found.append(f"{path.relative_to(folder)} {stat.filemode(mode)}")
+    return found
 
 
 def test_a_node_s_files_are_its_user_s_alone_and_older_ones_become_so(world: World) -> None:

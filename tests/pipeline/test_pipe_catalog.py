@@ -113,7 +113,7 @@ def test_duckdb_attaches_the_catalog(lake: PipeWorld) -> None:
 
 
 def test_sparks_own_catalog_reads_all_tables(lake: PipeWorld, jars: tuple[str, str]) -> None:
-    from polynya.lakehouse.spark import SparkRunner
+    from polynya.lakehouse.jobs.spark import SparkRunner
 
     if not jars[0]:
         missing(jars[1])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from missing import missing
-from polynya.lakehouse.java import find_java_home
 from product import environment, running_node
 from spark_jars import kafka_jars
+
+from polynya.lakehouse.machine.java import find_java_home
 
 __all__ = ["kafka_jars"]  # fixture
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]

@@ -97,7 +97,6 @@ CAUGHT_BY = {
     "less is kept than is to be": Known("swarm", Knobs.draw(24)),
     "wakes are announced to nobody": Known("swarm", Knobs.draw(8)),
     "groups are not told of subscriptions that are gone": Known("swarm", Knobs.draw(8), 5),
-    "a stream that is taken off a subscription stays linked": Known("swarm", Knobs.draw(31)),
     "pins that are not confirmed pin nothing": Known("swarm", Knobs.draw(18)),
     "what is together in one zone stays so": Known("planned", Knobs.draw(1), 5),
     "what a put without an answer brought is another's": Known("swarm", Knobs.draw(8)),
@@ -147,6 +146,9 @@ STORIES = {  # the test that notices it, where there is one
     ),
     "a gap in a Kafka producer's batches is taken": (
         "stream/test_kafka_producers.py::test_a_sequence_wraps_and_its_receipts_stay"
+    ),
+    "a stream that is taken off a subscription stays linked": (
+        "stream/test_changes.py::test_a_stream_that_is_taken_off_a_subscription_is_not_linked_any_more"
     ),
     "pins that are not confirmed pin nothing": f"{MACHINE_STORY}[an_unconfirmed_pin_keeps_what_its_fork_will_inherit]",
     "a deleted source keeps nothing for forks that are not confirmed": (

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from polynya.lakehouse.slices import BASE_TYPES
 from worlds.pipeline import PipeWorld
 
 from polynya.base.errors import Unavailable
+from polynya.lakehouse.reading.slices import BASE_TYPES
 from polynya.spark.options import source_options
 from polynya.spark.planning import DataLoss, Slab, batch_spans, slabs
 from polynya.spark.reading import batches

@@ -32,7 +32,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipeWorld]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from polynya.lakehouse.spark import SparkRunner
+    from polynya.lakehouse.jobs.spark import SparkRunner
 
     runner = SparkRunner(
         "local[2]",

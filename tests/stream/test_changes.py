@@ -136,6 +136,20 @@ def test_who_watches_a_stream_by_its_name_is_the_same_on_a_member_that_began_wit
     assert list(world.machines[1].streams[A].links or ()) == ["s", "t"]
 
 
+def test_a_stream_that_is_taken_off_a_subscription_is_not_linked_any_more() -> None:
+    world = World()
+    for command in (
+        Create(A, 1, "text/plain", Encoding.BYTES),
+        LinkSubscription("s", 5, 1, "", "", [A]),
+        LinkSubscription("t", 6, 1, "", "", [A]),
+        LinkSubscription("s", 5, 2, "", "", []),
+    ):
+        assert world.apply(1, command).code in (Code.OK, Code.CREATED)
+    machine = world.machines[1]
+    assert list(machine.streams[A].links or ()) == ["t"]
+    assert {name: list(keys) for name, keys in machine.subscriptions.by_name.items()} == {A: ["t"]}
+
+
 def test_a_stream_that_came_and_went_needs_no_tombstone() -> None:
     world = World()
     machine = world.machines[1]
