@@ -68,7 +68,7 @@ async def test_snapshots_that_somebody_deleted_are_written_anew(world: World) ->
     for name in NAMES:
         await world.create(name)
     await world.snapshot()
-    for number in range(40):
+    for number in range(36):
         await world.append(NAMES[0], b"%d;" % number * 1000)
         await world.service.flush("")
         await world.snapshot()

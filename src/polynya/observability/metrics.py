@@ -353,7 +353,7 @@ METRICS = (
     Metric(
         "polynya_index_slices",
         "gauge",
-        "Slices in the indexes of all streams; each takes 52 bytes of memory.",
+        "Slices in the indexes of all streams; each takes 80 bytes of memory.",
     ),
     Metric(
         "polynya_evict_streams_total", "counter", "Idle streams evicted from memory by this node."
