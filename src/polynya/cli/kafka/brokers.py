@@ -20,7 +20,7 @@ _TOKEN_SECONDS = 3600.0  # after this long the client presents the token again
 
 brokers_option = click.option(
     "--brokers",
-    metavar="HOST:PORT,…",
+    metavar="HOST:PORT,...",
     help="Kafka brokers.  [default: the server tells its own]",
 )
 

@@ -62,7 +62,12 @@ def topic_create_command(
 @as_json
 @server_option
 def topic_ls_command(client: Client, as_json: bool) -> None:
-    """List the topics; with --json one object per line."""
+    """List the topics; with --json one object per line.
+
+    \b
+    polynya topic ls
+    polynya topic ls --json
+    """
     rows = client.call("GET", ROOT).json()["topics"]
     if as_json:
         for row in rows:
@@ -81,7 +86,11 @@ def topic_ls_command(client: Client, as_json: bool) -> None:
 @as_json
 @server_option
 def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
-    """Show TOPIC: its configs, and the offsets and bytes of each partition."""
+    """Show TOPIC: its configs, and the offsets and bytes of each partition.
+
+    \b
+    polynya topic describe orders
+    """
     shown = client.call("GET", _path(topic)).json()
     if as_json:
         output.json_line(shown)
