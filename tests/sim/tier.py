@@ -41,7 +41,7 @@ from polynya.objectstore import WatchedStore
 from polynya.service.assembly import CoreRuntime
 from polynya.service.streams import forks, outbox_sender, retention_job
 from polynya.stream.commands import Evict
-from polynya.stream.state.feature_level import level_of
+from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
 from polynya.tiering.state_copies import StateCopyWorker
@@ -102,6 +102,7 @@ class SimTier:
             engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight
         )
         self.evictor.may = lambda machine: machine.level >= level_of(Evict)
+        self.flusher.may = self.merger.may = lambda machine: machine.level >= ENTRY_LEVEL
         self.collector = Collector(
             engine.groups,
             store,
