@@ -140,6 +140,26 @@ def test_a_token_can_be_made_while_the_node_runs(tmp_path: Path) -> None:
     assert not access.is_empty and access.identify(text).name == "shop"
 
 
+def test_a_token_that_was_just_created_is_known_before_the_next_look(tmp_path: Path) -> None:
+    tokens, clock = TokenFile(tmp_path), Clock()
+    access = access_of(tokens, clock)
+    _, text = tokens.add(wanted(), NOW)
+    assert access.identify(text).name == "shop"
+
+
+def test_a_damaged_file_is_not_read_for_each_unknown_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens, clock = TokenFile(tmp_path), Clock()
+    access = access_of(tokens, clock)
+    _, text = tokens.add(wanted(), NOW)
+    tokens.path.write_bytes(b"{")
+    for _ in range(3):
+        with pytest.raises(Denied, match="not known here"):
+            access.identify(text)
+    assert len(caplog.records) == 1
+
+
 def test_a_damaged_file_changes_nothing_and_is_looked_at_again(tmp_path: Path) -> None:
     tokens, clock = TokenFile(tmp_path), Clock()
     _, text = tokens.add(wanted(), NOW)

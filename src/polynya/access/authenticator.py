@@ -68,6 +68,7 @@ class Access:
         self._defaults = defaults
         self._wall = wall
         self._stamp: Stamp | None = tokens.stamp()
+        self._unread: Stamp | None = None  # of a file that cannot be read; `tick` tries it again
         found = tokens.load()
         self._records = {record.id: record for record in found.tokens}
         self._revoked = Revocations(found.revoked_jwts)
@@ -109,7 +110,7 @@ class Access:
         """Return the id and the SCRAM verifier of the active token with this id or name. None:
         there is no such token, or it has no verifier."""
         now_ms = self.wall_ms()
-        known = self._records.get(user)
+        known = self._record(user)
         records = self._records.values() if known is None else (known,)
         for record in records:
             if user in (record.id, record.name) and record.state(now_ms) == "active":
@@ -120,7 +121,7 @@ class Access:
     def proven(self, key: str) -> Principal:
         """Return the principal of a token whose secret was proven without being sent. Raise
         `Denied`."""
-        record = self._records.get(key)
+        record = self._record(key)
         if record is None:
             raise Denied("the token is not known here")
         self.counters.proven += 1
@@ -168,8 +169,17 @@ class Access:
 
     # --- proving ----------------------------------------------------------------------------------
 
+    def _record(self, key: str) -> TokenRecord | None:
+        """Return the token with this id. One that is unknown may have been created just now, so
+        that a changed file is read at once."""
+        if key not in self._records:
+            stamp = self._tokens.stamp()
+            if stamp not in (self._stamp, self._unread):
+                self._reload(stamp)
+        return self._records.get(key)
+
     def _of_token(self, key: str, secret: str) -> Principal:
-        record = self._records.get(key)
+        record = self._record(key)
         if record is None or not proves(record, secret):
             raise Denied("the token is not known here")
         return self._of_record(record)
@@ -242,6 +252,7 @@ class Access:
                 "cannot reload the token file; the known tokens stay valid",
                 extra={"error": str(error)},
             )
+            self._unread = stamp
             return
         self._stamp = stamp
         records = {record.id: record for record in found.tokens}
