@@ -255,7 +255,7 @@ def test_a_planted_import_of_a_library_is_found(place: str) -> None:
 # room take part
 CIRCLES = {
     "raft": (
-        "disk_loss election following leading membership quiescence raft reading snapshots",
+        "disk_loss election following leading membership quiescence reading snapshots",
         "one protocol: a reaction to a message begins others, and all of them change the state of "
         "one member",
     ),

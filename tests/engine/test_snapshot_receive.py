@@ -66,7 +66,7 @@ def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_onc
         arriving = core.arriving = SnapshotReceiver(
             core, SnapshotStore(tmp_path, files=files), spawn
         )  # type: ignore[arg-type]
-        raft = SimpleNamespace(incoming=None, installing=None)
+        raft = SimpleNamespace(transfers=SimpleNamespace(incoming=None, installing=None))
         member: Any = SimpleNamespace(group=SimpleNamespace(number=GROUP), raft=raft)
         arriving.hear(member, SnapshotChunk(1, 2, GROUP, 1, SNAPSHOT, 0, BODY))
         taking = None
@@ -99,13 +99,14 @@ def test_what_waits_for_a_lost_chunk_keeps_no_place_when_its_sender_is_gone() ->
         forgotten: list[int] = []
         for number in range(ARRIVING_MAX + 1):
             raft = SimpleNamespace(
-                incoming=None,
-                installing=None,
-                forget_incoming=lambda number=number: forgotten.append(number),
+                transfers=SimpleNamespace(incoming=None, installing=None),
+                snapshots=SimpleNamespace(
+                    forget_incoming=lambda number=number: forgotten.append(number)
+                ),
             )
             member: Any = SimpleNamespace(group=SimpleNamespace(number=number), raft=raft)
             arriving.hear(member, SnapshotChunk(1, 2, number, 1, SNAPSHOT, 0, BODY[:1000]))
-            raft.incoming = SNAPSHOT, 1000
+            raft.transfers.incoming = SNAPSHOT, 1000
             await asyncio.sleep(0.1)
             # the one before it is lost
             arriving.hear(member, SnapshotChunk(1, 2, number, 1, SNAPSHOT, 2000, BODY[2000:3000]))

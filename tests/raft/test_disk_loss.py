@@ -80,7 +80,7 @@ def test_a_leader_that_has_nobody_else_stays() -> None:
     leader.live.peer_lost(other, leader.now_ms, leader.now_ms)
     term = leader.live.term
     world.pass_time(100)
-    assert leader.live.transferee == 0 and leader.live.term == term
+    assert leader.live.lead.transferee == 0 and leader.live.term == term
 
 
 def test_a_new_group_is_born_though_its_members_hear_each_other_late(
@@ -173,9 +173,9 @@ def test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had() -> None
     world.deliver(answer)
     world.pass_time(30 * world.settings.election_ms)
     asked = world.members[lost].live
-    assert not asked.awaiting_term and not asked.election_holdoff_until_ms and asked.amnesiac, (
-        "it takes part"
-    )
+    assert (
+        not asked.loss.awaiting_term and not asked.loss.election_holdoff_until_ms and asked.amnesiac
+    ), "it takes part"
     assert not leads(world)
     lose(world, leader.node)
     world.pass_time(30 * world.settings.election_ms)
@@ -237,7 +237,7 @@ def test_it_has_no_voice_before_it_has_something_of_a_leader_that_was_elected_wi
             member.sync()
         has = lost.live.log.term(lost.live.durable) or 0
         seen.add((has, lost.live.commit > 0))
-        assert lost.live.amnesiac or has > lost.live.reported_term
+        assert lost.live.amnesiac or has > lost.live.loss.reported_term
     assert (1, True) in seen, "it had a part for a while"
 
 
@@ -403,7 +403,7 @@ def test_a_change_that_may_come_to_nothing_lets_nobody_out() -> None:
     world.network = []
     lose(world, lost)
     world.run_quiet()
-    assert leader.live.configuration.joint and third in world.members[lost].live.awaiting_term
+    assert leader.live.configuration.joint and third in world.members[lost].live.loss.awaiting_term
     world.pass_time(30 * world.settings.election_ms)
     assert world.members[lost].live.amnesiac and not leads(world)
 
@@ -423,19 +423,19 @@ def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
         ),
         lost.now_ms,
     )
-    assert lost.live.queried == {2, 3, 4} and lost.live.awaiting_term == {2, 4}
+    assert lost.live.loss.queried == {2, 3, 4} and lost.live.loss.awaiting_term == {2, 4}
     lost.live.step(
         RecoverVoteAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, Configuration((1, 2))),)),
         lost.now_ms,
     )
-    assert lost.live.queried == {2, 4} and lost.live.awaiting_term == {4}
+    assert lost.live.loss.queried == {2, 4} and lost.live.loss.awaiting_term == {4}
     lost.live.step(
         RecoverVoteAnswer(
             1, 4, 1, 5, members=(1, 2, 4), configurations=((11, Configuration((1, 2, 4))),)
         ),
         lost.now_ms,
     )
-    assert not lost.live.awaiting_term and lost.live.reported_term == 5
+    assert not lost.live.loss.awaiting_term and lost.live.loss.reported_term == 5
 
 
 def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> None:
@@ -446,7 +446,7 @@ def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> N
     world.birth = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))
     lose(world, number)
     lost = world.members[number].live
-    assert 4 in lost.awaiting_term
+    assert 4 in lost.loss.awaiting_term
     world.pass_time(10 * world.settings.election_ms)
     assert not lost.amnesiac and lost.configuration.voters == (1, 2, 3)
     assert lost.snapshot.configuration == lost.configuration, "what is written of it"
@@ -456,7 +456,7 @@ def test_one_that_was_made_anew_and_knows_no_members_yet_lets_nobody_out() -> No
     lost = new_group().members[1]
     nobody = Configuration(())
     lost.live.step(RecoverVoteAnswer(1, 3, 1, 4, configurations=((0, nobody),)), lost.now_ms)
-    assert lost.live.awaiting_term == {2} and lost.live.configuration.voters == (1, 2, 3)
+    assert lost.live.loss.awaiting_term == {2} and lost.live.configuration.voters == (1, 2, 3)
     lost = new_group().members[1]
     lost.live.step(
         RecoverVoteAnswer(
@@ -469,10 +469,10 @@ def test_one_that_was_made_anew_and_knows_no_members_yet_lets_nobody_out() -> No
         ),
         lost.now_ms,
     )
-    assert lost.live.awaiting_term == {2, 4}
+    assert lost.live.loss.awaiting_term == {2, 4}
 
 
 def test_a_release_that_does_not_tell_since_when_lets_nobody_out() -> None:
     lost = new_group().members[1]
     lost.live.step(RecoverVoteAnswer(1, 2, 1, 5, members=(1, 2, 4)), lost.now_ms)
-    assert lost.live.awaiting_term == {3, 4}
+    assert lost.live.loss.awaiting_term == {3, 4}

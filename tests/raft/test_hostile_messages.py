@@ -122,7 +122,10 @@ def test_what_cannot_be_at_this_moment_changes_nothing() -> None:
         (leader, [10, to, by, 1, term, [99, term, [[1, 2, 3]], 9, 1], 0, b"x"]),
         (leader, [2, to, by, 1, term, last + 1]),  # has what nobody has
         (leader, [4, to, by, 1, term, 0, 0, last + 1]),
-        (leader, [4, to, by, 1, term, leader.context + 1, last, last]),  # would be a lease for ever
+        (
+            leader,
+            [4, to, by, 1, term, leader.lead.context + 1, last, last],
+        ),  # would be a lease for ever
         (follower, [1, by, to, 1, term + TERM_STEP_MAX + 1, 0, 0, 0, []]),
         (follower, [5, by, to, 1, term + TERM_STEP_MAX + 1, last, term]),
         (follower, [2, by, to, 1, 2**62, 0]),
@@ -152,7 +155,7 @@ def test_no_numbers_of_whatever_message_end_a_member() -> None:
 
 
 def any_message(chance: random.Random, raft: Raft) -> list[Any]:
-    around = [raft.term, raft.commit, raft.log.last, raft.context, raft.durable]
+    around = [raft.term, raft.commit, raft.log.last, raft.lead.context, raft.durable]
     numbers = [
         0,
         0,
@@ -216,7 +219,7 @@ def live_through(raft: Raft) -> None:
         if effects.committed:
             raft.applied_to(effects.committed[-1].index)
         if effects.install is not None:
-            raft.installed(effects.install.identity, raft.now_ms)
+            raft.snapshots.installed(effects.install.identity, raft.now_ms)
         if effects.load is not None:
             raft.loaded(effects.load.begin, [], raft.now_ms)
         if effects.ticket:

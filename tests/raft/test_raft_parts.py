@@ -290,7 +290,7 @@ def test_of_two_snapshots_that_found_no_room_the_log_begins_behind_the_later_one
         snapshot = Snapshot(index, 1, BIRTH.configuration, 3, identity=index)
         raft.step(SnapshotChunk(2, 1, 1, 1, snapshot, 0, b"all"), 10)
         assert raft.take().install == snapshot
-        raft.installed(index, 20)
+        raft.snapshots.installed(index, 20)
         if index == 5 or given_out:
             assert raft.take().reset == snapshot
     raft.unwritten(30)
@@ -426,14 +426,18 @@ def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
     peer = Progress(1, 0)
     peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 100, 7), 1000)
     leader: Any = SimpleNamespace(
-        role=Role.LEADER, peers={2: peer}, now_ms=1000, settings=settings, chunks_wanted=[]
+        role=Role.LEADER,
+        peers={2: peer},
+        now_ms=1000,
+        settings=settings,
+        transfers=SimpleNamespace(chunks_wanted=[]),
     )
 
     def answered(received: int) -> list[int]:
-        leader.chunks_wanted.clear()
+        leader.transfers.chunks_wanted.clear()
         snapshots.on_answer(leader, SnapshotAnswer(1, 2, 1, 1, 7, received))
         snapshots.want(leader, 2, peer)
-        return [wanted.offset for wanted in leader.chunks_wanted]
+        return [wanted.offset for wanted in leader.transfers.chunks_wanted]
 
     snapshots.want(leader, 2, peer)
     assert [answered(10), answered(0), answered(10)] == [[10, 20, 30], [0], [10, 20, 30]]
@@ -453,14 +457,18 @@ def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -
     peer, queue, kept, sent = Progress(1, 0), list[int](), 0, 0
     peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 600, 7), 0)
     leader: Any = SimpleNamespace(
-        role=Role.LEADER, peers={2: peer}, now_ms=0, settings=settings, chunks_wanted=[]
+        role=Role.LEADER,
+        peers={2: peer},
+        now_ms=0,
+        settings=settings,
+        transfers=SimpleNamespace(chunks_wanted=[]),
     )
     for now_ms in range(0, 120 * chunk_ms, 100):
         leader.now_ms = now_ms
         snapshots.beat(leader)
         snapshots.want(leader, 2, peer)
-        queue += [wanted.offset for wanted in leader.chunks_wanted]
-        leader.chunks_wanted.clear()
+        queue += [wanted.offset for wanted in leader.transfers.chunks_wanted]
+        leader.transfers.chunks_wanted.clear()
         if queue and now_ms % chunk_ms == 0:
             kept += 10 * (queue.pop(0) == kept)
             sent += 1
@@ -490,7 +498,7 @@ def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_se
         raft.applied_to(raft.commit)
 
     append(0, [Entry(b"a"), Entry(b"b")])
-    raft.snapshotted(raft.snapshot_of(2, 100, 7), 3, 1000)
+    raft.snapshots.taken(raft.snapshots.describe(2, 100, 7), 3, 1000)
     changes = Configuration((1,), (), (9,)), Configuration((9,), (1,)), Configuration((9,))
     append(2, [Entry(encode_configuration(each), EntryKind.CONFIGURATION) for each in changes])
     raft.step(TimeoutNow(9, 1, 1, 1), 1000)
@@ -504,7 +512,7 @@ def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_se
     raft.take()
     raft.step(AppendAnswer(9, 3, 1, raft.term, 0, raft.log.last, 0, 0), 1001)
     [wanted] = raft.take().chunks_wanted
-    raft.chunk(wanted, b"x" * wanted.length, 1001)
+    raft.snapshots.chunk_read(wanted, b"x" * wanted.length, 1001)
     chunk = next(message for message in raft.take().messages if isinstance(message, SnapshotChunk))
     assert decode_message(
         encode_message(chunk)

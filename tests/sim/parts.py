@@ -265,7 +265,7 @@ def held_by(raft: Raft) -> int:
     busy = (
         raft.amnesiac
         or raft.learning
-        or raft.installing is not None
+        or raft.transfers.installing is not None
         or raft.reset is not None
         or not raft.durable
     )

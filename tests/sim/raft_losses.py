@@ -169,10 +169,10 @@ class Seconds(Births):
         """Whether the first has heard all, and a majority has something above all that it was told
         of."""
         first = self.world.members[self.first].live
-        if first.amnesiac and (first.awaiting_term or first.election_holdoff_until_ms):
+        if first.amnesiac and (first.loss.awaiting_term or first.loss.election_holdoff_until_ms):
             return False
         have = [raft.log.term(raft.durable) or 0 for raft in (member.live for member in self.up())]
-        return sum(term > first.reported_term for term in have) > len(self.voters) // 2
+        return sum(term > first.loss.reported_term for term in have) > len(self.voters) // 2
 
     def crash(self) -> None:
         if not self.first:

@@ -36,27 +36,27 @@ class Mutant(msgspec.Struct, frozen=True):
 
 MUTANTS = {
     "votes twice in a term": Mutant("election.py", "granted = fresh and raft.leader == 0 and (raft.vote in {0, message.sender})", "granted = fresh and raft.leader == 0\nraft.vote = 0"),
-    "forgets its vote at a restart": Mutant("raft.py", "restored.hard_state.vote", "0"),
-    "answers before term and vote are durable": Mutant("raft.py", "self.hard_durable", "True", within="Raft.send"),
+    "forgets its vote at a restart": Mutant("state.py", "restored.hard_state.vote", "0"),
+    "answers before term and vote are durable": Mutant("state.py", "self.hard_durable", "True", within="RaftState.send"),
     "votes for a shorter log": Mutant("election.py", "(message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)", "True"),
     "compares logs by length alone": Mutant("election.py", "(message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)", "message.last_index >= raft.log.last"),
     "breaks the promise that leases rest on": Mutant("election.py", "raft.now_ms - raft.heard_ms < raft.settings.election_ms", "False"),
     "forgets its promise when its leader is lost elsewhere": Mutant("election.py", "max(raft.heard_ms, min(heard_ms, raft.now_ms))", "-NEVER", seeds=0),
-    "keeps no promise after a restart": Mutant("raft.py", "self.now_ms = self.heard_ms = self.timer_ms = self.last_active_ms = now_ms", "self.heard_ms = -NEVER\nself.now_ms = self.timer_ms = self.last_active_ms = now_ms"),
+    "keeps no promise after a restart": Mutant("state.py", "self.now_ms = self.heard_ms = self.timer_ms = self.last_active_ms = now_ms", "self.heard_ms = -NEVER\nself.now_ms = self.timer_ms = self.last_active_ms = now_ms"),
     "starts at once when it is the only voter": Mutant("membership.py", "known.members", "known.voters"),
-    "counts a lease from the answer": Mutant("reading.py", "raft.lease_begin_ms = raft.rounds.popleft()[1]", "raft.rounds.popleft()\nraft.lease_begin_ms = raft.now_ms"),
+    "counts a lease from the answer": Mutant("reading.py", "raft.lead.lease_begin_ms = raft.lead.rounds.popleft()[1]", "raft.lead.rounds.popleft()\nraft.lead.lease_begin_ms = raft.now_ms"),
     "makes leases longer than the promise": Mutant("settings.py", "int(self.election_ms * (1 - self.clock_drift) / (1 + self.clock_drift)) - 2", "self.election_ms * 2"),
     "takes no account of clocks that drift": Mutant("settings.py", "int(self.election_ms * (1 - self.clock_drift) / (1 + self.clock_drift)) - 2", "int(self.election_ms * 1.1)"),
-    "keeps the lease while it hands over": Mutant("leading.py", "raft.transfer_sent = True", "pass", seeds=0),
+    "keeps the lease while it hands over": Mutant("leading.py", "raft.lead.transfer_sent = True", "pass", seeds=0),
     "takes the lease of one follower": Mutant("reading.py", (
-        "raft.configuration.agreed(lambda node: raft.context if node == raft.node else "
+        "raft.configuration.agreed(lambda node: raft.lead.context if node == raft.node else "
         "raft.peers[node].context)"
-    ), "raft.context"),
+    ), "raft.lead.context"),
     "reads without asking anyone": Mutant("reading.py", "has_lease(raft)", "True", within="_take"),
-    "reads before an entry of its term is committed": Mutant("reading.py", "reads.new and raft.commit >= raft.own_term_index", "reads.new"),
+    "reads before an entry of its term is committed": Mutant("reading.py", "reads.new and raft.commit >= raft.lead.own_term_index", "reads.new"),
     "takes any answer to a read": Mutant("reading.py", "if message.context > reads.context:\n    return", "pass", seeds=0),
     "reads before it has applied": Mutant("reading.py", "index <= raft.applied", "True"),
-    "takes an answer to an earlier life": Mutant("reading.py", "self.context = context", "self.context = 0"),
+    "takes an answer to an earlier life": Mutant("reads.py", "self.context = context", "self.context = 0"),
     "commits an entry of an older term by counting": Mutant("leading.py", "reached <= raft.commit or raft.log.term(reached) != raft.term", "reached <= raft.commit"),
     "counts itself before it has written": Mutant("leading.py", "raft.durable", "raft.log.last"),
     "commits with a minority": Mutant("configuration.py", "(len(voters) - 1) // 2", "len(voters) // 2 + (len(voters) > 2)"),
@@ -66,28 +66,28 @@ MUTANTS = {
     "keeps acknowledgements over terms": Mutant("election.py", "raft.verified = raft.acked = 0\nraft.ack_due = False", "pass", within="become_follower"),
     "takes entries that do not fit": Mutant("following.py", "log.term(prev_index) != message.prev_term", "log.term(prev_index) is None"),
     "does not cut what differs": Mutant("following.py", "log.term(entry.index) != entry.term", "log.term(entry.index) is None"),
-    "forgets what a cut takes from the disk": Mutant("raft.py", "self.durable = min(self.durable, index - 1)", "pass"),
-    "counts a write that a cut has made void": Mutant("raft.py", "for write in self.writes:\n    write.last = min(write.last, index - 1)", "pass"),
+    "forgets what a cut takes from the disk": Mutant("state.py", "self.durable = min(self.durable, index - 1)", "pass"),
+    "counts a write that a cut has made void": Mutant("state.py", "for write in self.writes:\n    write.last = min(write.last, index - 1)", "pass"),
     "drops the majority of before from a joint configuration": Mutant("configuration.py", (
         "if self.outgoing:\n    return min(reached, sorted(map(value, "
         "self.outgoing))[(len(self.outgoing) - 1) // 2])"
     ), "pass"),
     "drops the majority of before from elections": Mutant("configuration.py", "[_won(side, votes) for side in (self.voters, self.outgoing) if side]", "[_won(side, votes) for side in (self.voters,)]", seeds=0),
     "changes voters in one step": Mutant("membership.py", "target.voters != old.voters", "False"),
-    "campaigns before all have found that the group is new": Mutant("election.py", "raft.amnesiac or raft.learning or raft.undiscovered", "raft.amnesiac or raft.learning", seeds=0),
-    "forgets at a restart that its group is new": Mutant("raft.py", "restored.hard_state.group_is_new", "False", seeds=0),
-    "takes one that has forgotten for one that has found": Mutant("disk_loss.py", "if not message.amnesiac:\n    raft.undiscovered.discard(message.sender)", "raft.undiscovered.discard(message.sender)", seeds=0),
+    "campaigns before all have found that the group is new": Mutant("election.py", "raft.amnesiac or raft.learning or raft.loss.undiscovered", "raft.amnesiac or raft.learning", seeds=0),
+    "forgets at a restart that its group is new": Mutant("state.py", "restored.hard_state.group_is_new", "False", seeds=0),
+    "takes one that has forgotten for one that has found": Mutant("disk_loss.py", "if not message.amnesiac:\n    raft.loss.undiscovered.discard(message.sender)", "raft.loss.undiscovered.discard(message.sender)", seeds=0),
     "asks nobody whom a change may put out": Mutant("disk_loss.py", "told[0]", "told[-1]", seeds=0),
-    "asks all who ever had a voice": Mutant("disk_loss.py", "{index: members for index, members in raft.known_voters.items() if index >= since}", "{index: members for index, members in raft.known_voters.items()}", seeds=0),
+    "asks all who ever had a voice": Mutant("disk_loss.py", "{index: members for index, members in raft.loss.known_voters.items() if index >= since}", "{index: members for index, members in raft.loss.known_voters.items()}", seeds=0),
     "believes its settings, and who has forgotten as it has": Mutant("disk_loss.py", (
         "knows and answer.configurations and answer.configurations[0][1].voters and (not "
-        "raft.members_learned)"
-    ), "False and answer.configurations[0][1].voters and (not raft.members_learned)", seeds=0),
-    "asks no leader that it does not know": Mutant("disk_loss.py", "raft.unknown_leaders.add(message.sender)", "pass", seeds=0),
-    "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.reported_term", "True", seeds=0),
-    "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.reported_term", "asked.last_term >= raft.reported_term", seeds=0),
-    "remembers before it has anything above what it was told of": Mutant("disk_loss.py", "(raft.log.term(raft.durable) or 0) > raft.reported_term", "raft.commit", seeds=0),
-    "has no voice while it learns again": Mutant("election.py", "raft.queried == {asked.sender} or asked.last_term > raft.reported_term", "raft.queried == {asked.sender}", seeds=0),
+        "raft.loss.members_learned)"
+    ), "False and answer.configurations[0][1].voters and (not raft.loss.members_learned)", seeds=0),
+    "asks no leader that it does not know": Mutant("disk_loss.py", "raft.loss.unknown_leaders.add(message.sender)", "pass", seeds=0),
+    "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.loss.reported_term", "True", seeds=0),
+    "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.loss.reported_term", "asked.last_term >= raft.loss.reported_term", seeds=0),
+    "remembers before it has anything above what it was told of": Mutant("disk_loss.py", "(raft.log.term(raft.durable) or 0) > raft.loss.reported_term", "raft.commit", seeds=0),
+    "has no voice while it learns again": Mutant("election.py", "raft.loss.queried == {asked.sender} or asked.last_term > raft.loss.reported_term", "raft.loss.queried == {asked.sender}", seeds=0),
     "gives a voice to one that still learns": Mutant("membership.py", (
         "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and "
         "(peer.match > 0) and peer.learned"
@@ -97,7 +97,7 @@ MUTANTS = {
     ), seeds=0),
     "leaves no joint configuration": Mutant("membership.py", "configuration.joint", "False"),
     "does not campaign when it is put out": Mutant("election.py", "any((possible.votes(raft.node) for possible in membership.possible(raft)))", "raft.configuration.votes(raft.node)", seeds=0),
-    "keeps a configuration that was cut off": Mutant("raft.py", "while self.configurations[-1][0] >= index:\n    self.configurations.pop()", "pass", seeds=0),
+    "keeps a configuration that was cut off": Mutant("state.py", "while self.configurations[-1][0] >= index:\n    self.configurations.pop()", "pass", seeds=0),
     "applies twice after a snapshot": Mutant("snapshots.py", "raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index", "raft.commit = raft.verified = snapshot.index"),
     "keeps its log under a snapshot that does not fit": Mutant("recovery.py", "entries if fits else []", "entries", seeds=0),
     "forgets to write the reset": Mutant("snapshots.py", "raft.snapshot = raft.reset = snapshot", "raft.snapshot = snapshot"),

@@ -197,9 +197,9 @@ class Member:
     def answer_chunk(self, wanted: ChunkWanted) -> None:
         found = self.disk.snapshots.get(wanted.snapshot.index)
         if found is None or found[0] != wanted.snapshot:
-            self.live.chunk_missing(wanted, self.now_ms)
+            self.live.snapshots.chunk_missing(wanted, self.now_ms)
         else:
-            self.live.chunk(
+            self.live.snapshots.chunk_read(
                 wanted, found[1][wanted.offset : wanted.offset + wanted.length], self.now_ms
             )
 
@@ -219,7 +219,7 @@ class Member:
     def fail_install(self) -> None:
         if self.installing is not None:
             snapshot, self.installing = self.installing[0], None
-            self.live.install_failed(snapshot.identity, self.now_ms)
+            self.live.snapshots.install_failed(snapshot.identity, self.now_ms)
 
     def finish_install(self) -> None:
         """In one step: durable, and in place of what was applied."""
@@ -229,7 +229,7 @@ class Member:
         (snapshot, body), self.installing = self.installing, None
         self.applied, self.state = self.world.checks.open(snapshot, body)
         self.world.note(self.node, f"installs the snapshot at {snapshot.index}")
-        self.live.installed(snapshot.identity, self.now_ms)
+        self.live.snapshots.installed(snapshot.identity, self.now_ms)
 
     def take_snapshot(self, *, keep: int = 0) -> None:
         """Of what is applied; `keep` entries before its end stay for members that lag."""
@@ -237,9 +237,9 @@ class Member:
         if self.applied > raft.snapshot.index:
             body = self.world.checks.body(self)
             identity = self.node << 32 | self.applied
-            snapshot = raft.snapshot_of(self.applied, len(body), identity)
+            snapshot = raft.snapshots.describe(self.applied, len(body), identity)
             self.disk.snapshots = {self.applied: (snapshot, body)}
-            raft.snapshotted(snapshot, self.applied + 1 - keep, self.now_ms)
+            raft.snapshots.taken(snapshot, self.applied + 1 - keep, self.now_ms)
 
     def lose_writes(self) -> int:
         """The disk is full: what is not synced was undone. The first entry that is gone for good,

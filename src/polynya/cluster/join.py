@@ -295,9 +295,9 @@ class ClusterMember:
     def _waiting(self) -> str:
         rafts = {number: member.raft for number, member in self._core.members.items()}
         forgotten = {
-            number: raft.awaiting_term | raft.undiscovered
+            number: raft.loss.awaiting_term | raft.loss.undiscovered
             for number, raft in rafts.items()
-            if (raft.amnesiac or raft.undiscovered) and not raft.leader
+            if (raft.amnesiac or raft.loss.undiscovered) and not raft.leader
         }
         return waits(forgotten, self._transport.nodes)
 

@@ -100,7 +100,7 @@ class JournalWriter:
         if effects.hard_state is not None:
             state = effects.hard_state
             # the recovered membership now replaces the configured one
-            if member.raft.members_learned:
+            if member.raft.loss.members_learned:
                 self._belongs(member.raft)
             journal.stage(number, state.term, state.vote, EntryKind.HARD_STATE, _flag(state))
         if entries:

@@ -44,9 +44,10 @@ from polynya.raft.messages import (
     SnapshotChunk,
 )
 from polynya.raft.progress import Mode
-from polynya.raft.raft import Identity, Raft
+from polynya.raft.raft import Raft
 from polynya.raft.recovery import Recovery, RestoredMember
 from polynya.raft.settings import NEVER, Settings
+from polynya.raft.state import Identity
 
 __all__ = [
     "NEVER",

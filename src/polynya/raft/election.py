@@ -20,12 +20,12 @@ from polynya.raft.messages import (
 from polynya.raft.settings import NEVER, PRIORITY_TOP
 
 if TYPE_CHECKING:
-    from polynya.raft.raft import Raft
+    from polynya.raft.state import RaftState
 
 _OF_LEADERS = (Append, Heartbeat, SnapshotChunk)
 
 
-def takes_term(raft: Raft, message: Message) -> bool:
+def takes_term(raft: RaftState, message: Message) -> bool:
     """Change the state for a message of another term. Return whether to handle the message."""
     if message.term < raft.term:
         _answer_old(raft, message)
@@ -39,7 +39,7 @@ def takes_term(raft: Raft, message: Message) -> bool:
     return True
 
 
-def become_follower(raft: Raft, term: int, leader: int) -> None:
+def become_follower(raft: RaftState, term: int, leader: int) -> None:
     if raft.role is Role.LEADER:
         leading.retire(raft)
     if term > raft.term:
@@ -52,18 +52,18 @@ def become_follower(raft: Raft, term: int, leader: int) -> None:
     restart_timer(raft)
 
 
-def draw_timeout(raft: Raft) -> None:
+def draw_timeout(raft: RaftState) -> None:
     election_ms = raft.settings.election_ms
     steps = PRIORITY_TOP - max(raft.settings.priority, 1)
     raft.timeout_ms = election_ms + steps * election_ms // 2 + raft.random(election_ms)
 
 
-def restart_timer(raft: Raft) -> None:
+def restart_timer(raft: RaftState) -> None:
     raft.timer_ms = raft.now_ms
     draw_timeout(raft)
 
 
-def leader_lost(raft: Raft, heard_ms: int) -> None:
+def leader_lost(raft: RaftState, heard_ms: int) -> None:
     """Schedule an election for a quiescent or doubting follower whose leader has been silent since
     `heard_ms`. If a pre-vote was withheld shortly before, grant it, so that no other member
     competes with that candidate."""
@@ -88,20 +88,20 @@ def leader_lost(raft: Raft, heard_ms: int) -> None:
     )
 
 
-def may_campaign(raft: Raft) -> bool:
+def may_campaign(raft: RaftState) -> bool:
     """Return whether this member may campaign. A voter that a change removes may campaign until the
     removal is known to be committed, because only it may hold certain entries (4.2.2)."""
     known = raft.configurations
-    if raft.amnesiac or raft.learning or raft.undiscovered:
+    if raft.amnesiac or raft.learning or raft.loss.undiscovered:
         return False
     if len(known) == 1:  # the common case, checked at every turn
-        return raft.installing is None and known[0][1].votes(raft.node)
-    return raft.installing is None and any(
+        return raft.transfers.installing is None and known[0][1].votes(raft.node)
+    return raft.transfers.installing is None and any(
         possible.votes(raft.node) for possible in membership.possible(raft)
     )
 
 
-def deadline_ms(raft: Raft) -> int:
+def deadline_ms(raft: RaftState) -> int:
     if (
         raft.quiescent
         or not may_campaign(raft)
@@ -111,12 +111,12 @@ def deadline_ms(raft: Raft) -> int:
     return raft.timer_ms + raft.timeout_ms
 
 
-def tick(raft: Raft) -> None:
+def tick(raft: RaftState) -> None:
     if raft.now_ms >= deadline_ms(raft):
         hurry(raft)
 
 
-def hurry(raft: Raft) -> None:
+def hurry(raft: RaftState) -> None:
     """Campaign by pre-vote."""
     if raft.role is not Role.LEADER and may_campaign(raft):
         raft.quiescent = False
@@ -127,7 +127,7 @@ def hurry(raft: Raft) -> None:
         count(raft, raft.node, granted=True)
 
 
-def promised(raft: Raft, candidate: int) -> bool:
+def promised(raft: RaftState, candidate: int) -> bool:
     """Return whether a leader relies on our promise to elect no other leader. A leader that
     requests votes itself has given up leadership."""
     if raft.role is Role.LEADER:
@@ -137,7 +137,7 @@ def promised(raft: Raft, candidate: int) -> bool:
     )
 
 
-def on_vote(raft: Raft, message: Vote) -> None:
+def on_vote(raft: RaftState, message: Vote) -> None:
     if raft.learning or (raft.amnesiac and not covers_lost_disk(raft, message)):
         return
     if not message.forced and promised(raft, message.sender):
@@ -172,15 +172,15 @@ def on_vote(raft: Raft, message: Vote) -> None:
     )
 
 
-def covers_lost_disk(raft: Raft, asked: Vote) -> bool:
+def covers_lost_disk(raft: RaftState, asked: Vote) -> bool:
     """Return whether a amnesiac member that has all answers may vote for this candidate. The
     candidate may be the only other member: a majority of two is both, so it holds every committed
     entry. Otherwise its log must have an entry of a term above all reported ones
     (docs/decisions/0019). The leader of that term was elected without the lost votes."""
-    return raft.queried == {asked.sender} or asked.last_term > raft.reported_term
+    return raft.loss.queried == {asked.sender} or asked.last_term > raft.loss.reported_term
 
 
-def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
+def on_vote_answer(raft: RaftState, message: VoteAnswer) -> None:
     if message.pre:
         awaited = raft.role is Role.PRECANDIDATE and (
             not message.granted or message.term == raft.term + 1
@@ -193,7 +193,7 @@ def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
             _ask_again_soon(raft)
 
 
-def _ask_again_soon(raft: Raft) -> None:
+def _ask_again_soon(raft: RaftState) -> None:
     """Retry soon after a refused vote. The refusing member most likely campaigned at the same
     moment, and neither wins. Both retry earlier than after a leader's silence, at random times. The
     retry is a pre-vote, which does no harm if a leader was elected or our log is stale.
@@ -203,7 +203,7 @@ def _ask_again_soon(raft: Raft) -> None:
     raft.timeout_ms = min(raft.timeout_ms, spread_ms + raft.random(2 * spread_ms))
 
 
-def count(raft: Raft, voter: int, *, granted: bool) -> None:
+def count(raft: RaftState, voter: int, *, granted: bool) -> None:
     raft.votes.setdefault(voter, granted)
     won = raft.configuration.won(raft.votes)
     if won and raft.role is Role.PRECANDIDATE:
@@ -214,14 +214,14 @@ def count(raft: Raft, voter: int, *, granted: bool) -> None:
         raft.role = Role.FOLLOWER
 
 
-def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
+def on_timeout_now(raft: RaftState, message: TimeoutNow) -> None:
     """Campaign at once: the leader gave up its lease in favor of this member."""
     if raft.role is Role.FOLLOWER and may_campaign(raft):
         raft.quiescent = False
         _campaign(raft, forced=True)
 
 
-def _campaign(raft: Raft, *, forced: bool) -> None:
+def _campaign(raft: RaftState, *, forced: bool) -> None:
     """Start an election. Our own vote counts, and the requests leave, once the new term is
     durable."""
     raft.set_hard_state(raft.term + 1, raft.node)
@@ -233,7 +233,7 @@ def _campaign(raft: Raft, *, forced: bool) -> None:
     _ask(raft, pre=False, forced=forced)
 
 
-def _ask(raft: Raft, *, pre: bool, forced: bool) -> None:
+def _ask(raft: RaftState, *, pre: bool, forced: bool) -> None:
     log, configuration = raft.log, raft.configuration
     for peer in sorted({*configuration.voters, *configuration.outgoing} - {raft.node}):
         raft.send(
@@ -241,7 +241,7 @@ def _ask(raft: Raft, *, pre: bool, forced: bool) -> None:
         )
 
 
-def _answer_old(raft: Raft, message: Message) -> None:
+def _answer_old(raft: RaftState, message: Message) -> None:
     """Notify the leader of an older term of the new term, even if this member may not campaign
     (etcd/raft, `stepFollower` with check-quorum)."""
     if isinstance(message, _OF_LEADERS):

@@ -10,10 +10,10 @@ from polynya.raft.effects import Role
 from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer
 
 if TYPE_CHECKING:
-    from polynya.raft.raft import Raft
+    from polynya.raft.state import RaftState
 
 
-def heard(raft: Raft, leader: int) -> None:
+def heard(raft: RaftState, leader: int) -> None:
     """Record a message from the leader of this term."""
     if raft.role is Role.LEADER:
         raise InvalidMessage(
@@ -28,19 +28,19 @@ def heard(raft: Raft, leader: int) -> None:
     raft.verified = max(raft.verified, raft.commit)
 
 
-def arriving(raft: Raft, peer: int) -> None:
+def arriving(raft: RaftState, peer: int) -> None:
     """Extend the election timeout while bytes from the leader arrive. A promise longer than the
     leader assumes is safe."""
     if raft.role is Role.FOLLOWER and raft.leader == peer:
         raft.heard_ms = raft.timer_ms = raft.now_ms
 
 
-def on_append(raft: Raft, message: Append) -> None:
+def on_append(raft: RaftState, message: Append) -> None:
     heard(raft, message.sender)
     raft.quiescent = False
     if raft.learning:
-        raft.heard_commit = max(raft.heard_commit, message.commit)
-    if raft.installing is not None:
+        raft.loss.heard_commit = max(raft.loss.heard_commit, message.commit)
+    if raft.transfers.installing is not None:
         return
     prev_index, entries, log = message.prev_index, message.entries, raft.log
     if prev_index < raft.commit:
@@ -55,7 +55,7 @@ def on_append(raft: Raft, message: Append) -> None:
         learn_commit(raft, message.commit)
 
 
-def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
+def on_heartbeat(raft: RaftState, message: Heartbeat) -> None:
     heard(raft, message.sender)
     learn_commit(raft, message.commit)
     raft.quiescent = message.quiesce and quiescence.may_quiesce(raft)
@@ -77,20 +77,20 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
         )
 
 
-def learn_commit(raft: Raft, commit: int) -> None:
+def learn_commit(raft: RaftState, commit: int) -> None:
     """Advance the commit index. Only entries that match this leader's log can be known to be
     committed."""
-    if raft.installing is None:
+    if raft.transfers.installing is None:
         raft.commit = max(raft.commit, min(commit, raft.verified))
 
 
-def flush(raft: Raft) -> None:
+def flush(raft: RaftState) -> None:
     """Acknowledge everything that became durable, once a turn."""
     if raft.amnesiac:
         disk_loss.try_end_amnesia(raft)
     elif raft.learning:
         disk_loss.try_learn(raft)
-    if raft.leader == 0 or raft.installing is not None:
+    if raft.leader == 0 or raft.transfers.installing is not None:
         return
     match = min(raft.verified, raft.durable)
     answered = raft.verified <= raft.durable
@@ -100,7 +100,7 @@ def flush(raft: Raft) -> None:
         raft.send(AppendAnswer(raft.leader, raft.node, raft.group, raft.term, match))
 
 
-def _extend(raft: Raft, entries: list[Entry]) -> None:
+def _extend(raft: RaftState, entries: list[Entry]) -> None:
     log = raft.log
     if entries[0].index <= log.last:
         new = next(
@@ -114,7 +114,7 @@ def _extend(raft: Raft, entries: list[Entry]) -> None:
     membership.note(raft, entries)
 
 
-def _reject(raft: Raft, message: Append) -> None:
+def _reject(raft: RaftState, message: Append) -> None:
     """Reject an append with a hint where to search next; the hint skips whole terms."""
     log = raft.log
     hint = log.last_not_after(message.prev_index, message.prev_term)

@@ -21,43 +21,43 @@ from polynya.raft.progress import Mode, Progress
 from polynya.raft.settings import NEVER
 
 if TYPE_CHECKING:
-    from polynya.raft.raft import Raft
+    from polynya.raft.state import RaftState
 
 _Slices = dict[tuple[int, int], list[Entry]]
 
 
-def become_leader(raft: Raft) -> None:
+def become_leader(raft: RaftState) -> None:
     raft.role, raft.leader = Role.LEADER, raft.node
-    raft.votes, raft.incoming = {}, None
-    raft.rounds.clear()
-    raft.context = raft.confirmed = 0
-    raft.lease_begin_ms = -NEVER
-    raft.transferee, raft.transfer_sent = 0, False
-    raft.loading = 0
-    raft.peers, raft.departed = {}, {}
+    raft.votes, raft.transfers.incoming = {}, None
+    raft.lead.rounds.clear()
+    raft.lead.context = raft.lead.confirmed = 0
+    raft.lead.lease_begin_ms = -NEVER
+    raft.lead.transferee, raft.lead.transfer_sent = 0, False
+    raft.lead.loading = 0
+    raft.peers, raft.lead.departed = {}, {}
     membership.keep_peers(raft)
     snapshots.know_members(raft)
     append(raft, [Entry(b"", EntryKind.NOOP)])
-    raft.own_term_index = raft.log.last
-    raft.next_beat_ms = raft.now_ms
+    raft.lead.own_term_index = raft.log.last
+    raft.lead.next_beat_ms = raft.now_ms
     reading.become_leader(raft)
 
 
-def retire(raft: Raft) -> None:
+def retire(raft: RaftState) -> None:
     raft.peers = {}
-    raft.rounds.clear()
-    raft.transferee = 0
-    raft.load, raft.chunks_wanted = None, []
+    raft.lead.rounds.clear()
+    raft.lead.transferee = 0
+    raft.lead.load, raft.transfers.chunks_wanted = None, []
     reading.retire(raft)
 
 
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def propose(raft: Raft, entries: list[Entry]) -> ProposalRefused | None:
+def propose(raft: RaftState, entries: list[Entry]) -> ProposalRefused | None:
     if raft.role is not Role.LEADER:
         return ProposalRefused.NOT_LEADER
-    if raft.transferee:
+    if raft.lead.transferee:
         return ProposalRefused.HANDING_OVER
     log = raft.log
     if log.size(raft.commit + 1, log.last + 1) > raft.settings.uncommitted_bytes_max:
@@ -66,7 +66,7 @@ def propose(raft: Raft, entries: list[Entry]) -> ProposalRefused | None:
     return None
 
 
-def append(raft: Raft, entries: list[Entry]) -> None:
+def append(raft: RaftState, entries: list[Entry]) -> None:
     """Append entries to the leader's log. They are sent at the next flush."""
     index, term, group = raft.log.last, raft.term, raft.group
     for entry in entries:
@@ -76,25 +76,25 @@ def append(raft: Raft, entries: list[Entry]) -> None:
         entry.group = group
     raft.log.append(entries)
     raft.last_active_ms = raft.now_ms
-    raft.recount = True
+    raft.lead.recount = True
     quiescence.wake_leader(raft)
 
 
-def transfer(raft: Raft, target: int) -> ProposalRefused | None:
+def transfer(raft: RaftState, target: int) -> ProposalRefused | None:
     if raft.role is not Role.LEADER:
         return ProposalRefused.NOT_LEADER
     if target == raft.node or target not in raft.configuration.voters:
         return ProposalRefused.NOT_A_VOTER
-    if raft.transferee:
+    if raft.lead.transferee:
         return ProposalRefused.HANDING_OVER
-    raft.transferee, raft.transfer_ms = target, raft.now_ms
+    raft.lead.transferee, raft.lead.transfer_ms = target, raft.now_ms
     raft.last_active_ms = raft.now_ms
     quiescence.wake_leader(raft)
     hand_over(raft)
     return None
 
 
-def unreachable(raft: Raft, node: int) -> None:
+def unreachable(raft: RaftState, node: int) -> None:
     peer = raft.peers.get(node)
     if peer is None:
         return
@@ -104,17 +104,17 @@ def unreachable(raft: Raft, node: int) -> None:
         peer.probe(peer.match + 1)
 
 
-def leaving(raft: Raft, node: int) -> None:
+def leaving(raft: RaftState, node: int) -> None:
     """Count a member as up while bytes leave for it. Leases still require answered heartbeats."""
     peer = raft.peers.get(node)
     if peer is not None:
         peer.heard_ms = raft.now_ms
 
 
-def loaded(raft: Raft, begin: int, entries: list[Entry]) -> None:
-    if raft.role is not Role.LEADER or raft.loading != begin:
+def loaded(raft: RaftState, begin: int, entries: list[Entry]) -> None:
+    if raft.role is not Role.LEADER or raft.lead.loading != begin:
         return
-    raft.loading = 0
+    raft.lead.loading = 0
     for node, peer in raft.peers.items():
         if peer.next == begin >= raft.log.first and _may_send(raft, peer):
             if entries:
@@ -123,18 +123,18 @@ def loaded(raft: Raft, begin: int, entries: list[Entry]) -> None:
                 peer.send_snapshot(raft.snapshot, raft.now_ms)
 
 
-def assert_itself(raft: Raft, candidate: int) -> None:
+def assert_itself(raft: RaftState, candidate: int) -> None:
     """Send heartbeats soon: a member that does not receive them requested votes."""
     if candidate in raft.peers:
         raft.last_active_ms = raft.now_ms
         quiescence.wake_leader(raft)
-        raft.next_beat_ms = min(raft.next_beat_ms, raft.now_ms)
+        raft.lead.next_beat_ms = min(raft.lead.next_beat_ms, raft.now_ms)
 
 
 # --- answers --------------------------------------------------------------------------------------
 
 
-def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
+def on_append_answer(raft: RaftState, message: AppendAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
@@ -149,11 +149,11 @@ def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
             peer.replicate()
 
 
-def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
+def on_heartbeat_answer(raft: RaftState, message: HeartbeatAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
-    if message.context > raft.context:
+    if message.context > raft.lead.context:
         raise InvalidMessage(
             f"node {message.sender} answered a heartbeat of group {raft.group} that was never sent"
         )
@@ -168,7 +168,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     reading.confirm(raft)
 
 
-def _check(raft: Raft, message: AppendAnswer | HeartbeatAnswer) -> None:
+def _check(raft: RaftState, message: AppendAnswer | HeartbeatAnswer) -> None:
     """Raise InvalidMessage if a member acknowledges entries beyond the leader's log."""
     if message.match > raft.log.last:
         raise InvalidMessage(
@@ -177,9 +177,9 @@ def _check(raft: Raft, message: AppendAnswer | HeartbeatAnswer) -> None:
         )
 
 
-def _matched(raft: Raft, peer: Progress, match: int) -> None:
+def _matched(raft: RaftState, peer: Progress, match: int) -> None:
     if peer.acknowledge(match):
-        raft.recount = True
+        raft.lead.recount = True
     if peer.mode is Mode.SNAPSHOT:
         assert peer.snapshot is not None
         if peer.match + 1 >= raft.log.first:
@@ -188,7 +188,7 @@ def _matched(raft: Raft, peer: Progress, match: int) -> None:
             peer.match >= peer.snapshot.index
         ):  # the entries that it needs next were compacted during the transfer
             peer.send_snapshot(raft.snapshot, raft.now_ms)
-    if raft.transferee:
+    if raft.lead.transferee:
         hand_over(raft)
 
 
@@ -209,7 +209,7 @@ def _held(peer: Progress, message: HeartbeatAnswer) -> None:
             peer.next = max(peer.next, held + 1)
 
 
-def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
+def _rejected(raft: RaftState, peer: Progress, message: AppendAnswer) -> None:
     stale = (
         message.rejected != peer.next - 1
         if peer.mode is Mode.PROBE
@@ -227,24 +227,24 @@ def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
     peer.probe(index + 1)
 
 
-def hand_over(raft: Raft) -> None:
+def hand_over(raft: RaftState) -> None:
     """Transfer leadership once the target has all entries and all are applied here, so that
     proposers get answers. After half an election time, stop waiting for the apply, because the disk
     may be full. This term has no lease from here on."""
-    peer = raft.peers.get(raft.transferee)
+    peer = raft.peers.get(raft.lead.transferee)
     answered = (
         raft.applied == raft.log.last
-        or raft.now_ms - raft.transfer_ms >= raft.settings.election_ms // 2
+        or raft.now_ms - raft.lead.transfer_ms >= raft.settings.election_ms // 2
     )
     if peer is not None and peer.match == raft.log.last and answered:
-        raft.transfer_sent = True
-        raft.send(TimeoutNow(raft.transferee, raft.node, raft.group, raft.term))
+        raft.lead.transfer_sent = True
+        raft.send(TimeoutNow(raft.lead.transferee, raft.node, raft.group, raft.term))
 
 
 # --- time -----------------------------------------------------------------------------------------
 
 
-def beat(raft: Raft) -> None:
+def beat(raft: RaftState) -> None:
     settings, now_ms = raft.settings, raft.now_ms
     if (
         now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node))
@@ -252,10 +252,10 @@ def beat(raft: Raft) -> None:
     ):
         _give_up(raft)
         return
-    raft.next_beat_ms = (now_ms // settings.heartbeat_ms + 1) * settings.heartbeat_ms
-    if raft.transferee and now_ms - raft.transfer_ms >= settings.election_ms:
-        raft.transferee = 0
-    if raft.transferee:
+    raft.lead.next_beat_ms = (now_ms // settings.heartbeat_ms + 1) * settings.heartbeat_ms
+    if raft.lead.transferee and now_ms - raft.lead.transfer_ms >= settings.election_ms:
+        raft.lead.transferee = 0
+    if raft.lead.transferee:
         hand_over(raft)
     snapshots.beat(raft)
     quiescence.try_sleep(raft)
@@ -263,14 +263,14 @@ def beat(raft: Raft) -> None:
         open_round(raft, regular=True)
 
 
-def _tell_commit(raft: Raft, node: int, peer: Progress) -> None:
+def _tell_commit(raft: RaftState, node: int, peer: Progress) -> None:
     """Send the commit index in an empty append to a member that still learns. It may have lost the
     last append, or the value in a restart."""
     if peer.mode is Mode.REPLICATE and not peer.inflight and peer.next == raft.log.last + 1:
         _send(raft, node, peer, [], 0)
 
 
-def _give_up(raft: Raft) -> None:
+def _give_up(raft: RaftState) -> None:
     """Step down without a majority, so that this node does not contradict a new leader. Members
     that still receive our heartbeats would wait for a silent leader. The lease is over, so tell the
     most advanced voter to campaign."""
@@ -281,36 +281,42 @@ def _give_up(raft: Raft) -> None:
     election.become_follower(raft, raft.term, 0)
 
 
-def open_round(raft: Raft, *, regular: bool) -> None:
+def open_round(raft: RaftState, *, regular: bool) -> None:
     """Send a heartbeat that requires an answer: to all members, or for reads only to voters."""
-    raft.context += 1
-    raft.rounds.append((raft.context, raft.now_ms))
+    raft.lead.context += 1
+    raft.lead.rounds.append((raft.lead.context, raft.now_ms))
     quiesce = quiescence.is_quiet(raft)
     for node, peer in raft.peers.items():
         if not regular and not raft.configuration.votes(node):
             continue
         commit = min(peer.match, raft.commit)
-        raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit, raft.context, quiesce))
+        raft.send(
+            Heartbeat(node, raft.node, raft.group, raft.term, commit, raft.lead.context, quiesce)
+        )
         peer.commit_sent = max(peer.commit_sent, commit)
         peer.quiescent = peer.quiescent and quiesce
         late = raft.now_ms - peer.beat_ms >= raft.settings.election_ms
         # else the previous one is in flight to a distant member
         if regular and (late or peer.context >= peer.beat_context):
-            peer.beat_context, peer.beat_next, peer.beat_ms = raft.context, peer.next, raft.now_ms
+            peer.beat_context, peer.beat_next, peer.beat_ms = (
+                raft.lead.context,
+                peer.next,
+                raft.now_ms,
+            )
         if regular and not (peer.learned or raft.configuration.votes(node)):
             _tell_commit(raft, node, peer)
 
 
-def _heard_ms(raft: Raft, node: int) -> int:
+def _heard_ms(raft: RaftState, node: int) -> int:
     return raft.now_ms if node == raft.node else raft.peers[node].heard_ms
 
 
 # --- the end of a turn ----------------------------------------------------------------------------
 
 
-def flush(raft: Raft) -> None:
-    if raft.recount:
-        raft.recount = False
+def flush(raft: RaftState) -> None:
+    if raft.lead.recount:
+        raft.lead.recount = False
         _count(raft)
         if raft.role is not Role.LEADER:
             return
@@ -320,7 +326,7 @@ def flush(raft: Raft) -> None:
         _replicate(raft, node, peer, slices)
 
 
-def _count(raft: Raft) -> None:
+def _count(raft: RaftState) -> None:
     """Commit the entries that a majority holds durably, if they are of this term (thesis 3.6.2)."""
     reached = raft.configuration.agreed(
         lambda node: raft.durable if node == raft.node else raft.peers[node].match
@@ -336,7 +342,7 @@ def _count(raft: Raft) -> None:
         membership.committed(raft)
 
 
-def _may_send(raft: Raft, peer: Progress) -> bool:
+def _may_send(raft: RaftState, peer: Progress) -> bool:
     if peer.mode is Mode.PROBE:
         return not peer.probing
     settings = raft.settings
@@ -345,7 +351,7 @@ def _may_send(raft: Raft, peer: Progress) -> bool:
     )
 
 
-def _replicate(raft: Raft, node: int, peer: Progress, slices: _Slices) -> None:
+def _replicate(raft: RaftState, node: int, peer: Progress, slices: _Slices) -> None:
     """Send as much as the window allows. Send the commit index if no append carried it."""
     log = raft.log
     while (peer.next <= log.last or peer.mode is Mode.PROBE) and _may_send(raft, peer):
@@ -371,7 +377,7 @@ def _replicate(raft: Raft, node: int, peer: Progress, slices: _Slices) -> None:
         raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit))
 
 
-def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int) -> None:
+def _send(raft: RaftState, node: int, peer: Progress, entries: list[Entry], size: int) -> None:
     prev_index = peer.next - 1
     prev_term = raft.log.term(prev_index)
     assert prev_term is not None, "what is sent follows something known"
@@ -381,14 +387,14 @@ def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int
     peer.quiescent = False
     last = prev_index + len(entries)
     if peer.mode is Mode.PROBE:
-        peer.probing, peer.probed, peer.probe_context = True, (last, size), raft.context
+        peer.probing, peer.probed, peer.probe_context = True, (last, size), raft.lead.context
     else:
         peer.sent(last, size)
         peer.commit_sent = max(peer.commit_sent, min(last, raft.commit))
 
 
-def _load(raft: Raft, begin: int) -> None:
+def _load(raft: RaftState, begin: int) -> None:
     """Request entries from the journal, one load at a time."""
-    if not raft.loading:
-        raft.loading = begin
-        raft.load = EntryLoad(begin, raft.log.cached, raft.settings.message_bytes_max)
+    if not raft.lead.loading:
+        raft.lead.loading = begin
+        raft.lead.load = EntryLoad(begin, raft.log.cached, raft.settings.message_bytes_max)

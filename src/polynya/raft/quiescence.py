@@ -11,28 +11,28 @@ from polynya.raft.messages import HeartbeatAnswer, Vote
 from polynya.raft.progress import Mode
 
 if TYPE_CHECKING:
-    from polynya.raft.raft import Raft
+    from polynya.raft.state import RaftState
 
 
-def may_quiesce(raft: Raft) -> bool:
+def may_quiesce(raft: RaftState) -> bool:
     """Return whether a follower has everything and may sleep."""
     last = raft.log.last
     return (
         raft.verified == raft.durable == raft.applied == last
         and raft.hard_durable
-        and raft.installing is None
+        and raft.transfers.installing is None
         and not raft.amnesiac
         and not raft.learning
     )
 
 
-def is_quiet(raft: Raft) -> bool:
+def is_quiet(raft: RaftState) -> bool:
     """Return whether a leader is idle, so that its members may sleep."""
     after_ms, last = raft.settings.sleep_after_ms, raft.log.last
     if (
         not after_ms
         or raft.now_ms - raft.last_active_ms < after_ms
-        or raft.transferee
+        or raft.lead.transferee
         or raft.configuration.joint
     ):
         return False
@@ -44,7 +44,7 @@ def is_quiet(raft: Raft) -> bool:
     )
 
 
-def try_sleep(raft: Raft) -> None:
+def try_sleep(raft: RaftState) -> None:
     """Put the leader to sleep once all reachable members have agreed."""
     if (
         is_quiet(raft)
@@ -54,16 +54,16 @@ def try_sleep(raft: Raft) -> None:
         raft.quiescent = True
 
 
-def wake_leader(raft: Raft) -> None:
+def wake_leader(raft: RaftState) -> None:
     """Wake the leader: send heartbeats at once, and restart the liveness clock of each member."""
     if raft.quiescent:
         raft.quiescent = False
         for peer in raft.peers.values():
             peer.heard_ms = raft.now_ms
-        raft.next_beat_ms = raft.now_ms
+        raft.lead.next_beat_ms = raft.now_ms
 
 
-def doubt(raft: Raft, asked: Vote) -> None:
+def doubt(raft: RaftState, asked: Vote) -> None:
     """Handle a pre-vote at a quiescent follower. The candidate may have noticed the loss of the
     leader first, or may be alone in missing it. Wake up and notify the leader, which then sends
     heartbeats at once if it is alive. The pre-vote is withheld until then."""
@@ -78,7 +78,7 @@ def doubt(raft: Raft, asked: Vote) -> None:
     )
 
 
-def on_recover_vote(raft: Raft, sender: int) -> None:
+def on_recover_vote(raft: RaftState, sender: int) -> None:
     """Drop the leader if it recovers from a disk loss. A heartbeat of its previous incarnation may
     have arrived late."""
     if raft.role is Role.FOLLOWER and raft.leader == sender:
@@ -87,7 +87,7 @@ def on_recover_vote(raft: Raft, sender: int) -> None:
         election.restart_timer(raft)
 
 
-def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
+def peer_lost(raft: RaftState, peer: int, heard_ms: int) -> None:
     if raft.role is Role.LEADER:
         progress = raft.peers.get(peer)
         if progress is not None:
@@ -100,7 +100,7 @@ def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
         election.leader_lost(raft, heard_ms)
 
 
-def peer_found(raft: Raft, peer: int) -> None:
+def peer_found(raft: RaftState, peer: int) -> None:
     if raft.role is Role.LEADER and peer in raft.peers:
         raft.peers[peer].lost = False
         raft.last_active_ms = raft.now_ms

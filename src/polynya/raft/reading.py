@@ -3,77 +3,22 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from polynya.raft import leading, quiescence
 from polynya.raft.effects import ProposalRefused, Role
 from polynya.raft.messages import ReadAnswer, ReadRequest
+from polynya.raft.reads import Waiting
 from polynya.raft.settings import NEVER
 
 if TYPE_CHECKING:
-    from polynya.raft.raft import Raft
+    from polynya.raft.state import RaftState
 
 
-class _Read(msgspec.Struct, gc=False):
-    token: Any
-    since_ms: int
-    origin: int = 0  # the requesting member; 0: this one
-    context: int = 0  # its number at the origin, or in the request
-
-
-class Reads:
-    """Queues of reads. The leader queues in `new` until a round begins, then in `rounds`. Other
-    members queue in `fresh` until requested, then in `asked`. `applying` holds reads that wait for
-    an apply."""
-
-    __slots__ = ("applying", "asked", "context", "failed", "fresh", "new", "ready", "rounds")
-
-    def __init__(self, context: int) -> None:
-        """Create empty queues. `context` is a random number so large that no other incarnation of
-        this member comes near it."""
-        self.context = context
-        self.ready: list[Any] = []
-        self.failed: list[Any] = []
-        self.new: list[_Read] = []
-        # (context, commit when it began, reads)
-        self.rounds: deque[tuple[int, int, list[_Read]]] = deque()
-        self.fresh: list[_Read] = []
-        self.asked: list[_Read] = []
-        self.applying: deque[tuple[int, Any]] = deque()
-
-    @property
-    def waiting(self) -> int:
-        return (
-            len(self.new)
-            + sum(len(reads) for _, _, reads in self.rounds)
-            + len(self.fresh)
-            + len(self.asked)
-            + len(self.applying)
-        )
-
-    def tokens(self) -> list[Any]:
-        """Return the tokens of all local reads, for a member that is removed."""
-        reads = [
-            *self.new,
-            *self.fresh,
-            *self.asked,
-            *(each for _, _, some in self.rounds for each in some),
-        ]
-        return [
-            *self.ready,
-            *self.failed,
-            *(each.token for each in reads if not each.origin),
-            *(token for _, token in self.applying),
-        ]
-
-
-def read(raft: Raft, token: Any) -> ProposalRefused | None:
+def read(raft: RaftState, token: Any) -> ProposalRefused | None:
     if raft.reads.waiting >= raft.settings.reads_max:
         return ProposalRefused.OVERLOADED
-    waiting = _Read(token, raft.now_ms)
+    waiting = Waiting(token, raft.now_ms)
     if raft.role is Role.LEADER:
         _take(raft, waiting)
     else:
@@ -81,18 +26,22 @@ def read(raft: Raft, token: Any) -> ProposalRefused | None:
     return None
 
 
-def has_lease(raft: Raft) -> bool:
+def has_lease(raft: RaftState) -> bool:
     """Return whether no other leader can exist now, and the commit index covers every
     acknowledgement of earlier leaders."""
-    if raft.role is not Role.LEADER or raft.transfer_sent or raft.commit < raft.own_term_index:
+    if (
+        raft.role is not Role.LEADER
+        or raft.lead.transfer_sent
+        or raft.commit < raft.lead.own_term_index
+    ):
         return False
     return (
         raft.configuration.alone(raft.node)
-        or raft.now_ms < raft.lease_begin_ms + raft.settings.lease_ms
+        or raft.now_ms < raft.lead.lease_begin_ms + raft.settings.lease_ms
     )
 
 
-def release_applied(raft: Raft) -> None:
+def release_applied(raft: RaftState) -> None:
     applying = raft.reads.applying
     while applying and applying[0][0] <= raft.applied:
         raft.reads.ready.append(applying.popleft()[1])
@@ -101,13 +50,13 @@ def release_applied(raft: Raft) -> None:
 # --- the leader -----------------------------------------------------------------------------------
 
 
-def become_leader(raft: Raft) -> None:
+def become_leader(raft: RaftState) -> None:
     reads = raft.reads
     reads.new = reads.asked + reads.fresh
     reads.asked, reads.fresh = [], []
 
 
-def retire(raft: Raft) -> None:
+def retire(raft: RaftState) -> None:
     """Queue local reads for the next leader. Other members retry theirs."""
     reads = raft.reads
     left = [waiting for _, _, round_reads in reads.rounds for waiting in round_reads] + reads.new
@@ -116,38 +65,38 @@ def retire(raft: Raft) -> None:
     reads.rounds.clear()
 
 
-def on_request(raft: Raft, message: ReadRequest) -> None:
+def on_request(raft: RaftState, message: ReadRequest) -> None:
     if raft.role is Role.LEADER and raft.reads.waiting < raft.settings.reads_max:
-        _take(raft, _Read(None, raft.now_ms, message.sender, message.context))
+        _take(raft, Waiting(None, raft.now_ms, message.sender, message.context))
 
 
-def confirm(raft: Raft) -> None:
+def confirm(raft: RaftState) -> None:
     """Complete read rounds after new heartbeat answers: a majority recognized this leader."""
-    raft.confirmed = raft.configuration.agreed(
-        lambda node: raft.context if node == raft.node else raft.peers[node].context
+    raft.lead.confirmed = raft.configuration.agreed(
+        lambda node: raft.lead.context if node == raft.node else raft.peers[node].context
     )
-    while raft.rounds and raft.rounds[0][0] <= raft.confirmed:
-        raft.lease_begin_ms = raft.rounds.popleft()[1]
+    while raft.lead.rounds and raft.lead.rounds[0][0] <= raft.lead.confirmed:
+        raft.lead.lease_begin_ms = raft.lead.rounds.popleft()[1]
     rounds = raft.reads.rounds
-    while rounds and rounds[0][0] <= raft.confirmed:
+    while rounds and rounds[0][0] <= raft.lead.confirmed:
         _, commit, reads = rounds.popleft()
         _answer(raft, reads, commit)
 
 
-def flush(raft: Raft) -> None:
+def flush(raft: RaftState) -> None:
     """Start one heartbeat round for all reads of a turn."""
     reads = raft.reads
-    if reads.new and raft.commit >= raft.own_term_index:
+    if reads.new and raft.commit >= raft.lead.own_term_index:
         if has_lease(raft):
             _answer(raft, reads.new, raft.commit)
             reads.new = []
         elif len(reads.rounds) < raft.settings.rounds_max:
             leading.open_round(raft, regular=False)
-            reads.rounds.append((raft.context, raft.commit, reads.new))
+            reads.rounds.append((raft.lead.context, raft.commit, reads.new))
             reads.new = []
 
 
-def _take(raft: Raft, waiting: _Read) -> None:
+def _take(raft: RaftState, waiting: Waiting) -> None:
     if has_lease(raft):
         _answer(raft, [waiting], raft.commit)
     else:
@@ -155,7 +104,7 @@ def _take(raft: Raft, waiting: _Read) -> None:
         quiescence.wake_leader(raft)
 
 
-def _answer(raft: Raft, reads: list[_Read], commit: int) -> None:
+def _answer(raft: RaftState, reads: list[Waiting], commit: int) -> None:
     for waiting in reads:
         if waiting.origin:
             raft.send(
@@ -167,7 +116,7 @@ def _answer(raft: Raft, reads: list[_Read], commit: int) -> None:
             _settle(raft, waiting.token, commit)
 
 
-def _settle(raft: Raft, token: Any, index: int) -> None:
+def _settle(raft: RaftState, token: Any, index: int) -> None:
     if index <= raft.applied:
         raft.reads.ready.append(token)
     else:
@@ -177,7 +126,7 @@ def _settle(raft: Raft, token: Any, index: int) -> None:
 # --- other members --------------------------------------------------------------------------------
 
 
-def forward(raft: Raft) -> None:
+def forward(raft: RaftState) -> None:
     """Send one request for all reads of a turn. A retried read also accepts the answer to its first
     request, which may take longer than a heartbeat interval."""
     reads = raft.reads
@@ -191,7 +140,7 @@ def forward(raft: Raft) -> None:
         raft.send(ReadRequest(raft.leader, raft.node, raft.group, raft.term, reads.context))
 
 
-def on_answer(raft: Raft, message: ReadAnswer) -> None:
+def on_answer(raft: RaftState, message: ReadAnswer) -> None:
     """Complete the reads that this answer covers. Earlier requests may get a newer index than they
     need. Ignore answers to another incarnation."""
     reads = raft.reads
@@ -203,7 +152,7 @@ def on_answer(raft: Raft, message: ReadAnswer) -> None:
     reads.asked = [waiting for waiting in reads.asked if waiting.context > message.context]
 
 
-def tick(raft: Raft) -> None:
+def tick(raft: RaftState) -> None:
     """Retry lost requests; fail reads that have waited for two election times."""
     if raft.now_ms < deadline_ms(raft):
         return
@@ -215,7 +164,7 @@ def tick(raft: Raft) -> None:
     reads.fresh = [waiting for waiting in reads.fresh if waiting.since_ms > late_ms]
 
 
-def deadline_ms(raft: Raft) -> int:
+def deadline_ms(raft: RaftState) -> int:
     reads = raft.reads
     if not reads.asked and not reads.fresh:
         return NEVER

@@ -15,12 +15,58 @@ from polynya.raft.messages import Snapshot, SnapshotAnswer, SnapshotChunk
 from polynya.raft.progress import Mode, Progress
 
 if TYPE_CHECKING:
-    from polynya.raft.raft import Raft
+    from polynya.raft.state import RaftState
 
 CHUNK_TIMEOUT_MAX = 16  # election times
 
 
-def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
+class Snapshots:
+    """The inputs of a member that concern snapshots."""
+
+    __slots__ = ("_raft",)
+
+    def __init__(self, raft: RaftState) -> None:
+        self._raft = raft
+
+    def describe(self, index: int, size: int, identity: int) -> Snapshot:
+        """Return the descriptor of a snapshot of the state at an applied index."""
+        raft, term = self._raft, self._raft.log.term(index)
+        assert term is not None and index <= raft.applied, "the state of an index that is applied"
+        return Snapshot(index, term, membership.configuration_at(raft, index), size, identity)
+
+    def taken(self, snapshot: Snapshot, first: int, now_ms: int) -> None:
+        """Record a durable snapshot of applied state (see `describe`). Entries before `first` are
+        dropped; `first` is at most the snapshot's index + 1."""
+        self._raft.at(now_ms)
+        taken(self._raft, snapshot, first)
+
+    def chunk_read(self, wanted: ChunkWanted, data: bytes, now_ms: int) -> None:
+        """Complete a `ChunkWanted`."""
+        self._raft.at(now_ms)
+        chunk_read(self._raft, wanted, data)
+
+    def chunk_missing(self, wanted: ChunkWanted, now_ms: int) -> None:
+        """Handle an unreadable snapshot: the newest one is sent instead."""
+        self._raft.at(now_ms)
+        chunk_missing(self._raft, wanted)
+
+    def forget_incoming(self) -> None:
+        """Drop an incoming snapshot that could not be stored. Its next chunk is answered with 0,
+        which restarts the transfer."""
+        self._raft.transfers.incoming = None
+
+    def installed(self, identity: int, now_ms: int) -> None:
+        """Record that the snapshot of `Effects.install` is durable and is the applied state."""
+        self._raft.at(now_ms)
+        installed(self._raft, identity)
+
+    def install_failed(self, identity: int, now_ms: int) -> None:
+        """Record that the snapshot is unusable, for example damaged. The leader sends it again."""
+        self._raft.at(now_ms)
+        install_failed(self._raft, identity)
+
+
+def taken(raft: RaftState, snapshot: Snapshot, first: int) -> None:
     if snapshot.index < raft.snapshot.index:
         return
     assert snapshot.index <= raft.applied and snapshot.size > 0, "a snapshot of what is applied"
@@ -32,7 +78,7 @@ def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
 # --- the leader -----------------------------------------------------------------------------------
 
 
-def know_members(raft: Raft) -> None:
+def know_members(raft: RaftState) -> None:
     """Fill in the snapshot's configuration if it was unknown when the snapshot was taken. Members
     reject one without voters."""
     if not raft.snapshot.configuration.voters:
@@ -41,7 +87,7 @@ def know_members(raft: Raft) -> None:
         )
 
 
-def want(raft: Raft, node: int, peer: Progress) -> None:
+def want(raft: RaftState, node: int, peer: Progress) -> None:
     """Request the next chunks of the window. The first chunk is sent alone; its answer says where
     to resume."""
     settings, snapshot = raft.settings, peer.snapshot
@@ -49,11 +95,11 @@ def want(raft: Raft, node: int, peer: Progress) -> None:
     window = settings.chunk_window_bytes if peer.chunk_acked else 1
     while peer.chunk_next < snapshot.size and peer.chunk_next - peer.chunk_acked < window:
         length = min(settings.chunk_bytes, snapshot.size - peer.chunk_next)
-        raft.chunks_wanted.append(ChunkWanted(node, snapshot, peer.chunk_next, length))
+        raft.transfers.chunks_wanted.append(ChunkWanted(node, snapshot, peer.chunk_next, length))
         peer.chunk_next += length
 
 
-def chunk_read(raft: Raft, wanted: ChunkWanted, data: bytes) -> None:
+def chunk_read(raft: RaftState, wanted: ChunkWanted, data: bytes) -> None:
     if _is_sending(raft, wanted):
         assert len(data) == wanted.length, "a chunk is whole"
         raft.send(
@@ -63,12 +109,12 @@ def chunk_read(raft: Raft, wanted: ChunkWanted, data: bytes) -> None:
         )
 
 
-def chunk_missing(raft: Raft, wanted: ChunkWanted) -> None:
+def chunk_missing(raft: RaftState, wanted: ChunkWanted) -> None:
     if _is_sending(raft, wanted) and raft.snapshot != wanted.snapshot:
         raft.peers[wanted.to].send_snapshot(raft.snapshot, raft.now_ms)
 
 
-def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
+def on_answer(raft: RaftState, message: SnapshotAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
@@ -97,7 +143,7 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     peer.chunk_next = message.received if lost else max(peer.chunk_next, message.received)
 
 
-def beat(raft: Raft) -> None:
+def beat(raft: RaftState) -> None:
     """Resend chunks after an election time without an answer. The timeout doubles, because on a
     slow link the retries queue behind the first attempts. The first chunk may wait for a transfer
     slot, and is repeated. A member that has all chunks but does not confirm is sent the snapshot
@@ -116,7 +162,7 @@ def beat(raft: Raft) -> None:
             peer.chunk_timeout_ms = 2 * timeout_ms
 
 
-def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
+def _is_sending(raft: RaftState, wanted: ChunkWanted) -> bool:
     peer = raft.peers.get(wanted.to)
     return (
         raft.role is Role.LEADER
@@ -129,12 +175,12 @@ def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
 # --- other members --------------------------------------------------------------------------------
 
 
-def on_chunk(raft: Raft, message: SnapshotChunk) -> None:
+def on_chunk(raft: RaftState, message: SnapshotChunk) -> None:
     following.heard(raft, message.sender)
     raft.quiescent = False
     snapshot = message.snapshot
-    if raft.installing is not None:
-        if raft.installing == snapshot:
+    if raft.transfers.installing is not None:
+        if raft.transfers.installing == snapshot:
             _answer(raft, message, snapshot.size)
     elif snapshot.index <= raft.commit or raft.log.term(snapshot.index) == snapshot.term:
         raft.verified = max(raft.verified, snapshot.index)
@@ -144,9 +190,9 @@ def on_chunk(raft: Raft, message: SnapshotChunk) -> None:
         _receive(raft, message)
 
 
-def installed(raft: Raft, identity: int) -> None:
+def installed(raft: RaftState, identity: int) -> None:
     snapshot = _installing(raft, identity)
-    raft.installing = None
+    raft.transfers.installing = None
     raft.log = Log(snapshot.index, snapshot.term)
     raft.configurations = [(snapshot.index, snapshot.configuration)]
     raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index
@@ -159,38 +205,38 @@ def installed(raft: Raft, identity: int) -> None:
     reading.release_applied(raft)
 
 
-def install_failed(raft: Raft, identity: int) -> None:
+def install_failed(raft: RaftState, identity: int) -> None:
     snapshot = _installing(raft, identity)
-    raft.installing = None
+    raft.transfers.installing = None
     if raft.leader:
         raft.send(
             SnapshotAnswer(raft.leader, raft.node, raft.group, raft.term, snapshot.identity, 0)
         )
 
 
-def _installing(raft: Raft, identity: int) -> Snapshot:
-    snapshot = raft.installing
+def _installing(raft: RaftState, identity: int) -> Snapshot:
+    snapshot = raft.transfers.installing
     if snapshot is None or snapshot.identity != identity:
         raise ValueError(f"group {raft.group} is not installing the snapshot {identity}")
     return snapshot
 
 
-def _receive(raft: Raft, message: SnapshotChunk) -> None:
+def _receive(raft: RaftState, message: SnapshotChunk) -> None:
     snapshot = message.snapshot
-    if raft.incoming is None or raft.incoming[0] != snapshot:
-        raft.incoming = (snapshot, 0)
-    received = raft.incoming[1]
+    if raft.transfers.incoming is None or raft.transfers.incoming[0] != snapshot:
+        raft.transfers.incoming = (snapshot, 0)
+    received = raft.transfers.incoming[1]
     if message.offset == received and message.data:
-        raft.chunks_arrived.append(ChunkArrived(snapshot, message.offset, message.data))
+        raft.transfers.chunks_arrived.append(ChunkArrived(snapshot, message.offset, message.data))
         received += len(message.data)
-        raft.incoming = (snapshot, received)
+        raft.transfers.incoming = (snapshot, received)
     _answer(raft, message, received)
     if received >= snapshot.size:
-        raft.installing = raft.install = snapshot
-        raft.incoming = None
+        raft.transfers.installing = raft.transfers.install = snapshot
+        raft.transfers.incoming = None
 
 
-def _answer(raft: Raft, message: SnapshotChunk, received: int) -> None:
+def _answer(raft: RaftState, message: SnapshotChunk, received: int) -> None:
     raft.send(
         SnapshotAnswer(
             message.sender, raft.node, raft.group, raft.term, message.snapshot.identity, received

@@ -147,7 +147,7 @@ class Member:
         """Report whether this leader may stamp and judge proposals: all entries of earlier terms
         are applied."""
         raft = self.raft
-        return raft.role is Role.LEADER and self.group.applied_index >= raft.own_term_index
+        return raft.role is Role.LEADER and self.group.applied_index >= raft.lead.own_term_index
 
     def emptied(self) -> tuple[list[Entry], list[Proposed]]:
         """Remove and return the queued proposals and the unanswered ones in the log."""

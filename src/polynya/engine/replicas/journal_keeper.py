@@ -57,8 +57,8 @@ class JournalKeeper:
         """Compact the log after a snapshot at `index` is on disk. Entries from the place
         `keep_from` on stay for followers that lag."""
         member = self._replicas.members[number]
-        snapshot = member.raft.snapshot_of(index, *size_and_identity)
-        member.raft.snapshotted(
+        snapshot = member.raft.snapshots.describe(index, *size_and_identity)
+        member.raft.snapshots.taken(
             snapshot, min(member.first_from(keep_from), index + 1), self._now_ms()
         )
         member.release(member.raft.log.first)
@@ -84,5 +84,5 @@ class JournalKeeper:
         group = member.group
         group.machine, group.applied_index, group.term = machine, snapshot.index, snapshot.term
         member.installed(snapshot.index)
-        member.raft.installed(snapshot.identity, self._now_ms())
+        member.raft.snapshots.installed(snapshot.identity, self._now_ms())
         self._kick()

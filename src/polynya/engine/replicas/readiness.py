@@ -37,7 +37,7 @@ class ReplicaReadiness:
         if (
             group.number in self._anew
             and not raft.learning
-            and group.applied_index >= raft.heard_commit
+            and group.applied_index >= raft.loss.heard_commit
             and group.term == raft.term
         ):
             self._anew.discard(group.number)

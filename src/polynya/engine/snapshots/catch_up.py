@@ -147,7 +147,7 @@ class CatchUp:
                 await asyncio.to_thread(file.close)
             self._packed.pop(key, None)
             for wanted in packed.asked if self._is_here(member) else ():
-                member.raft.chunk_missing(wanted, self._core.now_ms())
+                member.raft.snapshots.chunk_missing(wanted, self._core.now_ms())
             self._core.kick()
             if isinstance(fault, OSError | CorruptData):
                 await self._snapshotter.doubt(key[0])
@@ -188,7 +188,7 @@ class CatchUp:
                 return
             packed.asked.popleft()
             if self._is_here(member):
-                member.raft.chunk(wanted, data, self._core.now_ms())
+                member.raft.snapshots.chunk_read(wanted, data, self._core.now_ms())
                 self._core.kick()
 
     def _sweep_later(self, key: _Key) -> None:
@@ -284,7 +284,7 @@ class CatchUp:
         except (PolynyaError, OSError) as fault:
             log.warning("a received snapshot of group %d could not be installed: %s", number, fault)
             await asyncio.sleep(MISSING_SECONDS)
-            member.raft.install_failed(snapshot.identity, core.now_ms())
+            member.raft.snapshots.install_failed(snapshot.identity, core.now_ms())
             core.kick()
             return
         core.keeper.install(member, snapshot, machine)

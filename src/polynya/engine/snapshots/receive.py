@@ -43,7 +43,11 @@ class _Arrival(msgspec.Struct):
     def rests(self, since: float) -> bool:
         """Return True if no chunk has arrived since then and none is in progress. Queued chunks
         wait for a lost one."""
-        return self.at <= since and self.idle.is_set() and self.member.raft.installing is None
+        return (
+            self.at <= since
+            and self.idle.is_set()
+            and self.member.raft.transfers.installing is None
+        )
 
 
 class SnapshotReceiver:
@@ -184,7 +188,7 @@ class SnapshotReceiver:
             arrival.file.close()
         arrival.file = None
         arrival.kept = []
-        arrival.member.raft.forget_incoming()
+        arrival.member.raft.snapshots.forget_incoming()
 
     def _watch(self, member: Member) -> None:
         loop, number = asyncio.get_running_loop(), member.group.number
@@ -205,7 +209,7 @@ class SnapshotReceiver:
 def _next(member: Member, queue: Sequence[SnapshotChunk]) -> SnapshotChunk | None:
     """Return a chunk that Raft can accept or must answer, or None while earlier chunks are
     missing."""
-    incoming = member.raft.incoming
+    incoming = member.raft.transfers.incoming
     if incoming is None:
         return min(queue, key=lambda message: message.offset, default=None)
     snapshot, received = incoming
