@@ -353,21 +353,21 @@ def test_a_session_ends_with_its_token_unless_the_client_authenticates_again(
 
 def test_a_token_over_its_rate_is_throttled_and_not_read(tmp_path: Path) -> None:
     async def story(world: KafkaWorld, gate: Gate) -> None:
-        gate.token("slow", "all", requests_per_second=10)
+        gate.token("slow", "all", requests_per_second=2)
         wire = await gate.wire(world, "slow")
         assert await topics_of(wire, "a") == {"a": 0}
         throttled = [
             (await wire.ask("Produce", 9, **produce_fields("a", batch(b"x")))).throttle_time
-            for _ in range(9)
+            for _ in range(1)
         ]
         assert not any(throttled), "a burst of one second"
         began = time.monotonic()
         message = await wire.ask("Produce", 9, **produce_fields("a", batch(b"x")))
-        assert message.throttle_time.total_seconds() == pytest.approx(0.1, abs=0.01)
-        assert time.monotonic() - began < 0.09, "the answer does not wait"
+        assert message.throttle_time.total_seconds() == pytest.approx(0.5, abs=0.01)
+        assert time.monotonic() - began < 0.45, "the answer does not wait"
         wire.send("Produce", 9, **produce_fields("a", batch(b"x")))
         await wire.receive()
-        assert time.monotonic() - began >= 0.09, "the next request does"
+        assert time.monotonic() - began >= 0.45, "the next request does"
         assert gate.access.counters.limited == 2
 
     guarded(tmp_path, story)
