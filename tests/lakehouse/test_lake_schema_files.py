@@ -1,4 +1,4 @@
-"""Schema files as declared columns: JSON Schema, Avro, Arrow and Parquet."""
+"""Schema files as declared columns: JSON Schema, Avro, Protobuf, Arrow and Parquet."""
 
 from __future__ import annotations
 
@@ -109,6 +109,60 @@ def test_an_arrow_schema_and_a_parquet_file_declare_theirs() -> None:
             "id": "long", "huge": "decimal", "at": "timestamptz", "day": "date", "o.name": "string"
         }  # fmt: skip
         assert found.skipped == ["local", "o.list"]
+
+
+PROTO = b"""
+// orders
+syntax = "proto3";
+package shop.v1;
+import "google/protobuf/timestamp.proto";
+
+message Order {
+  int64 order_id = 1;
+  optional string name = 2 [json_name = "label"];
+  repeated int32 amounts = 3;
+  map<string, int32> tags = 4;
+  Kind kind = 5;
+  Customer customer = 6;
+  google.protobuf.Timestamp placed_at = 7;
+  oneof payment { string card = 8; double cash = 9; }
+  .shop.v1.Address ship_to = 10;
+  google.protobuf.Struct extra = 11;
+  enum Kind { NONE = 0; }
+  message Customer { bool vip = 1; Order last = 2; sfixed32 visits = 3; }
+}
+message Address { string street = 1; bytes place = 2; }
+"""
+
+
+def test_a_protobuf_schema_declares_the_fields_of_its_json_mapping() -> None:
+    found = declared_in(PROTO)
+    assert dict(found.columns) == {
+        "orderId": "string", "label": "string", "kind": "string", "customer.vip": "boolean",
+        "customer.visits": "long", "placedAt": "timestamptz", "card": "string", "cash": "double",
+        "shipTo.street": "string", "shipTo.place": "string",
+    }  # fmt: skip
+    assert found.skipped == ["amounts", "tags", "customer.last", "extra"]
+    assert declared_in(PROTO, "Address").columns == [("street", "string"), ("place", "string")]
+    assert dict(declared_in(PROTO, "shop.v1.Order.Customer").columns)["visits"] == "long"
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "told"),
+    [
+        (b"message A { int32 a = 1; } message B { int32 b = 1; }", "", "A, B; name one"),
+        (b"message A { int32 a = 1; }", "B", "no message 'B'; it has A"),
+        (b"message A { int32 a }", "", "line 1, column 21: mismatched input '}'"),
+        (b'syntax = "proto3";', "", "messages none"),
+        (b'{"type": "object", "properties": {}}', "A", "only Protobuf schemas"),
+    ],
+)
+def test_a_protobuf_schema_that_cannot_be_used_says_why(
+    data: bytes, message: str, told: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        declared_in(data, message)
+    assert told in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,14 +27,28 @@ columns_option = click.option(
         "repeated."
     ),
 )
+
+
+class SchemaFile(click.Path):
+    """A path, and for Protobuf the message behind `#`."""
+
+    def convert(  # type: ignore[override]
+        self, value: Any, param: Any, ctx: Any
+    ) -> tuple[Path, str]:
+        path, mark, message = str(value).rpartition("#")
+        if not mark or Path(value).exists():
+            path, message = str(value), ""
+        return Path(os.fsdecode(super().convert(path, param, ctx))), message
+
+
 schema_option = click.option(
     "--schema",
     "schema",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE[#MESSAGE]",
+    type=SchemaFile(exists=True, dir_okay=False, path_type=Path),
     help=(
-        "Declare the fields of a schema: JSON Schema, Avro (.avsc), an Arrow schema, or a Parquet "
-        "file. --column overrides it."
+        "Declare the fields of a schema: JSON Schema, Avro (.avsc), Protobuf (.proto), an Arrow "
+        "schema, or a Parquet file. --column overrides it."
     ),
 )
 SKIPPED_TOLD = 10  # fields of a schema file that a notice names
@@ -100,7 +115,7 @@ def alter_command(
     client: Client,
     name: str,
     columns: tuple[str, ...],
-    schema: Path | None,
+    schema: tuple[Path, str] | None,
     hold: bool | None,
     as_json: bool,
 ) -> None:
@@ -160,16 +175,17 @@ def drop_command(client: Client, name: str, yes: bool) -> None:
 CHANGES = (schema_command, history_command, alter_command, rename_command, drop_command)
 
 
-def declared_columns(columns: tuple[str, ...], schema: Path | None) -> dict[str, str]:
+def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) -> dict[str, str]:
     """Return the declarations of --schema and --column as types by field. Raises `exits.Misused`."""
     found: dict[str, str] = {}
     if schema is not None:
         with explained():
             from polynya.lakehouse.schema.files import FILE_BYTES_MAX, declared_in
 
-            if schema.stat().st_size > FILE_BYTES_MAX:
-                raise exits.Misused(f"{schema} has more than {FILE_BYTES_MAX >> 20} MiB")
-            told = declared_in(schema.read_bytes())
+            path, message = schema
+            if path.stat().st_size > FILE_BYTES_MAX:
+                raise exits.Misused(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
+            told = declared_in(path.read_bytes(), message)
         found = dict(told.columns)
         if told.skipped:
             output.notice(

@@ -92,7 +92,7 @@ def table_create_command(
     prefix: str,
     hold: bool,
     columns: tuple[str, ...],
-    schema: Path | None,
+    schema: tuple[Path, str] | None,
     as_json: bool,
 ) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.

@@ -1,4 +1,4 @@
-"""Column declarations from schema files: JSON Schema, Avro, and Arrow or Parquet.
+"""Column declarations from schema files: JSON Schema, Avro, Protobuf, and Arrow or Parquet.
 
 Only scalars can be declared. Lists, maps, and fields whose type has no column type are named as
 skipped; their columns come from the samples.
@@ -23,11 +23,12 @@ from polynya.lakehouse.schema.columns import (
     STRING,
     TIME,
 )
+from polynya.lakehouse.schema.protobuf import Messages, is_protobuf
 
 FILE_BYTES_MAX = 16 << 20  # a larger file is data, or wrong
 _UNKNOWN = (
-    "the file is none of: a JSON Schema of an object, an Avro schema of a record, an Arrow schema, "
-    "a Parquet file"
+    "the file is none of: a JSON Schema of an object, an Avro schema of a record, a Protobuf schema "
+    "(.proto), an Arrow schema, a Parquet file"
 )
 _JSON_TYPES = {"integer": LONG, "number": DOUBLE, "string": STRING, "boolean": BOOLEAN}
 _JSON_FORMATS = {"date-time": TIME, "date": DATE}
@@ -57,11 +58,16 @@ class Declared(msgspec.Struct):
             self.skipped.append(path)
 
 
-def declared_in(data: bytes) -> Declared:
-    """Return the declarations of a schema file, whose content tells its format. Raises
-    ConfigError."""
+def declared_in(data: bytes, message: str = "") -> Declared:
+    """Return the declarations of a schema file, whose content tells its format. `message` is one of
+    a Protobuf schema; empty for the only one that no other message uses. Raises ConfigError."""
     found = Declared()
-    if data.lstrip()[:1] == b"{":
+    if is_protobuf(data):
+        messages = Messages(data)
+        _walk(found, "", (f".{messages.root(message)}", ()), messages.read)
+    elif message:
+        raise ConfigError(f"only Protobuf schemas have messages, but '#{message}' names one")
+    elif data.lstrip()[:1] == b"{":
         _add_json(data, found)
     else:
         _add_arrow(data, found)
