@@ -315,21 +315,6 @@ def test_a_request_without_acknowledgement_gets_no_answer() -> None:
     play(story)
 
 
-def test_a_fetch_waits_for_bytes_and_no_longer_than_it_says() -> None:
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("t", 2)
-        reader, writer = await world.wire(), await world.wire()
-        assert await fetch(reader, "t", 0, 0, max_wait_ms=50) == [(0, 0, [])] * 2
-        waiting = asyncio.create_task(fetch(reader, "t", 0, 0, max_wait_ms=50_000))
-        while not world.core.local.feeds.sinks:  # noqa: ASYNC110 (bounded by the story)
-            await asyncio.sleep(0)
-        await produce(writer, "t", batch(b"late"), partition=1)
-        assert (await waiting)[1] == (0, 1, [(0, b"late")])
-        assert not world.core.local.feeds.sinks
-
-    play(story)
-
-
 def test_a_fetch_session_is_declined() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")

@@ -71,12 +71,19 @@ def test_a_producers_batch_has_its_numbers() -> None:
 
 
 def test_numbers_are_patched_without_another_crc() -> None:
-    batch = theirs([Record(None, b"v", 5)] * 2)
-    head, rest = batches.placed(batch, 1 << 40, 7)
-    assert rest.obj is batch, "the rest is a view"
-    header = batches.check_batch(head + bytes(rest))
-    assert (header.base_offset, header.leader_epoch) == (1 << 40, 7)
-    assert [each.offset for each in TheirBatch(head + bytes(rest))] == [1 << 40, (1 << 40) + 1]
+    stored = theirs([Record(None, b"v", 5)] * 2) + theirs([Record(None, b"w", 5)] * 3)
+    pieces: list[batches.Bytes] = []
+    assert batches.place_all(stored, 1 << 40, 7, pieces.append) == len(stored)
+    assert [each.obj is stored for each in pieces[1::2] if isinstance(each, memoryview)] == [
+        True,
+        True,
+    ], "all but the heads are views"
+    first, second = batches.batches_of(b"".join(pieces))
+    for one, offsets in ((first, range(2)), (second, range(2, 5))):
+        assert batches.check_batch(bytes(one)).leader_epoch == 7
+        assert [each.offset - (1 << 40) for each in TheirBatch(bytes(one))] == list(offsets)
+    with pytest.raises(Malformed):
+        batches.place_all(stored[:-1], 0, 0, pieces.append)
 
 
 def test_broken_batches_are_refused() -> None:

@@ -5,7 +5,7 @@ The CRC covers what follows it, so base offset and leader epoch change without a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
 import google_crc32c
@@ -18,6 +18,7 @@ MAGIC = 2
 NO_PRODUCER = -1
 _HEADER = Struct(">qiibIhiqqqhii")
 _PLACE = Struct(">qii")  # base offset, length, leader epoch: all that a fetch replaces
+_EXTENT = Struct(">8xi11xi")  # length, last offset delta
 _LENGTH_AT, _CRC_FROM = 8, 21
 _ATTRIBUTES_AT, _MAX_TIME_AT = 21, 35
 _OVERHEAD = 12  # bytes before those that the length counts
@@ -122,10 +123,22 @@ def stamped(batch: Bytes, time_ms: int) -> bytes:
     return bytes(made)
 
 
-def placed(batch: Bytes, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
-    """Return a stored batch with these numbers as two pieces, of which the second is a view."""
-    length = len(batch) - _OVERHEAD
-    return _PLACE.pack(base_offset, length, leader_epoch), memoryview(batch)[_PLACE.size :]
+def place_all(
+    data: Bytes, base_offset: int, leader_epoch: int, put: Callable[[Bytes], None]
+) -> int:
+    """Give out the whole stored batches that lie one after the other, from an offset on, as pieces
+    of which all but the heads are views. Return their bytes. Raises Malformed."""
+    view, at, size = memoryview(data), 0, len(data)
+    while at + HEADER_BYTES <= size:
+        length, last_offset_delta = _EXTENT.unpack_from(view, at)
+        end = at + _OVERHEAD + length
+        if end < at + HEADER_BYTES or end > size:
+            raise Malformed(f"a record batch ends at byte {end} of {size}")
+        put(_PLACE.pack(base_offset, length, leader_epoch))
+        put(view[at + _PLACE.size : end])
+        base_offset += last_offset_delta + 1
+        at = end
+    return at
 
 
 def batches_of(data: Bytes) -> Iterator[memoryview]:
