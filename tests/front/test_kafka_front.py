@@ -167,20 +167,6 @@ async def offset_of(wire: KafkaWire, topic: str, timestamp: int, level: int = 0)
     return int(message.topics[0].partitions[0].offset)
 
 
-def test_records_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
-    monkeypatch.setattr(batches, "_record", lambda *arguments: calls.append(arguments))
-
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("t")
-        wire = await world.wire()
-        await produce(wire, "t", batch(*[b"v"] * 500))
-        await wire.ask("Fetch", 11, **fetch_fields("t", 0))
-
-    play(story)
-    assert not calls
-
-
 def test_idempotent_batches_are_judged_by_kafkas_rules() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
