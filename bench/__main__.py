@@ -13,6 +13,8 @@ FOLDER = Path(__file__).parent
 NEEDS_PEERS = {
     "clusters",
     "compare",
+    "kafka",
+    "kafka_idle",
     "nats",
     "wrk",
 }

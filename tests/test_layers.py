@@ -66,8 +66,8 @@ ROOMS = {  # room: the rooms that it may import
     "observability": "",
 }
 PLAIN = (
-    "__future__ bisect collections enum functools heapq itertools msgspec operator re struct sys "
-    "typing"
+    "__future__ abc bisect collections enum functools heapq itertools msgspec operator re struct "
+    "sys typing"
 )
 # room or file: the modules that are not ours and that it may import; none does I/O, reads a clock
 # or draws a random number

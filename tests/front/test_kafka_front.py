@@ -167,20 +167,6 @@ async def offset_of(wire: KafkaWire, topic: str, timestamp: int, level: int = 0)
     return int(message.topics[0].partitions[0].offset)
 
 
-def test_records_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
-    monkeypatch.setattr(batches, "_record", lambda *arguments: calls.append(arguments))
-
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("t")
-        wire = await world.wire()
-        await produce(wire, "t", batch(*[b"v"] * 500))
-        await wire.ask("Fetch", 11, **fetch_fields("t", 0))
-
-    play(story)
-    assert not calls
-
-
 def test_idempotent_batches_are_judged_by_kafkas_rules() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
@@ -311,21 +297,6 @@ def test_a_request_without_acknowledgement_gets_no_answer() -> None:
         assert (await fetch(wire, "t", 0, max_wait_ms=5000))[0][2] == [(0, b"a")]
         wire.send("Produce", 9, **produce_fields("t", b"", acks=0))
         assert await wire.ended(), "an error is told by the end of the connection"
-
-    play(story)
-
-
-def test_a_fetch_waits_for_bytes_and_no_longer_than_it_says() -> None:
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("t", 2)
-        reader, writer = await world.wire(), await world.wire()
-        assert await fetch(reader, "t", 0, 0, max_wait_ms=50) == [(0, 0, [])] * 2
-        waiting = asyncio.create_task(fetch(reader, "t", 0, 0, max_wait_ms=50_000))
-        while not world.core.local.feeds.sinks:  # noqa: ASYNC110 (bounded by the story)
-            await asyncio.sleep(0)
-        await produce(writer, "t", batch(b"late"), partition=1)
-        assert (await waiting)[1] == (0, 1, [(0, b"late")])
-        assert not world.core.local.feeds.sinks
 
     play(story)
 

@@ -51,11 +51,21 @@ class Fetches(Generic[Value]):
     async def fetch(self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
         """Return the result of `begin`, which is called only if no fetch of the place is in flight.
         Raises as `begin`."""
-        task = self._fetching.get(place)
-        if task is None:
-            task = self._fetching[place] = asyncio.create_task(self._fetch(place, begin))
-            task.add_done_callback(partial(self._fetched, place))
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._fetching.get(place) or self.begin(place, begin))
+
+    def is_idle(self, place: Place, at_once: int) -> bool:
+        """Report whether the place is neither cached nor fetched, and fewer fetches are in
+        flight."""
+        busy = len(self._fetching) >= at_once or place in self._fetching
+        return not busy and place not in self._kept
+
+    def begin(
+        self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]
+    ) -> asyncio.Task[Value]:
+        """Begin a fetch of a place that none is in flight of."""
+        task = self._fetching[place] = asyncio.create_task(self._fetch(place, begin))
+        task.add_done_callback(partial(self._fetched, place))
+        return task
 
     async def close(self) -> None:
         """Cancel fetches in flight."""

@@ -16,6 +16,8 @@ from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import Slice, parse_slice
 
 RUN_BYTES = 64 * 1024  # neighbouring small batches are joined up to this size
+AHEAD_AT_ONCE = 16  # fetches ahead of their readers are skipped while so many are in flight
+AHEAD_BYTES_MAX = CACHE_BYTES // 8  # of a slice: a larger one would drive out those of others
 POSITION_BYTES = 8  # memory of a parsed slice per record, besides its stored bytes
 
 
@@ -38,6 +40,12 @@ class ColdReader:
     @property
     def cached_bytes(self) -> int:
         return self._slices.kept_bytes
+
+    def begin(self, cold: ColdSlice) -> None:
+        """Begin to fetch a slice that is read soon, unless it is there or there is much to fetch."""
+        place = (cold.pack, cold.offset)
+        if cold.stored <= AHEAD_BYTES_MAX and self._slices.is_idle(place, AHEAD_AT_ONCE):
+            self._slices.begin(place, partial(self._fetch, cold))
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
         """Return the slice's batches at their stream positions, built lazily, small neighbours

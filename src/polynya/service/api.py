@@ -96,6 +96,8 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     beyond_tail_waits: bool = False
     local: bool = False  # read this node's replica without contacting the leader
     uncommitted: bool = False  # with the records of open transactions
+    # the reader goes on where the page ends: what follows is fetched ahead
+    sequential: bool = False
 
 
 OWN_ENCODING = -1  # of a span from an older node: the stream's

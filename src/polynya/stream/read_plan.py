@@ -25,7 +25,7 @@ from polynya.stream.commands import Encoding
 from polynya.stream.replies import Code
 from polynya.stream.state import record_gaps
 from polynya.stream.state.index import Index, holding, holding_byte
-from polynya.stream.state.model import ColdSlice, HotBatch, Stream
+from polynya.stream.state.model import ColdSlice, DecodedBatches, HotBatch, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
 
 START = -1  # special record numbers, as in the service's `Position`: the first kept record …
@@ -247,11 +247,15 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         end = record_gaps.run_end(
             batches,
             index,
-            bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1,
+            max(index, _before_byte(batches, byte + min(left, to_byte - byte)) - 1),
         )
         # add whole batches at once: the fast path of long pages
         if end > index and byte == batch.byte:
-            pieces += batches[index:end]
+            pieces += (
+                batches.whole(index, end)
+                if isinstance(batches, DecodedBatches)
+                else batches[index:end]
+            )
             index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
             left -= batches[end].byte - byte
             byte = batches[end].byte
@@ -297,7 +301,7 @@ def locate(
     """Return (index of the batch, record, byte) where a page from this token begins. For AT_BYTE,
     raw streams begin at the exact byte."""
     if record == AT_BYTE:
-        index = bisect_right(batches, byte, key=_BYTE) - 1
+        index = _before_byte(batches, byte) - 1
         batch = batches[index]
         if byte >= batch.byte + len(batch.payload):
             return index + 1, batch.record + batch.records, byte
@@ -305,7 +309,7 @@ def locate(
         if batch.encoding == Encoding.BYTES and not whole_records:
             return index, found, byte
         return index, found, batch.byte + begin_in
-    index = bisect_right(batches, record, key=_RECORD) - 1
+    index = _before_record(batches, record) - 1
     batch = batches[index]
     if record >= batch.record + batch.records:  # in a gap
         index += 1
@@ -325,6 +329,20 @@ def locate(
     ):
         inner = 0
     return index, record, batch.byte + begin_in + inner
+
+
+def _before_record(batches: Sequence[HotBatch], record: int) -> int:
+    """Return the count of batches that begin at or before a record."""
+    if isinstance(batches, DecodedBatches):
+        return batches.before_record(record)
+    return bisect_right(batches, record, key=_RECORD)
+
+
+def _before_byte(batches: Sequence[HotBatch], byte: int) -> int:
+    """Return the count of batches that begin at or before a byte."""
+    if isinstance(batches, DecodedBatches):
+        return batches.before_byte(byte)
+    return bisect_right(batches, byte, key=_BYTE)
 
 
 def record_lengths(batch: HotBatch) -> Sequence[int]:

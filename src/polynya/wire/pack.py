@@ -18,7 +18,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import Encoding
-from polynya.stream.state.model import ColdSlice, HotBatch
+from polynya.stream.state.model import ColdSlice, DecodedBatches, HotBatch
 
 MAGIC = b"PLYNPAK1"
 VERSION = 1
@@ -542,7 +542,7 @@ class Slice:
         return bounds
 
 
-class _Batches(Sequence[HotBatch]):
+class _Batches(DecodedBatches):
     def __init__(self, source: Slice, at: tuple[int, int], bounds: Sequence[int]) -> None:
         self._source = source
         self._record, self._byte = at
@@ -560,9 +560,29 @@ class _Batches(Sequence[HotBatch]):
             return [self._run(number) for number in range(len(self))[index]]
         return self._run(range(len(self))[index])
 
+    def whole(self, begin: int, end: int) -> Sequence[HotBatch]:
+        if not self._source.undivided or end - begin < 2:
+            return self[begin:end]
+        return [self._of(self._bounds[begin], self._bounds[end])]
+
+    def before_record(self, record: int) -> int:
+        return self._before(self._source.batch_begins[0], record - self._record)
+
+    def before_byte(self, byte: int) -> int:
+        return self._before(self._source.batch_begins[1], byte - self._byte)
+
+    def _before(self, begins: Sequence[int], place: int) -> int:
+        bounds = self._bounds
+        if isinstance(bounds, range):
+            return bisect_right(begins, place, 0, len(self))
+        return bisect_right(bounds, place, 0, len(self), key=begins.__getitem__)
+
     def _run(self, number: int) -> HotBatch:
+        return self._of(self._bounds[number], self._bounds[number + 1])
+
+    def _of(self, begin: int, end: int) -> HotBatch:
+        """Return the slice's batches from one number to another, joined."""
         source = self._source
-        begin, end = self._bounds[number], self._bounds[number + 1]
         records, positions = source.batch_begins
         first, last = records[begin], records[end]
         every_length = (

@@ -41,6 +41,10 @@ def theirs(
     return bytes(builder.build())
 
 
+def checked(batch: bytes) -> batches.BatchHeader:
+    return batches.check_batch(batch, google_crc32c.value(batch))
+
+
 def changed(batch: bytes, at: int, shape: str, *values: int, crc: bool = True) -> bytes:
     """Return the batch with other bytes, and with a right CRC unless it is the matter."""
     made = bytearray(batch)
@@ -58,35 +62,54 @@ def test_our_batches_read_as_theirs_and_theirs_as_ours(records: list[Record]) ->
     seen = [Record(r.key, r.value, r.timestamp, tuple(r.headers), r.offset) for r in found]
     assert seen == list(batches.records_of(built)) == list(batches.records_of(theirs(records)))
     assert [each.value for each in seen] == [each.value for each in records]
-    assert batches.check_batch(built).max_timestamp == max(each.timestamp for each in records)
+    assert checked(built).max_timestamp == max(each.timestamp for each in records)
 
 
 def test_a_producers_batch_has_its_numbers() -> None:
-    header = batches.check_batch(
-        theirs([Record(b"k", b"v", 5)] * 3, producer=(9, 2, 2**31 - 2), codec=3)
-    )
+    header = checked(theirs([Record(b"k", b"v", 5)] * 3, producer=(9, 2, 2**31 - 2), codec=3))
     assert (header.records, header.codec, header.producer_id, header.producer_epoch) == (3, 3, 9, 2)
     assert header.base_sequence == 2**31 - 2
     assert header.last_sequence == 0  # sequences wrap
 
 
 def test_numbers_are_patched_without_another_crc() -> None:
-    batch = theirs([Record(None, b"v", 5)] * 2)
-    head, rest = batches.placed(batch, 1 << 40, 7)
-    assert rest.obj is batch, "the rest is a view"
-    header = batches.check_batch(head + bytes(rest))
-    assert (header.base_offset, header.leader_epoch) == (1 << 40, 7)
-    assert [each.offset for each in TheirBatch(head + bytes(rest))] == [1 << 40, (1 << 40) + 1]
+    stored = theirs([Record(None, b"v", 5)] * 2) + theirs([Record(None, b"w", 5)] * 3)
+    pieces: list[batches.Bytes] = []
+    assert batches.place_all(stored, 1 << 40, 7, pieces.append) == len(stored)
+    assert [each.obj is stored for each in pieces[1::2] if isinstance(each, memoryview)] == [
+        True,
+        True,
+    ], "all but the heads are views"
+    first, second = batches.batches_of(b"".join(pieces))
+    for one, offsets in ((first, range(2)), (second, range(2, 5))):
+        assert checked(bytes(one)).leader_epoch == 7
+        assert [each.offset - (1 << 40) for each in TheirBatch(bytes(one))] == list(offsets)
+    with pytest.raises(Malformed):
+        batches.place_all(stored[:-1], 0, 0, pieces.append)
+
+
+@pytest.mark.parametrize("size", [0, 1, 30, 1000])
+def test_a_time_of_append_is_stamped_with_a_valid_crc(size: int) -> None:
+    batch = theirs([Record(None, b"v" * size, 5), Record(None, b"w", 9)])
+    made = batches.stamped(batch, 1 << 40)
+    assert checked(made).max_timestamp == 1 << 40
+    assert [each.timestamp for each in TheirBatch(made)] == [1 << 40] * 2
+    assert [each.value for each in TheirBatch(made)] == [b"v" * size, b"w"]
+    assert made[batches.HEADER_BYTES :] == batch[batches.HEADER_BYTES :]
 
 
 def test_broken_batches_are_refused() -> None:
     batch = theirs([Record(None, b"v", 5)] * 2, producer=(9, 0, 0))
+    large = batches.build_batch([Record(None, b"v" * 100_000, 5)])
+    assert checked(b"\7" * 8 + large[8:]).base_offset, "what is before the CRC does not count"
     refused: list[tuple[bytes, type[InvalidBatch]]] = [
         (b"", CorruptBatch),
         (batch[:60], CorruptBatch),
         (batch[:-1], CorruptBatch),
         (batch + batch, CorruptBatch),
         (batch[:-1] + b"!", CorruptBatch),
+        (large[:-1] + b"!", CorruptBatch),
+        (b"!" + large[1:-1] + b"!", CorruptBatch),
         (changed(batch, 17, ">I", 1, crc=False), CorruptBatch),
         (changed(batch, 16, ">b", 1), OldFormat),
         (changed(batch, 16, ">b", 3), InvalidBatch),
@@ -99,8 +122,8 @@ def test_broken_batches_are_refused() -> None:
     ]
     for bad, kind in refused:
         with pytest.raises(kind):
-            batches.check_batch(bad)
-    assert batches.check_batch(batch).records == 2
+            checked(bad)
+    assert checked(batch).records == 2
 
 
 @given(st.integers(61, 90), st.integers(0, 255))

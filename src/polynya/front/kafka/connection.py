@@ -20,6 +20,7 @@ from polynya.wire.kafka.primitives import Bytes, Malformed
 if TYPE_CHECKING:
     from polynya.front.kafka.auth.sasl import Exchange
     from polynya.front.kafka.server import KafkaFront
+    from polynya.front.kafka.tails import ParkedFetch
 
 _SHARED_BYTES = 64 * 1024
 _LENGTH = 4
@@ -45,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self.failed: dict[str, Slot] = {}
         self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
+        self.parked: ParkedFetch | None = None  # the Fetch that waits for records
         self._shared = bytearray(_SHARED_BYTES)
         self._filled = 0  # bytes of `_shared`
         self._frame: bytearray | None = None  # a large request, and the bytes of it that came
@@ -70,8 +72,8 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._over = True
         self.transport = None
+        self._end()
         self._release_frame()
         self._slots.clear()
         self.failed.clear()
@@ -235,9 +237,19 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._go_on)
         self._steer()
 
+    def _end(self) -> None:
+        self._over = True
+        if self.parked is not None:
+            self.parked.wake()
+
+    @property
+    def is_ending(self) -> bool:
+        """Report whether no further requests are read: those in work are answered at once."""
+        return self._over
+
     def finish(self) -> None:
         """Read no further requests, and close after the answers to those in work."""
-        self._over = True
+        self._end()
         if not self._slots:
             self.close()
 

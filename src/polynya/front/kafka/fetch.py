@@ -4,17 +4,18 @@ bytes."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import PAGE_BYTES_MAX
+from polynya.base.limits import MIB, PAGE_BYTES_MAX
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.metadata import LEADER_EPOCH
-from polynya.service.api import LiveEvent, Page, ReadQuery, Refusal
+from polynya.front.kafka.tails import ParkedFetch, Tail
+from polynya.service.api import Facts, Page, ReadQuery, Refusal
+from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
-from polynya.wire.kafka.batches import batches_of, header_of, placed
+from polynya.wire.kafka.batches import place_all
 from polynya.wire.kafka.generated.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -29,19 +30,52 @@ if TYPE_CHECKING:
 
 _IDS_SINCE = 13  # the first version of Fetch that names topics by id
 _WAIT_SECONDS_MAX = 60.0
+_AGAIN_SECONDS = 0.1  # during an election
 READ_UNCOMMITTED = 0  # the isolation level of readers that want open transactions too
 
 
 class _Wanted:
     """One partition of a request: where it is read, and its part of the answer."""
 
-    __slots__ = ("answer", "asked", "name", "size")
+    __slots__ = ("answer", "asked", "is_beyond", "is_read", "name", "size")
 
     def __init__(self, asked: FetchPartition, name: str) -> None:
         self.asked = asked
         self.name = name  # "": its topic is not known
-        self.answer = PartitionData(asked.partition)
+        self.answer = PartitionData(asked.partition, records=[], aborted_transactions=None)
         self.size = 0
+        self.is_read = False
+        self.is_beyond = False  # the offset is behind all records that are known here
+
+    def refuse(self, error: Error) -> None:
+        self.is_read, self.is_beyond = True, False
+        self.answer.error_code, self.answer.high_watermark = error, -1
+        self.answer.records = []
+
+    def has_changed(self, tail: Tail) -> bool:
+        """Report whether there may be more to read than there was."""
+        if self.is_beyond:
+            return not tail.is_live or tail.high >= self.asked.fetch_offset
+        return not tail.is_live or tail.high > self.answer.high_watermark
+
+    def place(self, facts: Facts) -> None:
+        """Take over the ends of the partition; there may be nothing to read."""
+        self.is_read, self.is_beyond = True, False
+        answer = self.answer
+        answer.high_watermark, answer.last_stable_offset = facts.high_watermark, facts.record
+        answer.log_start_offset = facts.first_record
+
+    def fill(self, page: Page) -> None:
+        self.place(page.facts)
+        pieces: list[Bytes] = []
+        self.size = 0
+        for span in page.spans:
+            try:
+                self.size += place_all(span.payload, span.record, LEADER_EPOCH, pieces.append)
+            except Malformed:
+                self.answer.error_code = Error.NONE if pieces else Error.CORRUPT_MESSAGE
+                break
+        self.answer.records = pieces
 
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
@@ -55,16 +89,15 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
         if not await connection.wait_writable():
             return FetchResponse()
         response, wanted = await _wanted(call, request)
+        reading = _Reading(call, request, wanted)
         loop = asyncio.get_running_loop()
         until = loop.time() + min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
-        while True:
-            await _read_all(call, request, wanted)
-            size = sum(each.size for each in wanted)
-            if size >= request.min_bytes or loop.time() >= until or connection.transport is None:
-                return response
-            if any(each.answer.error_code for each in wanted):
-                return response
-            await _wait(call, wanted, until)
+        await reading.read()
+        while not (reading.is_enough or loop.time() >= until or connection.is_ending):
+            await reading.wait(until)
+            await reading.read()
+        await reading.settle()
+        return response
 
 
 async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
@@ -89,102 +122,156 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
             name = topic.stream(partition.partition) if topic is not None else ""
             each = _Wanted(partition, name if is_there else "")
             answers.partitions.append(each.answer)
-            each.answer.records = []
-            each.answer.aborted_transactions = None
-            if is_there:
-                wanted.append(each)
-            else:
-                each.answer.error_code = (
-                    missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION
-                )
-                each.answer.high_watermark = -1
+            wanted.append(each)
+            if not is_there:
+                each.refuse(missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION)
     return response, wanted
 
 
-async def _read_all(call: Call, request: FetchRequest, wanted: list[_Wanted]) -> None:
-    """Fill in the batches, up to the size of the request; the first batch may exceed it."""
-    left = min(request.max_bytes, PAGE_BYTES_MAX)
-    for each in wanted:
-        size = max(1, min(each.asked.partition_max_bytes, left))
-        query = ReadQuery(
+class _Reading:
+    """The reads of one request, and its waits between them."""
+
+    def __init__(self, call: Call, request: FetchRequest, wanted: list[_Wanted]) -> None:
+        self._service = call.front.service
+        self._tails = call.front.tails
+        self._connection = call.connection
+        self._wanted = wanted
+        self._uncommitted = request.isolation_level == READ_UNCOMMITTED
+        self._min_bytes = request.min_bytes
+        self._bytes_max = min(request.max_bytes, PAGE_BYTES_MAX)
+        self._size = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Report whether the answer may leave: it has enough bytes, or an error."""
+        return self._size >= self._min_bytes or any(each.answer.error_code for each in self._wanted)
+
+    async def read(self) -> None:
+        """Read what is not read, up to the size of the request; the first batch may exceed it.
+
+        Partitions in memory are read first, others together: their slices come at once."""
+        late = [each for each in self._wanted if not each.is_read and not self._read_now(each)]
+        while late:
+            left = self._bytes_max - self._size
+            if left <= 0 and self._size:
+                await asyncio.gather(*map(self._place, late))
+                return
+            some = late[: max(1, left // MIB)]  # each may exceed its share by a batch
+            del late[: len(some)]
+            await asyncio.gather(*(self._read_late(each, left // len(some)) for each in some))
+
+    def _read_now(self, each: _Wanted) -> bool:
+        """Read a partition of this core's memory; return False if it is not there."""
+        offset = each.asked.fetch_offset
+        if offset < 0:
+            each.refuse(Error.OFFSET_OUT_OF_RANGE)
+            return True
+        facts = self._service.facts_nowait(each.name)
+        left = self._bytes_max - self._size
+        if isinstance(facts, Facts):
+            end = facts.high_watermark if self._uncommitted else facts.record
+            if offset > facts.high_watermark:
+                each.place(facts)
+                each.is_beyond = True
+                return True
+            if (end <= offset <= facts.high_watermark) or (left <= 0 and self._size):
+                each.place(facts)
+                return True
+        found = self._service.read_nowait(self._query(each, left))
+        if found is not None:
+            self._take(each, found)
+        return found is not None
+
+    async def _read_late(self, each: _Wanted, size: int) -> None:
+        try:
+            self._take(each, await self._service.read(self._query(each, size)))
+        except PolynyaError as fault:
+            each.refuse(error_of_fault(fault))
+
+    async def _place(self, each: _Wanted) -> None:
+        """Give the ends of a partition that is not read, as the answer is full."""
+        try:
+            facts = await self._service.facts(each.name)
+        except PolynyaError as fault:
+            each.refuse(error_of_fault(fault))
+            return
+        if isinstance(facts, Facts):
+            each.place(facts)
+        else:
+            each.refuse(error_of(facts.code))
+
+    def _query(self, each: _Wanted, size: int) -> ReadQuery:
+        return ReadQuery(
             each.name,
             each.asked.fetch_offset,
             0,
-            size,
+            max(1, min(each.asked.partition_max_bytes, size)),
             touch=False,
             whole_records=True,
-            uncommitted=request.isolation_level == READ_UNCOMMITTED,
+            uncommitted=self._uncommitted,
+            sequential=True,
         )
-        try:
-            page = await _read(call, query) if each.asked.fetch_offset >= 0 else None
-        except PolynyaError as fault:
-            each.answer.error_code = error_of_fault(fault)
-            continue
-        if isinstance(page, Page):
-            fits = left > 0 or not any(other.size for other in wanted)
-            _fill(each, page, fits=fits)
-            left -= each.size
+
+    def _take(self, each: _Wanted, found: Page | Refusal) -> None:
+        if isinstance(found, Page):
+            self._size -= each.size
+            each.fill(found)
+            self._size += each.size
+        elif found.code == Code.OFFSET_BEYOND_TAIL:
+            each.is_read = each.is_beyond = True
+            each.answer.high_watermark = found.record
         else:
-            each.answer.error_code = (
-                Error.OFFSET_OUT_OF_RANGE if page is None else error_of(page.code)
-            )
-            each.answer.high_watermark = -1
+            each.refuse(error_of(found.code))
 
-
-async def _read(call: Call, query: ReadQuery) -> Page | Refusal:
-    found = call.front.service.read_nowait(query)
-    return await call.front.service.read(query) if found is None else found
-
-
-def _fill(each: _Wanted, page: Page, *, fits: bool) -> None:
-    answer, facts = each.answer, page.facts
-    answer.high_watermark, answer.last_stable_offset = facts.high_watermark, facts.record
-    answer.log_start_offset = facts.first_record
-    pieces: list[Bytes] = []
-    each.size = 0
-    for span in page.spans if fits else ():
-        record = span.record
+    async def wait(self, until: float) -> None:
+        """Wait until the partitions have grown enough, or the time is over. Those that have
+        changed are to be read again."""
+        parked = ParkedFetch(self._min_bytes - self._size)
+        self._connection.parked = parked
+        followed: list[tuple[_Wanted, Tail]] = []
         try:
-            for batch in batches_of(span.payload):
-                pieces += placed(batch, record, LEADER_EPOCH)
-                record += header_of(batch).last_offset_delta + 1
-                each.size += len(batch)
-        except Malformed:
-            answer.error_code = Error.NONE if pieces else Error.CORRUPT_MESSAGE
-            break
-    answer.records = pieces
+            for each in self._wanted:
+                tail = self._tails.known(each.name) or await self._follow(each, until)
+                if tail is None:
+                    each.is_read = False
+                    parked.wake()
+                    continue
+                tail.parked[parked] = None
+                followed.append((each, tail))
+                if each.has_changed(tail):
+                    parked.wake()
+            await parked.wait_until(until)
+        finally:
+            self._connection.parked = None
+            for each, tail in followed:
+                tail.parked.pop(parked, None)
+                each.is_read = each.is_read and not each.has_changed(tail)
 
-
-class _TailWatch:
-    """A subscriber that only reports that something was appended."""
-
-    uncommitted = True
-
-    def __init__(self, moved: asyncio.Event) -> None:
-        self._moved = moved
-
-    def live(self, event: LiveEvent) -> None:
-        self._moved.set()
-
-
-async def _wait(call: Call, wanted: list[_Wanted], until: float) -> None:
-    """Wait until one of the partitions grows, or the time is over."""
-    service, moved = call.front.service, asyncio.Event()
-    watch = _TailWatch(moved)
-    uids: list[int] = []
-    try:
-        with suppress(TimeoutError):
+    async def _follow(self, each: _Wanted, until: float) -> Tail | None:
+        """Begin to follow a partition; None if that fails, or takes too long."""
+        try:
             async with asyncio.timeout_at(until):
-                for each in wanted:
-                    facts = await service.attach(each.name, watch)
-                    if isinstance(facts, Refusal):
-                        return
-                    uids.append(facts.uid)
-                    if facts.high_watermark != each.answer.high_watermark:
-                        return
-                await moved.wait()
-    except PolynyaError:
-        await asyncio.sleep(0.1)  # an election: look again soon
-    finally:
-        for uid in uids:
-            service.detach(uid, watch)
+                return await self._tails.follow(each.name)
+        except TimeoutError:
+            return None
+        except PolynyaError:
+            await asyncio.sleep(_AGAIN_SECONDS)  # an election
+            return None
+
+    async def settle(self) -> None:
+        """Decide about offsets behind all known records: out of range only if the leader says so,
+        as consumers reset their position then."""
+        for each in self._wanted:
+            if not each.is_beyond:
+                continue
+            try:
+                facts = await self._service.facts(each.name)
+            except PolynyaError:
+                each.refuse(Error.OFFSET_NOT_AVAILABLE)
+                continue
+            if isinstance(facts, Refusal):
+                each.refuse(error_of(facts.code))
+            elif each.asked.fetch_offset > facts.high_watermark:
+                each.refuse(Error.OFFSET_OUT_OF_RANGE)
+            else:
+                each.place(facts)

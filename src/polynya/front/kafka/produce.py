@@ -134,7 +134,8 @@ class _Produce:
                     f"a batch of {len(payload)} bytes; topic {topic.name} takes at most "
                     f"{rules.batch_bytes_max} (max.message.bytes)"
                 )
-            header = batches.check_batch(payload)
+            crc = google_crc32c.value(payload)
+            header = batches.check_batch(payload, crc)
         except batches.InvalidBatch as invalid:
             answer.error_code, answer.error_message = _error_of_batch(invalid), str(invalid)
             return
@@ -146,6 +147,7 @@ class _Produce:
         if rules.log_append_time:
             newest_ms = answer.log_append_time_ms = service.now_ms()
             payload = batches.stamped(payload, newest_ms)
+            crc = google_crc32c.value(payload)
         producer = None
         if header.producer_id >= 0:
             producer = Producer(
@@ -159,7 +161,7 @@ class _Produce:
             Encoding.KAFKA,
             header.records,
             payload,
-            google_crc32c.value(payload),
+            crc,
             record_time_ms_max=newest_ms,
         )
         name = topic.stream(part.index)

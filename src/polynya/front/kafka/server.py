@@ -20,6 +20,7 @@ from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
+from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics import TopicCatalog, TopicService
 from polynya.wire.kafka.primitives import Malformed
@@ -103,6 +104,7 @@ class KafkaFront:
         self.defaults = defaults
         self.topics = TopicCatalog(service, new_id)
         self.producer_ids = ProducerIdBlocks(service)
+        self.tails = Tails(service)
         self.counters = KafkaCounters()
         self.tick = 0
         self.connections: set[Connection] = set()
@@ -224,6 +226,7 @@ class KafkaFront:
         self.tick = int(loop.time())
         for connection in tuple(self.connections):
             connection.sweep(self.tick)
+        self.tails.sweep(self.tick)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work that ends with this front."""

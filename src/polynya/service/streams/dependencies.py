@@ -42,6 +42,10 @@ class Agreement(Protocol):
 class ColdReader(Protocol):
     """The object tier's interface for reads."""
 
+    def begin(self, cold: ColdSlice) -> None:
+        """Begin to fetch a slice that is read soon."""
+        ...
+
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
         """Fetch and verify the batches of a slice."""
         ...

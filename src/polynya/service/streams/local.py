@@ -490,7 +490,22 @@ class LocalGroups:
             page.begin_record, page.begin_byte = spans[0].record, spans[0].byte
         page.record, page.byte = end
         page.up_to_date = page.up_to_date and end == (plan.record, plan.byte)
+        if query.sequential and spans and not page.up_to_date:
+            self._read_ahead(group, stream, structs.replace(query, record=end[0], byte=end[1]))
         return page
+
+    def _read_ahead(self, group: int, stream: Stream, query: ReadQuery) -> None:
+        """Begin to fetch the slices of the page behind one that was read."""
+        machine = self.machines.get(group)
+        if machine is None or self.cold is None:
+            return
+        size = min(query.bytes_max, PAGE_BYTES_MAX)
+        plan = machine.plan_read(
+            stream, query.record, query.byte, bytes_max=size, whole_records=query.whole_records
+        )
+        for piece in () if isinstance(plan, ReadRefused) else plan.pieces:
+            if type(piece) is ColdPiece:
+                self.cold.begin(piece.slice)
 
     async def read_uid(
         self,
@@ -581,6 +596,9 @@ class LocalGroups:
         bytes_max, whole = limits
         spans: list[Span] = []
         end = (plan.begin_record, plan.begin_byte)
+        for piece in plan.pieces[1:]:  # all at once
+            if type(piece) is ColdPiece and self.cold is not None:
+                self.cold.begin(piece.slice)
         for piece in plan.pieces:
             if isinstance(piece, HotPiece):
                 spans.append(_span_of(piece, whole=whole))

@@ -3,6 +3,8 @@ its name."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from polynya.stream.subscriptions.state import Link
 
 __all__ = [
     "ColdSlice",
+    "DecodedBatches",
     "Evicted",
     "HotBatch",
     "KafkaState",
@@ -42,6 +45,22 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
     # (id, epoch, sequence); of Kafka also (last sequence, kind)
     producer: tuple[Any, ...] | None = None
     flags: int = 0
+
+
+class DecodedBatches(Sequence[HotBatch]):
+    """The batches of a decoded slice, made when they are accessed. There is no gap between them."""
+
+    @abstractmethod
+    def whole(self, begin: int, end: int) -> Sequence[HotBatch]:
+        """Return these batches; undivided ones as a single one."""
+
+    @abstractmethod
+    def before_record(self, record: int) -> int:
+        """Return the count of batches that begin at or before a record."""
+
+    @abstractmethod
+    def before_byte(self, byte: int) -> int:
+        """Return the count of batches that begin at or before a byte."""
 
 
 class Pin(msgspec.Struct, array_like=True, gc=False):

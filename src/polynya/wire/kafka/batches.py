@@ -5,12 +5,13 @@ The CRC covers what follows it, so base offset and leader epoch change without a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
 import google_crc32c
 import msgspec
 
+from polynya.base import crc32c
 from polynya.wire.kafka.primitives import Bytes, Malformed
 
 HEADER_BYTES = 61
@@ -18,8 +19,10 @@ MAGIC = 2
 NO_PRODUCER = -1
 _HEADER = Struct(">qiibIhiqqqhii")
 _PLACE = Struct(">qii")  # base offset, length, leader epoch: all that a fetch replaces
+_EXTENT = Struct(">8xi11xi")  # length, last offset delta
 _LENGTH_AT, _CRC_FROM = 8, 21
 _ATTRIBUTES_AT, _MAX_TIME_AT = 21, 35
+_JOINED_BYTES = 64 * 1024  # from here on a pass over a copy costs more than to join CRCs
 _OVERHEAD = 12  # bytes before those that the length counts
 _CODECS = 0x07
 _CONTROL = 0x20
@@ -81,8 +84,10 @@ def header_of(batch: Bytes) -> BatchHeader:
     return BatchHeader(*_HEADER.unpack_from(batch))
 
 
-def check_batch(batch: Bytes) -> BatchHeader:
-    """Return the header of the one batch that a producer sent. Raises InvalidBatch."""
+def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
+    """Return the header of the one batch that a producer sent. Raises InvalidBatch.
+
+    `whole_crc`: the CRC-32C of all its bytes, from which the batch's own is known."""
     if len(batch) > 16 and batch[16] < MAGIC:
         raise OldFormat(f"the records have magic {batch[16]}; only magic 2 is stored")
     if len(batch) < HEADER_BYTES:
@@ -97,7 +102,7 @@ def check_batch(batch: Bytes) -> BatchHeader:
             f"the batch says {header.length + _OVERHEAD} bytes and has {len(batch)}; send one "
             "batch for a partition in a request"
         )
-    if header.crc != google_crc32c.value(bytes(batch[_CRC_FROM:])):
+    if not _has_crc(batch, header.crc, whole_crc):
         raise CorruptBatch("the CRC-32C of the record batch does not match its bytes")
     if header.records < 1 or header.last_offset_delta != header.records - 1:
         raise InvalidBatch(
@@ -111,21 +116,46 @@ def check_batch(batch: Bytes) -> BatchHeader:
     return header
 
 
-def stamped(batch: Bytes, time_ms: int) -> bytes:
-    """Return a valid batch whose records all have this time, the time of their append."""
-    made = bytearray(batch)
+def _has_crc(batch: bytes, crc: int, whole_crc: int) -> bool:
+    """Report whether this is the CRC of what follows it, from that of the whole batch."""
+    if len(batch) < _JOINED_BYTES:
+        return bool(google_crc32c.value(batch[_CRC_FROM:]) == crc)
+    head_crc = google_crc32c.value(batch[:_CRC_FROM])
+    return crc32c.joined(head_crc, crc, len(batch) - _CRC_FROM) == whole_crc
+
+
+def stamped(batch: bytes, time_ms: int) -> bytes:
+    """Return a valid batch whose records all have this time, the time of their append.
+
+    A change of the first bytes changes the CRC by what remains of the difference."""
+    made = bytearray(batch[:HEADER_BYTES])
     attributes = int.from_bytes(made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2]) | _LOG_APPEND_TIME
     made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = attributes.to_bytes(2)
     made[_MAX_TIME_AT : _MAX_TIME_AT + 8] = time_ms.to_bytes(8)
-    crc = google_crc32c.value(bytes(memoryview(made)[_CRC_FROM:]))
+    before, after = (
+        google_crc32c.value(bytes(each[_CRC_FROM:HEADER_BYTES])) for each in (batch, made)
+    )
+    crc = header_of(batch).crc ^ crc32c.shifted(before ^ after, len(batch) - HEADER_BYTES)
     made[_CRC_FROM - 4 : _CRC_FROM] = crc.to_bytes(4)
-    return bytes(made)
+    return b"".join((made, memoryview(batch)[HEADER_BYTES:]))
 
 
-def placed(batch: Bytes, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
-    """Return a stored batch with these numbers as two pieces, of which the second is a view."""
-    length = len(batch) - _OVERHEAD
-    return _PLACE.pack(base_offset, length, leader_epoch), memoryview(batch)[_PLACE.size :]
+def place_all(
+    data: Bytes, base_offset: int, leader_epoch: int, put: Callable[[Bytes], None]
+) -> int:
+    """Give out the whole stored batches that lie one after the other, from an offset on, as pieces
+    of which all but the heads are views. Return their bytes. Raises Malformed."""
+    view, at, size = memoryview(data), 0, len(data)
+    while at + HEADER_BYTES <= size:
+        length, last_offset_delta = _EXTENT.unpack_from(view, at)
+        end = at + _OVERHEAD + length
+        if end < at + HEADER_BYTES or end > size:
+            raise Malformed(f"a record batch ends at byte {end} of {size}")
+        put(_PLACE.pack(base_offset, length, leader_epoch))
+        put(view[at + _PLACE.size : end])
+        base_offset += last_offset_delta + 1
+        at = end
+    return at
 
 
 def batches_of(data: Bytes) -> Iterator[memoryview]:

@@ -1,0 +1,120 @@
+"""The ends of partitions as one core follows them, and the fetches that wait there for records.
+
+A partition is followed by a tail watch, which stays attached between the fetches of its consumers:
+a fetch that finds nothing new costs no subscription of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from polynya.service.api import Facts, LiveEvent, Refusal, Sink
+
+UNUSED_SECONDS = 60  # a partition that no fetch has named for so long is followed no more
+
+
+class TailService(Protocol):
+    """The part of the service that follows streams."""
+
+    async def attach(
+        self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
+    ) -> Facts | Refusal: ...
+
+    def detach(self, uid: int, sink: Sink) -> None: ...
+
+
+class ParkedFetch:
+    """A fetch that waits until its partitions have grown by so many bytes."""
+
+    __slots__ = ("_missing", "_woken")
+
+    def __init__(self, missing: int) -> None:
+        self._missing = missing
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def grown(self, size: int) -> None:
+        self._missing -= size
+        if self._missing <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """End the wait now."""
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait_until(self, when: float) -> None:
+        """Wait until the partitions have grown, or until this time of the loop."""
+        timer = asyncio.get_running_loop().call_at(when, self.wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+
+
+class Tail:
+    """The end of one partition, and the fetches that wait for more; a sink of its stream."""
+
+    uncommitted = True
+    __slots__ = ("high", "is_live", "parked", "uid", "used")
+
+    def __init__(self, tick: int) -> None:
+        self.uid = 0
+        self.high = 0  # the next record, as the last event gave it
+        self.is_live = True  # False: the stream is gone, or events were missed
+        self.parked: dict[ParkedFetch, None] = {}
+        self.used = tick  # the tick of the last fetch
+
+    def live(self, event: LiveEvent) -> None:
+        if event.gone or event.cut:
+            self.is_live = False
+            for fetch in tuple(self.parked):
+                fetch.wake()
+            return
+        self.high = max(self.high, event.record)
+        size = event.byte - event.begin_byte
+        for fetch in tuple(self.parked):
+            fetch.grown(size)
+
+
+class Tails:
+    """The followed partitions of one core, by the names of their streams."""
+
+    def __init__(self, service: TailService) -> None:
+        self._service = service
+        self._tails: dict[str, Tail] = {}
+        self._tick = 0
+
+    def __len__(self) -> int:
+        return len(self._tails)
+
+    def known(self, name: str) -> Tail | None:
+        """Return the tail of a partition that is followed."""
+        tail = self._tails.get(name)
+        if tail is None or not tail.is_live:
+            return None
+        tail.used = self._tick
+        return tail
+
+    async def follow(self, name: str) -> Tail | None:
+        """Follow a partition; None: its stream is not there. Raises Unavailable."""
+        tail = Tail(self._tick)
+        facts = await self._service.attach(name, tail, numbers=True)
+        if isinstance(facts, Refusal):
+            return None
+        tail.uid, tail.high = facts.uid, max(tail.high, facts.high_watermark)
+        known = self.known(name)
+        if known is not None:  # another fetch was faster
+            self._service.detach(tail.uid, tail)
+            return known
+        self._tails[name] = tail
+        return tail
+
+    def sweep(self, tick: int) -> None:
+        """Follow no longer what no fetch has named for a while."""
+        self._tick = tick
+        for name, tail in tuple(self._tails.items()):
+            if not tail.parked and tick - tail.used > UNUSED_SECONDS:
+                del self._tails[name]
+                if tail.is_live:
+                    self._service.detach(tail.uid, tail)

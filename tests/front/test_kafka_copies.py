@@ -1,0 +1,92 @@
+"""What the data path of a Kafka batch does not do: copy it often, or look at its records."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from typing import Any
+
+import pytest
+from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produce_fields
+
+from polynya.front.kafka import connection
+from polynya.front.kafka.dispatch import PRODUCE, Call
+from polynya.replica.log import decode_heard, encode_command
+from polynya.stream.commands import Batch, Encoding, Produce
+from polynya.wire.kafka.batches import batches_of, header_of
+
+SIZE = 1 << 20
+
+
+async def produce(wire: KafkaWire, whole: bytes) -> None:
+    message = await wire.ask("Produce", 9, **produce_fields("t", whole))
+    assert message.responses[0].partition_responses[0].error_code.value == 0
+
+
+def test_a_batch_is_copied_twice_between_its_socket_and_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once out of the request's buffer, and once into the entry that the journal writes."""
+    used: list[tuple[int, int]] = []
+    original = connection.dispatch
+
+    def measured(call: Call) -> None:
+        assert call.header.key == PRODUCE
+        tracemalloc.start()
+        try:
+            original(call)
+            used.append(tracemalloc.get_traced_memory())
+        finally:
+            tracemalloc.stop()
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        await produce(wire, batch(b"x" * SIZE))
+        proposer = world.core.engine.core
+        monkeypatch.setattr(connection, "dispatch", measured)
+        await produce(wire, batch(b"x" * SIZE))
+        assert not proposer.inflight_bytes
+
+    play(story)
+    left, peak = used[0]
+    assert left >= 2 * SIZE, "the batch, and the entry"
+    assert peak < 2.6 * SIZE, "an encoder's buffer is half as long again"
+
+
+def test_records_are_not_looped_over() -> None:
+    """A batch of many records costs as many calls on produce, replicate, flush and fetch."""
+    calls: dict[int, int] = {}
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        made = {records: batch(*[b"v"] * records) for records in (2, 2000)}
+        entries = {
+            records: encode_command(Produce("x", 1, Batch(Encoding.KAFKA, records, whole, 0)))
+            for records, whole in made.items()
+        }
+        at = 0
+        for records in (2, 2, 2000):  # the first round fills caches
+            seen = 0
+
+            def count(frame: Any, event: str, argument: object) -> None:
+                nonlocal seen
+                seen += event in ("call", "c_call")
+
+            sys.setprofile(count)
+            try:
+                await produce(wire, made[records])
+                decode_heard(entries[records])
+                await world.core.flusher.flush_now()
+                message = await wire.ask("Fetch", 11, **fetch_fields("t", at))
+            finally:
+                sys.setprofile(None)
+            calls[records] = seen
+            (found,) = batches_of(message.responses[0].partitions[0].records)
+            assert header_of(found).records == records
+            at += records
+
+    play(story)
+    assert calls[2] > 500, "the profile has counted"
+    assert abs(calls[2000] - calls[2]) < 500, "half of one for each record would be more"

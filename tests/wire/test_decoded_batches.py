@@ -1,0 +1,62 @@
+"""Pages of decoded slices: by their columns, as of a list of the same batches."""
+
+from __future__ import annotations
+
+import google_crc32c
+import pytest
+
+from polynya.stream.commands import Encoding
+from polynya.stream.read_plan import AT_BYTE, ReadPlan, Want, cut
+from polynya.stream.state.model import HotBatch
+from polynya.wire.pack import build_slice, parse_slice
+
+BASE = (1000, 5000)
+SIZES = (3, 1, 7, 7, 2, 40, 1, 5)  # bytes of the batches
+
+
+def batches_of(encoding: int) -> list[HotBatch]:
+    made, record, byte = [], *BASE
+    for number, size in enumerate(SIZES):
+        records = 1 + number % 3 if encoding == Encoding.KAFKA else 1
+        payload = bytes([65 + number]) * size
+        crc = google_crc32c.value(payload)
+        made.append(HotBatch(record, byte, records, payload, b"", crc, 1, 1, encoding, 0))
+        record, byte = record + records, byte + size
+    return made
+
+
+def told(plan: ReadPlan) -> tuple[object, ...]:
+    payload = b"".join(each.payload for each in plan.pieces)  # type: ignore[union-attr]
+    return payload, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date
+
+
+@pytest.mark.parametrize("run_bytes", [0, 8])
+@pytest.mark.parametrize("encoding", [Encoding.KAFKA, Encoding.BYTES])
+def test_a_page_is_that_of_a_list_of_the_batches(encoding: Encoding, run_bytes: int) -> None:
+    made = batches_of(encoding)
+    meta, parts = build_slice(encoding, *BASE, made)
+    decoded = parse_slice(b"".join(parts), meta.crc)
+    lazy = decoded.hot_batches(record=BASE[0], byte=BASE[1], run_bytes=run_bytes)
+    end = made[-1].record + made[-1].records, made[-1].byte + SIZES[-1]
+    starts = [(record, 0) for record in range(BASE[0], end[0])]
+    starts += [(AT_BYTE, byte) for byte in range(BASE[1], end[1])]
+    for record, byte in starts:
+        for most in (1, 5, 20, 1000):
+            want = Want(record, byte, most, whole_records=True, until=end)
+            assert told(cut(lazy, want)) == told(cut(list(lazy), want)), (record, byte, most)
+
+
+def test_undivided_batches_are_two_pieces_of_a_page_at_most() -> None:
+    made = batches_of(Encoding.KAFKA)
+    meta, parts = build_slice(Encoding.KAFKA, *BASE, made)
+    decoded = parse_slice(b"".join(parts), meta.crc)
+    lazy = decoded.hot_batches(record=BASE[0], byte=BASE[1])
+    end = made[-1].record + made[-1].records, made[-1].byte + SIZES[-1]
+    plan = cut(lazy, Want(*BASE, 1000, whole_records=True, until=end))
+    first, last = plan.pieces
+    assert isinstance(first, HotBatch)
+    assert isinstance(last, HotBatch)
+    assert first.payload + last.payload == b"".join(each.payload for each in made)
+    assert (first.record, first.byte) == BASE
+    assert (last.record, last.records) == (first.record + first.records, made[-1].records)
+    assert (plan.record, plan.byte) == end
