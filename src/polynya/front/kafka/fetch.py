@@ -11,7 +11,7 @@ from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
-from polynya.front.kafka.metadata import LEADER_EPOCH
+from polynya.front.kafka.leaders import epoch_error_of, tell_of_fetch
 from polynya.service.api import LiveEvent, Page, ReadQuery, Refusal
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import batches_of, header_of, placed
@@ -45,6 +45,13 @@ class _Wanted:
 
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
+    """Answer with batches, and with the leaders of partitions that another broker leads."""
+    response = await _fetch(call, request)
+    tell_of_fetch(call, response)
+    return response
+
+
+async def _fetch(call: Call, request: FetchRequest) -> FetchResponse:
     """Answer with batches, at once or within the time that the client waits for `min_bytes`.
 
     Fetch sessions are declined, as the protocol allows: each answer has session 0."""
@@ -58,7 +65,7 @@ async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
         loop = asyncio.get_running_loop()
         until = loop.time() + min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
         while True:
-            await _read_all(call, request, wanted)
+            await _read_all(call, request, [each for each in wanted if not each.answer.error_code])
             size = sum(each.size for each in wanted)
             if size >= request.min_bytes or loop.time() >= until or connection.transport is None:
                 return response
@@ -92,6 +99,8 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
             each.answer.records = []
             each.answer.aborted_transactions = None
             if is_there:
+                given = partition.current_leader_epoch
+                each.answer.error_code = epoch_error_of(call.front, name, given)
                 wanted.append(each)
             else:
                 each.answer.error_code = (
@@ -122,7 +131,7 @@ async def _read_all(call: Call, request: FetchRequest, wanted: list[_Wanted]) ->
             continue
         if isinstance(page, Page):
             fits = left > 0 or not any(other.size for other in wanted)
-            _fill(each, page, fits=fits)
+            _fill(call, each, page, fits=fits)
             left -= each.size
         else:
             each.answer.error_code = (
@@ -136,8 +145,10 @@ async def _read(call: Call, query: ReadQuery) -> Page | Refusal:
     return await call.front.service.read(query) if found is None else found
 
 
-def _fill(each: _Wanted, page: Page, *, fits: bool) -> None:
+def _fill(call: Call, each: _Wanted, page: Page, *, fits: bool) -> None:
     answer, facts = each.answer, page.facts
+    service = call.front.service
+    epoch = call.front.brokers.epoch_of(service.group_of(each.name))
     answer.high_watermark, answer.last_stable_offset = facts.high_watermark, facts.record
     answer.log_start_offset = facts.first_record
     pieces: list[Bytes] = []
@@ -146,7 +157,7 @@ def _fill(each: _Wanted, page: Page, *, fits: bool) -> None:
         record = span.record
         try:
             for batch in batches_of(span.payload):
-                pieces += placed(batch, record, LEADER_EPOCH)
+                pieces += placed(batch, record, epoch)
                 record += header_of(batch).last_offset_delta + 1
                 each.size += len(batch)
         except Malformed:
