@@ -279,7 +279,7 @@ CIRCLES = {
         "kafka.admin.cluster kafka.admin.partitions kafka.admin.settings kafka.admin.topics "
         "kafka.auth.handlers kafka.groups.admin kafka.groups.coordinators kafka.groups.membership "
         "kafka.groups.offsets "
-        "kafka.connection kafka.dispatch kafka.fetch kafka.metadata kafka.offsets "
+        "kafka.connection kafka.dispatch kafka.fetch kafka.leaders kafka.metadata kafka.offsets "
         "kafka.produce kafka.server kafka.topic_frames",
         "an exchange or call, its connection and the handlers of its routes or keys name each "
         "other in hints",

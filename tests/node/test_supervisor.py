@@ -28,10 +28,11 @@ HERE = Path(__file__).parent
 SERVE = """
 import asyncio, json, os, signal, sys
 from polynya.config.model import load
-from polynya.node import supervisor
+from polynya.node import kafka_ports, supervisor
 from polynya.system import data_dir
 for name, value in json.loads(sys.argv[2]).items():
-    setattr(data_dir if hasattr(data_dir, name) else supervisor, name, value)
+    owners = [each for each in (data_dir, kafka_ports) if hasattr(each, name)] or [supervisor]
+    setattr(owners[0], name, value)
 if "FAKE_LAKE" in os.environ:
     wrapper = supervisor.lake_command
     supervisor.lake_command = lambda *given: [*wrapper(*given)[:5], "-c", os.environ["FAKE_LAKE"]]
@@ -333,6 +334,32 @@ def test_kafka_is_where_it_is_said_and_off_when_that_is_said(tmp_path):
     with running(tmp_path / "off", kafka_listen="off") as node:
         node.url()
         assert not [line for line in node.out if line.startswith("Kafka on")]
+
+
+def test_each_core_has_a_kafka_port_of_its_own_unless_the_node_is_one_broker(tmp_path):
+    with ports_in_a_row(3) as port:
+        flags = {"cores": "2", "kafka_listen": f"127.0.0.1:{port}"}
+        direct = {"kafka_direct": str(port + 1)}
+        with running(tmp_path / "cores", **flags, **direct) as node:
+            node.url()
+            line = f"Kafka brokers, one for each core, on ports {port + 1} to {port + 2}"
+            assert line in node.out
+        with running(tmp_path / "node", kafka_brokers="node", **flags, **direct) as node:
+            node.url()
+            assert not [line for line in node.out if line.startswith("Kafka brokers")]
+
+
+def test_a_port_of_a_core_that_is_taken_folds_a_default_and_refuses_a_configured_one(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as stranger, ports_in_a_row(1) as port:
+        taken = stranger.getsockname()[1]
+        flags = {"cores": "2", "kafka_listen": f"127.0.0.1:{port}"}
+        with running(tmp_path / "own", patch={"DIRECT_STEP": taken - port}, **flags) as node:
+            node.url()
+            assert f"kafka.direct: port {taken}" in node.until("the node is one Kafka broker")
+            assert f"Kafka on 127.0.0.1:{port}" in node.out
+        with running(tmp_path / "set", kafka_direct=str(taken), **flags) as node:
+            assert node.wait() == 78
+            assert [line for line in node.ends() if "another port with --kafka-direct" in line]
 
 
 def test_a_second_node_on_the_same_data_is_refused(tmp_path):

@@ -39,6 +39,8 @@ class World:
         self.here: list[tuple[int, int, Any]] = []
         self.asked: list[tuple[int, int, Any]] = []
         self.told: list[dict[int, int]] = []
+        self.told_epochs: list[dict[int, int]] = []
+        self.epochs: dict[int, int] = {}
         self.handlers: dict[int, Any] = {}
         self.forwarding = Forwarding(
             CoreAddress(1, 0, 2, 4),
@@ -55,6 +57,9 @@ class World:
     def leader_of(self, group: int) -> int:
         return self.leaders.get(group, 0)
 
+    def epoch(self, group: int) -> int:
+        return self.epochs.get(group, 0)
+
     def fit(self, group: int) -> bool:
         return group % 2 == 0
 
@@ -67,7 +72,11 @@ class World:
     def hear(self, **leaders: int) -> None:
         """The sibling core has news."""
         self.handlers[messages.LEADERS](
-            messages.encode({int(group[1:]): node for group, node in leaders.items()}), None, 1
+            messages.encode(
+                {int(group[1:]): (node, self.epoch(0)) for group, node in leaders.items()}
+            ),
+            None,
+            1,
         )
 
     def on(self, kind: int, handler: Any) -> None:
@@ -75,7 +84,9 @@ class World:
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         assert (core, kind) == (1, messages.LEADERS)
-        self.told.append({int(group): node for group, node in messages_decode(body).items()})
+        told = messages_decode(body)
+        self.told.append({int(group): node for group, (node, _) in told.items()})
+        self.told_epochs.append({int(group): epoch for group, (_, epoch) in told.items()})
         return True
 
     def call_nowait(
@@ -555,6 +566,28 @@ def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
     story(work)
 
 
+def test_the_epoch_of_a_leader_is_told_and_stays_known_while_there_is_none() -> None:
+    async def work(world: World) -> None:
+        forwarding = world.forwarding
+        assert (forwarding.epoch_of(2), forwarding.epoch_of(1)) == (0, 0), "unknown"
+        world.epochs[2] = 7
+        world.lead(2, 3)
+        await asyncio.sleep(0)
+        assert forwarding.epoch_of(2) == 7 and world.told_epochs[-1] == {2: 7}
+        world.epochs[2] = 8
+        world.lead(2, 0)
+        assert forwarding.epoch_of(2) == 7, "an election, which may fail"
+        assert forwarding.newest(2) == 8
+        world.lead(2, 3)
+        await asyncio.sleep(0)
+        assert world.told_epochs[-1] == {2: 8}, "the same leader again is another epoch"
+        world.epochs[0] = 5
+        world.hear(g1=2)
+        assert (forwarding.leader_of(1), forwarding.epoch_of(1)) == (2, 5)
+
+    story(work)
+
+
 def test_what_cannot_be_sent_holds_up_nothing_that_follows():
     """Such as a command that is larger than any message."""
 
@@ -582,8 +615,9 @@ def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_
     told: dict[int, int], sender: int
 ) -> None:
     async def work(world: World) -> None:
+        body = messages.encode({group: (node, 1) for group, node in told.items()})
         with pytest.raises(InvalidMessage):
-            world.handlers[messages.LEADERS](messages.encode(told), None, sender)
+            world.handlers[messages.LEADERS](body, None, sender)
         assert world.forwarding.leader_of(1) == 0
 
     story(work)

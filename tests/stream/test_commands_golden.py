@@ -167,16 +167,19 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637393c0cd03e8c209"),
     (
         c.ClusterBorn([NODE], [c.Placement((1, 2, 3), (1, 2, 4), 2, 7)], 3),
-        "9452919904a3683a31a8687474703a2f2f68a17a020103c2a091949301020393010204020703",
+        "9452919a04a3683a31a8687474703a2f2f68a17a020103c2a09091949301020393010204020703",
     ),
-    (c.NodeAdd(NODE, True), "93539904a3683a31a8687474703a2f2f68a17a020103c2a0c3"),
+    (c.NodeAdd(NODE, True), "93539a04a3683a31a8687474703a2f2f68a17a020103c2a090c3"),
     (c.NodeSet(4, c.NodeState.LEAVING), "93540404"),
-    (c.NodeAnnounce(4, "h:1", "http://h", "z", 2), "975504a3683a31a8687474703a2f2f68a17a02a0"),
+    (
+        c.NodeAnnounce(4, "h:1", "http://h", "z", 2, "h:9092", (10092, 10093)),
+        "985504a3683a31a8687474703a2f2f68a17a02a6683a3930393292cd276ccd276d",
+    ),
     (c.PlaceGroup(1, (1, 2, 4), 2, 7), "955601930102040207"),
     (c.GroupPlaced(1, (1, 2, 4), 8), "9457019301020408"),
     (c.SetBalancing(True, 5), "9358c305"),
     (c.SetLevel(7), "925a07"),
-    (c.ReaderAdd(READER), "925b9905a3683a32a8687474703a2f2f69a3666172000000c3a0"),
+    (c.ReaderAdd(READER), "925b9a05a3683a32a8687474703a2f2f69a3666172000000c3a090"),
     (c.NodePromote(4, True), "935c04c3"),
     (
         c.TopicPut("t", bytes(16), 3, [("k", "v")], 9),

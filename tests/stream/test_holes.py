@@ -43,8 +43,10 @@ class Holey:
         self.group = group_of(NAME, 2)
         self.world.apply(self.group, Create(NAME, 1, "application/json", Encoding.JSON))
         self.records: list[tuple[int, int, bytes]] = []  # number, byte, record
+        self.cuts: list[tuple[int, int]] = []  # of each wide jump: records, next record
         for step in steps:
             if step == "jump":
+                self.cuts.append((len(self.records), self.stream.next_record))
                 self.world.jump(self.group)
             elif step == "skip":
                 self.world.jump(self.group, SKIP)
@@ -257,3 +259,18 @@ def test_a_raw_page_does_not_cross_a_hole() -> None:
     world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"behind")))
     assert world.read(stream, Want(0, 0, 100)) == (b"before", (0, 0), (1, 6))
     assert world.read(stream, Want(1, 6, 100)) == (b"behind", (JUMP + 1, 6), (JUMP + 2, 12))
+
+
+@given(STEPS)
+def test_the_end_of_an_earlier_history_is_behind_its_records_and_no_later(
+    steps: list[int | str],
+) -> None:
+    holey = Holey(steps)
+    stream = holey.stream
+    assert record_gaps.history_end(stream, stream.cold, 0) == stream.next_record
+    for restores, (count, tail) in enumerate(reversed(holey.cuts), 1):
+        end = record_gaps.history_end(stream, stream.cold, restores)
+        before = holey.records[:count]
+        assert (before[-1][0] + 1 if before else 0) <= end <= tail
+    younger = len(holey.cuts) + 1
+    assert record_gaps.history_end(stream, stream.cold, younger) == stream.next_record

@@ -35,6 +35,9 @@ class OneBroker:
     def leader_of(self, group: int) -> int:
         return 0
 
+    def epoch_of(self, group: int) -> int:
+        return 0
+
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
         return [0], [0]
 

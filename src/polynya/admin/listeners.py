@@ -35,6 +35,7 @@ class Listener(NamedTuple):
     name: str
     front: Front
     samples: tuple[Callable[[], Samples], ...] = ()
+    own: tuple[Address, ...] = ()  # the addresses of this core alone
 
 
 class Listeners:
@@ -43,15 +44,15 @@ class Listeners:
     def __init__(
         self, listeners: Sequence[Listener], addresses: Mapping[str, Address], registry: Registry
     ) -> None:
-        self._listeners = [(addresses[each.name], each.front) for each in listeners]
+        self._listeners = [((addresses[each.name], *each.own), each.front) for each in listeners]
         for listener in listeners:
             for samples in listener.samples:
                 registry.add(samples)
 
     async def open(self) -> None:
         """Listen on the ports that the supervisor holds."""
-        for address, front in self._listeners:
-            await front.start([shared_listener(*address)])
+        for places, front in self._listeners:
+            await front.start([shared_listener(*address) for address in places])
 
     async def close(self) -> None:
         """Finish the requests in flight, for at most `STOP_SECONDS`."""

@@ -48,6 +48,7 @@ from polynya.stream.state.feature_level import level_of
 BUSY_SECONDS = 0.1  # pause between rounds while something moves …
 WAIT_SECONDS = 1.0  # … while something waits …
 IDLE_SECONDS = 5.0  # … and when idle; a map change wakes the controller
+_ANNOUNCED = ("peer", "http", "zone", "cores", "kafka", "kafka_ports")
 log = logging.getLogger("polynya.cluster")
 
 
@@ -189,26 +190,19 @@ class Controller:
         record = now.nodes.get(cluster.node)
         if now.epoch and record is not None and record.state != NodeState.REMOVED:
             own, cores = cluster.own, self._start.cores
-            told = NodeAnnounce(
-                own.id, own.peer, own.http, own.zone or record.zone, cores, self._kafka(record)
-            )
-            if (record.peer, record.http, record.zone, record.cores, record.kafka) != (
-                told.peer,
-                told.http,
-                told.zone,
-                told.cores,
-                told.kafka,
-            ):
+            zone = own.zone or record.zone
+            told = NodeAnnounce(own.id, own.peer, own.http, zone, cores, *self._kafka_of(record))
+            if any(getattr(record, name) != getattr(told, name) for name in _ANNOUNCED):
                 await self._propose(told)
         return IDLE_SECONDS
 
-    def _kafka(self, record: NodeRecord) -> str:
-        """Return this node's address for Kafka clients, once all nodes know of such."""
-        return (
-            self._start.kafka_advertised
-            if self._view.works_at() >= level_of(TopicPut)
-            else record.kafka
-        )
+    def _kafka_of(self, record: NodeRecord) -> tuple[str, tuple[int, ...]]:
+        """Return this node's address for Kafka clients and the ports of its cores, once all nodes
+        know of such."""
+        if self._view.works_at() < level_of(TopicPut):
+            return record.kafka, record.kafka_ports
+        start = self._start
+        return start.kafka_advertised, tuple(address.port for address in start.kafka_direct)
 
     async def _take(self, step: Step) -> None:
         """Take one step. The next round observes a failure and plans again."""

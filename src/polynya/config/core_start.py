@@ -73,6 +73,7 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     peer_host: str = ""  # peer port, in a cluster
     peer_port: int = 0
     kafka_advertised: str = ""  # HOST:PORT for clients
+    kafka_direct: tuple[Address, ...] = ()  # of each core; empty: the node is one broker
     kafka_auto_create: bool = True
     kafka_partitions: int = 1  # of a topic whose client leaves them open
     tls: TlsFiles | None = None

@@ -67,6 +67,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The Kafka listener. `listen` None is the default, which a taken port turns off."""
 
     listen: str | None = None
+    direct: int | None = None  # the port of core 0
+    brokers: str = "core"
     advertised: str = ""
     auto_create: bool = True
     partitions: int = 1

@@ -406,11 +406,31 @@ SETTINGS = (
         "needs tokens, and on every address beyond loopback; TLS is that of `listen`.",
     ),
     Setting(
+        "kafka.brokers",
+        parse_text,
+        "core",
+        "What Kafka clients see as a broker: each `core`, with a port of its own, or the `node`, "
+        "with the port of `kafka.listen` alone and a hop to the right core.",
+        ("core", "node"),
+    ),
+    Setting(
+        "kafka.direct",
+        parse_count,
+        None,
+        "The port of core 0 for Kafka clients; core N has the port N after it, on the host of "
+        "`kafka.listen`. A node with one core has none. Default: 1000 after the port of "
+        "`kafka.listen` (free ports where that is 0); if one of these default ports is taken, the "
+        "node warns and is one broker.",
+        low=1,
+        high=65_535,
+    ),
+    Setting(
         "kafka.advertised",
         parse_text,
         "",
         "The HOST:PORT at which Kafka clients reach this node, where that differs from "
-        "`kafka.listen`: behind NAT, in a container.",
+        "`kafka.listen`: behind NAT, in a container. The ports of the cores (`kafka.direct`) are "
+        "reached at the same host under their own numbers.",
     ),
     Setting(
         "kafka.auto_create",

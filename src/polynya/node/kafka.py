@@ -1,4 +1,4 @@
-"""The Kafka front of a core, and the nodes as its clients see them."""
+"""The Kafka front of a core, and the brokers that its clients see."""
 
 from __future__ import annotations
 
@@ -16,45 +16,74 @@ from polynya.service.assembly import CoreRuntime
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
 
+CORES_MAX = 256  # of a node, in the ids of brokers
+
 
 class NodeBrokers:
-    """The nodes that serve Kafka. A node without a neighbour's address answers for it: it
-    forwards."""
+    """The brokers: the cores of the nodes that serve Kafka, or such a node itself if it has one
+    port for all cores. This core answers for a node without an address: it forwards."""
 
     def __init__(
         self, start: CoreStart, service: NodeService, maps: ClusterMapCache | None
     ) -> None:
-        host, port = split_listen(start.kafka_advertised)
         self.cluster_id = start.birth.cluster_id
-        self.own = start.birth.node
-        self._here = Broker(self.own, host, port)
+        self._node = start.birth.node
+        ports = tuple(address.port for address in start.kafka_direct)
+        self._own_ports = (start.kafka_advertised, ports)
+        self._own_zone = start.config.cluster.own.zone if start.config.cluster.is_on else ""
+        self.own = self._node * CORES_MAX + (start.core if ports else 0)
         self._service = service
         self._maps = maps
         self._epoch = -1
-        self._all: tuple[Broker, ...] = (self._here,)
+        self._ports: dict[int, int] = {}  # node -> the number of its brokers
+        self._all: tuple[Broker, ...] = ()
+        self._learn()
 
     def all(self) -> Sequence[Broker]:
         """Return the brokers by id."""
         if self._maps is not None and self._maps.now.epoch != self._epoch:
-            self._epoch = self._maps.now.epoch
-            others = [
-                Broker(node.id, *split_listen(node.kafka), node.zone or None)
-                for node in self._maps.now.nodes.values()
-                if node.kafka and node.state != NodeState.REMOVED and node.id != self.own
-            ]
-            self._all = tuple(sorted([self._here, *others], key=lambda broker: broker.id))
+            self._learn()
         return self._all
 
     def leader_of(self, group: int) -> int:
-        """Return the broker of the group's leader, or this one if that is not known."""
-        leader = self._service.leader_of(group)
-        return leader if any(broker.id == leader for broker in self.all()) else self.own
+        """Return the broker that leads the group, or this one if that is not known."""
+        self.all()
+        leader = self._service.leader_of(group) or (self._node if self._maps is None else -1)
+        return self._at(leader, group) if leader in self._ports else self.own
+
+    def epoch_of(self, group: int) -> int:
+        """Return the epoch of the group's leader; -1: unknown."""
+        return self._service.epoch_of(group)
 
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
-        """Return the voters of the group, and those that this node reaches."""
-        voters = self._service.voters_of(group) or {self.own: True}
-        listed = sorted({*voters, self.leader_of(group)})
-        return listed, [node for node in listed if voters.get(node, True)]
+        """Return the brokers of the group's voters, and those of nodes that this node reaches."""
+        voters = self._service.voters_of(group) or {self._node: True}
+        there = {self._at(node, group): is_up for node, is_up in voters.items()}
+        listed = sorted({*there, self.leader_of(group)})
+        return listed, [broker for broker in listed if there.get(broker, True)]
+
+    def _at(self, node: int, group: int) -> int:
+        return node * CORES_MAX + group % self._ports.get(node, 1)
+
+    def _learn(self) -> None:
+        """Read the brokers from the cluster map. Of this node the settings are newer."""
+        nodes = dict[int, tuple[str, tuple[int, ...], str]]()
+        if self._maps is not None:
+            self._epoch = self._maps.now.epoch
+            nodes = {
+                node.id: (node.kafka, node.kafka_ports, node.zone)
+                for node in self._maps.now.nodes.values()
+                if node.kafka and node.state != NodeState.REMOVED
+            }
+        zone = self._own_zone or nodes.get(self._node, ("", (), ""))[2]
+        nodes[self._node] = (*self._own_ports, zone)
+        self._ports = {node: len(ports) or 1 for node, (_, ports, _) in nodes.items()}
+        self._all = tuple(
+            Broker(node * CORES_MAX + core, host, port, zone or None)
+            for node, (place, ports, zone) in sorted(nodes.items())
+            for host, shared in [split_listen(place)]
+            for core, port in enumerate(ports or (shared,))
+        )
 
 
 def kafka_listeners(
@@ -84,4 +113,5 @@ def kafka_listeners(
         protection=protection,
     )
     measured = metric_sources.counted(front.counters, metric_sources.KAFKA)
-    return [Listener(KAFKA, front, (measured,))]
+    own = start.kafka_direct[start.core : start.core + 1]
+    return [Listener(KAFKA, front, (measured,), own)]

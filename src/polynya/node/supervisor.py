@@ -18,7 +18,6 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -65,6 +64,7 @@ from polynya.config.node_identity import (
 )
 from polynya.config.tls import prepare as prepare_tls
 from polynya.files import is_full
+from polynya.node.kafka_ports import advertised, take_direct, take_shared
 from polynya.observability import logs
 from polynya.observability.build import described
 from polynya.recovery.reshard import finish, reshare
@@ -82,7 +82,6 @@ QUICK_DEATHS_MAX = 10  # consecutive quick deaths that stop the node …
 FIRST_DEATHS_MAX = 3  # … and before the node first served
 BACKOFF_SECONDS = 0.1  # before the first restart; doubled at each quick death
 BACKOFF_SECONDS_MAX = 5.0
-KAFKA_PORT = 9092
 CLIENTS_FEW = 2048  # connections of a core
 LAKE_RESTART_SECONDS = 10.0
 log = logging.getLogger("polynya.supervisor")
@@ -145,7 +144,8 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         listeners=listeners,
         peer_host=peer_host,
         peer_port=peer_port,
-        kafka_advertised=_advertised(config, *listeners.get(KAFKA, ("", 0))),
+        kafka_advertised=advertised(config, listeners.get(KAFKA)),
+        kafka_direct=take_direct(config, listeners.get(KAFKA), birth.cores, held),
         kafka_auto_create=config.kafka.auto_create,
         kafka_partitions=config.kafka.partitions,
         tls=tls,
@@ -205,7 +205,7 @@ def _take_listeners(config: Config, held: contextlib.ExitStack) -> dict[str, Add
         ADMIN: (admin_host, admin.getsockname()[1]),
         REMOTE_ADMIN: _take_remote_admin(config, held),
         TEXT: _take_text(config, held),
-        KAFKA: _take_kafka(config, held),
+        KAFKA: take_shared(config, held),
     }
     return {name: Address(*place) for name, place in places.items() if place[1]}
 
@@ -222,40 +222,6 @@ def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
         take_port(host, port, name="the peer port", change="cluster.nodes or cluster.listen")
     )
     return host, port
-
-
-def _take_kafka(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
-    """Reserve the port for Kafka clients; port 0: there is none. A default port may be taken."""
-    listen = config.kafka.listen
-    if listen == "off" or (listen is None and not (config.needs_token or config.is_local)):
-        return "", 0
-    default = f"127.0.0.1:{KAFKA_PORT if split_listen(config.listen)[1] else 0}"
-    host, port = split_listen(default if listen is None else listen)
-    host = resolve(host)[0]
-    try:
-        taken = held.enter_context(
-            take_port(host, port, name="kafka.listen", change="--kafka-listen")
-        )
-    except ConfigError as error:
-        if listen is not None:
-            raise
-        log.warning(
-            "serving without Kafka: its default port is not free", extra={"error": str(error)}
-        )
-        return "", 0
-    return host, taken.getsockname()[1]
-
-
-def _advertised(config: Config, host: str, port: int) -> str:
-    """Return the HOST:PORT for Kafka clients; "" without Kafka."""
-    if not port:
-        return ""
-    if host in ("0.0.0.0", "::"):  # noqa: S104 (compared)
-        own = (
-            config.cluster.own.http if config.cluster.is_on and config.cluster.lists_itself else ""
-        )
-        host = urlsplit(own).hostname or socket.gethostname()
-    return config.kafka.advertised or spelled(host, port)
 
 
 def _take_admin(host: str, port: int) -> socket.socket:
@@ -557,6 +523,9 @@ def banner(start: CoreStart, notice: str = "") -> str:
         )
     if start.kafka_advertised:
         lines.append(f"Kafka on {start.kafka_advertised}")
+    if start.kafka_direct:
+        first, last = start.kafka_direct[0].port, start.kafka_direct[-1].port
+        lines.append(f"Kafka brokers, one for each core, on ports {first} to {last}")
     lines.append(
         f"data in {start.config.data} ({_counted(start.birth)}, objects: "
         f"{start.config.cold.backend})"

@@ -44,7 +44,8 @@ class FromBackup:
             file = await asyncio.to_thread(parse, data, group)
         except CorruptData as fault:
             raise CorruptData(f"{entry.name} is damaged: {fault}") from None
-        return RestoredState(decode_image(file.state), file.hot, file.header.log_ms)
+        header = file.header
+        return RestoredState(decode_image(file.state), file.hot, header.log_ms, header.term)
 
     async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
         entry = self._manifest.objects

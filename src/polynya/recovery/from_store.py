@@ -59,21 +59,22 @@ class FromStore:
         return self.whole.history + 1 + int(digest) % (1 << 20)
 
     async def state(self, group: int) -> RestoredState:
-        image, log_ms = await self._copied(group)
+        image, log_ms, term = await self._copied(group)
         self.lost[group] = salvage(image, self._pieces.get(group, {}))
-        return RestoredState(image, {}, log_ms)
+        return RestoredState(image, {}, log_ms, term)
 
     async def objects(self, store: ObjectStore, done: RestoreResult) -> None:
         """Report notes and warnings only: the objects are already in the store."""
         done.notes += [note for notes in self.lost.values() for note in notes]
         done.warnings += self.warnings
 
-    async def _copied(self, group: int) -> tuple[Image, int]:
+    async def _copied(self, group: int) -> tuple[Image, int, int]:
+        """Return the copied state, its log time and its term."""
         copy = self._copies.get(group)
         if copy is None:  # the group never had an entry
-            return decode_image(Machine(group, self.whole.groups).snapshot()), 0
+            return decode_image(Machine(group, self.whole.groups).snapshot()), 0, 0
         file = await copies.read(self._store, copy)
-        return decode_image(file.state), file.header.log_ms
+        return decode_image(file.state), file.header.log_ms, file.header.term
 
     async def _look_at_packs(self) -> None:
         """Read packs that some copy does not name. A pack has slices of several groups, whose

@@ -178,6 +178,7 @@ class RestoredState(msgspec.Struct, frozen=True):
     image: Image
     hot: Mapping[int, bytes]
     log_ms: int
+    term: int = 0
 
 
 class States(Protocol):
@@ -218,7 +219,8 @@ class Restorer:
             await asyncio.to_thread(target.begin)
         for group in groups:  # references between groups, before anything is written
             self.done.doing = f"looking at group {group}"
-            self._survey.add((await self._states.state(group)).image)
+            state = await self._states.state(group)
+            self._survey.add(state.image, state.term)
         for group in groups if self._survey.forks else ():
             self._survey.add_origins((await self._states.state(group)).image)
         if self._store is not None:

@@ -444,6 +444,7 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     replaces: int = 0  # the node whose replicas it takes over
     reader: bool = False  # a read replica: it follows every group and votes in none
     kafka: str = ""  # HOST:PORT for Kafka clients; "": it serves none
+    kafka_ports: tuple[int, ...] = ()  # of its cores, on that host; empty: the node is one broker
 
 
 class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -488,6 +489,7 @@ class NodeAnnounce(Command, tag=85, frozen=True, gc=False):
     zone: str
     cores: int
     kafka: str = ""  # level 3
+    kafka_ports: tuple[int, ...] = ()  # level 3
 
 
 class PlaceGroup(Command, tag=86, frozen=True, gc=False):

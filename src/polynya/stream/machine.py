@@ -135,12 +135,19 @@ class Machine:
         self.message_counter = 0
         self.pack_counter = 0
         self.producer_id_counter = 0  # Kafka producer ids that this group has allotted
+        # what each restore has added to the Kafka leader epochs; those before the first added 0
+        self.epoch_bases: list[int] = []
         self.log_ms = 0  # the largest applied log time; refused commands count too
         self.changes = Changes()
         # uids whose tails somebody follows here; no part of the state
         self.watched: Container[int] = frozenset()
         self.effects: list[TailMoved] = []  # on watched streams, since `take_effects`
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
+
+    @property
+    def epoch_base(self) -> int:
+        """The difference between a Kafka leader epoch and the group's term."""
+        return self.epoch_bases[-1] if self.epoch_bases else 0
 
     def apply(self, command: Command, place: int = 0) -> Reply:
         """Apply the next log entry; `place` is its journal place."""

@@ -317,6 +317,7 @@ def apply_announce(machine: MapState, command: NodeAnnounce, place: int) -> Repl
         zone=command.zone,
         cores=command.cores,
         kafka=command.kafka,
+        kafka_ports=command.kafka_ports,
     )
     if told == node:
         return _done(machine)

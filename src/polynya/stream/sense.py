@@ -118,6 +118,7 @@ _FROM_TAIL: Span = (-3, 2**62)  # positions; special values are below 0
 PRODUCER_IDS_MAX = 1 << 20  # of one block
 KAFKA_SEQUENCE_MAX = 2**31 - 1
 _KAFKA_EPOCH_MAX = 2**15 - 1
+_CORES_MAX = 256  # of a node
 _KAFKA_ID_DIGITS = 19  # of a 63-bit number
 _TIME: Span = (0, TIME_MAX)
 _DATE: Span = (-(2**53), 2**53)  # dates, including those before 1970
@@ -437,11 +438,18 @@ def _level(command: SetLevel) -> str:
 
 
 def _record(node: NodeRecord) -> str:
-    return _place_of(node.peer)
+    return _ports(node.kafka_ports) or _place_of(node.peer)
 
 
 def _announced(command: NodeAnnounce) -> str:
-    return _place_of(command.peer)
+    return _ports(command.kafka_ports) or _place_of(command.peer)
+
+
+def _ports(ports: tuple[int, ...]) -> str:
+    """Return the fault of the Kafka ports of a node's cores, or ""."""
+    if len(ports) <= _CORES_MAX and all(0 < port < 1 << 16 for port in ports):
+        return ""
+    return f"the Kafka ports of a node's cores are {ports[:8]}; expected up to {_CORES_MAX} ports"
 
 
 def _place_of(peer: str) -> str:

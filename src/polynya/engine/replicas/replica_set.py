@@ -112,6 +112,12 @@ class ReplicaSet:
         """Return the group's term, 0 without a replica here."""
         return self.members[group].raft.term if group in self.members else 0
 
+    def epoch(self, group: int) -> int:
+        """Return the leader epoch of the group's term, 0 without a replica here. It grows across
+        restores too."""
+        member = self.members.get(group)
+        return 0 if member is None else member.group.machine.epoch_base + member.raft.term
+
     def fit(self, group: int) -> bool:
         """Return True if the local replica may serve reads: it is a member and has caught up."""
         return group in self.members and self._readiness.of(self.members[group])

@@ -10,7 +10,7 @@ from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import MIB, PAGE_BYTES_MAX
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
-from polynya.front.kafka.metadata import LEADER_EPOCH
+from polynya.front.kafka.leaders import epoch_error_of, tell_of_fetch
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.service.api import Facts, Page, ReadQuery, Refusal
 from polynya.stream.replies import Code
@@ -65,13 +65,13 @@ class _Wanted:
         answer.high_watermark, answer.last_stable_offset = facts.high_watermark, facts.record
         answer.log_start_offset = facts.first_record
 
-    def fill(self, page: Page) -> None:
+    def fill(self, page: Page, leader_epoch: int) -> None:
         self.place(page.facts)
         pieces: list[Bytes] = []
         self.size = 0
         for span in page.spans:
             try:
-                self.size += place_all(span.payload, span.record, LEADER_EPOCH, pieces.append)
+                self.size += place_all(span.payload, span.record, leader_epoch, pieces.append)
             except Malformed:
                 self.answer.error_code = Error.NONE if pieces else Error.CORRUPT_MESSAGE
                 break
@@ -79,6 +79,13 @@ class _Wanted:
 
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
+    """Answer with batches, and with the leaders of partitions that another broker leads."""
+    response = await _fetch(call, request)
+    tell_of_fetch(call, response)
+    return response
+
+
+async def _fetch(call: Call, request: FetchRequest) -> FetchResponse:
     """Answer with batches, at once or within the time that the client waits for `min_bytes`.
 
     Fetch sessions are declined, as the protocol allows: each answer has session 0."""
@@ -125,6 +132,8 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
             wanted.append(each)
             if not is_there:
                 each.refuse(missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION)
+            elif error := epoch_error_of(call.front, name, partition.current_leader_epoch):
+                each.refuse(error)
     return response, wanted
 
 
@@ -133,6 +142,7 @@ class _Reading:
 
     def __init__(self, call: Call, request: FetchRequest, wanted: list[_Wanted]) -> None:
         self._service = call.front.service
+        self._brokers = call.front.brokers
         self._tails = call.front.tails
         self._connection = call.connection
         self._wanted = wanted
@@ -215,7 +225,7 @@ class _Reading:
     def _take(self, each: _Wanted, found: Page | Refusal) -> None:
         if isinstance(found, Page):
             self._size -= each.size
-            each.fill(found)
+            each.fill(found, self._brokers.epoch_of(self._service.group_of(each.name)))
             self._size += each.size
         elif found.code == Code.OFFSET_BEYOND_TAIL:
             each.is_read = each.is_beyond = True

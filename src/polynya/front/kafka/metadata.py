@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from polynya.front.kafka.dispatch import Call
     from polynya.front.kafka.server import KafkaFront
 
-LEADER_EPOCH = 0  # leadership moves inside the cluster, and a client never has to care
 UNKNOWN_OPERATIONS = -(2**31)
 
 
@@ -151,4 +150,5 @@ def place_of(front: KafkaFront, stream: str) -> Place:
 def place_of_group(front: KafkaFront, group: int) -> Place:
     """Return the brokers of the partitions in a group."""
     replicas, in_sync = front.brokers.replicas_of(group)
-    return Place(front.brokers.leader_of(group), LEADER_EPOCH, replicas, in_sync)
+    brokers = front.brokers
+    return Place(brokers.leader_of(group), brokers.epoch_of(group), replicas, in_sync)

@@ -9,7 +9,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import READ_UNCOMMITTED
-from polynya.front.kafka.metadata import LEADER_EPOCH
+from polynya.front.kafka.leaders import epoch_error_of
 from polynya.service.api import Facts, Position, ReadQuery, Refusal
 from polynya.wire.kafka.batches import batches_of, header_of, records_of
 from polynya.wire.kafka.generated.list_offsets import (
@@ -60,11 +60,15 @@ async def _fill(
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
         return
-    facts = await call.front.service.facts(topic.stream(asked.partition_index))
+    front, stream = call.front, topic.stream(asked.partition_index)
+    answer.error_code = epoch_error_of(front, stream, asked.current_leader_epoch)
+    if answer.error_code:
+        return
+    facts = await front.service.facts(stream)
     if isinstance(facts, Refusal):
         answer.error_code = error_of(facts.code)
         return
-    answer.leader_epoch = LEADER_EPOCH
+    answer.leader_epoch = front.brokers.epoch_of(front.service.group_of(stream))
     found = await _place(call, facts, asked.timestamp, uncommitted=uncommitted)
     if found is None:
         answer.error_code = Error.INVALID_REQUEST

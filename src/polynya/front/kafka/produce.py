@@ -11,6 +11,7 @@ import google_crc32c
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
+from polynya.front.kafka.leaders import is_too_far, tell_of_produce
 from polynya.stream.commands import Batch, Encoding, Produce, Producer
 from polynya.stream.replies import Reply
 from polynya.stream.rules.topics import Topic
@@ -96,6 +97,7 @@ class _Produce:
         self._request = request
         self._left = 1  # outcomes that are missing, and one until all are proposed
         self._response = ProduceResponse()
+        self._is_misled = False  # the client is to learn of another leader
 
     def propose(self, topics: list[Topic | None]) -> None:
         """Propose each batch whose topic is known."""
@@ -165,6 +167,9 @@ class _Produce:
             record_time_ms_max=newest_ms,
         )
         name = topic.stream(part.index)
+        if is_too_far(self._call, name):
+            answer.error_code, self._is_misled = Error.NOT_LEADER, True
+            return
         if producer is not None and name in self._call.connection.failed:
             answer.error_code = Error.NOT_ENOUGH_REPLICAS
             answer.error_message = "an earlier batch of the partition failed; retry both in order"
@@ -181,6 +186,7 @@ class _Produce:
     ) -> None:
         if isinstance(outcome, BaseException):
             answer.error_code = error_of_fault(outcome)
+            self._is_misled |= answer.error_code == Error.NOT_LEADER
         else:
             answer.error_code = error_of(outcome.code)
             if answer.error_code == Error.NONE:
@@ -198,6 +204,8 @@ class _Produce:
         if self._request.acks == 0:
             self._answer_nothing()
         else:
+            if self._is_misled:
+                tell_of_produce(self._call, self._response)
             self._call.answer(self._response)
 
     def _answer_nothing(self) -> None:

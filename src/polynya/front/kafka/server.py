@@ -30,7 +30,7 @@ log = logging.getLogger("polynya.kafka")
 
 
 class Broker(msgspec.Struct, frozen=True, gc=False):
-    """A node as clients see it."""
+    """A broker as clients see it: a core, or a node with one port for its cores."""
 
     id: int
     host: str
@@ -46,20 +46,24 @@ class TopicDefaults(msgspec.Struct, frozen=True, gc=False):
 
 
 class Brokers(Protocol):
-    """The nodes that speak Kafka, and the places of groups on them."""
+    """The brokers of the cluster, and the places of groups on them."""
 
     @property
     def cluster_id(self) -> str: ...
 
     @property
     def own(self) -> int:
-        """The id of this node."""
+        """The broker that this core is."""
         ...
 
     def all(self) -> Sequence[Broker]: ...
 
     def leader_of(self, group: int) -> int:
         """Return the broker that a client is to send requests for the group to."""
+        ...
+
+    def epoch_of(self, group: int) -> int:
+        """Return the epoch of the group's leader, which grows with each change; -1: unknown."""
         ...
 
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:

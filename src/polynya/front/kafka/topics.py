@@ -16,7 +16,7 @@ from typing import Protocol
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.front.kafka.configs import CONTENT_TYPE, DEFAULT_RULES, ProduceRules, rules_of
-from polynya.service.api import Service
+from polynya.service.api import Refusal, Service
 from polynya.stream.commands import (
     Command,
     Create,
@@ -51,6 +51,10 @@ class TopicService(Service, Protocol):
     async def topics(self, since: int, *, local: bool) -> TopicNews:
         """Return the topics that changed since a number; -1: all. `local`: of this node's
         replica."""
+        ...
+
+    async def epoch_end(self, name: str, epoch: int) -> int | Refusal:
+        """Return the end of the records of a leader epoch; -1: the epoch has not begun."""
         ...
 
     groups: int

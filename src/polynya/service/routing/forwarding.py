@@ -35,7 +35,8 @@ NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # retry interval for waiting attempts, even without news
 # interval at which the leaders are sent to the other cores again: a message may have been lost
 TELL_SECONDS = 1.0
-_LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
+Leader = tuple[int, int]  # node, leader epoch
+_LEADERS: msgspec.msgpack.Decoder[dict[int, Leader]] = msgspec.msgpack.Decoder(dict[int, Leader])
 
 
 class LocalReplicas(Protocol):
@@ -48,6 +49,10 @@ class LocalReplicas(Protocol):
 
     def leader_of(self, group: int) -> int:
         """Return the leader's node number, 0 when it is unknown."""
+        ...
+
+    def epoch(self, group: int) -> int:
+        """Return the group's leader epoch, 0 without a replica here."""
         ...
 
     def fit(self, group: int) -> bool:
@@ -136,6 +141,7 @@ class Forwarding:
         self._leading = leading
         self._loop = asyncio.get_running_loop()
         self._leaders = dict.fromkeys(range(place.groups + 1), 0)
+        self._epochs: dict[int, int] = {}  # leader epochs, of the last known leaders
         self._nodes: dict[int, int] = {}  # target → node
         self._leaderless: dict[int, float] = {}  # group of this core → when it lost its leader
         self._turns: dict[int, int] = {}  # group → unsuccessful attempts to find its leader
@@ -190,6 +196,17 @@ class Forwarding:
     def leader_of(self, group: int) -> int:
         """Return the node that leads the group, as far as this core knows; 0: none."""
         return self.place.node if group in self._led else self._leaders[group]
+
+    def epoch_of(self, group: int) -> int:
+        """Return the epoch of the last leader that this core knows; 0: it has known none."""
+        if self._leading.leader_of(group):
+            self._epochs[group] = self._leading.epoch(group)
+        return self._epochs.get(group, 0)
+
+    def newest(self, group: int) -> int:
+        """Return an epoch that is no lower than that of any leader this core's replica has
+        heard."""
+        return self._leading.epoch(group)
 
     def elsewhere(self, group: int) -> int:
         """Return the leader's node if it is another, known node; else 0."""
@@ -283,8 +300,9 @@ class Forwarding:
             self._leaderless.pop(group, None)
         else:
             self._leaderless.setdefault(group, self._loop.time())
-        before = self._leaders[group]
-        if leader != before and (leader or before == self.place.node or self.knows(group)):
+        before, epoch = self._leaders[group], self._epochs.get(group, 0)
+        is_new = leader != before and (leader or before == self.place.node or self.knows(group))
+        if is_new or self.epoch_of(group) != epoch:
             self._leaders[group] = leader
             if not self._news:
                 self._loop.call_soon(self._tell)
@@ -525,7 +543,9 @@ class Forwarding:
         news, self._news = self._news, set()
         if not news:
             return
-        body = messages.encode({group: self._leaders[group] for group in news})
+        body = messages.encode(
+            {group: (self._leaders[group], self.epoch_of(group)) for group in news}
+        )
         for core in self._way.others:
             self._way.send(core, messages.LEADERS, body)
 
@@ -536,7 +556,8 @@ class Forwarding:
                 "invalid LEADERS message: the sender must be a core of this node, and the groups "
                 "must exist"
             )
-        for group, leader in told.items():
+        for group, (leader, epoch) in told.items():
+            self._epochs[group] = epoch
             if leader != self._leaders[group]:
                 self._leaders[group] = leader
                 self._retry(group)

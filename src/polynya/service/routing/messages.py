@@ -30,6 +30,7 @@ META = 14
 PASS_ON = 15
 TOPICS = 16
 CONSUMER_GROUPS = 17
+EPOCH_END = 18
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -72,6 +73,12 @@ class Attach(msgspec.Struct, array_like=True, gc=False):
     name: str
     local: bool = False
     numbers: bool = False  # of ATTACH: the events need no payload; an older node sends it
+
+
+class EpochQuery(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    name: str
+    epoch: int
 
 
 class TopicQuery(msgspec.Struct, array_like=True, gc=False):
@@ -117,6 +124,7 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
     FLUSH: msgspec.msgpack.Decoder(None),
     META: msgspec.msgpack.Decoder(dict[str, bytes]),
+    EPOCH_END: msgspec.msgpack.Decoder(int | Refusal),
     TOPICS: msgspec.msgpack.Decoder(TopicNews),
 }
 

@@ -41,6 +41,7 @@ from polynya.service.routing.outcomes import Outcomes
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
 from polynya.service.streams.appends import Appender
 from polynya.service.streams.forks import create_fork
+from polynya.service.streams.leader_epochs import epoch_end
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.retention import set_bucket, trim
 from polynya.stream.commands import Command, Create, Retention
@@ -338,6 +339,22 @@ class NodeService:
         """Return the node that leads a group, as far as this core knows; 0: none, or no cluster."""
         return 0 if self._forwarding is None else self._forwarding.leader_of(group)
 
+    def epoch_of(self, group: int) -> int:
+        """Return the leader epoch of a group, as far as this core knows; -1: unknown."""
+        if self._forwarding is not None:
+            return self._forwarding.epoch_of(group) or -1
+        # all groups have the same base, and a single node has no terms
+        return next((machine.epoch_base for machine in self._machines.values()), -1)
+
+    async def epoch_end(self, name: str, epoch: int) -> int | Refusal:
+        """Return the end of the records of a leader epoch; -1: the epoch has not begun."""
+        group = self.group_of(name)
+        question = messages.EpochQuery(group, name, epoch)
+        found: int | Refusal = await self._at_replica(
+            group, messages.EPOCH_END, question, self._epoch_end_here
+        )
+        return found
+
     def leaderless(self, groups: Iterable[int]) -> list[int]:
         """Return the groups that have no known leader now; empty outside a cluster."""
         forwarding = self._forwarding
@@ -483,6 +500,7 @@ class NodeService:
         )
         self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
         self._on_async(transport, messages.TOPICS, messages.TopicQuery, self._topics_here)
+        self._on_async(transport, messages.EPOCH_END, messages.EpochQuery, self._epoch_end_here)
         self._on_async(transport, messages.META, messages.Flush, self._meta_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
@@ -543,6 +561,14 @@ class NodeService:
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
         await self.local.prepare(question.group, local=question.local)
         return self.local.facts(question.group, question.name, local=question.local)
+
+    async def _epoch_end_here(self, question: messages.EpochQuery) -> int | Refusal:
+        group, epoch = question.group, question.epoch
+        await self.local.linearize(group)
+        newest = (
+            self.epoch_of(group) if self._forwarding is None else self._forwarding.newest(group)
+        )
+        return await epoch_end(self.local, group, question.name, epoch) if epoch <= newest else -1
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
         await asyncio.gather(

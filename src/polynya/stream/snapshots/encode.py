@@ -65,6 +65,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     # of the transaction coordinator; this release knows none, and refuses a state with any
     transactions: list[Raw] = []
     topic_revision: int = 0
+    epoch_bases: list[int] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -144,6 +145,7 @@ def image_of(machine: Machine) -> Image:
         producer_id_counter=machine.producer_id_counter,
         watches=list(machine.watches.values()),
         topic_revision=machine.topic_changes.revision,
+        epoch_bases=machine.epoch_bases,
     )
 
 
@@ -228,6 +230,7 @@ def decode(
     machine.topic_changes = TopicChanges(image.topic_revision, image.topics)
     machine.level = image.level
     machine.producer_id_counter = image.producer_id_counter
+    machine.epoch_bases = image.epoch_bases
     # 0: written by 0.1.0
     machine.log_ms = image.log_ms or max(
         (stream.activity_ms for stream in image.streams), default=0

@@ -28,6 +28,10 @@ UID_JUMP = 1 << 32
 PRODUCER_ID_JUMP = 1 << 32
 
 
+# more elections than a group has after a copy; 31 bits last for 2,000 histories
+EPOCH_JUMP = 1 << 20
+
+
 class StreamLoss(msgspec.Struct, frozen=True):
     """A loss in a stream: the records from `record` to before `end`."""
 
@@ -75,11 +79,15 @@ class Survey:
         self.claimed: dict[
             int, dict[int, int]
         ] = {}  # group -> table -> the latest job that claimed there
+        self.epoch_bases: list[int] = []  # of the histories before
+        self.term = 0  # the highest one of a group
         # tables to continue; set before any call of `reborn`
         self.kept: frozenset[int] = frozenset()
 
-    def add(self, image: Image) -> None:
-        """Add a group's state. First pass over all groups."""
+    def add(self, image: Image, term: int = 0) -> None:
+        """Add a group's state, and its term if known. First pass over all groups."""
+        self.epoch_bases = max(self.epoch_bases, image.epoch_bases, key=len)
+        self.term = max(self.term, term)
         for key, held in image.held.items():
             self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(
                 image.group
@@ -108,6 +116,11 @@ class Survey:
             for uid, table in self.tables.items()
             for jobs in self.claimed.values()
         )
+
+    def next_epoch_base(self) -> int:
+        """Return a base that exceeds every leader epoch of the histories before."""
+        highest = (self.epoch_bases[-1] if self.epoch_bases else 0) + self.term
+        return (highest // EPOCH_JUMP + 1) * EPOCH_JUMP
 
     def last_job(self, uid: int) -> int:
         """Return the highest job number of a table that any group has seen."""
@@ -151,6 +164,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += UID_JUMP
     image.producer_id_counter += PRODUCER_ID_JUMP
+    image.epoch_bases = [*survey.epoch_bases, survey.next_epoch_base()]
     image.map = None  # it describes the nodes of the old cluster
     image.watches = [watch for watch in image.watches if watch.table in survey.kept]
     image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}

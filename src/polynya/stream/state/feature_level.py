@@ -55,8 +55,8 @@ def level_for(command: Command) -> int:
     if isinstance(command, PublishSlices | ReplaceSlices):
         parts = command.slices if isinstance(command, PublishSlices) else command.replacements
         return ENTRY_LEVEL if any(cold.encoding >= 0 for _, cold in parts) else 1
-    # an older node would not keep the address
-    if isinstance(command, NodeAnnounce) and command.kafka:
+    # an older node would not keep the addresses
+    if isinstance(command, NodeAnnounce) and (command.kafka or command.kafka_ports):
         return level_of(TopicPut)
     return level_of(type(command))
 

@@ -41,6 +41,22 @@ def behind(stream: Stream, cold: index.Entries | None, at: Place, tail: Place) -
     return min((hot[0].record, hot[0].byte), tail) if hot else tail
 
 
+def history_end(stream: Stream, cold: index.Entries | None, restores: int) -> int:
+    """Return where the records end that the stream had before the last so many restores. Each
+    restore skips `JUMP` numbers, so the high bits of a number count them."""
+    first = (stream.next_record // JUMP - restores + 1) * JUMP  # no older record has this number
+    if restores <= 0 or first <= 0:
+        return stream.next_record
+    hot = stream.hot
+    if hot and hot[0].record < first:
+        last = hot[bisect_right(hot, first - 1, key=_RECORD) - 1]
+        return last.record + last.records
+    number = index.holding(cold, first - 1)
+    if cold is None or number < 0:
+        return stream.first_record
+    return index.end_of(cold, number)[0]
+
+
 def joined_until(batches: Sequence[HotBatch], begin: int) -> int:
     """Return the end of the run of batches from `begin` on without a gap, however small."""
     end, last = len(batches), batches[-1]

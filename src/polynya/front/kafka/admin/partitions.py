@@ -8,6 +8,7 @@ from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.configs import CONFIGS, list_of
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
+from polynya.front.kafka.leaders import epoch_error_of
 from polynya.front.kafka.metadata import place_of
 from polynya.service.api import Refusal, TrimQuery
 from polynya.stream.rules.topics import Topic
@@ -160,10 +161,9 @@ async def _delete(
 async def offset_for_leader_epoch(
     call: Call, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Answer where the records of a leader epoch end.
-
-    Clients see committed records alone, which no election removes: each epoch up to the current
-    one ends at the high watermark."""
+    """Answer where the records of a leader epoch end: at the high watermark, or for an epoch of
+    before a restore where the restored copy ended. Clients see committed records alone, which no
+    election removes."""
     response = OffsetForLeaderEpochResponse()
     for asked in request.topics:
         result = OffsetForLeaderTopicResult(asked.topic)
@@ -188,18 +188,12 @@ async def _epoch_end(
     if topic is None or not 0 <= asked.partition < topic.partitions:
         return Error.UNKNOWN_TOPIC_OR_PARTITION
     stream = topic.stream(asked.partition)
-    facts = await front.service.facts(stream)
-    if isinstance(facts, Refusal):
-        return error_of(facts.code)
-    epoch = place_of(front, stream).epoch
-    error = epoch_error(asked.current_leader_epoch, epoch)
-    if error == Error.NONE and 0 <= asked.leader_epoch <= epoch:
-        answer.leader_epoch, answer.end_offset = asked.leader_epoch, facts.record
-    return error
-
-
-def epoch_error(given: int, epoch: int) -> Error:
-    """Compare the leader epoch that a client knows with the current one; -1: it knows none."""
-    if given < 0 or given == epoch:
-        return Error.NONE
-    return Error.FENCED_LEADER_EPOCH if given < epoch else Error.UNKNOWN_LEADER_EPOCH
+    error = epoch_error_of(front, stream, asked.current_leader_epoch)
+    if error != Error.NONE or asked.leader_epoch < 0:
+        return error
+    end = await front.service.epoch_end(stream, asked.leader_epoch)
+    if isinstance(end, Refusal):
+        return error_of(end.code)
+    if end >= 0:
+        answer.leader_epoch, answer.end_offset = asked.leader_epoch, end
+    return Error.NONE

@@ -1,0 +1,92 @@
+"""Leaders as clients know them: the check of their leader epochs, the limit of forwarding, and the
+leader in the answer to a client that asks the wrong broker (KIP-320, KIP-951)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from polynya.base.limits import KAFKA_FORWARD_BYTES_MAX
+from polynya.front.kafka.errors import Error
+from polynya.wire.kafka.generated import fetch as fetch_message
+from polynya.wire.kafka.generated import produce as produce_message
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+    from polynya.front.kafka.server import KafkaFront
+
+_TOLD = (Error.NOT_LEADER, Error.FENCED_LEADER_EPOCH)
+_FETCH_BY_ID_SINCE = _PRODUCE_BY_ID_SINCE = 13
+
+
+def epoch_error(given: int, epoch: int) -> Error:
+    """Compare the leader epoch that a client knows with the current one; -1: unknown."""
+    if given < 0 or epoch < 0 or given == epoch:
+        return Error.NONE
+    return Error.FENCED_LEADER_EPOCH if given < epoch else Error.UNKNOWN_LEADER_EPOCH
+
+
+def epoch_error_of(front: KafkaFront, stream: str, given: int) -> Error:
+    """Compare the leader epoch that a client knows of a partition's stream with the current one."""
+    if given < 0:
+        return Error.NONE
+    return epoch_error(given, front.brokers.epoch_of(front.service.group_of(stream)))
+
+
+def is_too_far(call: Call, stream: str) -> bool:
+    """Report whether a request is too large to be forwarded to the broker of this partition."""
+    if len(call.data) <= KAFKA_FORWARD_BYTES_MAX:
+        return False
+    brokers = call.front.brokers
+    return brokers.leader_of(call.front.service.group_of(stream)) != brokers.own
+
+
+def tell_of_produce(call: Call, response: produce_message.ProduceResponse) -> None:
+    """Name the leaders of the partitions that another broker leads."""
+    by_id, leaders = call.version >= _PRODUCE_BY_ID_SINCE, set[int]()
+    for topic in response.responses:
+        for part in topic.partition_responses:
+            if part.error_code in _TOLD:
+                name = _name_of(call.front, topic.topic_id if by_id else topic.name)
+                leader = _leader_of(call.front, name, part.index)
+                part.current_leader = produce_message.LeaderIdAndEpoch(*leader)
+                leaders.add(leader[0])
+    response.node_endpoints = _endpoints(call.front, leaders, produce_message.NodeEndpoint)
+
+
+def tell_of_fetch(call: Call, response: fetch_message.FetchResponse) -> None:
+    """Name the leaders of the partitions that another broker leads."""
+    by_id, leaders = call.version >= _FETCH_BY_ID_SINCE, set[int]()
+    for topic in response.responses:
+        for part in topic.partitions:
+            if part.error_code in _TOLD:
+                name = _name_of(call.front, topic.topic_id if by_id else topic.topic)
+                leader = _leader_of(call.front, name, part.partition_index)
+                part.current_leader = fetch_message.LeaderIdAndEpoch(*leader)
+                leaders.add(leader[0])
+    response.node_endpoints = _endpoints(call.front, leaders, fetch_message.NodeEndpoint)
+
+
+def _name_of(front: KafkaFront, key: str | bytes) -> str:
+    if isinstance(key, str):
+        return key
+    topic = front.topics.ids.get(key)
+    return "" if topic is None else topic.name
+
+
+def _leader_of(front: KafkaFront, topic: str, partition: int) -> tuple[int, int]:
+    """Return the leader of a partition and its epoch, (-1, -1) if the leader is not known."""
+    known = front.topics.known(topic)
+    if known is None or not 0 <= partition < known.partitions:
+        return -1, -1
+    group = front.service.group_of(known.stream(partition))
+    return front.brokers.leader_of(group), front.brokers.epoch_of(group)
+
+
+def _endpoints(front: KafkaFront, leaders: set[int], kind: Any) -> list[Any]:
+    if not leaders:
+        return []
+    return [
+        kind(each.id, each.host, each.port, each.rack)
+        for each in front.brokers.all()
+        if each.id in leaders
+    ]

@@ -1,0 +1,98 @@
+"""The brokers that Kafka clients see: cores with ports of their own, or whole nodes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from polynya.cluster.map_cache import ClusterMapCache
+from polynya.config.core_start import Address, CoreStart
+from polynya.config.model import Config
+from polynya.front.kafka.server import Broker
+from polynya.node.kafka import NodeBrokers
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import NodeRecord, NodeState
+from polynya.stream.placement import ClusterMap
+
+PLACE = "one.example:9092"
+
+
+class Groups:
+    """The service: the leaders and the voters of groups."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[int, int] = {}
+        self.voters: dict[int, bool] = {}
+
+    def leader_of(self, group: int) -> int:
+        return self.leaders.get(group, 0)
+
+    def voters_of(self, group: int) -> dict[int, bool]:
+        return self.voters
+
+    def epoch_of(self, group: int) -> int:
+        return 4
+
+
+def brokers_of(
+    groups: Groups, *ports: int, node: int = 1, core: int = 0, nodes: tuple[NodeRecord, ...] = ()
+) -> NodeBrokers:
+    config = Config(data="/nonexistent")
+    start = SimpleNamespace(
+        birth=SimpleNamespace(cluster_id="c", node=node),
+        kafka_direct=tuple(Address("127.0.0.1", port) for port in ports),
+        kafka_advertised=PLACE,
+        config=config,
+        core=core,
+    )
+    maps: Any = None
+    if nodes:
+        maps = SimpleNamespace(now=ClusterMap(3, 3, {each.id: each for each in nodes}, {}))
+    return NodeBrokers(
+        cast(CoreStart, start), cast(NodeService, groups), cast(ClusterMapCache | None, maps)
+    )
+
+
+def test_a_broker_is_a_core_with_a_port_of_its_own() -> None:
+    groups = Groups()
+    brokers = brokers_of(groups, 10_092, 10_093, node=0, core=1)
+    assert brokers.own == 1
+    assert list(brokers.all()) == [
+        Broker(0, "one.example", 10_092),
+        Broker(1, "one.example", 10_093),
+    ]
+    assert [brokers.leader_of(group) for group in (1, 2, 3)] == [1, 0, 1]
+    assert brokers.replicas_of(2) == ([0], [0])
+
+
+def test_a_node_without_such_ports_is_one_broker_whichever_core_answers() -> None:
+    brokers = brokers_of(Groups(), node=0, core=1)
+    assert (brokers.own, list(brokers.all())) == (0, [Broker(0, "one.example", 9092)])
+    assert [brokers.leader_of(group) for group in (1, 2)] == [0, 0]
+
+
+def test_the_brokers_of_a_cluster_are_those_of_its_map() -> None:
+    groups = Groups()
+    groups.leaders = {1: 2, 2: 3, 3: 4, 4: 1, 5: 9}
+    groups.voters = {1: True, 2: True, 3: False}
+    nodes = (
+        NodeRecord(1, "", "", "north", 2, kafka="old.example:1", kafka_ports=(2, 3)),
+        NodeRecord(2, "", "", "south", 4, kafka="two:9092", kafka_ports=(5, 6, 7, 8)),
+        NodeRecord(3, "", "", "", 4, kafka="three:9092"),
+        NodeRecord(4, "", "", "", 1),
+        NodeRecord(5, "", "", "", 1, NodeState.REMOVED, kafka="five:9092"),
+    )
+    brokers = brokers_of(groups, 10_092, 10_093, nodes=nodes)
+    assert list(brokers.all()) == [
+        Broker(256, "one.example", 10_092, "north"),
+        Broker(257, "one.example", 10_093, "north"),
+        *(Broker(512 + core, "two", 5 + core, "south") for core in range(4)),
+        Broker(768, "three", 9092),
+    ]
+    assert brokers.own == 256
+    assert brokers.leader_of(1) == 513, "core 1 of node 2"
+    assert brokers.leader_of(2) == 768, "node 3 is one broker"
+    assert brokers.leader_of(3) == brokers.own, "node 4 serves no Kafka: this core forwards"
+    assert brokers.leader_of(4) == 256
+    assert brokers.leader_of(5) == brokers.own, "a node that the map does not know yet"
+    assert brokers.replicas_of(1) == ([257, 513, 768], [257, 513])
