@@ -12,7 +12,8 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.metadata import LEADER_EPOCH
-from polynya.service.api import LiveEvent, Page, ReadQuery, Refusal
+from polynya.service.api import OWN_ENCODING, LiveEvent, Page, ReadQuery, Refusal, Service
+from polynya.stream.commands import Encoding
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import batches_of, header_of, placed
 from polynya.wire.kafka.generated.fetch import (
@@ -23,12 +24,15 @@ from polynya.wire.kafka.generated.fetch import (
     PartitionData,
 )
 from polynya.wire.kafka.primitives import Bytes, Malformed
+from polynya.wire.plain_batches import record_batches
+from polynya.wire.record_pages import StoredSpan
 
 if TYPE_CHECKING:
     from polynya.front.kafka.dispatch import Call
 
 _IDS_SINCE = 13  # the first version of Fetch that names topics by id
 _WAIT_SECONDS_MAX = 60.0
+_AT_ONCE_BYTES = 64 << 10  # of records that HTTP wrote; batches of more are built in a thread
 READ_UNCOMMITTED = 0  # the isolation level of readers that want open transactions too
 
 
@@ -116,7 +120,11 @@ async def _read_all(call: Call, request: FetchRequest, wanted: list[_Wanted]) ->
             uncommitted=request.isolation_level == READ_UNCOMMITTED,
         )
         try:
-            page = await _read(call, query) if each.asked.fetch_offset >= 0 else None
+            page = (
+                await read_batches(call.front.service, query)
+                if each.asked.fetch_offset >= 0
+                else None
+            )
         except PolynyaError as fault:
             each.answer.error_code = error_of_fault(fault)
             continue
@@ -131,9 +139,27 @@ async def _read_all(call: Call, request: FetchRequest, wanted: list[_Wanted]) ->
             each.answer.high_watermark = -1
 
 
-async def _read(call: Call, query: ReadQuery) -> Page | Refusal:
-    found = call.front.service.read_nowait(query)
-    return await call.front.service.read(query) if found is None else found
+async def read_batches(service: Service, query: ReadQuery) -> Page | Refusal:
+    """Read a page whose spans are record batches. In an adopted stream HTTP wrote some records:
+    their batches are built here, in a thread if they are large."""
+    page = service.read_nowait(query)
+    if page is None:
+        page = await service.read(query)
+    if not isinstance(page, Page) or page.facts.encoding == Encoding.KAFKA:
+        return page
+    size = sum(len(span.payload) for span in page.spans if span.encoding != Encoding.KAFKA)
+    if size > _AT_ONCE_BYTES:
+        await asyncio.to_thread(_build_batches, page)
+    elif size:
+        _build_batches(page)
+    return page
+
+
+def _build_batches(page: Page) -> None:
+    for span in page.spans:
+        encoding = page.facts.encoding if span.encoding == OWN_ENCODING else span.encoding
+        stored = StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths)
+        span.payload, span.encoding = record_batches(stored), Encoding.KAFKA
 
 
 def _fill(each: _Wanted, page: Page, *, fits: bool) -> None:
