@@ -79,6 +79,7 @@ def test_a_group_is_described_with_its_lag() -> None:
             (row["partition"], row["offset"], row["end"], row["lag"], row["metadata"])
             for row in shown["offsets"]
         ] == [(0, 1, 3, 2, "m"), (1, None, 1, None, "")]
+        assert [row["stream"] for row in shown["offsets"]] == ["kafka/t/0", "kafka/t/1"]
         lags = GroupLags(world.core.service, groups.coordinator)
         await lags.measure()
         assert of_group_lags(lags)() == {'polynya_group_lag{group="g",topic="t"}': 2}

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from polynya.base.names import spelled_name
 from polynya.service.api import Facts
 from polynya.service.consumer_groups.coordinator import GroupCoordinator
 from polynya.service.routing.service import NodeService
@@ -48,6 +49,7 @@ class OffsetDetails(msgspec.Struct):
     end: int
     lag: int | None
     metadata: str = ""
+    stream: str = ""  # as spelled in URLs
 
 
 class GroupDetails(msgspec.Struct):
@@ -174,7 +176,8 @@ class GroupAdmin:
                     else max(0, found.record - max(offset, found.first_record))
                 )
                 metadata = "" if entry is None else entry.metadata
-                rows.append(OffsetDetails(*place, offset, found.record, lag, metadata))
+                stream = spelled_name(found.name)
+                rows.append(OffsetDetails(*place, offset, found.record, lag, metadata, stream))
         return GroupDetails(id_, told.state, told.protocol_type, told.protocol, members, rows)
 
     async def reset(
