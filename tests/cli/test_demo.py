@@ -18,6 +18,7 @@ def test_the_demo_agrees_with_itself_and_can_be_run_again(tmp_path: Path) -> Non
     assert (
         first.code == 0
         and "336,776 events appended" in first.err
+        and "a Kafka client writes those of B6" in first.err
         and "all 6 results agree" in first.err
     ), first
     assert "UA       United Air Lines Inc.         58,665" in first.out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from click.testing import CliRunner, Result
 from scripted_server import scripted
 
 from polynya.cli.app import cli
+from polynya.cli.terminal import exits
 
 ROW = {"topic": "t", "partition": 0, "offset": 1, "end": 3, "lag": 2, "metadata": ""}
 UNREAD = {**ROW, "partition": 1, "offset": None, "lag": None}
@@ -50,13 +53,49 @@ def test_a_group_is_described() -> None:
         assert json.loads(ran(server.url, "describe", "g/h", "--json").stdout)["lag"] == 2
 
 
-def test_offsets_are_reset() -> None:
-    for to, sent in (("7", 7), ("latest", "latest")):
-        with scripted(answer({"group": "g", "offsets": [ROW]})) as server:
-            result = ran(server.url, "reset-offsets", "g", "--to", to, "--topic", "t")
-        assert result.exit_code == 0, result.output
-        assert json.loads(server.said[0].body) == {"to": sent, "topics": ["t"]}
-        assert server.said[0].path == "/v1/groups/g/offsets"
+RESET = {"topic": "t", "partition": 0, "before": None, "offset": 1, "end": 3, "lag": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (["--to", "7"], {"to": 7}),
+        (["--to", "latest"], {"to": "latest"}),
+        (["--to-earliest"], {"to": "earliest"}),
+        (["--to-latest"], {"to": "latest"}),
+        (["--shift-by", "-5"], {"shift_by": -5}),
+        (["--to", "2026-11-01T00:00Z"], {"time": "2026-11-01T00:00:00.000Z"}),
+    ],
+)
+def test_offsets_are_reset(options: list[str], sent: dict[str, object]) -> None:
+    with scripted(answer({"group": "g", "offsets": [RESET]})) as server:
+        result = ran(server.url, "reset-offsets", "g", *options, "--topic", "t:0,1")
+    assert result.exit_code == 0, result.output
+    assert json.loads(server.said[0].body) == {**sent, "topics": ["t:0,1"], "dry_run": False}
+    assert server.said[0].path == "/v1/groups/g/offsets"
+    assert result.stdout.splitlines()[1].split() == ["t", "0", "-", "1", "3", "2"]
+
+
+def test_an_age_is_sent_as_a_time_and_a_dry_run_says_so() -> None:
+    with scripted(answer({"group": "g", "offsets": [RESET]})) as server:
+        result = ran(server.url, "reset-offsets", "g", "--to", "2h", "--dry-run")
+    body = json.loads(server.said[0].body)
+    age = datetime.now(UTC) - datetime.fromisoformat(body["time"])
+    assert timedelta(hours=2) <= age < timedelta(hours=2, minutes=1)
+    assert (body["topics"], body["dry_run"]) == (None, True)
+    assert "nothing was changed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--to-earliest", "--to-latest"], ["--to", "yesterday"], ["--to", "-5"], ["--to", "1_0"]],
+)
+def test_a_reset_to_no_one_place_is_a_usage_error(options: list[str]) -> None:
+    with scripted(answer({})) as server:
+        result = ran(server.url, "reset-offsets", "g", *options)
+    assert result.exit_code == exits.USAGE
+    assert "--to" in result.stderr
+    assert not server.said
 
 
 def test_groups_are_deleted_and_a_refusal_names_why() -> None:

@@ -71,8 +71,20 @@ def test_topics_are_listed_and_described() -> None:
     assert json.loads(as_json.stdout) == described
 
 
-@pytest.mark.parametrize("arguments", [("alter", "t"), ("create", "t", "--config", "retention")])
+@pytest.mark.parametrize(
+    "arguments", [("alter", "t"), ("create", "t", "--config", "retention"), ("adopt", "t")]
+)
 def test_a_change_of_nothing_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     with scripted(answer(TOPIC)) as server:
         assert ran(server.url, *arguments).exit_code == exits.USAGE
     assert not server.said
+
+
+def test_streams_are_adopted() -> None:
+    with scripted(answer(TOPIC, 201), answer(TOPIC)) as server:
+        made = ran(server.url, "adopt", "t", "--from", "a/b", "--from", "c", "--config", "d=e")
+        again = ran(server.url, "adopt", "t", "--from", "a/b", "--json")
+    assert made.stderr == "topic t has adopted 2 streams\n"
+    assert json.loads(again.stdout) == {**TOPIC, "created": False}
+    assert (server.said[0].method, server.said[0].path) == ("PUT", "/v1/topics/t")
+    assert json.loads(server.said[0].body) == {"streams": ["a/b", "c"], "configs": {"d": "e"}}

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from product import RunningNode, environment
@@ -16,8 +17,13 @@ SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    running = RunningNode(tmp_path_factory.mktemp("verbs") / "data", ("--cores", "1"))
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("verbs") / "data"
+
+
+@pytest.fixture(scope="module")
+def node(data: Path) -> Iterator[RunningNode]:
+    running = RunningNode(data, ("--cores", "1"))
     try:
         yield running
     finally:
@@ -83,6 +89,48 @@ def test_a_consumer_follows_until_it_is_ended(node: RunningNode) -> None:
         reader.wait(SECONDS)
         assert reader.stdout is not None
         reader.stdout.close()
+
+
+def test_a_group_goes_on_where_it_was(node: RunningNode, data: Path) -> None:
+    called(node, "produce", "shared", given="a\nb\nc\n")
+    joined = ("shared", "--group", "readers", "--exit")
+    assert consumed(node, *joined, "--limit", "2") == ["a", "b"]
+    assert consumed(node, *joined) == ["c"]
+    assert consumed(node, *joined) == []
+    called(node, "group", "reset-offsets", "readers", "--shift-by", "-2")
+    assert consumed(node, *joined) == ["b", "c"]
+    refused = called(node, "consume", "shared", "--group", "g", "--from", "5", code=2)[1]
+    assert "group reset-offsets" in refused
+    called(node, "group", "rm", "readers")
+    assert "there is no such group" in called(node, "group", "describe", "readers", code=1)[1]
+    audited = [json.loads(line) for line in (data / "access/audit.jsonl").read_text().splitlines()]
+    assert [(line["act"], line["target"], line["outcome"]) for line in audited] == [
+        ("group.reset", "/v1/groups/readers/offsets", "200"),
+        ("group.delete", "/v1/groups/readers", "204"),
+    ]
+
+
+def test_an_adopted_stream_is_read_by_both_and_written_by_both(node: RunningNode) -> None:
+    called(node, "create", "shop/adopted", "--content-type", "text/plain")
+    called(node, "append", "shop/adopted", "by http")
+    called(node, "topic", "adopt", "adopted", "--from", "shop/adopted")
+    assert consumed(node, "adopted", "--exit") == ["by http"]
+    called(node, "produce", "adopted", "by kafka", "--key", "k")
+    called(node, "append", "shop/adopted", "again")
+    whole = ["by http", "by kafka", "again"]
+    assert [line for line in consumed(node, "adopted", "--exit") if line] == whole
+    assert consumed(node, "adopted", "--from", "10m", "--exit", "--limit", "1") == whole[:1]
+    read = [
+        json.loads(line)
+        for line in called(node, "read", "shop/adopted", "--records")[0].splitlines()
+    ]
+    assert [(each["key"], each["value"].strip()) for each in read] == [
+        (None, "by http"),
+        ("k", "by kafka"),
+        (None, "again"),
+    ]
+    called(node, "topic", "rm", "adopted")
+    assert "by kafka" in called(node, "read", "shop/adopted")[0], "the stream stays"
 
 
 def test_what_cannot_be_done_is_refused(node: RunningNode) -> None:

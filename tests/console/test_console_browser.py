@@ -33,7 +33,9 @@ EVIL_RECORD = {
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with running_node(tmp_path_factory.mktemp("console") / "data", "--cores", "2") as node:
+    with running_node(
+        tmp_path_factory.mktemp("console") / "data", "--cores", "2", "--kafka-listen", "127.0.0.1:0"
+    ) as node:
         with httpx.Client(base_url=f"{node.url}/v1/stream/", timeout=60) as web:
             for number in range(60):
                 web.put(f"many/{number:02}", headers=JSON)
@@ -345,6 +347,30 @@ def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
     page.wait("document.querySelectorAll('.metrics tbody tr').length === 1")
 
 
+def test_topics_and_groups_are_shown_with_their_lag(page: Page, node: RunningNode) -> None:
+    with httpx.Client(base_url=node.url, timeout=60) as web:
+        web.put("/v1/topics/till", json={"partitions": 2}).raise_for_status()
+        web.put("/v1/topics/taken", json={"streams": ["logs/web"]}).raise_for_status()
+        place = {"to": 10, "topics": ["taken"]}
+        web.post("/v1/groups/readers/offsets", json=place).raise_for_status()
+    go(page, "#/kafka")
+    page.wait("document.querySelectorAll('tbody tr').length === 3")
+    page.wait("document.querySelector('tbody:last-of-type tr') !== null")
+    page.wait("[...document.querySelectorAll('td')].some((each) => each.textContent === '30')")
+    assert [sorted(texts(page, "tbody .name"))] == [["readers", "taken", "till"]]
+    for _ in range(3):
+        page.press("j")
+    assert page.run("document.activeElement.textContent") == "readers"
+    page.run("document.activeElement.click()")
+    wait_text(page, ".numbers", "Empty")
+    page.wait("document.querySelectorAll('tbody tr').length === 1")
+    cells = texts(page, "tbody td")
+    assert cells == ["0", "10", "40", "30", "–"]
+    assert page.run("document.querySelector('tbody a').hash") == "#/stream/logs%2Fweb"
+    page.press("Escape")
+    page.wait("location.hash === '#/kafka'")
+
+
 def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> None:
     place = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:4437=east"
     flags = (
@@ -398,6 +424,8 @@ def test_light_and_dark(page: Page) -> None:
         f"stream/{quote(EVIL)}",
         "tables",
         "table/orders",
+        "kafka",
+        "group/readers",
         "sql",
         "health",
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import node_js
 import pytest
 from missing import needed_program
 from product import RunningNode, environment
+
+from polynya.wire.kafka.messages import APIS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "kafka.md").read_text("utf-8")
@@ -87,3 +90,21 @@ def test_the_shell_produces_and_consumes(reader: Reader) -> None:
     assert 'shop-1 {"item": 7}' in lines
     assert "b 2" in lines
     assert '"key":"b","headers":[],"value":"2"' in lines[-1]
+
+
+def test_a_stream_is_adopted_as_the_page_says(reader: Reader) -> None:
+    told = reader.run("bash", "-ec", reader.block("### Adopt streams", "sh")).splitlines()
+    assert told[:2] == ['{"item": 7}', '{"item": 8}']
+    assert [json.loads(line)["key"] for line in told[2:]] == [None, "a"]
+
+
+def test_the_table_of_keys_is_that_of_the_front() -> None:
+    table = PAGE.partition("## Keys and versions")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| (\d+) \| (\w+) \| (\S+) \|", table, re.MULTILINE)
+    served = sorted(APIS.values(), key=lambda api: api.key)
+    assert told == [(str(api.key), api.name, _spelled(api.versions)) for api in served]
+
+
+def _spelled(versions: range) -> str:
+    first, last = versions[0], versions[-1]
+    return str(first) if first == last else f"{first}–{last}"

@@ -79,7 +79,7 @@ def guarded(
     play(
         told,
         handlers={**handlers, "/v1/topics": handler},
-        mounts={"/v1/topics/": handler},
+        mounts={"/v1/topics/": handler, "/v1/groups": handler},
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),
     )
 
@@ -224,6 +224,28 @@ def test_each_verb_on_each_name(tmp_path: Path) -> None:
         assert request_id
 
     guarded(tmp_path, story, setup=both)
+
+
+def test_a_consumer_group_needs_subscribe_on_its_name(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("joiner", "subscribe:kafka/mine/")
+        gate.token("reader", "read,delete,append:kafka/")
+
+    async def story(world: World, gate: Gate) -> None:
+        async def asked(method: str, target: str) -> list[int]:
+            body = b"{}" if method == "POST" else None
+            return [
+                (await world.ask(method, target, body, **gate.bearer(name))).status
+                for name in ("joiner", "reader")
+            ]
+
+        assert await asked("GET", "/v1/groups") == [200, 403], "the route lists what may be"
+        for group, expected in (("mine", [200, 403]), ("mine2", [403, 403])):
+            assert await asked("GET", f"/v1/groups/{group}") == expected
+            assert await asked("POST", f"/v1/groups/{group}/offsets") == expected
+            assert await asked("DELETE", f"/v1/groups/{group}") == expected
+
+    guarded(tmp_path, story, setup=setup)
 
 
 def test_a_topics_verbs_are_those_of_its_streams(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from worlds.kafka import KafkaWorld, batch, play, produce_fields
 
+from polynya.access import Principal
+from polynya.access.grants import Grant, Verb
 from polynya.admin.metric_sources import of_group_lags
 from polynya.front.http.api import groups as group_routes
 from polynya.front.http.api.groups import GroupRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request
+from polynya.front.kafka.offsets import offset_of_time
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
 from polynya.stream.consumer_groups.calls import Commit, Join, Joined, Leave, Sync
@@ -28,7 +31,7 @@ class Groups:
     def __init__(self, world: KafkaWorld) -> None:
         self.world = world
         self.coordinator = world.core.engine.group_coordinator
-        self.admin = GroupAdmin(world.core.service, self.coordinator)
+        self.admin = GroupAdmin(world.core.service, self.coordinator, offset_of_time)
         self.routes = GroupRoutes(self.admin)
         self.member = ""
 
@@ -45,9 +48,16 @@ class Groups:
         entry = OffsetEntry(self.world.front.topics.names["t"].id, 0, 1, -1, "m")
         await self.coordinator.call(Commit("g", 1, self.member, None, [entry]))
 
-    async def ask(self, method: str, *segments: str, body: Any = None, **query: str) -> Any:
+    async def ask(
+        self,
+        method: str,
+        *segments: str,
+        body: Any = None,
+        principal: Principal | None = None,
+        **query: str,
+    ) -> Any:
         sent = b"" if body is None else json.dumps(body).encode()
-        asked = Request(method, "", ("", *segments), query, {}, sent, "")
+        asked = Request(method, "", ("", *segments), query, {}, sent, "", principal)
         answer = await self.routes.handle(asked)
         return json.loads(answer.body) if answer.body else answer.status
 
@@ -69,6 +79,7 @@ def test_a_group_is_described_with_its_lag() -> None:
             (row["partition"], row["offset"], row["end"], row["lag"], row["metadata"])
             for row in shown["offsets"]
         ] == [(0, 1, 3, 2, "m"), (1, None, 1, None, "")]
+        assert [row["stream"] for row in shown["offsets"]] == ["kafka/t/0", "kafka/t/1"]
         lags = GroupLags(world.core.service, groups.coordinator)
         await lags.measure()
         assert of_group_lags(lags)() == {'polynya_group_lag{group="g",topic="t"}': 2}
@@ -100,10 +111,68 @@ def test_offsets_are_reset_and_a_group_deleted_when_it_has_no_members() -> None:
     play(story)
 
 
+def test_offsets_are_reset_by_time_by_distance_and_by_partition() -> None:
+    async def story(world: KafkaWorld) -> None:
+        groups = Groups(world)
+        await groups.fill()  # records of 1000, 1001, 1002 ms, and of 1000 ms in partition 1
+        await groups.coordinator.call(Leave("g", [(groups.member, None)]))
+
+        async def reset(**body: Any) -> list[tuple[int, Any, int]]:
+            found = await groups.ask("POST", "g", "offsets", body=body)
+            return [(row["partition"], row["before"], row["offset"]) for row in found["offsets"]]
+
+        at = "1970-01-01T00:00:01.001Z"
+        assert await reset(time=at, dry_run=True) == [(0, 1, 1), (1, None, 1)]
+        assert await reset(shift_by=5, dry_run=True) == [(0, 1, 3)], "cut to the end"
+        assert (await groups.ask("GET", "g"))["offsets"][0]["offset"] == 1, "nothing changed"
+        assert await reset(to="earliest", topics=["t:1"]) == [(1, None, 0)]
+        assert await reset(time="1970-01-01T00:00:01.002Z") == [(0, 1, 2), (1, 0, 1)]
+        assert await reset(shift_by=-1) == [(0, 2, 1), (1, 1, 0)]
+
+    play(story)
+
+
+def test_a_caller_sees_its_groups_and_topics_alone() -> None:
+    async def story(world: KafkaWorld) -> None:
+        groups = Groups(world)
+        await groups.fill()
+        await groups.coordinator.call(Commit("other", -1, "", None, []))
+        await groups.coordinator.call(Leave("g", [(groups.member, None)]))
+        joins = Grant(frozenset((Verb.SUBSCRIBE,)), "kafka/g/")
+        reads = Grant(frozenset((Verb.READ,)), "kafka/t/")
+        blind = Principal(id="1", name="blind", grants=(joins,))
+        seeing = Principal(id="2", name="seeing", grants=(joins, reads))
+        listed = await groups.ask("GET", principal=blind)
+        assert [each["group"] for each in listed["groups"]] == ["g"]
+        assert (await groups.ask("GET", "g", principal=blind))["offsets"] == []
+        assert len((await groups.ask("GET", "g", principal=seeing))["offsets"]) == 1
+        body = {"to": "latest", "topics": ["t"]}
+        sent = ("POST", "g", "offsets")
+        assert await groups.refused(*sent, body=body, principal=blind) == "INVALID_REQUEST"
+        assert len((await groups.ask(*sent, body=body, principal=seeing))["offsets"]) == 2
+
+    play(story)
+
+
 def test_wrong_requests_are_refused() -> None:
     async def story(world: KafkaWorld) -> None:
         groups = Groups(world)
-        for body in ({"to": "yesterday"}, {"to": 1, "topics": ["none"]}, {"to": 1}, {}, []):
+        await world.topic("t", 2)
+        for body in (
+            {"to": "yesterday"},
+            {"to": -1},
+            {"to": 1, "topics": ["none"]},
+            {"to": 1, "topics": ["t:2"]},
+            {"to": 1, "topics": ["t:x"]},
+            {"to": 1, "topics": ["t:"]},
+            {"to": 1, "shift_by": 1, "topics": ["t"]},
+            {"shift_by": 1, "topics": ["t"]},
+            {"time": "2026", "topics": ["t"]},
+            {"to": 1, "topic": "t"},
+            {"to": 1},
+            {},
+            [],
+        ):
             assert await groups.refused("POST", "g", "offsets", body=body) == "INVALID_REQUEST"
         assert await groups.refused("PUT", "g") == "METHOD_NOT_ALLOWED"
         assert await groups.refused("GET", "g", "offsets") == "METHOD_NOT_ALLOWED"

@@ -1,8 +1,10 @@
-"""What a Kafka client writes is in both tables and in SQL: each record once, with key, headers and
-timestamp."""
+"""What a Kafka client writes is the same over HTTP and SSE, in both tables and in SQL: each record
+once, with key, headers and timestamp."""
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from worlds.pipeline import PipeWorld
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COUNT, TIME = 40, 1_700_000_000_000
+RECORDS = "application/vnd.polynya.records+json"
 
 
 def written(world: PipeWorld) -> list[tuple[Any, ...]]:
@@ -44,6 +47,55 @@ def written(world: PipeWorld) -> list[tuple[Any, ...]]:
     return records
 
 
+def over_http(world: PipeWorld) -> list[tuple[Any, ...]]:
+    """All records as HTTP shows them whole, page by page."""
+    found: list[tuple[Any, ...]] = []
+    offset = "-1"
+    while len(found) < len(CODECS) * COUNT:
+        answer = world.http.get(
+            f"{world.node.url}/v1/stream/kafka/orders/0",
+            params={"offset": offset, "max_bytes": 5000},
+            headers={"Accept": RECORDS},
+        )
+        assert answer.status_code == 200, answer.text
+        found += map(shown, answer.json())
+        offset = answer.headers["Stream-Next-Offset"]
+    return found
+
+
+def over_sse(world: PipeWorld) -> list[tuple[Any, ...]]:
+    """All records as the events of a follower."""
+    found: list[tuple[Any, ...]] = []
+    request = world.http.stream(
+        "GET",
+        f"{world.node.url}/v1/stream/kafka/orders/0",
+        params={"offset": "-1", "live": "sse"},
+        headers={"Accept": RECORDS},
+    )
+    with request as answer:
+        event = ""
+        for line in answer.iter_lines():
+            name, _, text = line.partition(":")
+            if name == "event":
+                event = text.strip()
+            elif name == "data" and event == "data":
+                found += map(shown, json.loads(text))
+            if len(found) >= len(CODECS) * COUNT:
+                return found
+    return found
+
+
+def shown(record: dict[str, Any]) -> tuple[Any, ...]:
+    def of(value: Any) -> bytes | None:
+        if isinstance(value, dict):
+            return base64.b64decode(value["$base64"])
+        return None if value is None else str(value).encode()
+
+    headers = [(name, of(value)) for name, value in record["headers"]] or None
+    key, value = of(record["key"]), of(record["value"])
+    return "kafka/orders/0", record["offset"], key, value, headers, record["timestamp"]
+
+
 def told(row: dict[str, Any]) -> tuple[Any, ...]:
     headers = [(each["key"], each["value"]) for each in row["headers"] or []] or None
     time_ms = round(row["timestamp"].timestamp() * 1000)
@@ -55,6 +107,8 @@ def test_what_a_kafka_client_writes_is_a_table(world: PipeWorld) -> None:
     made = world.http.put(f"{world.node.url}/v1/tables/orders", json={"prefix": "kafka/"})
     assert made.status_code == 201, made.text
     records = written(world)
+    assert over_http(world) == records
+    assert over_sse(world) == records
     done = world.run("table", "sync", "orders")
     assert done.code == 0, done
     for rows in (world.iceberg("orders"), world.delta("orders")):

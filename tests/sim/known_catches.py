@@ -13,7 +13,7 @@ from sim.chaos import run_episode
 from sim.group_mutants import GROUP_CAUGHT_BY, GROUP_STORIES
 from sim.groups import run_groups
 from sim.kafka import run_kafka
-from sim.kafka_mutants import KAFKA_CAUGHT_BY
+from sim.kafka_mutants import KAFKA_CAUGHT_BY, KAFKA_STORIES
 from sim.knobs import Knobs
 from sim.moves import run_moves
 from sim.planned import run_planned
@@ -106,6 +106,7 @@ CAUGHT_BY = {
 MACHINE_STORY = "stream/test_stories.py::test_story"
 STORIES = {  # the test that notices it, where there is one
     **GROUP_STORIES,
+    **KAFKA_STORIES,
     "data goes by the map alone": "replica/test_cluster_moves.py::test_an_old_map_costs_nobody_their_data",
     "what was dropped is found again": "replica/test_cluster_moves.py::test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none",
     "learners count, and one majority of two": "replica/test_cluster_moves.py::test_learners_are_not_counted",

@@ -86,3 +86,7 @@ def _target(act: str, request: Request) -> str:
 def topic_act(request: Request) -> str:
     acts = {"PUT": "topic.create", "PATCH": "topic.change", "DELETE": "topic.delete"}
     return acts.get(request.method, "")
+
+
+def group_act(request: Request) -> str:
+    return {"POST": "group.reset", "DELETE": "group.delete"}.get(request.method, "")

@@ -34,6 +34,7 @@ from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
+from polynya.front.http.api.groups import GROUPS
 from polynya.front.http.api.ranges import PATH as RANGES
 from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.sql import PATH as SQL_PATH
@@ -187,6 +188,7 @@ class HttpListeners:
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
             **console_mounts(),
             **self._behind.mounts,
+            GROUPS: self._audited(audited_requests.group_act, self._behind.mounts[GROUPS]),
         }
 
     def _acts(self) -> Handlers:

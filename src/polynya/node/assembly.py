@@ -27,6 +27,7 @@ from polynya.engine.storage import Storage
 from polynya.front.http.api.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
 from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
+from polynya.front.kafka.offsets import offset_of_time
 from polynya.node.cluster_parts import cluster_parts
 from polynya.node.core_links import links_of
 from polynya.node.fail_stop import fail_stop, lost_task
@@ -132,7 +133,7 @@ class Assembly:
             {
                 **dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle),
                 GROUPS: GroupRoutes(
-                    GroupAdmin(self.service, self._engine.group_coordinator)
+                    GroupAdmin(self.service, self._engine.group_coordinator, offset_of_time)
                 ).handle,
                 CATALOG: iceberg_catalog(self._start, self.service, checks.read_object).handle,
             },

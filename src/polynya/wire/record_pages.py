@@ -134,13 +134,13 @@ def _batches(span: StoredSpan, end: Place, first: int, show_one: Show) -> Iterat
 
 def _records(span: StoredSpan, first: int, *, is_json: bool) -> Iterator[_Step]:
     byte = span.byte
-    for record, value in enumerate(_values(span), span.record):
+    for record, value in enumerate(plain_values(span), span.record):
         byte += len(value) + (span.encoding == Encoding.JSON)
         shown = [plain_record(record, value, is_json=is_json)] if record >= first else []
         yield shown, record + 1, byte
 
 
-def _values(span: StoredSpan) -> Iterator[bytes]:
+def plain_values(span: StoredSpan) -> Iterator[bytes]:
     """Iterate over the records of a plain span."""
     if span.encoding == Encoding.JSON:
         yield from map(bytes, elements_of([span.payload]))

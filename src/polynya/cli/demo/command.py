@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from polynya.base.offsets import parse_token
-from polynya.cli.demo import answers, flights
+from polynya.cli.demo import answers, by_kafka, flights
 from polynya.cli.demo.flights import Sums
 from polynya.cli.remote.client import JSON_TYPE, Client, stream_path
 from polynya.cli.streams.append import BatchProducer
@@ -34,6 +34,7 @@ LISTEN = "127.0.0.1:4437"
 TABLE = "flights"
 PREFIX = "flights/"
 TAILED = "flights/UA"
+BY_KAFKA = "B6"  # the airline whose flights a Kafka client writes
 BATCH = 500
 CONNECTIONS = 4
 START_SECONDS = 60.0
@@ -58,9 +59,10 @@ def demo_command(data: str, listen: str, stay: bool) -> None:
     """Run an end-to-end demo on real data: 336,776 flights into 16 streams, the streams into a
     table, and one query everywhere.
 
-    It starts a node, appends the flights with idempotent producers while following one stream, and
-    runs the PySpark pipeline into an Iceberg and a Delta table. It fails unless the original file,
-    the streams and both tables give the same result. Repeating it stores nothing twice.
+    It starts a node and appends the flights with idempotent producers, those of one airline with a
+    Kafka client, while following one stream. It runs the PySpark pipeline into an Iceberg and a
+    Delta table. It fails unless the original file, the streams and both tables give the same
+    result. Repeating it stores nothing twice.
 
     \b
     polynya demo
@@ -85,15 +87,28 @@ def _play(client: Client, data: str) -> None:
         for stream in streams.values():
             client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
         say(f"{client.server}{stream_path(PREFIX)}9E … YV")
+    with _step(f"adopting the streams as partitions of the Kafka topic '{by_kafka.TOPIC}'") as say:
+        served = by_kafka.adopt(client, list(streams.values()))
+        say(
+            f"a Kafka client writes those of {BY_KAFKA}"
+            if served
+            else "without Kafka here: HTTP writes all"
+        )
     follower = _Follower(client.server, TAILED, len(events["UA"]))
-    _append(client, events, streams)
+    _append(client, events, streams, by_kafka_too=served)
     with _step(f"following {TAILED} over SSE") as say:
         say(follower.result())
     _tables(client, data)
     _compare(client, list(streams.values()), total)
 
 
-def _append(client: Client, events: dict[str, list[bytes]], streams: dict[str, str]) -> None:
+def _append(
+    client: Client,
+    events: dict[str, list[bytes]],
+    streams: dict[str, str],
+    *,
+    by_kafka_too: bool,
+) -> None:
     with _step(
         f"appending, {CONNECTIONS} connections, batches of {BATCH}, each fsynced", live=False
     ) as say:
@@ -103,11 +118,14 @@ def _append(client: Client, events: dict[str, list[bytes]], streams: dict[str, s
             ThreadPoolExecutor(CONNECTIONS) as pool,
             Bar("   ", total, lambda count: f"{count:,.0f}") as bar,
         ):
+            partitions = {carrier: number for number, carrier in enumerate(streams)}
             longest_first = sorted(streams, key=lambda carrier: -len(events[carrier]))
             sent = sum(
                 pool.map(
-                    lambda carrier: _append_airline(
-                        client.server, streams[carrier], events[carrier], bar
+                    lambda carrier: (
+                        _append_by_kafka(client.server, partitions[carrier], events[carrier], bar)
+                        if by_kafka_too and carrier == BY_KAFKA
+                        else _append_airline(client.server, streams[carrier], events[carrier], bar)
                     ),
                     longest_first,
                 )
@@ -123,13 +141,7 @@ def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar
     """Append the missing records; return their number. Producer id and batches are deterministic,
     so a repeated batch is not stored again."""
     with Client(server) as client:
-        token = parse_token(facts_of(client, stream)["offset"])
-        held = token[0] if token else 0
-        if held > len(records):
-            raise exits.Refused(
-                f"{stream} holds records that are not the demo's",
-                hint="Pass another folder with --data.",
-            )
+        held = _held(client, stream, len(records))
         batches = [records[at : at + BATCH] for at in range(0, len(records), BATCH)]
         producer = BatchProducer(
             client,
@@ -145,6 +157,27 @@ def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar
             producer.append(batch)
             bar.advance(len(batch))
         return producer.records
+
+
+def _append_by_kafka(server: str, partition: int, records: Sequence[bytes], bar: Bar) -> int:
+    """Write the missing records of `BY_KAFKA` with a Kafka client; return their number."""
+    with Client(server) as client:
+        held = _held(client, PREFIX + BY_KAFKA, len(records))
+        bar.advance(held)
+        missing = records[held:]
+        return by_kafka.append(client, partition, missing, BY_KAFKA, bar.advance) if missing else 0
+
+
+def _held(client: Client, stream: str, most: int) -> int:
+    """Return how many records the stream has. Raises `exits.Refused` beyond `most`."""
+    token = parse_token(facts_of(client, stream)["offset"])
+    held = token[0] if token else 0
+    if held > most:
+        raise exits.Refused(
+            f"{stream} holds records that are not the demo's",
+            hint="Pass another folder with --data.",
+        )
+    return held
 
 
 class _Follower:
@@ -312,6 +345,8 @@ def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]
             "--log-level",
             "warning",
         ]
+        if listen.endswith(":0"):
+            serve += ["--kafka-listen", listen]
         # dies with this process
         command = [
             sys.executable,

@@ -18,7 +18,7 @@ from polynya.cli.kafka.brokers import (
 )
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.terminal import exits, output
-from polynya.cli.terminal.complete import complete_topic
+from polynya.cli.terminal.complete import complete_group, complete_topic
 from polynya.cli.terminal.values import BEGIN, SECONDS
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 2.0  # between two looks at what failed
 _BATCH = 500
+_COMMIT_MS = 1000
 _LAST_MAX = 1_000_000_000
 
 
@@ -76,6 +77,12 @@ class KafkaBegin(click.ParamType):  # type: ignore[type-arg]
     multiple=True,
     help="Read this partition alone; may be repeated.",
 )
+@click.option(
+    "--group",
+    metavar="GROUP",
+    shell_complete=complete_group,
+    help="Join this consumer group: begin at its committed offsets, and commit what was printed.",
+)
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="Stop after N records.")
 @click.option("--exit", "-e", "ends", is_flag=True, help="Stop at the present end of the topic.")
 @click.option(
@@ -94,6 +101,7 @@ def consume_command(
     topic: str,
     begin: tuple[str, int],
     partitions: tuple[int, ...],
+    group: str | None,
     limit: int | None,
     ends: bool,
     brokers: str | None,
@@ -106,28 +114,45 @@ def consume_command(
     The order is that of each partition. A value without a newline at its end gets one. An access
     token is presented by SASL.
 
+    With --group the members of GROUP share the partitions. --from 'start' or 'now' then counts
+    where nothing is committed. A record may be printed twice if a member dies, and none is lost.
+
     \b
     polynya consume orders
     polynya consume orders --from -10 --exit -K ' '
     polynya consume orders --from 10m --json | jq .headers
     polynya consume orders --partition 2 --from 4711 --limit 1
+    polynya consume orders --group readers
     """
     if as_json and separator is not None:
         raise click.UsageError("--json prints the key; leave --key-separator out")
+    if group == "":
+        raise click.UsageError("--group is empty; expected the name of a consumer group")
+    if group is not None and (partitions or begin[0] not in ("start", "now")):
+        raise click.UsageError(
+            "--group begins at committed offsets: leave --partition out, and pass --from 'start' or "
+            "'now' at most; 'polynya group reset-offsets' moves the offsets"
+        )
     failures = Failures()
     config = kafka_config(client, brokers, failures) | {
-        "group.id": "polynya-consume",  # named, never joined: partitions are assigned
-        "enable.auto.commit": False,
+        "group.id": group or "polynya-consume",  # without a group it is named, never joined
+        "enable.auto.commit": group is not None,
+        "enable.auto.offset.store": False,  # only what was printed is committed
+        "auto.commit.interval.ms": _COMMIT_MS,
         "enable.partition.eof": ends,
-        "auto.offset.reset": "earliest",
+        "auto.offset.reset": "latest" if group and begin[0] == "now" else "earliest",
     }
     from confluent_kafka import Consumer, KafkaException
 
     consumer = Consumer(config)
+    printer = _Printer(consumer, failures, (as_json, separator), in_group=group is not None)
     try:
-        places = _places(consumer, topic, partitions, begin, failures)
-        consumer.assign(places)
-        _print_all(consumer, len(places) if ends else 0, limit, failures, (as_json, separator))
+        if group is None:
+            printer.assign(_places(consumer, topic, partitions, begin, failures))
+        else:
+            _partitions(consumer, topic, failures)
+            printer.subscribe(topic)
+        printer.print_all(limit, ends=ends)
     except KafkaException as error:
         failures.check()
         raise explained(error.args[0], f"{topic} cannot be read") from None
@@ -184,37 +209,69 @@ def _partitions(consumer: Consumer, topic: str, failures: Failures) -> list[int]
     return list(found.partitions)
 
 
-def _print_all(
-    consumer: Consumer,
-    ends: int,
-    limit: int | None,
-    failures: Failures,
-    form: tuple[bool, str | None],
-) -> None:
-    """Print what comes: until `ends` partitions are read to their end, or up to the limit."""
-    from confluent_kafka import KafkaError
+class _Printer:
+    """Prints what a consumer reads from its partitions."""
 
-    left, at_end = limit, set[int]()
-    while left is None or left > 0:
-        count = _BATCH if left is None else min(left, _BATCH)
-        lines = []
-        for message in consumer.consume(count, _POLL_SECONDS):
-            error = message.error()
-            if error is None:
-                lines.append(_line(message, *form))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                at_end.add(message.partition() or 0)
-            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                continue  # librdkafka looks for a coordinator although no group is joined
-            elif not error.retriable():
-                raise explained(error, f"{message.topic()} cannot be read")
-        if lines:
-            output.data(b"".join(lines))
-        if left is not None:
-            left -= len(lines)
-        failures.check()
-        if ends and len(at_end) == ends:
-            return
+    def __init__(
+        self,
+        consumer: Consumer,
+        failures: Failures,
+        form: tuple[bool, str | None],
+        *,
+        in_group: bool,
+    ) -> None:
+        self._consumer = consumer
+        self._failures = failures
+        self._form = form
+        self._in_group = in_group
+        self._assigned: set[int] | None = None  # None: the group has not assigned any yet
+        self._at_end: set[int] = set()
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        """Read these partitions."""
+        self._assigned = {place.partition for place in places}
+        self._consumer.assign(places)
+
+    def subscribe(self, topic: str) -> None:
+        """Read the partitions that the group assigns."""
+        self._consumer.subscribe([topic], on_assign=self._given)
+
+    def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._assigned, self._at_end = {place.partition for place in places}, set()
+
+    def print_all(self, limit: int | None, *, ends: bool) -> None:
+        """Print what comes: up to the limit, or with `ends` until each partition is at its end."""
+        left = limit
+        while left is None or left > 0:
+            count = _BATCH if left is None else min(left, _BATCH)
+            found = [
+                message
+                for message in self._consumer.consume(count, _POLL_SECONDS)
+                if self._is_record(message)
+            ]
+            if found:
+                output.data(b"".join(_line(message, *self._form) for message in found))
+                for message in found if self._in_group else ():
+                    self._consumer.store_offsets(message)
+                left = left if left is None else left - len(found)
+            self._failures.check()
+            if ends and self._assigned is not None and self._at_end >= self._assigned:
+                return
+
+    def _is_record(self, message: Message) -> bool:
+        """Report whether it is a record, or note that it is none. Raises `exits.Ended`."""
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        if error is None:
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._at_end.add(message.partition() or 0)
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._in_group:
+            pass  # librdkafka looks for a coordinator although no group is joined
+        elif not error.retriable():
+            raise explained(error, f"{message.topic() or 'the group'} cannot be read")
+        return False
 
 
 def _line(message: Message, as_json: bool, separator: str | None) -> bytes:

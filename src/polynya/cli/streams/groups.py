@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -11,9 +12,48 @@ import click
 from polynya.cli.remote.client import JSON_TYPE, Client, server_option
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_group, complete_topic
 from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal.values import BEGIN, SECONDS, Begin
 
 ROOT = "/v1/groups"
+
+
+class ResetPlace(click.ParamType):  # type: ignore[type-arg]
+    """`earliest`, `latest`, an offset such as 42, `10m`, `2026-11-01T00:00Z`."""
+
+    name = "place"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, Any]:
+        """Return the place as the server takes it."""
+        if isinstance(value, dict):
+            return value
+        text = str(value).strip()
+        if text in ("earliest", "latest"):
+            return {"to": text}
+        if text.isascii() and text.isdigit():
+            return {"to": int(text[:18])}
+        try:
+            begin = BEGIN.convert(text, param, ctx)
+        except click.BadParameter:
+            begin = Begin()
+        if not begin.time:
+            self.fail(
+                f"{value!r} is not a place; expected 'earliest', 'latest', an offset (42), an age "
+                "(10m) or a time (2026-11-01T00:00Z)",
+                param,
+                ctx,
+            )
+        if begin.time.endswith("Z"):
+            return {"time": begin.time}
+        age = timedelta(seconds=SECONDS.convert(begin.time, param, ctx))
+        try:
+            moment = datetime.now(UTC) - age
+        except OverflowError:
+            return {"to": "earliest"}
+        return {"time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
 
 
 @click.group("group", cls=CommandGroup)
@@ -22,7 +62,7 @@ def group_command() -> None:
 
 
 @group_command.command("ls")
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=complete_group)
 @as_json
 @server_option
 def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
@@ -50,7 +90,7 @@ def group_ls_command(client: Client, prefix: str, as_json: bool) -> None:
 
 
 @group_command.command("describe")
-@click.argument("id")
+@click.argument("id", shell_complete=complete_group)
 @as_json
 @server_option
 def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # noqa: A002
@@ -88,50 +128,94 @@ def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # n
 
 
 @group_command.command("reset-offsets")
-@click.argument("id")
+@click.argument("id", shell_complete=complete_group)
 @click.option(
     "--to",
     metavar="PLACE",
-    required=True,
-    help="'earliest', 'latest', or an offset, which is cut to what each partition has.",
+    type=ResetPlace(),
+    help="'earliest', 'latest', an offset (42), an age (10m), or a time (2026-11-01T00:00Z).",
+)
+@click.option("--to-earliest", is_flag=True, help="The same as --to earliest.")
+@click.option("--to-latest", is_flag=True, help="The same as --to latest.")
+@click.option(
+    "--shift-by",
+    metavar="N",
+    type=int,
+    help="Move each committed offset by N records; negative goes back.",
 )
 @click.option(
     "--topic",
     "topics",
-    metavar="TOPIC",
+    metavar="TOPIC[:N,N]",
     multiple=True,
-    help="Reset this topic. Repeatable. Default: all topics with committed offsets.",
+    shell_complete=complete_topic,
+    help="Reset this topic, or these partitions of it. Repeatable.  [default: all topics with "
+    "committed offsets]",
 )
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
 @as_json
 @server_option
 def group_reset_command(
     client: Client,
     id: str,  # noqa: A002
-    to: str,
     topics: tuple[str, ...],
     as_json: bool,
+    dry_run: bool,
+    **places: Any,
 ) -> None:
     """Commit new offsets for the group ID, which must have no members.
 
+    An offset is cut to what each partition has. A time means the first record of that time or
+    later, or the end.
+
     \b
-    polynya group reset-offsets readers --to earliest --topic orders
+    polynya group reset-offsets readers --to-earliest --topic orders --dry-run
+    polynya group reset-offsets readers --to 2h
+    polynya group reset-offsets readers --shift-by -100 --topic orders:0,2
     """
-    place: str | int = int(to) if to.isdecimal() else to
-    body = json.dumps({"to": place, "topics": list(topics) or None}).encode()
+    body = {**_place(**places), "topics": list(topics) or None, "dry_run": dry_run}
     answer = client.call(
-        "POST", f"{_path(id)}/offsets", content=body, headers={"content-type": JSON_TYPE}
+        "POST",
+        f"{_path(id)}/offsets",
+        content=json.dumps(body).encode(),
+        headers={"content-type": JSON_TYPE},
     ).json()
     if as_json:
         output.json_line(answer)
         return
     output.table(
-        ("topic", "partition", "offset", "end"),
-        [(row["topic"], row["partition"], row["offset"], row["end"]) for row in answer["offsets"]],
+        ("topic", "partition", "before", "offset", "end", "lag"),
+        [
+            (
+                row["topic"],
+                row["partition"],
+                "-" if row["before"] is None else row["before"],
+                row["offset"],
+                row["end"],
+                row["lag"],
+            )
+            for row in answer["offsets"]
+        ],
     )
+    if dry_run:
+        output.notice("nothing was changed: leave --dry-run out to commit these offsets")
+
+
+def _place(
+    to: dict[str, Any] | None, shift_by: int | None, *, to_earliest: bool, to_latest: bool
+) -> dict[str, Any]:
+    """Return the one place that the options name. Raises click.UsageError."""
+    named = [] if to is None else [to]
+    named += [{"to": "earliest"}] if to_earliest else []
+    named += [{"to": "latest"}] if to_latest else []
+    named += [] if shift_by is None else [{"shift_by": shift_by}]
+    if len(named) != 1:
+        raise click.UsageError("pass one of --to, --to-earliest, --to-latest and --shift-by")
+    return named[0]
 
 
 @group_command.command("rm")
-@click.argument("ids", nargs=-1, required=True)
+@click.argument("ids", nargs=-1, required=True, shell_complete=complete_group)
 @as_json
 @server_option
 def group_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 from polynya.cli.remote.client import JSON_TYPE, Client, server_option
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
-from polynya.cli.terminal.complete import complete_topic
+from polynya.cli.terminal.complete import complete_stream, complete_topic
 from polynya.cli.terminal.output import as_json
 
 ROOT = "/v1/topics"
@@ -56,6 +56,42 @@ def topic_create_command(
         return
     count = output.counted(answer.json()["partitions"], "partition")
     output.notice(f"topic {topic} {'created' if created else 'already exists'}, with {count}")
+
+
+@topic_command.command("adopt")
+@click.argument("topic")
+@click.option(
+    "--from",
+    "streams",
+    metavar="STREAM",
+    multiple=True,
+    required=True,
+    shell_complete=complete_stream,
+    help="A stream that exists: partition 0, and with each repetition the next one.",
+)
+@_config_option
+@as_json
+@server_option
+def topic_adopt_command(
+    client: Client, topic: str, streams: tuple[str, ...], configs: tuple[str, ...], as_json: bool
+) -> None:
+    """Create TOPIC with streams that exist as its partitions. No data moves.
+
+    Kafka clients read what HTTP wrote, and both write. Deleting the topic keeps the streams. A
+    token needs 'create' for the topic, and 'read', 'append' and 'delete' for the streams.
+
+    \b
+    polynya topic adopt orders --from shop/orders
+    polynya topic adopt clicks --from web/clicks-0 --from web/clicks-1
+    """
+    body = {"streams": list(streams), "configs": _given(configs)}
+    answer = _sent(client, "PUT", topic, body)
+    created = answer.status_code == 201
+    if as_json:
+        output.json_line({**answer.json(), "created": created})
+        return
+    count = output.counted(len(streams), "stream")
+    output.notice(f"topic {topic} {'has adopted' if created else 'already has'} {count}")
 
 
 @topic_command.command("ls")
@@ -186,8 +222,12 @@ def _send(
     partitions: int | None,
     configs: dict[str, str | None],
 ) -> Any:
-    body = json.dumps({"partitions": partitions, "configs": configs}).encode()
-    return client.call(method, _path(topic), content=body, headers={"content-type": JSON_TYPE})
+    return _sent(client, method, topic, {"partitions": partitions, "configs": configs})
+
+
+def _sent(client: Client, method: str, topic: str, body: dict[str, Any]) -> Any:
+    headers = {"content-type": JSON_TYPE}
+    return client.call(method, _path(topic), content=json.dumps(body).encode(), headers=headers)
 
 
 def _given(configs: tuple[str, ...]) -> dict[str, str | None]:

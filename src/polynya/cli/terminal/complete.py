@@ -1,5 +1,6 @@
-"""Shell completion of stream, table, subscription and context names; gives up if the server does
-not respond quickly."""
+"""Shell completion of names: streams, tables, topics, groups, subscriptions, contexts.
+
+It gives up if the server does not respond quickly."""
 
 from __future__ import annotations
 
@@ -42,6 +43,14 @@ def complete_topic(
     """Complete names of Kafka topics."""
     found = _asked(ctx, "/v1/topics")
     return _items([row["name"] for row in found["topics"]] if found else [], incomplete)
+
+
+def complete_group(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete ids of Kafka consumer groups."""
+    found = _asked(ctx, "/v1/groups?" + urlencode({"prefix": incomplete}))
+    return _items([row["group"] for row in found["groups"]] if found else [], incomplete)
 
 
 def complete_subscription(

@@ -2,16 +2,18 @@
 
 import { accessToken, ask, denied, keepToken, url } from "./api.js";
 import { copy, h, isField, put } from "./dom.js";
+import * as group from "./group.js";
 import * as health from "./health.js";
+import * as kafka from "./kafka.js";
 import * as sql from "./sql.js";
 import * as stream from "./stream.js";
 import * as streams from "./streams.js";
 import * as table from "./table.js";
 import * as tables from "./tables.js";
 
-const PAGES = { streams, stream, tables, table, sql, health };
-const TABS = { stream: "streams", table: "tables" };
-const GO = { s: "#/streams", t: "#/tables", q: "#/sql", h: "#/health" };
+const PAGES = { streams, stream, tables, table, kafka, group, sql, health };
+const TABS = { stream: "streams", table: "tables", group: "kafka" };
+const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", q: "#/sql", h: "#/health" };
 const STATUS_MS = 5000;
 const CHORD_MS = 1200;
 

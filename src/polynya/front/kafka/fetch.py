@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import MIB, PAGE_BYTES_MAX
+from polynya.front.kafka.adopted import (
+    AT_ONCE_BYTES,
+    build_batches,
+    foreign_bytes,
+    read_batches,
+)
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of, tell_of_fetch
 from polynya.front.kafka.tails import ParkedFetch, Tail
@@ -188,13 +194,18 @@ class _Reading:
                 each.place(facts)
                 return True
         found = self._service.read_nowait(self._query(each, left))
-        if found is not None:
-            self._take(each, found)
-        return found is not None
+        if found is None:
+            return False
+        if isinstance(found, Page) and (size := foreign_bytes(found)):
+            if size > AT_ONCE_BYTES:
+                return False
+            build_batches(found)
+        self._take(each, found)
+        return True
 
     async def _read_late(self, each: _Wanted, size: int) -> None:
         try:
-            self._take(each, await self._service.read(self._query(each, size)))
+            self._take(each, await read_batches(self._service, self._query(each, size)))
         except PolynyaError as fault:
             each.refuse(error_of_fault(fault))
 

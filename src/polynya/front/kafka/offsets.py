@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
+from polynya.front.kafka.adopted import read_batches
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import READ_UNCOMMITTED
 from polynya.front.kafka.leaders import epoch_error_of
-from polynya.service.api import Facts, Position, ReadQuery, Refusal
+from polynya.service.api import Facts, Position, ReadQuery, Refusal, Service
+from polynya.stream.commands import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of, records_of
 from polynya.wire.kafka.generated.list_offsets import (
     ListOffsetsPartition,
@@ -20,6 +22,7 @@ from polynya.wire.kafka.generated.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from polynya.wire.kafka.primitives import Malformed
+from polynya.wire.plain_batches import NO_TIME
 
 if TYPE_CHECKING:
     from polynya.front.kafka.dispatch import Call
@@ -88,41 +91,52 @@ async def _place(
     if timestamp == LATEST_TIERED:
         return _NONE
     if timestamp == NEWEST_TIME or timestamp >= 0:
-        return await _search(call, facts, timestamp, uncommitted=uncommitted)
+        return await search(call.front.service, facts, timestamp, uncommitted=uncommitted)
     return None
 
 
-async def _search(
-    call: Call, facts: Facts, timestamp: int, *, uncommitted: bool
+async def offset_of_time(service: Service, facts: Facts, time_ms: int) -> int:
+    """Return the offset of the first record of this time or later, else the end."""
+    offset = (await search(service, facts, time_ms, uncommitted=False))[1]
+    return facts.record if offset < 0 else offset
+
+
+async def search(
+    service: Service, facts: Facts, timestamp: int, *, uncommitted: bool
 ) -> tuple[int, int]:
     """Return the first record of this time or later, or of the newest time. The index finds the
     batch; to the index, one without a time has its append time, so the batch itself decides."""
     newest = timestamp == NEWEST_TIME
     special = Position.NEWEST if newest else Position.AT_RECORD_TIME
-    at = await _walk(call, facts, (special, max(0, timestamp)), timestamp, uncommitted=uncommitted)
-    if newest and at[0] <= 0:
+    at = await _walk(
+        service, facts, (special, max(0, timestamp)), timestamp, uncommitted=uncommitted
+    )
+    if newest and at[0] <= 0 and facts.encoding == Encoding.KAFKA:
         start = (facts.first_record, 0)
-        return await _walk(call, facts, start, timestamp, uncommitted=uncommitted)
+        return await _walk(service, facts, start, timestamp, uncommitted=uncommitted)
     return at
 
 
 async def _walk(
-    call: Call, facts: Facts, begin: tuple[int, int], timestamp: int, *, uncommitted: bool
+    service: Service, facts: Facts, begin: tuple[int, int], timestamp: int, *, uncommitted: bool
 ) -> tuple[int, int]:
     """Look at the headers of batches from a position on, until one is of this time or later. For
     the newest time, look at the first batch of a special position, and else at all."""
     (record, byte), newest, size = begin, _NONE, 1
+    is_adopted = facts.encoding != Encoding.KAFKA
     while record < facts.high_watermark:
         query = ReadQuery(
             facts.name, record, byte, size, touch=False, whole_records=True, uncommitted=uncommitted
         )
-        page = await call.front.service.read(query)
+        page = await read_batches(service, query)
         if isinstance(page, Refusal) or not page.spans:
             break
         for span in page.spans:
             at = span.record
             for batch in batches_of(span.payload):
                 header = header_of(batch)
+                if timestamp >= 0 and is_adopted and header.max_timestamp == NO_TIME:
+                    return timestamp, at  # appended then or later: the index found it so
                 if timestamp >= 0 and header.max_timestamp >= timestamp:
                     return _in_batch(batch, at, timestamp)
                 if header.max_timestamp > newest[0]:

@@ -14,9 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+import msgspec
+
 from polynya.base.errors import PolynyaError, Unavailable
+from polynya.base.names import partition_of, spelled_name
 from polynya.front.kafka.configs import CONTENT_TYPE, DEFAULT_RULES, ProduceRules, rules_of
-from polynya.service.api import Refusal, Service
+from polynya.service.api import Facts, Refusal, Service
 from polynya.stream.commands import (
     Command,
     Create,
@@ -30,6 +33,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.topics import Topic, TopicNews, TopicState
+from polynya.wire.headers import media_type
 from polynya.wire.kafka.values import partition_type
 
 META_GROUP = 0
@@ -74,6 +78,14 @@ def is_topic_name(name: str) -> bool:
 
 class TopicRefused(PolynyaError):
     """A topic cannot be changed as requested; the message says why."""
+
+
+class Adoption(msgspec.Struct, frozen=True):
+    """A topic to create over streams that exist: its first partitions, by canonical name."""
+
+    streams: list[str]
+    partitions: int = 0  # more than the streams: the others are created
+    configs: dict[str, str] = {}
 
 
 class TopicCatalog:
@@ -153,6 +165,39 @@ class TopicCatalog:
         """Create a topic and its streams. Return CREATED, EXISTS or TOO_MANY."""
         put = TopicPut(name, self._new_id(), partitions, configs, self._service.now_ms())
         return await self._put(put)
+
+    async def adopt(self, name: str, wanted: Adoption) -> int:
+        """Create a topic whose first partitions are streams that exist. Return CREATED, EXISTS or
+        TOO_MANY. Raises TopicRefused."""
+        types = [await self._adoptable(name, stream) for stream in wanted.streams]
+        configs = dict(wanted.configs)
+        if len(set(types)) == 1 and types[0]:
+            configs.setdefault(CONTENT_TYPE, types[0])
+        put = TopicPut(
+            name,
+            self._new_id(),
+            max(wanted.partitions, len(wanted.streams)),
+            sorted(configs.items()),
+            self._service.now_ms(),
+            wanted.streams,
+        )
+        return await self._put(put)
+
+    async def _adoptable(self, name: str, stream: str) -> str:
+        """Return the content type of a stream that can become a partition of a topic. Raises
+        TopicRefused."""
+        spelled = spelled_name(stream)
+        facts = await self._service.facts(stream)
+        if not isinstance(facts, Facts):
+            raise TopicRefused(f"stream '{spelled}' does not exist: create it, then adopt it")
+        if facts.encoding == Encoding.KAFKA or partition_of(stream) is not None:
+            raise TopicRefused(f"stream '{spelled}' is a partition of a topic already")
+        if facts.ttl_seconds is not None or facts.expires_at_ms is not None:
+            raise TopicRefused(f"stream '{spelled}' expires, which a partition does not")
+        for topic in self.names.values():
+            if topic.name != name and stream in topic.streams:
+                raise TopicRefused(f"topic '{topic.name}' has adopted stream '{spelled}'")
+        return media_type(facts.content_type)
 
     async def _put(self, put: TopicPut) -> int:
         name = put.name

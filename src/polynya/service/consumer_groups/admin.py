@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import enum
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from polynya.base.names import partition_name
+from polynya.base.names import spelled_name
 from polynya.service.api import Facts
 from polynya.service.consumer_groups.coordinator import GroupCoordinator
 from polynya.service.routing.service import NodeService
@@ -25,7 +26,6 @@ from polynya.stream.consumer_groups.subscription import assigned_in
 from polynya.stream.group_commands import OffsetEntry
 from polynya.stream.rules.topics import Topic, TopicState
 
-EARLIEST, LATEST = "earliest", "latest"
 _AT_ONCE = 64  # tails that are read concurrently
 _DEAD = "Dead"
 
@@ -49,6 +49,7 @@ class OffsetDetails(msgspec.Struct):
     end: int
     lag: int | None
     metadata: str = ""
+    stream: str = ""  # as spelled in URLs
 
 
 class GroupDetails(msgspec.Struct):
@@ -67,6 +68,50 @@ class GroupDetails(msgspec.Struct):
         return sum(each.lag or 0 for each in self.offsets)
 
 
+class Place(enum.Enum):
+    """The places that the offsets of a group can be set to."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    SHIFT = "shift"  # from the committed offset
+    TIME = "time"  # the first record of a time in ms or later
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A place, with its offset, distance or time."""
+
+    place: Place
+    number: int = 0
+
+
+class NewOffset(msgspec.Struct):
+    """A partition whose offset is reset. `before`: what was committed."""
+
+    topic: str
+    partition: int
+    before: int | None
+    offset: int
+    end: int
+    lag: int
+
+
+class ResetRefused(Exception):
+    """Offsets cannot be reset as requested; the message says why."""
+
+
+Sees = Callable[[str], bool]
+"""Reports whether the caller may know of a topic."""
+
+
+def _all(topic: str) -> bool:
+    return True
+
+
+OffsetOfTime = Callable[[NodeService, Facts, int], Awaitable[int]]
+"""Returns the offset of the first record of a time in ms or later, else the end."""
+
+
 class GroupRefused(Exception):
     """A coordinator refused."""
 
@@ -78,22 +123,25 @@ class GroupRefused(Exception):
 class GroupAdmin:
     """The verbs of administrators. They raise GroupRefused and PolynyaError."""
 
-    def __init__(self, service: NodeService, groups: GroupCoordinator) -> None:
+    def __init__(
+        self, service: NodeService, groups: GroupCoordinator, offset_of_time: OffsetOfTime
+    ) -> None:
         self._service = service
         self._groups = groups
+        self._offset_of_time = offset_of_time
 
     async def list_groups(self) -> list[Description]:
         """Return all groups of the cluster by id, without members."""
         found = await self._groups.list_groups(range(1, self._service.groups + 1))
         return sorted(found, key=lambda each: each.group)
 
-    async def describe(self, id_: str, *, local: bool = False) -> GroupDetails:
-        """Return a group. `local`: the ends of partitions may be slightly old."""
+    async def describe(self, id_: str, *, sees: Sees = _all) -> GroupDetails:
+        """Return a group, with its offsets in the topics that the caller sees."""
         told = await self._groups.call(Describe(id_))
         assert isinstance(told, Description)
         if told.state == _DEAD:
             raise GroupRefused(GroupError.GROUP_ID_NOT_FOUND)
-        topics = {topic.id: topic for topic in await self._topics()}
+        topics = {topic.id: topic for topic in await self._topics(sees)}
         committed = {
             (topics[each.topic].name, each.partition): each
             for each in await self._offsets(id_)
@@ -116,7 +164,7 @@ class GroupAdmin:
             for number in numbers
         }
         places = sorted({*committed, *read})
-        facts = await self._facts_of(places, local=local)
+        facts = await self._facts_of(topics.values(), places)
         rows = []
         for place in places:
             entry, found = committed.get(place), facts.get(place)
@@ -128,30 +176,63 @@ class GroupAdmin:
                     else max(0, found.record - max(offset, found.first_record))
                 )
                 metadata = "" if entry is None else entry.metadata
-                rows.append(OffsetDetails(*place, offset, found.record, lag, metadata))
+                stream = spelled_name(found.name)
+                rows.append(OffsetDetails(*place, offset, found.record, lag, metadata, stream))
         return GroupDetails(id_, told.state, told.protocol_type, told.protocol, members, rows)
 
-    async def reset(self, id_: str, to: str | int, names: list[str] | None) -> list[OffsetDetails]:
-        """Commit new offsets for all partitions of the topics; by default of those with offsets.
+    async def reset(
+        self,
+        id_: str,
+        wanted: Wanted,
+        topics: list[str] | None,
+        *,
+        dry_run: bool = False,
+        sees: Sees = _all,
+    ) -> list[NewOffset]:
+        """Commit new offsets for partitions of the topics; by default of those with offsets.
 
-        `to`: EARLIEST, LATEST, or an offset, which is cut to what is there."""
-        topics = {topic.name: topic for topic in await self._topics()}
-        if names is None:
-            ids = {entry.topic for entry in await self._offsets(id_)}
-            names = [name for name, topic in topics.items() if topic.id in ids]
-        missing = [name for name in names if name not in topics]
-        if missing or not names:
-            raise LookupError(missing[0] if missing else "")
-        places = [(name, number) for name in names for number in range(topics[name].partitions)]
-        facts = await self._facts_of(places)
+        `topics`: names, each with `:0,2` behind it to name partitions. `dry_run`: commit nothing.
+        Raises ResetRefused."""
+        known = {topic.name: topic for topic in await self._topics(sees)}
+        committed = {(each.topic, each.partition): each for each in await self._offsets(id_)}
+        if topics is None:
+            ids = {topic for topic, _ in committed}
+            topics = [name for name, topic in known.items() if topic.id in ids]
+        places = [place for each in topics for place in _places_of(each, known)]
+        if not places:
+            raise ResetRefused(f"group '{id_}' has no offsets: name the topics")
         entries, rows = [], []
-        for (name, number), found in facts.items():
-            at = {EARLIEST: found.first_record, LATEST: found.record}.get(str(to))
-            offset = at if at is not None else min(max(int(to), found.first_record), found.record)
-            entries.append(OffsetEntry(topics[name].id, number, offset, -1, ""))
-            rows.append(OffsetDetails(name, number, offset, found.record, found.record - offset))
-        await self._outcome(Commit(id_, -1, "", None, entries))
+        for place, facts in (await self._facts_of(known.values(), places)).items():
+            topic = known[place[0]].id
+            before = committed.get((topic, place[1]))
+            offset = await self._wanted(wanted, facts, None if before is None else before.offset)
+            if offset is not None:
+                entries.append(OffsetEntry(topic, place[1], offset, -1, ""))
+                old = None if before is None else before.offset
+                rows.append(NewOffset(*place, old, offset, facts.record, facts.record - offset))
+        if not rows:
+            raise ResetRefused(
+                "none of the partitions has a committed offset to start from: name a place such as "
+                "'earliest'"
+            )
+        if not dry_run:
+            await self._outcome(Commit(id_, -1, "", None, entries))
         return rows
+
+    async def _wanted(self, wanted: Wanted, facts: Facts, before: int | None) -> int | None:
+        """Return the offset of a place in a partition, cut to what is there. None: it counts from
+        the committed offset, and there is none."""
+        if wanted.place == Place.TIME:
+            return await self._offset_of_time(self._service, facts, wanted.number)
+        if wanted.place == Place.SHIFT and before is None:
+            return None
+        at = {
+            Place.EARLIEST: facts.first_record,
+            Place.LATEST: facts.record,
+            Place.OFFSET: wanted.number,
+            Place.SHIFT: (before or 0) + wanted.number,
+        }[wanted.place]
+        return min(max(at, facts.first_record), facts.record)
 
     async def delete(self, id_: str) -> None:
         """Delete a group without members."""
@@ -168,19 +249,41 @@ class GroupAdmin:
         assert isinstance(answer, Offsets)
         return answer.entries
 
-    async def _topics(self) -> list[Topic]:
+    async def _topics(self, sees: Sees) -> list[Topic]:
         news = await self._service.topics(-1)
-        return [topic for topic in news.topics if topic.state == TopicState.READY]
+        return [
+            topic for topic in news.topics if topic.state == TopicState.READY and sees(topic.name)
+        ]
 
     async def _facts_of(
-        self, places: Iterable[tuple[str, int]], *, local: bool = False
+        self, topics: Iterable[Topic], places: Iterable[tuple[str, int]]
     ) -> dict[tuple[str, int], Facts]:
         """Return the facts of partitions that exist, in order."""
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate, known = asyncio.Semaphore(_AT_ONCE), {topic.name: topic for topic in topics}
 
         async def one(place: tuple[str, int]) -> tuple[tuple[str, int], object]:
+            stream = known[place[0]].stream(place[1])
             async with gate:
-                return place, await self._service.facts(partition_name(*place), local=local)
+                return place, await self._service.facts(stream)
 
-        found = await asyncio.gather(*map(one, places))
+        found = await asyncio.gather(*map(one, (each for each in places if each[0] in known)))
         return {place: facts for place, facts in found if isinstance(facts, Facts)}
+
+
+def _places_of(spelled: str, known: dict[str, Topic]) -> list[tuple[str, int]]:
+    """Return the partitions that `orders` or `orders:0,2` names. Raises ResetRefused."""
+    name, colon, listed = spelled.partition(":")
+    topic = known.get(name)
+    if topic is None:
+        raise ResetRefused(f"topic '{name}' does not exist: name existing topics")
+    if not colon:
+        return [(name, number) for number in range(topic.partitions)]
+    numbers = listed.split(",")
+    if not all(each.isascii() and each.isdigit() for each in numbers):
+        raise ResetRefused(f"'{spelled}': expected TOPIC:N or TOPIC:N,N, as in 'orders:0,2'")
+    found = sorted({int(each[:9]) for each in numbers})
+    if found[-1] >= topic.partitions:
+        raise ResetRefused(
+            f"topic '{name}' has {topic.partitions} partitions, from 0; there is no {found[-1]}"
+        )
+    return [(name, number) for number in found]

@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import msgspec
 
+from polynya.access import Principal
+from polynya.access.grants import Verb
+from polynya.base.names import consumer_group_folder, topic_folder
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
-from polynya.service.consumer_groups.admin import EARLIEST, LATEST, GroupAdmin, GroupRefused
+from polynya.service.consumer_groups.admin import (
+    GroupAdmin,
+    GroupRefused,
+    Place,
+    ResetRefused,
+    Wanted,
+)
 from polynya.stream.consumer_groups.calls import GroupError
+from polynya.wire.headers import BadField, parse_instant_ms
 
 GROUPS = "/v1/groups"
 LISTED_MAX = 1000  # groups of one response
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
-class _Reset(msgspec.Struct):
-    to: str | int
+class _Reset(msgspec.Struct, forbid_unknown_fields=True):
+    """One of `to`, `time` and `shift_by` says where the offsets go."""
+
+    to: str | int | None = None
+    time: str | None = None
+    shift_by: int | None = None
     topics: list[str] | None = None
+    dry_run: bool = False
+
+    def wanted(self) -> Wanted:
+        """Return the place. Raises `Failure`."""
+        if sum(each is not None for each in (self.to, self.time, self.shift_by)) != 1:
+            raise Failure("INVALID_REQUEST", "expected one of 'to', 'time' and 'shift_by'")
+        if self.shift_by is not None:
+            return Wanted(Place.SHIFT, self.shift_by)
+        if self.time is not None:
+            try:
+                return Wanted(Place.TIME, parse_instant_ms(self.time))
+            except BadField:
+                raise Failure(
+                    "INVALID_REQUEST",
+                    f"'time' is '{self.time[:64]}'; expected a time such as 2026-11-01T00:00:00Z",
+                ) from None
+        if isinstance(self.to, int) and self.to >= 0:
+            return Wanted(Place.OFFSET, self.to)
+        if self.to in (Place.EARLIEST.value, Place.LATEST.value):
+            return Wanted(Place(self.to))
+        raise Failure(
+            "INVALID_REQUEST",
+            f"'to' is '{str(self.to)[:64]}'; expected 'earliest', 'latest' or an offset",
+        )
 
 
 class GroupRoutes:
@@ -39,7 +78,7 @@ class GroupRoutes:
                 case ("GET" | "HEAD",):
                     return await self._list(request)
                 case ("GET" | "HEAD", id_):
-                    details = await self._admin.describe(id_)
+                    details = await self._admin.describe(id_, sees=_seen_by(request.principal))
                     return _json({**msgspec.to_builtins(details), "lag": details.lag})
                 case ("DELETE", id_):
                     await self._admin.delete(id_)
@@ -55,7 +94,9 @@ class GroupRoutes:
         named = (
             each
             for each in await self._admin.list_groups()
-            if each.group.startswith(prefix) and each.group > after
+            if each.group.startswith(prefix)
+            and each.group > after
+            and _may_use(each.group, request.principal)
         )
         page = list(islice(named, LISTED_MAX))
         shown = [
@@ -66,16 +107,29 @@ class GroupRoutes:
 
     async def _reset(self, id_: str, request: Request) -> Response:
         asked = read_json(request.body, _Reset)
-        if isinstance(asked.to, str) and asked.to not in (EARLIEST, LATEST):
-            raise Failure("INVALID_REQUEST", f"'to' is '{EARLIEST}', '{LATEST}' or an offset")
+        wanted = asked.wanted()
         try:
-            rows = await self._admin.reset(id_, asked.to, asked.topics)
-        except LookupError as missing:
-            why = (
-                f"topic '{missing}' does not exist" if str(missing) else "the group has no offsets"
+            rows = await self._admin.reset(
+                id_,
+                wanted,
+                asked.topics,
+                dry_run=asked.dry_run,
+                sees=_seen_by(request.principal),
             )
-            raise Failure("INVALID_REQUEST", f"{why}: name existing topics") from None
+        except ResetRefused as refused:
+            raise Failure("INVALID_REQUEST", str(refused)) from None
         return _json({"group": id_, "offsets": msgspec.to_builtins(rows)})
+
+
+def _may_use(group: str, principal: Principal | None) -> bool:
+    return principal is None or principal.may(Verb.SUBSCRIBE, consumer_group_folder(group))
+
+
+def _seen_by(principal: Principal | None) -> Callable[[str], bool]:
+    """Return the test of the topics that a caller may read."""
+    if principal is None:
+        return lambda topic: True
+    return lambda topic: principal.may(Verb.READ, topic_folder(topic))
 
 
 def _failure(error: GroupError) -> Failure:

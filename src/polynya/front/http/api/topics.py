@@ -10,12 +10,18 @@ import msgspec
 from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
-from polynya.base.names import partition_name
+from polynya.base.names import BadName, canonical_name, partition_name, spelled_name
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.front.kafka.configs import CONTENT_TYPE, InvalidConfig, check_change, check_config
-from polynya.front.kafka.topics import TopicCatalog, TopicRefused, TopicService, is_topic_name
+from polynya.front.kafka.topics import (
+    Adoption,
+    TopicCatalog,
+    TopicRefused,
+    TopicService,
+    is_topic_name,
+)
 from polynya.service.api import Facts
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
@@ -23,14 +29,18 @@ from polynya.wire.headers import format_instant
 
 PATH = "/v1/topics"
 PARTITIONS_SHOWN_MAX = 1000  # in the facts of one topic: each costs a look at its stream
+_ADOPTING = (Verb.READ, Verb.APPEND, Verb.DELETE)  # verbs that a topic's users get by adoption
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """A topic to create, or what to change of one: null removes a config."""
+    """A topic to create, or what to change of one: null removes a config.
+
+    `streams`: of a new topic, streams that become its first partitions."""
 
     partitions: int | None = None
     configs: dict[str, str | None] = {}
+    streams: list[str] = []
 
 
 def prefix_of(topic: str) -> str:
@@ -70,7 +80,10 @@ class TopicRoutes:
         try:
             match request.method:
                 case "PUT":
-                    return await self._create(name, read_json(request.body, _Wanted))
+                    wanted = read_json(request.body, _Wanted)
+                    if wanted.streams:
+                        return await self._adopt(name, wanted, request.principal)
+                    return await self._create(name, wanted)
                 case "PATCH":
                     return await self._change(name, read_json(request.body, _Wanted))
                 case "DELETE":
@@ -113,7 +126,32 @@ class TopicRoutes:
             )
         return _json(_shown(topic), 201 if code == Code.CREATED else 200)
 
+    async def _adopt(self, name: str, wanted: _Wanted, principal: Principal | None) -> Response:
+        streams = _named(wanted.streams)
+        for stream in streams:
+            for verb in _ADOPTING:
+                if principal is not None and not principal.may(verb, stream):
+                    where = spelled_name(stream)
+                    raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {where}")
+        count = _counted(max(wanted.partitions or 0, len(streams)))
+        await self._topics.refresh()
+        code = await self._topics.adopt(
+            name, Adoption(streams, count, _changed({}, wanted.configs))
+        )
+        topic = self._topics.known(name)
+        if topic is None:
+            raise TopicRefused(
+                f"topic '{name}' cannot be created: it is being deleted, streams under "
+                f"{prefix_of(name)} exist and are no partitions, or a limit is reached"
+            )
+        if code != Code.CREATED and topic.streams != streams:
+            held = ", ".join(map(spelled_name, topic.streams)) or "streams of its own"
+            raise TopicRefused(f"topic '{name}' exists, with {held}")
+        return _json(_shown(topic), 201 if code == Code.CREATED else 200)
+
     async def _change(self, name: str, wanted: _Wanted) -> Response:
+        if wanted.streams:
+            raise InvalidConfig("a topic adopts streams when it is created: use PUT")
         topic = await self._found(name)
         if wanted.configs:
 
@@ -136,13 +174,24 @@ class TopicRoutes:
                 partitions.append(
                     {
                         "partition": number,
-                        "stream": name,
+                        "stream": spelled_name(name),
                         "first_offset": facts.first_record,
                         "next_offset": facts.record,
                         "bytes": facts.byte - facts.first_byte,
                     }
                 )
         return {**_shown(topic), "details": partitions}
+
+
+def _named(streams: list[str]) -> list[str]:
+    """Return the canonical names. Raises InvalidConfig."""
+    try:
+        names = [canonical_name(stream) for stream in streams]
+    except BadName as bad:
+        raise InvalidConfig(f"'streams': {bad}") from None
+    if len(set(names)) < len(names):
+        raise InvalidConfig("'streams' names one stream twice; each partition is another stream")
+    return names
 
 
 def _counted(partitions: int) -> int:
@@ -174,6 +223,7 @@ def _shown(topic: Topic) -> dict[str, Any]:
         "name": topic.name,
         "id": topic.id.hex(),
         "partitions": topic.partitions,
+        "adopted": [spelled_name(stream) for stream in topic.streams],
         "content_type": dict(topic.configs).get(CONTENT_TYPE),
         "configs": dict(topic.configs),
         "created_at": format_instant(topic.created_ms),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from polynya.access import Access, Denied, KeysUnknown, Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import URL_TOKEN_SECONDS_MAX
-from polynya.base.names import spelled_name
+from polynya.base.names import consumer_group_folder, spelled_name
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
@@ -314,7 +314,8 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         verb = Verb.READ if reads else Verb.CREATE if method == "PUT" else Verb.DELETE
         return verb, prefix_of(route.segments[0]) if route.segments else None
     if path == _GROUPS or path.startswith(f"{_GROUPS}/"):
-        return Verb.SUBSCRIBE, ""
+        named = [segment for segment in route.segments if segment]
+        return Verb.SUBSCRIBE, consumer_group_folder(named[0]) if named else None
     return Verb.ADMIN, None
 
 

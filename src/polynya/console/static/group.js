@@ -1,0 +1,122 @@
+// One consumer group: its members, and the offset and lag of each partition.
+
+import { askJson, curl, url } from "./api.js";
+import { h, put } from "./dom.js";
+import { count, visible } from "./format.js";
+import { panel } from "./kafka.js";
+import { Rows } from "./rows.js";
+
+const POLL_MS = 5000;
+const SHOWN_MAX = 1000;
+
+export function open(place, shell) {
+  const id = place.rest;
+  const path = `v1/groups/${encodeURIComponent(id)}`;
+  const abort = new AbortController();
+  const numbers = h("dl", { class: "numbers" });
+  const note = h("p", { class: "quiet", role: "status" });
+  const body = h("tbody", {});
+  const rows = new Rows(body);
+  let timer = 0;
+  const heads = [
+    ["Topic", ""],
+    ["Partition", "number"],
+    ["Offset", "number"],
+    ["End", "number"],
+    ["Lag", "number"],
+    ["Member", "type"],
+  ];
+  const element = h(
+    "section",
+    { class: "page", "aria-labelledby": "title" },
+    h(
+      "div",
+      { class: "head" },
+      h(
+        "div",
+        {},
+        h("p", { class: "trail" }, h("a", { href: "#/kafka" }, "Consumer groups")),
+        h("h1", { id: "title", class: "name" }, visible(id)),
+      ),
+      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
+    ),
+    numbers,
+    panel(heads, body, note),
+  );
+
+  function command() {
+    shell.copy(curl(url(path)), "The command");
+  }
+
+  async function poll() {
+    const begun = performance.now();
+    try {
+      if (!document.hidden) draw(await askJson(path, {}, { signal: abort.signal }));
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      note.hidden = false;
+      put(note, `The group cannot be shown: ${error.message}. Retrying …`);
+    }
+    timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
+  }
+
+  function draw(group) {
+    const facts = [
+      ["State", visible(group.state)],
+      ["Members", count(group.members.length)],
+      ["Assignor", visible(group.protocol || "–")],
+      ["Lag", count(group.lag)],
+    ];
+    put(numbers, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    const readers = new Map();
+    for (const member of group.members)
+      for (const [topic, partitions] of Object.entries(member.partitions))
+        for (const partition of partitions) readers.set(`${topic} ${partition}`, member.instance ?? member.id);
+    const shown = group.offsets.slice(0, SHOWN_MAX);
+    rows.show(shown, keyOf, row, (element, entry) => refresh(element, entry, readers.get(keyOf(entry))));
+    note.hidden = group.offsets.length > 0 && group.offsets.length <= SHOWN_MAX;
+    put(
+      note,
+      group.offsets.length
+        ? `The first ${count(SHOWN_MAX)} of ${count(group.offsets.length)} partitions.`
+        : "The group has committed no offset in a topic that you may read.",
+    );
+  }
+
+  poll();
+  return {
+    title: id,
+    element,
+    keys: { j: () => rows.move(1), k: () => rows.move(-1), c: command, Escape: () => shell.go("#/kafka") },
+    close: () => {
+      abort.abort();
+      clearTimeout(timer);
+    },
+  };
+}
+
+function keyOf(entry) {
+  return `${entry.topic} ${entry.partition}`;
+}
+
+function row(entry) {
+  const place = `#/stream/${encodeURIComponent(entry.stream)}`;
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, h("a", { class: "name", href: place, "data-row": true }, visible(entry.topic))),
+    h("td", { class: "number" }, count(entry.partition)),
+    h("td", { class: "number", "data-label": " offset" }),
+    h("td", { class: "number", "data-label": " end" }),
+    h("td", { class: "number", "data-label": " behind" }),
+    h("td", { class: "type" }),
+  );
+}
+
+function refresh(element, entry, member) {
+  const [, , offset, end, lag, reader] = element.children;
+  put(offset, entry.offset === null ? "–" : count(entry.offset));
+  put(end, count(entry.end));
+  put(lag, entry.lag === null ? "–" : count(entry.lag));
+  put(reader, visible(member ?? "–"));
+}

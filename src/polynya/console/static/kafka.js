@@ -1,0 +1,162 @@
+// The Kafka topics and consumer groups, with the lag of the first groups.
+
+import { askJson, curl, url } from "./api.js";
+import { h, put } from "./dom.js";
+import { count, visible } from "./format.js";
+import { Rows } from "./rows.js";
+
+const POLL_MS = 5000;
+const LAGS_MAX = 25; // groups whose lag is shown: each costs a request
+const SHOWN_MAX = 500;
+
+export function open(place, shell) {
+  const abort = new AbortController();
+  const topics = h("tbody", {});
+  const groups = h("tbody", {});
+  const noTopics = h("p", { class: "quiet", role: "status" });
+  const noGroups = h("p", { class: "quiet", role: "status" });
+  const topicRows = new Rows(topics);
+  const groupRows = new Rows(groups);
+  const lags = new Map();
+  let timer = 0;
+  const element = h(
+    "section",
+    { class: "page", "aria-labelledby": "title" },
+    h(
+      "div",
+      { class: "head" },
+      h("h1", { id: "title" }, "Kafka"),
+      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
+    ),
+    h("h2", {}, "Topics"),
+    panel([["Topic", ""], ["Type", "type"], ["Partitions", "number"], ["Configs", "moment"]], topics, noTopics),
+    h("h2", {}, "Consumer groups"),
+    panel([["Group", ""], ["Protocol", "type"], ["State", ""], ["Members", "number"], ["Lag", "number"]], groups, noGroups),
+  );
+
+  function command() {
+    shell.copy(curl(url("v1/topics")), "The command");
+  }
+
+  async function poll() {
+    const begun = performance.now();
+    if (!document.hidden) {
+      await part(noTopics, "topics", async (options) => drawTopics((await askJson("v1/topics", {}, options)).topics));
+      await part(noGroups, "groups", async (options) => drawGroups((await askJson("v1/groups", {}, options)).groups, options));
+    }
+    if (!abort.signal.aborted) timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
+  }
+
+  /** Draw one of the lists; a token may see one and not the other. */
+  async function part(note, what, draw) {
+    try {
+      await draw({ signal: abort.signal });
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      note.hidden = false;
+      put(note, `The ${what} cannot be listed: ${error.message}. Retrying …`);
+    }
+  }
+
+  function drawTopics(found) {
+    topicRows.show(found.slice(0, SHOWN_MAX), (topic) => topic.id, topicRow, refreshTopic);
+    noTopics.hidden = found.length > 0 && found.length <= SHOWN_MAX;
+    put(
+      noTopics,
+      found.length > SHOWN_MAX
+        ? `The first ${count(SHOWN_MAX)} of ${count(found.length)} topics.`
+        : ["There are no topics yet. A Kafka client creates one by its first use, or this command does:", code("polynya topic create orders")],
+    );
+  }
+
+  async function drawGroups(found, options) {
+    const shown = found.slice(0, SHOWN_MAX);
+    groupRows.show(shown, (group) => group.group, groupRow, (element, group) => refreshGroup(element, group, lags.get(group.group)));
+    noGroups.hidden = found.length > 0;
+    put(noGroups, "There are no consumer groups yet: a Kafka client creates one when it subscribes.");
+    for (const group of shown.slice(0, LAGS_MAX)) {
+      try {
+        lags.set(group.group, await askJson(`v1/groups/${encodeURIComponent(group.group)}`, {}, options));
+      } catch (error) {
+        if (abort.signal.aborted) throw error;
+        lags.delete(group.group); // it is gone, or its coordinator moves
+      }
+    }
+    groupRows.show(shown, (group) => group.group, groupRow, (element, group) => refreshGroup(element, group, lags.get(group.group)));
+  }
+
+  poll();
+  return {
+    title: "Kafka",
+    element,
+    keys: { j: () => move(1), k: () => move(-1), c: command },
+    close: () => {
+      abort.abort();
+      clearTimeout(timer);
+    },
+  };
+
+  function move(step) {
+    const inGroups = groups.contains(document.activeElement);
+    const atEnd = topicRows.targets.at(-1) === document.activeElement;
+    const atStart = groupRows.targets[0] === document.activeElement;
+    if ((inGroups && !(step < 0 && atStart && topicRows.targets.length)) || !topicRows.targets.length) groupRows.move(step);
+    else if (inGroups) topicRows.targets.at(-1).focus();
+    else if (step > 0 && atEnd && groupRows.targets.length) groupRows.targets[0].focus();
+    else topicRows.move(step);
+  }
+}
+
+function code(text) {
+  return h("pre", { class: "code" }, text);
+}
+
+export function panel(heads, body, note) {
+  const head = h("tr", {}, heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, text)));
+  return h("div", { class: "panel" }, h("table", { class: "list tables" }, h("thead", {}, head), body), note);
+}
+
+function topicRow(topic) {
+  const first = topic.adopted[0] ?? `kafka/${topic.name}/0`;
+  const place = topic.partitions === 1 || topic.adopted.length ? `#/stream/${encodeURIComponent(first)}` : `#/streams?prefix=${encodeURIComponent(`kafka/${topic.name}/`)}`;
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, h("a", { class: "name", href: place, "data-row": true }, visible(topic.name))),
+    h("td", { class: "type" }),
+    h("td", { class: "number", "data-label": " part." }),
+    h("td", { class: "moment" }),
+  );
+}
+
+function refreshTopic(element, topic) {
+  const [, type, partitions, configs] = element.children;
+  put(type, visible(topic.content_type ?? "bytes"));
+  put(partitions, count(topic.partitions));
+  const named = Object.entries(topic.configs).filter(([name]) => name !== "content.type");
+  put(configs, visible(named.map(([name, value]) => `${name}=${value}`).join(" ")));
+}
+
+function groupRow(group) {
+  return h(
+    "tr",
+    {},
+    h(
+      "th",
+      { scope: "row" },
+      h("a", { class: "name", href: `#/group/${encodeURIComponent(group.group)}`, "data-row": true }, visible(group.group)),
+    ),
+    h("td", { class: "type" }),
+    h("td", {}),
+    h("td", { class: "number", "data-label": " members" }),
+    h("td", { class: "number", "data-label": " behind" }),
+  );
+}
+
+function refreshGroup(element, group, known) {
+  const [, type, state, members, lag] = element.children;
+  put(type, visible(group.protocol_type || "–"));
+  put(state, visible(known?.state ?? group.state));
+  put(members, known ? count(known.members.length) : "–");
+  put(lag, known ? count(known.lag) : "–");
+}
