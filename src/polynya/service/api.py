@@ -169,8 +169,8 @@ class Trimmed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LiveEvent(msgspec.Struct, gc=False, array_like=True):
-    """One append, close or delete, as delivered to live readers. `frames` caches encodings that
-    fronts share between subscribers."""
+    """One append, close or delete, or the end of a transaction, as delivered to live readers.
+    `frames` caches encodings that fronts share between subscribers."""
 
     uid: int
     begin_record: int
@@ -178,7 +178,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     record: int  # the tail after the event
     byte: int
     encoding: int
-    payload: bytes  # b"" for a close without data
+    payload: bytes  # b"" for a close without data, and for records that have to be read
     closed: bool = False
     gone: bool = False  # deleted or expired: the last event
     # the feed broke (another core failed): end the response so that the client resumes

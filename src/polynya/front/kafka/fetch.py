@@ -180,7 +180,9 @@ async def _wait(call: Call, wanted: list[_Wanted], until: float) -> None:
                     if isinstance(facts, Refusal):
                         return
                     uids.append(facts.uid)
-                    if facts.high_watermark != each.answer.high_watermark:
+                    answer = each.answer
+                    ends = (facts.high_watermark, facts.record)
+                    if ends != (answer.high_watermark, answer.last_stable_offset):
                         return
                 await moved.wait()
     except PolynyaError:
