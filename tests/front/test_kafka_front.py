@@ -18,6 +18,7 @@ from polynya.base.errors import OutcomeUnknown
 from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
+from polynya.objectstore import MemoryStore
 from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut, Touch
 from polynya.stream.replies import Code
 from polynya.stream.state.model import KafkaState, OpenTransaction
@@ -98,6 +99,29 @@ def test_batches_in_the_object_store_are_fetched_as_they_were() -> None:
         )
         assert await offset_of(wire, "t", 9999) == -1
         assert [await offset_of(wire, "t", special) for special in (-2, -1)] == [0, 60]
+
+    play(story)
+
+
+def test_a_damaged_slice_is_the_trouble_of_its_partition() -> None:
+    async def story(world: KafkaWorld) -> None:
+        for topic in ("t", "sound"):
+            await world.topic(topic)
+        wire = await world.wire()
+        for topic in ("t", "sound"):
+            await produce(wire, topic, batch(b"packed"))
+        await world.core.flusher.flush_now()
+        name = partition_name("t", 0)
+        machine = world.core.local.machines[world.core.service.group_of(name)]
+        (cold,) = machine.index_of(machine.streams[name])
+        assert isinstance(world.core.store, MemoryStore)
+        data, *rest = world.core.store.objects[cold.pack]
+        at = cold.offset + cold.stored - 1
+        world.core.store.objects[cold.pack] = (data[:at] + b"?" + data[at + 1 :], *rest)
+        assert await fetch(wire, "t", 0) == [(Error.CORRUPT_MESSAGE, 0, [])]
+        assert await fetch(wire, "sound", 0) == [(0, 1, [(0, b"packed")])]
+        assert await produce(wire, "t", batch(b"more")) == [(0, 1)]
+        assert await fetch(wire, "t", 1) == [(0, 2, [(1, b"more")])]
 
     play(story)
 

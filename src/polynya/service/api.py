@@ -102,8 +102,8 @@ OWN_ENCODING = -1  # of a span from an older node: the stream's
 
 
 class Span(msgspec.Struct, gc=False, array_like=True):
-    """A run of stored payload of one encoding in a page: one batch, a part of one, or several
-    small ones, as stored (JSON records end with a comma)."""
+    """One batch in a page as stored, or a part of one; JSON records end with a comma. Small
+    neighbours of one encoding may be one span, which has the largest of their times."""
 
     record: int
     byte: int
@@ -111,6 +111,10 @@ class Span(msgspec.Struct, gc=False, array_like=True):
     encoding: int = OWN_ENCODING
     # of raw records in reads with `whole_records`, packed as in a batch; empty for one record
     lengths: bytes = b""
+    records: int = 0  # that end here, missing numbers not included; a part of one record: 0
+    time_ms: int = 0  # append time; 0 from an older node
+    record_time_ms_max: int = 0  # largest time that clients gave; 0: the append time
+    flags: int = 0  # of a batch: 1 transactional, 2 control
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
