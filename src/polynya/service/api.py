@@ -190,6 +190,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     frames: dict[str, bytes] = {}  # noqa: RUF012 (msgspec copies mutable defaults)
     # no acknowledged record follows at this moment; False on a replica that is not the leader
     known: bool = True
+    unstable: bool = False  # part of an open transaction, or behind one
 
 
 AppendTo = Callable[[Append, Done], None]

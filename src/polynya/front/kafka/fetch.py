@@ -176,7 +176,7 @@ async def _wait(call: Call, wanted: list[_Wanted], until: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 for each in wanted:
-                    facts = await service.attach(each.name, watch)
+                    facts = await service.attach(each.name, watch, numbers=True)
                     if isinstance(facts, Refusal):
                         return
                     uids.append(facts.uid)
