@@ -88,6 +88,14 @@ def test_keys_headers_and_times_of_records(node: RunningNode) -> None:
     wrong = polynya("append", "keyed/a", "1", "--timestamp", "soon", server=node.url)
     assert wrong.code == 1 and "Record-Timestamp" in wrong.err
     assert polynya("append", "keyed/a", "1", "--header", "a", server=node.url).code == 2
+    for number, second in enumerate((5, 1, 9, 3), 1):  # times decrease
+        run("append", "keyed/o", str(number), "--create", "--timestamp", str(second * 1000))
+    late = ("--by-record-time", "--from")
+    assert run("read", "keyed/o", *late, "1970-01-01T00:00:05.500Z") == "3\n4\n"
+    assert run("read", "keyed/o", *late, "1970-01-01T00:00:01Z") == "1\n2\n3\n4\n"
+    assert run("read", "keyed/o", *late, "1970-01-01T00:00:10Z") == ""
+    run("close", "keyed/o")
+    assert run("tail", "keyed/o", *late, "1970-01-01T00:00:06Z") == "3\n4\n"
 
 
 def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:

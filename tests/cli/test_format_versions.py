@@ -186,6 +186,24 @@ def test_a_time_goes_to_the_server_and_the_rest_by_offset() -> None:
     ]
 
 
+@pytest.mark.parametrize("verb", ["read", "tail"])
+def test_a_record_time_goes_to_the_server_as_such(verb: str) -> None:
+    first = (200, {"content-type": "application/json", "stream-next-offset": "5_50"}, b"[1,2]")
+    event = (
+        b'event: control\ndata:{"streamNextOffset":"%s","streamClosed":true}\n\n' % TAIL.encode()
+    )
+    live = (200, {"content-type": "text/event-stream"}, event)
+    answers = (first, answer(b"[3]")) if verb == "read" else (FACTS, first, answer(b"[3]"), live)
+    with scripted(*answers) as server:
+        result = ran(server.url, verb, "s", "--from", "2026-11-01T00:00Z", "--by-record-time")
+        assert result.stdout == "1\n2\n3\n"
+    at = 0 if verb == "read" else 1
+    assert [dict(httpx.URL(said.path).params) for said in server.said[at : at + 2]] == [
+        {"from_record_time": "2026-11-01T00:00:00.000Z"},
+        {"offset": "5_50"},
+    ]
+
+
 def test_a_tail_of_the_last_records_ends_unless_it_follows() -> None:
     with scripted(FACTS, answer(b"[5,6]")) as server:
         assert ran(server.url, "tail", "-n", "2", "s").stdout == "5\n6\n"
@@ -221,6 +239,8 @@ def test_a_tail_by_time_reads_first_and_then_follows() -> None:
         ["read", "s", "--from", "start", "--offset", "start"],
         ["tail", "s", "-n", "1", "--from", "start"],
         ["read", "s", "--from", "yesterday"],
+        ["read", "s", "--from", "-3", "--by-record-time"],
+        ["read", "s", "--by-record-time"],
     ],
 )
 def test_what_does_not_go_together_is_a_wrong_command_line(arguments: list[str]) -> None:

@@ -247,6 +247,28 @@ def test_many_streams_are_listed_in_pages(client: Client) -> None:
     assert [facts.name for facts in client.streams("listed/")] == wanted
 
 
+def test_reads_begin_by_record_times(node: RunningNode, client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    for number, second in enumerate((5, 1, 9, 3)):  # times decrease
+        stream.append(NewRecord(value=number, timestamp=second * 1000))
+    late = datetime(1970, 1, 1, 0, 0, 6, tzinfo=UTC)
+    assert [each.value for each in stream.read(from_record_time=late)] == [2, 3]
+    assert [each.value for each in stream.read(from_record_time="1000", max_bytes=1)] == [*range(4)]
+    stream.close()
+    assert [each.value for each in stream.tail(from_record_time="9000")] == [2, 3]
+    with pytest.raises(ValueError, match="not both"):
+        stream.read(from_time="1h", from_record_time="1h")
+
+    async def story(client: AsyncClient) -> None:
+        found = client.stream(stream.name).read(from_record_time=late)
+        assert [each.value async for each in found] == [2, 3]
+        found = client.stream(stream.name).tail(from_record_time=late)
+        assert [each.value async for each in found] == [2, 3]
+
+    asynchronously(node, story)
+
+
 def test_trims_and_times(client: Client) -> None:
     stream = client.stream(next(names))
     stream.create(retain_bytes=10**9)

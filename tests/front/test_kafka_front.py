@@ -12,12 +12,14 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from google_crc32c import value as crc32c
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, frame, play, produce_fields
+from worlds.transactions import plant_end
 
 from polynya.base.errors import OutcomeUnknown
 from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
-from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut
+from polynya.objectstore import MemoryStore
+from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut, Touch
 from polynya.stream.replies import Code
 from polynya.stream.state.model import KafkaState, OpenTransaction
 from polynya.wire.kafka import batches
@@ -101,6 +103,29 @@ def test_batches_in_the_object_store_are_fetched_as_they_were() -> None:
     play(story)
 
 
+def test_a_damaged_slice_is_the_trouble_of_its_partition() -> None:
+    async def story(world: KafkaWorld) -> None:
+        for topic in ("t", "sound"):
+            await world.topic(topic)
+        wire = await world.wire()
+        for topic in ("t", "sound"):
+            await produce(wire, topic, batch(b"packed"))
+        await world.core.flusher.flush_now()
+        name = partition_name("t", 0)
+        machine = world.core.local.machines[world.core.service.group_of(name)]
+        (cold,) = machine.index_of(machine.streams[name])
+        assert isinstance(world.core.store, MemoryStore)
+        data, *rest = world.core.store.objects[cold.pack]
+        at = cold.offset + cold.stored - 1
+        world.core.store.objects[cold.pack] = (data[:at] + b"?" + data[at + 1 :], *rest)
+        assert await fetch(wire, "t", 0) == [(Error.CORRUPT_MESSAGE, 0, [])]
+        assert await fetch(wire, "sound", 0) == [(0, 1, [(0, b"packed")])]
+        assert await produce(wire, "t", batch(b"more")) == [(0, 1)]
+        assert await fetch(wire, "t", 1) == [(0, 2, [(1, b"more")])]
+
+    play(story)
+
+
 def test_a_time_is_found_by_the_index_where_times_decrease() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
@@ -119,7 +144,11 @@ def test_a_time_is_found_by_the_index_where_times_decrease() -> None:
     play(story)
 
 
-def test_readers_of_committed_records_stop_at_an_open_transaction() -> None:
+def test_readers_of_committed_records_stop_at_an_open_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant_end(monkeypatch)
+
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         wire = await world.wire()
@@ -152,6 +181,16 @@ def test_readers_of_committed_records_stop_at_an_open_transaction() -> None:
         await produce(other, "t", batch(b"3"))
         message = await waiting
         assert message.responses[0].partitions[0].high_watermark == 4
+
+        committed = fetch_fields("t", 1, isolation_level=1, max_wait_ms=20_000)
+        waiting = asyncio.ensure_future(wire.ask("Fetch", 11, **committed))
+        while not machine.watched:  # noqa: ASYNC110 (bounded by the timeout of tests)
+            await asyncio.sleep(0)
+        touch = Touch([(machine.streams[name].uid, 7)], world.core.service.now_ms())
+        world.core.service.propose(name, touch, lambda reply: None)
+        (part,) = (await waiting).responses[0].partitions
+        assert part.last_stable_offset == 4
+        assert len(list(batches.batches_of(part.records))) == 3
 
     play(story)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from front_world import World, play, request
 from test_live import control
+from worlds.transactions import plant_end
 
 from polynya.base.names import group_of
 from polynya.service.api import LiveEvent
+from polynya.stream.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 
 GROUPS = 2
@@ -56,6 +59,71 @@ def test_pages_heads_and_times_stop_at_an_open_transaction() -> None:
         whole = await world.get("s", "?offset=-1")
         assert json.loads(whole.body) == [1, 2, 3, 4, 5, 6]
         assert (await world.head("s")).headers["stream-closed"] == "true"
+
+    play(story)
+
+
+def end(world: World, stream: Stream, producer: int) -> None:
+    """End a transaction by a command, whose rule is planted."""
+    touch = Touch([(stream.uid, producer)], world.service.clock)
+    world.service.propose(stream.name, touch, lambda reply: None)
+
+
+def test_live_readers_are_woken_by_the_end_of_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant_end(monkeypatch)
+
+    async def story(world: World) -> None:
+        stream = await planted(world)
+        assert stream.kafka is not None
+        stream.kafka.open[9] = OpenTransaction(4, 8, 0, world.service.clock)
+        seen: list[LiveEvent] = []
+
+        class Committed:
+            def live(self, event: LiveEvent) -> None:
+                seen.append(event)
+
+        await world.service.attach("default/s", Committed())
+        readers = [await world.sse("s"), await world.sse("s", "?live=sse&offset=now")]
+        for reader in readers:
+            assert control(await reader.chunk())["streamNextOffset"] == STABLE
+        polls = [await world.wire() for _ in range(2)]
+        polls[0].send(request("GET", f"/v1/stream/s?live=long-poll&offset={STABLE}"))
+        polls[1].send(request("GET", "/v1/stream/s?live=long-poll&offset=now"))
+        await world.until(lambda: len(world.front.waiters) == 2)
+        end(world, stream, 7)
+        for poll in polls:
+            assert (await poll.answer()).body == b"[3,4]", "the other one is open"
+        for reader in readers:
+            assert b"data:[3,4]\n" in await reader.chunk()
+        end(world, stream, 9)
+        for reader in readers:
+            assert b"data:[5]\n" in await reader.chunk()
+        ends = [(each.begin_record, each.record, each.payload) for each in seen]
+        assert ends == [(2, 4, b""), (4, 5, b"")]
+
+    play(story)
+
+
+def test_the_end_of_a_transaction_ends_readers_of_a_closed_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant_end(monkeypatch)
+
+    async def story(world: World) -> None:
+        stream = await planted(world)
+        await world.ask("POST", "/v1/stream/s", stream_closed="true")
+        reader = await world.sse("s")
+        assert control(await reader.chunk())["streamNextOffset"] == STABLE
+        assert stream.kafka is not None
+        stream.kafka.open[9] = OpenTransaction(3, 6, 0, world.service.clock)
+        end(world, stream, 9)
+        end(world, stream, 7)
+        last = await reader.chunk()
+        assert b"data:[3,4,5]\n" in last
+        assert control(last)["streamClosed"]
+        assert await reader.chunk() == b""
 
     play(story)
 

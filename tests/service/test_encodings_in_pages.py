@@ -5,15 +5,22 @@ from __future__ import annotations
 
 from struct import pack
 
+import msgspec
+import pytest
+from msgspec import structs
 from stories.service import story
 from worlds.service import World
-from worlds.stream import kafka_batch
+from worlds.stream import json_batch, kafka_batch
 
-from polynya.service.api import Span
+from polynya.base.errors import CorruptData
+from polynya.objectstore import MemoryStore
+from polynya.service.api import Page, Span
+from polynya.service.routing import messages
 from polynya.stream.commands import Append, Encoding
 
 NAME = "default/mixed"
 BYTES, KAFKA = Encoding.BYTES, Encoding.KAFKA
+CONTROL = 2  # a flag of batches
 
 
 async def write(world: World) -> None:
@@ -62,3 +69,68 @@ async def test_a_batch_survives_a_restart_and_its_fork_reads_it(world: World) ->
     found = await world.page("default/fork", whole_records=True)
     assert [each.encoding for each in found.spans] == [BYTES, KAFKA, BYTES]
     assert found.spans[0].lengths == pack("<2I", 3, 4), "also of what is inherited"
+
+
+@story
+async def test_spans_are_batches_with_counts_times_and_flags(world: World) -> None:
+    await world.create(NAME)
+    start = world.clock.ms
+    raw = [json_batch(b"1", b"22"), json_batch(b"3"), json_batch(b"4")]
+    own_ms, flags = (9000, 0, 5000, 7000, 0), (0, 0, 0, CONTROL, 0)
+    batches = [*raw, kafka_batch(3, b"a batch"), json_batch(b"5")]
+    for number, each in enumerate(batches):
+        batch = structs.replace(
+            each,
+            encoding=KAFKA if each.encoding == KAFKA else BYTES,
+            record_time_ms_max=own_ms[number],
+            flags=flags[number],
+        )
+        command = Append(NAME, start + number, "text/plain", batch)
+        assert (await world.send(command)).code == 0
+
+    def numbers(page: Page) -> list[tuple[int, ...]]:
+        return [
+            (each.records, each.time_ms - start, each.record_time_ms_max, each.flags)
+            for each in page.spans
+        ]
+
+    expected = [(2, 0, 9000, 0), (1, 1, 0, 0), (1, 2, 5000, 0), (3, 3, 7000, CONTROL), (1, 4, 0, 0)]
+    page = await world.page(NAME)
+    assert numbers(page) == expected
+    assert numbers(messages.decode(messages.READ, messages.encode(page))) == expected
+    part = await world.page(NAME, 1, 2, bytes_max=3, whole_records=True)
+    assert numbers(part)[0] == (1, 0, 9000, 0), "one of two records"
+    await world.flusher.flush_now()
+    assert world.hot_bytes == 0
+    newest = start + 1  # of the batch without a time of its own, which is the append time
+    assert numbers(await world.page(NAME)) == [(4, 2, newest, 0), *expected[3:]], (
+        "small neighbours are one span with the largest times"
+    )
+
+
+def test_a_span_of_an_older_node_has_no_counts_and_times() -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode((3, 9, b"x")), type=Span) == Span(
+        3, 9, b"x"
+    )
+
+
+@story
+async def test_a_damaged_slice_is_the_trouble_of_its_stream(world: World) -> None:
+    for name in (NAME, "default/sound"):
+        await world.create(name)
+        await world.append(name, b"packed")
+    await world.flusher.flush_now()
+    for name in (NAME, "default/sound"):
+        await world.append(name, b"recent")
+    machine = world.local.machines[world.service.group_of(NAME)]
+    (cold,) = machine.index_of(machine.streams[NAME])
+    assert isinstance(world.store, MemoryStore)
+    data, *rest = world.store.objects[cold.pack]
+    at = cold.offset + cold.stored - 1
+    world.store.objects[cold.pack] = (data[:at] + b"?" + data[at + 1 :], *rest)
+    with pytest.raises(CorruptData, match="checksum"):
+        await world.page(NAME)
+    assert told((await world.page("default/sound")).spans)[0][2] == b"packed"
+    assert told((await world.page(NAME, 1, 6)).spans) == [(1, 6, b"recent", BYTES, b"")]
+    await world.append(NAME, b"more")
+    assert (await world.page(NAME, 2, 12)).spans[0].payload == b"more"

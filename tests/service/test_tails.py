@@ -9,10 +9,13 @@ from collections.abc import Callable
 import pytest
 from stories.service import node_story
 from worlds.service import Code, Listener, Node, World, name_in
+from worlds.transactions import plant_end
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Refusal
 from polynya.service.routing.remote_tails import RemoteTails
+from polynya.stream.commands import Touch
+from polynya.stream.state.model import KafkaState, OpenTransaction
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 
@@ -80,6 +83,51 @@ async def test_a_tail_watch_carries_numbers_only_between_cores(node: Node) -> No
     here.service.detach(facts.uid, watcher)
     here.service.detach(facts.uid, reader)
     await until(lambda: len(there.local.feeds) == 0)
+
+
+@pytest.mark.parametrize("name", [HERE, THERE])
+def test_the_end_of_a_transaction_reaches_readers_of_either_core(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_end(monkeypatch)
+
+    @node_story
+    async def told(node: Node) -> None:
+        here, home = node.worlds[0], node.worlds[name == THERE]
+        await here.create(name)
+        facts, reader = await attached(here, name)
+        watcher, uncommitted = Listener(), Uncommitted()
+        for watch in (watcher, uncommitted):
+            await here.service.attach(name, watch, numbers=True)
+        stream = home.local.machines[home.service.group_of(name)].streams[name]
+        stream.kafka = KafkaState(open={7: OpenTransaction(0, 0, 0, 1)})
+        await here.append(name, b"abc")
+        await until(lambda: uncommitted.events)
+        late = Listener()
+        found = await here.service.attach(name, late, numbers=True)
+        assert isinstance(found, Facts)
+        assert (found.record, found.high_watermark) == (0, 1)
+        assert not reader.events and not watcher.events
+        here.service.propose(name, Touch([(facts.uid, 7)], 1), lambda reply: None)
+        listeners = (reader, watcher, uncommitted, late)
+        await until(lambda: all(each.events and each.events[-1].record for each in listeners))
+        for each in listeners:
+            last = each.events[-1]
+            assert (last.begin_record, last.record, last.byte, last.payload) == (0, 1, 3, b"")
+        await until(lambda: len(uncommitted.events) == 2)
+        again = await here.service.attach(name, late, numbers=True)
+        assert isinstance(again, Facts)
+        assert (again.record, again.high_watermark) == (1, 1)
+        for each in listeners:
+            here.service.detach(facts.uid, each)
+
+    told()
+
+
+class Uncommitted(Listener):
+    """A live reader that wants the records of open transactions."""
+
+    uncommitted = True
 
 
 @node_story

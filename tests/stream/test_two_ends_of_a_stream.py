@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from worlds.stream import World, json_batch
+from worlds.transactions import plant_end
 
 from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
@@ -19,6 +20,7 @@ from polynya.stream.commands import (
     PinSource,
     PublishSlices,
     Retention,
+    Touch,
     Trim,
 )
 from polynya.stream.machine import Machine
@@ -28,6 +30,7 @@ from polynya.stream.rules import retention
 from polynya.stream.rules.eviction import is_evictable
 from polynya.stream.rules.tables import lag_of
 from polynya.stream.snapshots.encode import Image, decode_image
+from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import KafkaState, OpenTransaction, Stream
 from polynya.stream.state.tails import high_watermark, stable_of
 from polynya.stream.subscriptions.links import oldest_links, pending_watches
@@ -58,6 +61,10 @@ class Planted:
     def append(self, *records: bytes) -> None:
         reply = self.world.apply(GROUP, Append(NAME, 2, "application/json", json_batch(*records)))
         assert reply.code == Code.OK
+
+    def end(self, producer: int) -> None:
+        """End a transaction; the rule is planted."""
+        self.world.apply(GROUP, Touch([(self.stream.uid, producer)], 3))
 
     def flush(self, batches: int) -> None:
         cold = self.world.slice_of(self.stream, batches, f"p{self.world.place}")
@@ -116,6 +123,37 @@ def test_subscriptions_wait_for_its_end() -> None:
     planted.stream.kafka = None
     planted.append(b"7")
     assert [each[0] for each in pending_watches(planted.machine)] == ["s"]
+
+
+def test_its_end_tells_subscriptions_and_watched_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_end(monkeypatch)
+    planted = Planted()
+    machine, stream = planted.machine, planted.stream
+    assert stream.kafka is not None
+    stream.kafka.open[9] = OpenTransaction(4, 8, 0, 2)
+    planted.world.apply(GROUP, LinkSubscription("s", 9, 1, "docs/*", "", []))
+    machine.watched = {stream.uid}
+    machine.take_changes()
+    planted.end(9)
+    assert (machine.take_effects(), machine.subscriptions.wakes) == ([], {}), "7 holds more"
+    assert machine.take_changes().streams == {stream.uid}
+    planted.end(7)
+    assert machine.take_effects() == [TailMoved(stream.uid, 2, 4, 6, 12)]
+    assert machine.subscriptions.wakes == {"s": (9, NAME)}
+    assert [each[0] for each in pending_watches(machine)] == ["s"]
+    assert planted.world.read(stream, Want(2, 4, 100)) == (b"2,3,4,5,", (2, 4), (6, 12))
+
+
+def test_tables_take_what_its_end_frees(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_end(monkeypatch)
+    planted = Planted()
+    planted.flush(3)
+    claim = ClaimRanges(7, 1, 0, "docs/", [], 1 << 20, True)
+    assert [each.slices for each in planted.world.apply(GROUP, claim).detail] == []
+    planted.end(7)
+    again = ClaimRanges(7, 2, 1, "docs/", [], 1 << 20, True)
+    (taken,) = planted.world.apply(GROUP, again).detail
+    assert [(cold.record, cold.records) for cold in taken.slices] == [(0, 6)]
 
 
 def test_tables_take_what_lies_before_it() -> None:

@@ -33,6 +33,7 @@ _OWN_PARAMS = frozenset(
     (
         "offset",
         "from_time",
+        "from_record_time",
         "live",
         "cursor",
         "max_bytes",

@@ -61,8 +61,9 @@ class ReadPosition:
     """The position of a reader.
 
     `offset` is where it resumes. `incarnation` pins the stream that it started with. `from_time`
-    replaces the offset until the first response supplies one. `local` accepts the possibly stale
-    copy of the contacted node. `whole`: pages are of whole records, with their keys."""
+    or `from_record_time` replaces the offset until the first response supplies one. `local`
+    accepts the possibly stale copy of the contacted node. `whole`: pages are of whole records, with
+    their keys."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class ReadPosition:
         max_bytes: int | None = None,
         *,
         from_time: str = "",
+        from_record_time: str = "",
         local: bool = False,
         whole: bool = False,
     ) -> None:
@@ -79,7 +81,8 @@ class ReadPosition:
         self.json_values = True  # of whole records
         self.local = local
         self.offset = offset
-        self._from_time = from_time
+        times = {"from_time": from_time, "from_record_time": from_record_time}
+        self._begin = {name: time for name, time in times.items() if time}
         self._moved = False  # `offset` comes from the server, not from the user
         self.max_bytes = max_bytes  # None: the server's default
         self._shrunk: int | None = None
@@ -94,7 +97,7 @@ class ReadPosition:
         return f"read '{self.name}'"
 
     def request(self, live: str = "") -> HttpRequest:
-        query = {"from_time": self._from_time} if self._from_time else {"offset": self.offset}
+        query = dict(self._begin or {"offset": self.offset})
         if self.local:
             query["consistency"] = "local"
         if live:
@@ -194,7 +197,7 @@ class ReadPosition:
 
     def move(self, page: Page) -> None:
         self.offset, self.up_to_date, self.closed = page.offset, page.up_to_date, page.closed
-        self._moved, self._from_time = True, ""
+        self._moved, self._begin = True, {}
 
 
 def read(place: ReadPosition, retry: Retry) -> Operation[None]:

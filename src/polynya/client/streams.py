@@ -173,15 +173,19 @@ def place(
     from_time: str | datetime,
     max_bytes: int | None = None,
     *,
+    from_record_time: str | datetime = "",
     consistency: Consistency = "leader",
     whole: bool = False,
 ) -> ReadPosition:
-    """Return the start position of a reader."""
+    """Return the start position of a reader. Raises ValueError for two times."""
+    if from_time and from_record_time:
+        raise ValueError("pass from_time or from_record_time, not both")
     return ReadPosition(
         stream.name,
         offset,
         max_bytes,
         from_time=time_text(from_time),
+        from_record_time=time_text(from_record_time),
         local=is_local(consistency),
         whole=whole,
     )

@@ -104,8 +104,8 @@ OWN_ENCODING = -1  # of a span from an older node: the stream's
 
 
 class Span(msgspec.Struct, gc=False, array_like=True):
-    """A run of stored payload of one encoding in a page: one batch, a part of one, or several
-    small ones, as stored (JSON records end with a comma)."""
+    """One batch in a page as stored, or a part of one; JSON records end with a comma. Small
+    neighbours of one encoding may be one span, which has the largest of their times."""
 
     record: int
     byte: int
@@ -113,6 +113,10 @@ class Span(msgspec.Struct, gc=False, array_like=True):
     encoding: int = OWN_ENCODING
     # of raw records in reads with `whole_records`, packed as in a batch; empty for one record
     lengths: bytes = b""
+    records: int = 0  # that end here, missing numbers not included; a part of one record: 0
+    time_ms: int = 0  # append time; 0 from an older node
+    record_time_ms_max: int = 0  # largest time that clients gave; 0: the append time
+    flags: int = 0  # of a batch: 1 transactional, 2 control
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
@@ -171,8 +175,8 @@ class Trimmed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LiveEvent(msgspec.Struct, gc=False, array_like=True):
-    """One append, close or delete, as delivered to live readers. `frames` caches encodings that
-    fronts share between subscribers."""
+    """One append, close or delete, or the end of a transaction, as delivered to live readers.
+    `frames` caches encodings that fronts share between subscribers."""
 
     uid: int
     begin_record: int
@@ -180,7 +184,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     record: int  # the tail after the event
     byte: int
     encoding: int
-    payload: bytes  # b"" for a close without data
+    payload: bytes  # b"" for a close without data, and for records that have to be read
     closed: bool = False
     gone: bool = False  # deleted or expired: the last event
     # the feed broke (another core failed): end the response so that the client resumes
@@ -188,6 +192,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     frames: dict[str, bytes] = {}  # noqa: RUF012 (msgspec copies mutable defaults)
     # no acknowledged record follows at this moment; False on a replica that is not the leader
     known: bool = True
+    unstable: bool = False  # part of an open transaction, or behind one
 
 
 AppendTo = Callable[[Append, Done], None]

@@ -15,13 +15,14 @@ from polynya.service.routing.service import NodeService
 from polynya.stream.commands import ColdSlice
 from polynya.stream.rules.eviction import evicted_view
 from polynya.stream.state import index
+from polynya.stream.state.tails import stable_of
 
 SLICES = 57  # messages between cores
 _TRIES = 3  # a stream may be evicted or return while its state is read
 
 
 class SlicesQuery(msgspec.Struct, array_like=True, frozen=True):
-    """Records `first` to `end` (exclusive) of a stream; `end` -1: to its tail."""
+    """Records `first` to `end` (exclusive) of a stream; `end` -1: to its last stable end."""
 
     group: int
     name: str  # canonical
@@ -36,7 +37,7 @@ class StreamSlices(msgspec.Struct, array_like=True, frozen=True):
     content_type: str
     encoding: int
     first_record: int  # first retained one
-    next_record: int
+    next_record: int  # before the first open transaction
     own_record: int  # of a fork, its first own record: earlier ones lie in its source
     slices: list[ColdSlice]
 
@@ -76,15 +77,15 @@ class SliceFinder:
                 stream, machine = copy, local.here(query.group)
             begin = max(query.first, stream.first_record)
             at = index.entries_before(stream.cold, begin)
-            until = at + RANGES_PER_ANSWER_MAX
-            if query.end >= 0:
-                until = min(until, index.first_from(stream.cold, query.end))
+            stable = stable_of(stream)[0]
+            end = stable if query.end < 0 else min(query.end, stable)
+            until = min(at + RANGES_PER_ANSWER_MAX, index.first_from(stream.cold, end))
             return StreamSlices(
                 stream.uid,
                 stream.content_type,
                 stream.encoding,
                 stream.first_record,
-                stream.next_record,
+                stable,
                 stream.fork.record if stream.fork is not None else 0,
                 list(machine.index_of(stream)[at:until]) if stream.cold else [],
             )

@@ -50,14 +50,18 @@ class Want(msgspec.Struct, frozen=True, gc=False):
 
 
 class HotPart(msgspec.Struct, gc=False):
-    """A part of a batch in memory, from (record, byte). `lengths`: of its records, as in a batch;
-    only of whole ones."""
+    """A part of a batch in memory, from (record, byte), with the batch's times and flags.
+    `lengths`: of its records, as in a batch; only of whole ones. `records` end in it."""
 
     record: int
     byte: int
     payload: bytes | memoryview
     encoding: int
     lengths: bytes
+    records: int
+    time_ms: int
+    record_time_ms_max: int
+    flags: int
 
 
 HotPiece = HotBatch | HotPart  # whole batches are not copied
@@ -272,19 +276,37 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         part = (
             payload if cut_in - begin_in == len(payload) else memoryview(payload)[begin_in:cut_in]
         )
-        lengths = _lengths_in(batch, record, len(part)) if batch.lengths else b""
-        pieces.append(HotPart(record, byte, part, batch.encoding, lengths))
+        begin_part = (record, byte)
         left -= cut_in - begin_in
         empty = False
         byte = batch.byte + cut_in
-        if cut_in < len(payload):
+        if cut_in == len(payload):
+            record = batch.record + batch.records
+            index += 1
+        else:
             record = _record_at(batch, cut_in)[0] if byte != to_byte else to_record
-            if byte < to_byte:
-                break
-            continue
-        record = batch.record + batch.records
-        index += 1
+        pieces.append(_part_of(batch, begin_part, part, record))
+        if cut_in < len(payload) and byte < to_byte:
+            break
     return ReadPlan(pieces, *begin, record, byte, record == to_record)
+
+
+def _part_of(
+    batch: HotBatch, begin: tuple[int, int], payload: bytes | memoryview, end: int
+) -> HotPart:
+    """Return the part of a batch from `begin`; `end` is the record after it."""
+    record, byte = begin
+    return HotPart(
+        record,
+        byte,
+        payload,
+        batch.encoding,
+        _lengths_in(batch, record, len(payload)) if batch.lengths else b"",
+        end - record,
+        batch.time_ms,
+        batch.record_time_ms_max,
+        batch.flags,
+    )
 
 
 def _lengths_in(batch: HotBatch, record: int, size: int) -> bytes:

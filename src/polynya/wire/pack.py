@@ -171,9 +171,7 @@ def build_slice(
         lengths=b"" if encoding == Encoding.KAFKA else _record_lengths(records, lengths, payloads),
         producers=_producers_of(producers),
         append_time_ms_max=max(times),
-        record_time_ms_max=max(
-            own or appended for own, appended in zip(record_times, times, strict=True)
-        ),
+        record_time_ms_max=max(map(_dated, record_times, times)),
         flags=_any_of(flags),
     )
     return _assemble(encoding, (base_record, base_byte), columns, b"".join(payloads))
@@ -213,9 +211,7 @@ def merge_slices(
         producers=_encode_producers(_all_producers(slices)),
         append_time_ms_max=max(max(each.append_times_ms) for each in slices),
         record_time_ms_max=max(
-            own or appended
-            for each in slices
-            for own, appended in zip(each.record_times_ms, each.append_times_ms, strict=True)
+            max(map(_dated, each.record_times_ms, each.append_times_ms)) for each in slices
         ),
         flags=_any_of(flags for each in slices for flags in set(each.batch_flags)),
     )
@@ -243,6 +239,10 @@ class _Columns(msgspec.Struct):
     append_time_ms_max: int
     record_time_ms_max: int
     flags: int
+
+
+def _dated(own_ms: int, appended_ms: int) -> int:
+    return own_ms or appended_ms
 
 
 def _any_of(flags: Iterable[int]) -> int:
@@ -450,8 +450,7 @@ class Slice:
     """A parsed slice. Columns are typed memoryviews of the bytes (on a little-endian machine):
     `len(view)` items, no copies.
 
-    Positions of records and bytes are relative to the slice. `base_record` and `base_byte` are its
-    start, or -1.
+    Records and bytes count from its start: `base_record` and `base_byte`, or -1.
     """
 
     def __init__(self, data: bytes, header: _Header) -> None:
@@ -514,6 +513,16 @@ class Slice:
             "Q", accumulate(self.batch_lengths, initial=0)
         )
 
+    @cached_property
+    def _is_dated(self) -> bool:
+        return self.record_times_ms.tobytes() != bytes(self.record_times_ms.nbytes)
+
+    def newest(self, begin: int, end: int) -> int:
+        """Return the largest record time of these batches; 0: they have no times of their own."""
+        if end == begin + 1 or not self._is_dated:
+            return self.record_times_ms[begin]
+        return max(map(_dated, self.record_times_ms[begin:end], self.append_times_ms[begin:end]))
+
     def cut(self, begin: int, end: int) -> memoryview:
         """Return the payload of the records in [`begin`, `end`), counted from the slice's first."""
         if not 0 <= begin <= end <= self.records:
@@ -524,9 +533,8 @@ class Slice:
         """Return the batches, created on access, with payloads as views. The slice begins at
         (`record`, `byte`).
 
-        With `run_bytes`, adjacent batches up to this total size become one batch without a CRC.
-        Readers process records, and a few large pieces cost them less. The batches have no
-        producers, because readers do not need them (see `producers`).
+        With `run_bytes`, adjacent batches up to this total size become one batch without a CRC: a
+        few large pieces cost readers less. The batches have no producers (see `producers`).
         """
         return _Batches(self, (record, byte), self._bounds(run_bytes))
 
@@ -599,7 +607,7 @@ class _Batches(DecodedBatches):
             else every_length[first:last].tobytes(),
             crc=source.batch_crcs[begin] if end == begin + 1 else 0,
             time_ms=source.append_times_ms[end - 1],
-            record_time_ms_max=source.record_times_ms[end - 1],
+            record_time_ms_max=source.newest(begin, end),
             encoding=source.encoding,
             place=0,
             flags=source.batch_flags[begin],

@@ -35,6 +35,11 @@ limit_option = click.option(
     "--limit", metavar="N", type=click.IntRange(1), help="Stop after N records (JSON streams)."
 )
 from_option = click.option("--from", "begin", metavar="WHERE", type=BEGIN, help=_FROM)
+record_time_option = click.option(
+    "--by-record-time",
+    is_flag=True,
+    help="Find the time of --from by the times that clients gave their records.",
+)
 format_option = click.option(
     "--format",
     "form",
@@ -54,6 +59,7 @@ records_option = click.option(
 @click.argument("stream", shell_complete=complete_stream)
 @click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: start]")
 @from_option
+@record_time_option
 @limit_option
 @format_option
 @click.option("--json", "as_json", is_flag=True, help=_JSON.format("page"))
@@ -65,6 +71,7 @@ def read_command(
     stream: str,
     offset: str | None,
     begin: Begin | None,
+    by_record_time: bool,
     limit: int | None,
     form: str | None,
     as_json: bool,
@@ -77,7 +84,8 @@ def read_command(
     headers and times too, of any stream.
 
     The offset to resume from is printed on stderr. Times are when the server accepted the records;
-    without a zone they are local.
+    without a zone they are local. With --by-record-time they are those that clients gave: reading
+    begins at the first append with a record that late, and earlier records may follow.
 
     \b
     polynya read orders | jq .item
@@ -85,6 +93,7 @@ def read_command(
     polynya read orders --from 10m
     polynya read kafka/orders/0 --records
     polynya read orders --from 2026-11-01T00:00Z --limit 10
+    polynya read kafka/orders/0 --from 1h --by-record-time
     polynya read orders --offset 0000000000000120_0000000000004711
     """
     from polynya.cli.terminal.read_pages import pages
@@ -92,7 +101,7 @@ def read_command(
 
     form = _form(form, as_json) or RAW
     ask = partial(facts_of, client, stream, consistency)
-    where = _where(ask, _begin(offset, begin, default="start"))
+    where = _where(ask, _begin(offset, begin, default="start"), by_record_time=by_record_time)
     show, left, end = None, limit, ""
     whole = records or _shows_values(stream, lambda: ask()["content_type"])
     for page in pages(client, stream, where, local=consistency == "local", whole=whole):
@@ -122,6 +131,7 @@ def read_command(
 @click.option("--follow", "-f", is_flag=True, help="With -n: then follow new records.")
 @click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: now]")
 @from_option
+@record_time_option
 @limit_option
 @click.option(
     "--retry",
@@ -143,6 +153,7 @@ def tail_command(
     follow: bool,
     offset: str | None,
     begin: Begin | None,
+    by_record_time: bool,
     limit: int | None,
     retry: float,
     form: str | None,
@@ -176,7 +187,13 @@ def tail_command(
         client,
         facts,
         wanted,
-        _Follow(follow or last is None, retry, local=consistency == "local", whole=whole),
+        _Follow(
+            follow or last is None,
+            retry,
+            local=consistency == "local",
+            whole=whole,
+            by_record_time=by_record_time,
+        ),
     )
     left = limit
     for page in found:
@@ -189,12 +206,14 @@ def tail_command(
 
 @dataclass(frozen=True)
 class _Follow:
-    """Options of a tail: follow new records, the retry timeout, local reads, whole records."""
+    """Options of a tail: follow new records, the retry timeout, local reads, whole records, a
+    start by record times."""
 
     live: bool
     retry: float
     local: bool
     whole: bool
+    by_record_time: bool
 
 
 def _shows_values(stream: str, content_type: Callable[[], str]) -> bool:
@@ -209,8 +228,8 @@ def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) ->
     from polynya.cli.terminal.read_pages import follow, pages
 
     stream = facts["name"]
-    where = _where(lambda: facts, begin)
-    if "from_time" in where or not how.live:
+    where = _where(lambda: facts, begin, by_record_time=how.by_record_time)
+    if begin.time or not how.live:
         for page in pages(client, stream, where, local=how.local, whole=how.whole):
             yield page
             where = {"offset": page.offset}
@@ -233,11 +252,15 @@ def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
     return begin or Begin(offset=offset_of(offset or default))
 
 
-def _where(ask: Callable[[], dict[str, Any]], begin: Begin) -> dict[str, str]:
+def _where(
+    ask: Callable[[], dict[str, Any]], begin: Begin, *, by_record_time: bool
+) -> dict[str, str]:
     """Return the start parameters of a read. The last N records are found by the record half of an
     offset."""
+    if by_record_time and not begin.time:
+        raise click.UsageError("--by-record-time needs a time or an age in --from, such as 10m")
     if begin.time:
-        return {"from_time": begin.time}
+        return {"from_record_time" if by_record_time else "from_time": begin.time}
     if begin.last is None:
         return {"offset": begin.offset}
     facts = ask()

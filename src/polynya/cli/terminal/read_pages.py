@@ -71,6 +71,7 @@ def pages(
         stream,
         begin.get("offset", ""),
         from_time=begin.get("from_time", ""),
+        from_record_time=begin.get("from_record_time", ""),
         local=local,
         whole=whole,
     )

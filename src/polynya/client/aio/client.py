@@ -161,17 +161,25 @@ class AsyncStream(Subject):
         offset: str = START,
         *,
         from_time: str | datetime = "",
+        from_record_time: str | datetime = "",
         max_bytes: int | None = None,
         consistency: Consistency = "leader",
         whole_records: bool = False,
     ) -> AsyncReader:
         """Read from an offset, or from a time, up to the tail.
 
-        `from_time` is RFC 3339 or an age ("10m"). `max_bytes` limits one page.
+        `from_time` is RFC 3339 or an age ("10m"). `from_record_time` is so, too, and goes by the
+        times that clients gave their records. `max_bytes` limits one page.
         `consistency="local"` accepts the possibly stale copy of the contacted node. With
         `whole_records` each record has its key, headers and timestamp."""
         place = streams.place(
-            self, offset, from_time, max_bytes, consistency=consistency, whole=whole_records
+            self,
+            offset,
+            from_time,
+            max_bytes,
+            from_record_time=from_record_time,
+            consistency=consistency,
+            whole=whole_records,
         )
         return AsyncReader(self._wire, place, streams.pages(self, place, read(place, self._retry)))
 
@@ -180,13 +188,21 @@ class AsyncStream(Subject):
         offset: str = NOW,
         *,
         from_time: str | datetime = "",
+        from_record_time: str | datetime = "",
         live: Live = "auto",
         consistency: Consistency = "leader",
         whole_records: bool = False,
     ) -> AsyncReader:
         """Read from an offset or a time, then follow new records until the stream is closed. Lost
-        connections are resumed. `whole_records`: as in `read`."""
-        place = streams.place(self, offset, from_time, consistency=consistency, whole=whole_records)
+        connections are resumed. `from_record_time`, `whole_records`: as in `read`."""
+        place = streams.place(
+            self,
+            offset,
+            from_time,
+            from_record_time=from_record_time,
+            consistency=consistency,
+            whole=whole_records,
+        )
         found = streams.pages(self, place, tail(place, self._retry, live))
         return AsyncReader(self._wire, place, found, live=True)
 

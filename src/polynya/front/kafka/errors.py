@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
 from polynya.stream.replies import Code
 
 
@@ -84,8 +84,10 @@ def error_of(code: int) -> Error:
 
 
 def error_of_fault(fault: BaseException) -> Error:
-    """Return the error of a failed call: retriable, and NOT_LEADER only where nothing was
-    applied."""
+    """Return the error of a failed call: retriable unless data is damaged, and NOT_LEADER only
+    where nothing was applied."""
     if isinstance(fault, OutcomeUnknown):
         return Error.REQUEST_TIMED_OUT
+    if isinstance(fault, CorruptData):
+        return Error.CORRUPT_MESSAGE
     return Error.NOT_LEADER if isinstance(fault, NotLeader | Unavailable) else Error.UNKNOWN

@@ -62,7 +62,8 @@ class _Wanted:
         """Report whether there may be more to read than there was."""
         if self.is_beyond:
             return not tail.is_live or tail.high >= self.asked.fetch_offset
-        return not tail.is_live or tail.high > self.answer.high_watermark
+        high, stable = self.answer.high_watermark, self.answer.last_stable_offset
+        return not tail.is_live or tail.high > high or tail.stable > stable
 
     def place(self, facts: Facts) -> None:
         """Take over the ends of the partition; there may be nothing to read."""

@@ -56,11 +56,12 @@ class Tail:
     """The end of one partition, and the fetches that wait for more; a sink of its stream."""
 
     uncommitted = True
-    __slots__ = ("high", "is_live", "parked", "uid", "used")
+    __slots__ = ("high", "is_live", "parked", "stable", "uid", "used")
 
     def __init__(self, tick: int) -> None:
         self.uid = 0
         self.high = 0  # the next record, as the last event gave it
+        self.stable = 0  # the next record before all open transactions
         self.is_live = True  # False: the stream is gone, or events were missed
         self.parked: dict[ParkedFetch, None] = {}
         self.used = tick  # the tick of the last fetch
@@ -72,6 +73,8 @@ class Tail:
                 fetch.wake()
             return
         self.high = max(self.high, event.record)
+        if not event.unstable:
+            self.stable = max(self.stable, event.record)
         size = event.byte - event.begin_byte
         for fetch in tuple(self.parked):
             fetch.grown(size)
@@ -103,6 +106,7 @@ class Tails:
         if isinstance(facts, Refusal):
             return None
         tail.uid, tail.high = facts.uid, max(tail.high, facts.high_watermark)
+        tail.stable = max(tail.stable, facts.record)
         known = self.known(name)
         if known is not None:  # another fetch was faster
             self._service.detach(tail.uid, tail)

@@ -123,8 +123,11 @@ class RemoteTails:
             self._opened(name, tail, messages.decode(messages.ATTACH, item))
             return
         event = _EVENT.decode(item)
-        tail.facts.record, tail.facts.byte = event.record, event.byte
-        tail.facts.closed = tail.facts.closed or event.closed
+        if event.unstable:
+            tail.facts.high = event.record
+        else:
+            tail.facts.record, tail.facts.byte = event.record, event.byte
+            tail.facts.closed = tail.facts.closed or event.closed
         if event.gone:
             self._forget(name, tail)
         self._feeds.publish(event)
@@ -162,13 +165,14 @@ class RemoteTails:
 
 
 class _PushSink:
-    """The sink for all live readers of one stream on another core."""
+    """The sink for all live readers of one stream on another core. For tail watches it takes
+    uncommitted records, too, and that core withholds them from those that want none."""
 
-    __slots__ = ("_numbers", "_push")
+    __slots__ = ("_numbers", "_push", "uncommitted")
 
     def __init__(self, push: TailPush, *, numbers: bool) -> None:
         self._push = push
-        self._numbers = numbers
+        self._numbers = self.uncommitted = numbers
 
     def live(self, event: LiveEvent) -> None:
         if self._numbers:

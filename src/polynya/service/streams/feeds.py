@@ -47,7 +47,7 @@ class Feeds:
             if effect.gone:
                 self.end(effect.uid, effect.record, effect.byte)
             elif effect.uid in self.sinks:
-                self._publish(_event_of(effect, known=known), unstable=effect.unstable)
+                self._publish(_event_of(effect, known=known))
 
     def end(self, uid: int, record: int, byte: int) -> None:
         """Send the sinks of a deleted or expired stream their last event, and detach them."""
@@ -67,10 +67,10 @@ class Feeds:
         elif event.uid in self.sinks:
             self._publish(event)
 
-    def _publish(self, event: LiveEvent, *, unstable: bool = False) -> None:
+    def _publish(self, event: LiveEvent) -> None:
         """Send the event to the sinks; an unstable one to those that want uncommitted records."""
         for sink in tuple(self.sinks[event.uid]):
-            if unstable and not getattr(sink, "uncommitted", False):
+            if event.unstable and not getattr(sink, "uncommitted", False):
                 continue
             try:
                 sink.live(event)
@@ -93,4 +93,5 @@ def _event_of(effect: TailMoved, *, known: bool) -> LiveEvent:
         b"" if batch is None else batch.payload,
         closed=effect.closed,
         known=known or effect.closed,
+        unstable=effect.unstable,
     )

@@ -445,18 +445,12 @@ class LocalGroups:
         if planned is None or isinstance(planned, Refusal):
             return planned
         stream, plan = planned
-        spans: list[Span] = []
-        whole = query.whole_records
         for piece in plan.pieces:
             kind = type(piece)
             if kind is ColdPiece or kind is Inherited:
                 return None
-            hot = cast("HotPiece", piece)
-            spans.append(
-                _divided(hot)
-                if whole and hot.lengths
-                else Span(hot.record, hot.byte, cast("bytes", hot.payload), hot.encoding)
-            )
+        shown = _whole_of if query.whole_records else _span_of
+        spans = [*map(shown, plan.pieces)]  # type: ignore[arg-type]
         return self._page(stream, plan, spans, known=not query.local or self.readable(group))
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
@@ -594,6 +588,7 @@ class LocalGroups:
     ) -> tuple[list[Span], tuple[int, int]]:
         """Return the plan's spans and their end. A piece that comes back short ends the page."""
         bytes_max, whole = limits
+        shown = _whole_of if whole else _span_of
         spans: list[Span] = []
         end = (plan.begin_record, plan.begin_byte)
         for piece in plan.pieces[1:]:  # all at once
@@ -601,7 +596,7 @@ class LocalGroups:
                 self.cold.begin(piece.slice)
         for piece in plan.pieces:
             if isinstance(piece, HotPiece):
-                spans.append(_span_of(piece, whole=whole))
+                spans.append(shown(piece))
                 end = (plan.record, plan.byte)  # hot pieces come last
                 continue
             if type(piece) is ColdPiece:
@@ -610,9 +605,7 @@ class LocalGroups:
                     "a cold slice without an object store"
                 )
                 part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
-                found = [
-                    _span_of(hot, whole=whole) for hot in part.pieces if isinstance(hot, HotPiece)
-                ]
+                found = [shown(hot) for hot in part.pieces if isinstance(hot, HotPiece)]
                 end = (part.record, part.byte)
             else:
                 assert type(piece) is Inherited and self.parents is not None
@@ -644,22 +637,32 @@ class LocalGroups:
             self.lifetimes.touch(uid >> 48, stream)  # it was being read until now
 
 
+_RAW = Encoding.BYTES
 _NOT_FOUND = Refusal(Code.NOT_FOUND)
 _GONE = Refusal(Code.GONE)
 
 
-def _span_of(piece: HotPiece, *, whole: bool) -> Span:
-    """Return a piece as a span. `whole`: a piece of a raw stream holds whole records alone."""
-    if whole and piece.lengths:
-        return _divided(piece)
-    return Span(piece.record, piece.byte, cast("bytes", piece.payload), piece.encoding)
+def _span_of(piece: HotPiece) -> Span:
+    """Return a piece as a span, without the lengths of its records."""
+    return Span(
+        piece.record,
+        piece.byte,
+        piece.payload,  # type: ignore[arg-type]
+        piece.encoding,
+        b"",
+        piece.records,
+        piece.time_ms,
+        piece.record_time_ms_max,
+        piece.flags,
+    )
 
 
-def _divided(piece: HotPiece) -> Span:
-    """Return a piece of several records as a span. JSON ones need no lengths."""
-    lengths = piece.lengths if piece.encoding == Encoding.BYTES else b""
-    payload = cast("bytes", piece.payload)
-    return Span(piece.record, piece.byte, payload, piece.encoding, lengths)
+def _whole_of(piece: HotPiece) -> Span:
+    """Return a piece of whole records as a span. JSON ones need no lengths."""
+    span = _span_of(piece)
+    if piece.lengths and piece.encoding == _RAW:
+        span.lengths = piece.lengths
+    return span
 
 
 def _live_names(machine: Machine) -> Iterator[str]:

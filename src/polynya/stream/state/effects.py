@@ -8,8 +8,9 @@ from polynya.stream.commands import Batch
 
 
 class TailMoved(msgspec.Struct, frozen=True, gc=False):
-    """An append, close or deletion of a watched stream. `batch` holds the records from
-    (`begin_record`, `begin_byte`) to the tail (`record`, `byte`)."""
+    """An append, close or deletion of a watched stream, or the end of a transaction. The records
+    from (`begin_record`, `begin_byte`) to (`record`, `byte`) are new to readers. `batch` has them;
+    without it, those of an ended transaction are read."""
 
     uid: int
     begin_record: int

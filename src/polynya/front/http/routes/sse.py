@@ -365,8 +365,10 @@ class Subscriber:
 
     def _payload_of(self, event: LiveEvent) -> bytes | None:
         """Return what readers of this form get of an event; None: a read has to find it, because
-        events before it are missing or decoding it may take long."""
+        events before it are missing, it has no payload, or decoding it may take long."""
         if (event.begin_record, event.begin_byte) != (self._record, self._byte):
+            return None
+        if not event.payload and event.record > event.begin_record:  # an ended transaction
             return None
         span = StoredSpan(event.begin_record, event.begin_byte, event.payload, event.encoding)
         if not event.payload or is_plain((span,), self._form):
