@@ -14,9 +14,9 @@ from polynya.objectstore.proof import PARTING_SECONDS
 
 
 class OverwritesOnPut(MemoryStore):
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
         self.objects.pop(key, None)
-        return await super().put(key, parts)
+        await super().put(key, parts)
 
 
 class IgnoresIfMatch(MemoryStore):
@@ -74,10 +74,9 @@ class Silent(MemoryStore):
         super().__init__()
         self.asked: list[str] = []
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
         self.asked.append("put")
         await asyncio.Event().wait()
-        return ""
 
     async def delete(self, keys: Sequence[str]) -> None:
         self.asked.append("delete")

@@ -56,10 +56,10 @@ class SimStore(MemoryStore):
         self._born[key] = asyncio.get_running_loop().time()
         return str(self._version)
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
         self._may_conflict(AlreadyExists(key))
         put = super().put
-        return await self._write(lambda: put(key, parts))
+        await self._write(lambda: put(key, parts))
 
     async def get(self, key: str) -> bytes:
         await self._on_the_way()
@@ -141,11 +141,10 @@ class _Refusing:
     def __init__(self, store: SimStore, node: int, dies: Callable[[str, str], bool]) -> None:
         self._store, self._node, self._dies = store, node, dies
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
         await self._lives("before")
-        tag = await self._open().put(key, parts)
+        await self._open().put(key, parts)
         await self._lives("after")
-        return tag
 
     async def _lives(self, moment: str) -> None:
         if self._dies("put", moment):

@@ -22,9 +22,9 @@ class Faulty(MemoryStore):
 
     no_writes = no_reads = False
 
-    async def put(self, key: str, parts: Any) -> str:
+    async def put(self, key: str, parts: Any) -> None:
         self._refuse(self.no_writes)
-        return await super().put(key, parts)
+        await super().put(key, parts)
 
     async def get(self, key: str) -> bytes:
         self._refuse(self.no_reads)
@@ -125,9 +125,8 @@ def test_a_store_that_is_not_claimed_is_none() -> None:
 
 def test_a_try_that_gets_no_answer_does_not_hold_up_the_end() -> None:
     class Silent(MemoryStore):
-        async def put(self, key: str, parts: Any) -> str:
+        async def put(self, key: str, parts: Any) -> None:
             await asyncio.Event().wait()
-            return ""
 
         async def delete(self, keys: Any) -> None:
             await asyncio.Event().wait()

@@ -47,10 +47,10 @@ class Away(MemoryStore):
 
     away = False
 
-    async def put(self, key: str, parts: Any) -> str:
+    async def put(self, key: str, parts: Any) -> None:
         if self.away:
             raise StoreUnavailable(f"{key}: connection refused", "connection refused")
-        return await super().put(key, parts)
+        await super().put(key, parts)
 
 
 @pytest.mark.parametrize("seconds", [3.0, 20.0, 21.3, 95.0, 600.0])

@@ -158,8 +158,8 @@ class FaultyStore(MemoryStore):
         self.fail_at = fail_at
         self.after = after
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
-        return await self._maybe(super().put(key, parts))
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
+        await self._maybe(super().put(key, parts))
 
     async def get(self, key: str) -> bytes:
         return await self._maybe(super().get(key))

@@ -36,7 +36,7 @@ class RepositoryReader(Protocol):
 class Repository(Protocol):
     """The write side of a repository."""
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str: ...
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -49,13 +49,12 @@ class TarWriter:
         self._turn = asyncio.Lock()
         self._tar = tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by `close`)
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
         pieces = [parts] if isinstance(parts, bytes) else parts
         info = tarfile.TarInfo(key)
         info.size, info.mode, info.mtime = sum(map(len, pieces)), 0o600, int(time.time())
         async with self._turn:
             await asyncio.to_thread(self._tar.addfile, info, _Joined(pieces))
-        return ""
 
     async def close(self) -> None:
         self._tar.close()

@@ -65,9 +65,10 @@ class ObjectStore(Protocol):
     """An object store. Keys are `/`-separated paths as `check_key` allows; a key is never also a
     folder of other keys."""
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
-        """Create the object from the concatenated parts and return its etag. Raises AlreadyExists,
-        StoreUnavailable."""
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
+        """Create the object from the concatenated parts. Raises AlreadyExists, StoreUnavailable.
+
+        It returns no etag: a local store would hash each pack, and only swaps compare."""
         ...
 
     async def get(self, key: str) -> bytes:

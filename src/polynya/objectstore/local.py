@@ -72,8 +72,8 @@ class LocalStore:
         if not late and not to_read:
             self._open()
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
-        return await self._run(self._put, check_key(key), as_parts(parts))
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
+        await self._run(self._put, check_key(key), as_parts(parts))
 
     async def get(self, key: str) -> bytes:
         return await self._run(self._get, check_key(key))
@@ -118,11 +118,11 @@ class LocalStore:
             self._open()
         return work(*arguments)
 
-    def _put(self, key: str, parts: Sequence[bytes]) -> str:
+    def _put(self, key: str, parts: Sequence[bytes]) -> None:
         path = self._path(key)
         folder = os.path.dirname(path)
         self._make_folders(folder)
-        temporary, etag = self._write_temporary(parts)
+        temporary = self._write_temporary(parts)
         try:
             self._files.link(temporary, path)
         except FileExistsError:
@@ -133,7 +133,6 @@ class LocalStore:
         finally:
             self._drop(temporary)
         self._files.sync_folder(folder)
-        return etag
 
     def _swap(self, key: str, data: bytes, expected: str | None) -> str:
         path = self._path(key)
@@ -144,7 +143,7 @@ class LocalStore:
                 if os.path.exists(path):
                     self._files.sync_folder(folder)
                 raise Conflict(key)
-            temporary, etag = self._write_temporary([data])
+            temporary = self._write_temporary([data])
             try:
                 if expected is None:
                     self._files.link(temporary, path)
@@ -155,7 +154,7 @@ class LocalStore:
             finally:
                 self._drop(temporary)
             self._files.sync_folder(folder)
-        return etag
+        return _hash(data)
 
     def _get(self, key: str) -> bytes:
         try:
@@ -180,7 +179,7 @@ class LocalStore:
             modified_ms = os.stat(self._path(key)).st_mtime_ns // 1_000_000
         except FileNotFoundError:
             raise NotFound(key) from None
-        return ObjectInfo(key, len(data), _hash([data]), modified_ms)
+        return ObjectInfo(key, len(data), _hash(data), modified_ms)
 
     def _delete(self, keys: Sequence[str]) -> None:
         folders = set()
@@ -240,7 +239,7 @@ class LocalStore:
 
     def _etag(self, path: str) -> str | None:
         try:
-            return _hash([self._files.read(path, 0, -1)])
+            return _hash(self._files.read(path, 0, -1))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -258,8 +257,8 @@ class LocalStore:
             self._synced.clear()
         self._synced.add(folder)
 
-    def _write_temporary(self, parts: Sequence[bytes]) -> tuple[str, str]:
-        """Write the parts to a new file and sync it. Return its path and etag."""
+    def _write_temporary(self, parts: Sequence[bytes]) -> str:
+        """Write the parts to a new file and sync it. Return its path."""
         path = os.path.join(self.root, _TEMPORARY, secrets.token_hex(16))
         descriptor = self._files.create(path)
         try:
@@ -272,7 +271,7 @@ class LocalStore:
         except BaseException:
             self._drop(path)
             raise
-        return path, _hash(parts)
+        return path
 
     def _write_all(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
@@ -293,8 +292,5 @@ def _page(walk: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
     return list(islice(walk, _LIST_PAGE))
 
 
-def _hash(parts: Sequence[bytes]) -> str:
-    digest = blake2b(digest_size=16)
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+def _hash(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()

@@ -25,11 +25,11 @@ class MemoryStore:
         self.objects: dict[str, tuple[bytes, int, int]] = {}
         self._version = 0
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
         data = b"".join(as_parts(parts))
         if check_key(key) in self.objects:
             raise AlreadyExists(key)
-        return self._store(key, data)
+        self._store(key, data)
 
     async def get(self, key: str) -> bytes:
         return self._found(key)[0]

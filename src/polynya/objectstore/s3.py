@@ -42,7 +42,7 @@ class S3Store:
         self._reads = _bucket(bucket, config, prefix, _READ_RETRIES)
         self._writes = _bucket(bucket, config, prefix, 0)
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
         pieces = [part for part in as_parts(parts) if part]
         put = obstore.put_async(
             self._writes,
@@ -52,7 +52,7 @@ class S3Store:
             use_multipart=False,
         )
         try:
-            return _etag(await self._call(put))
+            await self._call(put)
         except (AlreadyExistsError, PreconditionError):
             raise AlreadyExists(key) from None
 

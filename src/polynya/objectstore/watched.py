@@ -88,8 +88,8 @@ class WatchedStore:
         self._store = store
         self.writes, self.reads = Record(now), Record(now)
 
-    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
-        return await self.writes.of(self._store.put(key, parts))
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
+        await self.writes.of(self._store.put(key, parts))
 
     async def get(self, key: str) -> bytes:
         return await self.reads.of(self._store.get(key))
