@@ -51,7 +51,7 @@ Apply(s, entry, at) ==
   CASE entry.kind = "A" ->
          [s EXCEPT !.records = @ + 1, !.wrong = @ \/ entry.by # s.writer]
     [] entry.kind = "R" /\ (entry.epoch = s.epoch \/ ~Has("cas")) ->
-         [s EXCEPT !.epoch = @ + 1, !.writer = entry.writer, !.records = 0, !.sealed = at,
+         [s EXCEPT !.epoch = @ + 1, !.writer = entry.writer, !.records = 0, !.sealed = at - 1,
                    !.empty = @ \/ (s.records < Limit /\ entry.writer # entry.by)]
     [] OTHER -> s
 
@@ -80,9 +80,14 @@ Leads(n) == role[n] = "leader"
 (* It has applied the entry with which its term began. *)
 IsReady(n) == Leads(n) /\ applied[n] > 0 /\ log[n][applied[n]].term = term[n]
 
+(* Without crashes nothing depends on the disks: each entry counts as synced. *)
+Written(n, kept, length) ==
+  synced' = [synced EXCEPT ![n] = IF CrashesMax = 0 THEN length ELSE kept]
+
 Add(n, entry) ==
   /\ Len(log[n]) < LogMax
   /\ log' = [log EXCEPT ![n] = Append(@, entry)]
+  /\ Written(n, synced[n], Len(log[n]) + 1)
 
 Elect(n) ==
   \E t \in Terms, Q \in Quorums :
@@ -91,7 +96,7 @@ Elect(n) ==
     /\ term' = [m \in Nodes |-> IF m \in Q THEN t ELSE term[m]]
     /\ role' = [m \in Nodes |-> IF m = n THEN "leader" ELSE IF m \in Q THEN "follower" ELSE role[m]]
     /\ Add(n, [kind |-> "N", term |-> t, by |-> n, epoch |-> 0, writer |-> n])
-    /\ UNCHANGED <<synced, applied, acked, committed, stale, crashes, first>>
+    /\ UNCHANGED <<applied, acked, committed, stale, crashes, first>>
 
 Write(n) ==
   LET s == Known(n) IN
@@ -100,7 +105,7 @@ Write(n) ==
     /\ Has("full") => s.records < Limit
     /\ Add(n, [kind |-> "A", term |-> term[n], by |-> n, epoch |-> 0, writer |-> n])
     /\ acked' = IF Has("quorum") THEN acked ELSE acked \cup {<<term[n], Len(log[n]) + 1>>}
-    /\ UNCHANGED <<term, role, synced, applied, committed, stale, crashes, first>>
+    /\ UNCHANGED <<term, role, applied, committed, stale, crashes, first>>
 
 (* The outcome of an earlier Rollover may be unknown: it may be proposed twice. *)
 Roll(n) ==
@@ -109,7 +114,7 @@ Roll(n) ==
     /\ \E w \in Nodes :
          /\ IF s.writer # n THEN w = n ELSE s.records >= Limit
          /\ Add(n, [kind |-> "R", term |-> term[n], by |-> n, epoch |-> s.epoch, writer |-> w])
-    /\ UNCHANGED <<term, role, synced, applied, acked, committed, stale, crashes, first>>
+    /\ UNCHANGED <<term, role, applied, acked, committed, stale, crashes, first>>
 
 (* The leader's log reaches another node, which drops what is in conflict with it. *)
 Replicate(n, m) ==
@@ -122,7 +127,7 @@ Replicate(n, m) ==
                      /\ Prefix(log[n], k) = Prefix(log[m], k)
                      /\ \A j \in 0..Min(Len(log[n]), Len(log[m])) :
                           Prefix(log[n], j) = Prefix(log[m], j) => j <= k
-     IN /\ synced' = [synced EXCEPT ![m] = Min(@, common)]
+     IN /\ Written(m, Min(synced[m], common), Len(log[n]))
         /\ applied' = [applied EXCEPT ![m] = Min(@, common)]
   /\ log' = [log EXCEPT ![m] = log[n]]
   /\ term' = [term EXCEPT ![m] = term[n]]
