@@ -7,19 +7,25 @@ That a segment has the appends of its writer alone is checked at each append tha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from statistics import median
 
 import pytest
 from sim.chaos import Episode
 from sim.cluster import Node, World
+from sim.loop import run_simulated
 from stories.cluster import A, led, stories
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Page, ReadQuery
 from polynya.service.stream_segments import LeasedSegments, view_of
-from polynya.stream.commands import SegmentLimits
+from polynya.service.streams.segments import SegmentWriter
+from polynya.stream.commands import Append, SegmentLimits
+from polynya.stream.replies import Done
 from polynya.stream.rules.segments import segments_of
+from polynya.stream.state.model import Stream
 
 
 async def leased(records: int = 10) -> tuple[World, Node]:
@@ -163,6 +169,48 @@ async def test_streams_without_the_profile_keep_their_leader(world: World, leade
     group = world.group_of(A)
     assert world.leader(group) is leader
     assert not leader.engine.local.machines[group].leased
+
+
+def _no_claim(self: SegmentWriter, group: int, stream: Stream, command: Append, done: Done) -> bool:
+    return True
+
+
+def _no_waiting(
+    self: SegmentWriter, group: int, stream: Stream, command: Append, done: Done
+) -> bool:
+    """Roll over, and let appends pass meanwhile."""
+    if stream.uid in self._waiting:
+        return True
+    _ADMIT(self, group, stream, command, done)
+    return stream.uid not in self._waiting
+
+
+_ADMIT = SegmentWriter.admit
+
+
+@pytest.mark.parametrize("admit", [_no_claim, _no_waiting])
+def test_appends_by_another_than_the_writer_are_caught(
+    monkeypatch: pytest.MonkeyPatch, admit: Callable[..., bool]
+) -> None:
+    """The check of each applied append finds a leader that does not claim, or does not wait."""
+    monkeypatch.setattr(SegmentWriter, "admit", admit)
+
+    async def run() -> None:
+        world, leader = await leased()
+        writers = [appends(leader, b"%d" % number, 20) for number in range(8)]
+        writing = asyncio.ensure_future(asyncio.gather(*writers, return_exceptions=True))
+        await asyncio.sleep(1)
+        leader.kill()
+        for _ in range(3):
+            with suppress(Unavailable, OutcomeUnknown):
+                await world.alive()[0].append(A, b"other;")
+        await writing
+        leader.start()
+        world.check()
+        await world.stop()
+
+    with pytest.raises(AssertionError, match="whose writer is node"):
+        run_simulated(run())
 
 
 class LeasedEpisode(Episode):
