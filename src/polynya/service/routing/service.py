@@ -495,12 +495,12 @@ class NodeService:
         )
 
     async def _read_here(self, question: messages.Query) -> Page | Refusal:
-        query = self.local.sealed_read(question.group, question.query)
-        await self.local.prepare(question.group, local=query.local)
-        page = await self.local.read(question.group, query)
-        if query is not question.query and isinstance(page, Page):
-            page.up_to_date = False  # what follows a closed segment is read from the leader
-        return page
+        group, query = question.group, question.query
+        try:
+            await self.local.prepare(group, local=query.local)
+        except Unavailable as fault:
+            return await self.local.read_sealed(group, query, fault)
+        return await self.local.read(group, query)
 
     async def _read_uid_here(
         self, question: messages.ReadUid

@@ -465,19 +465,21 @@ class LocalGroups:
             )
         return self._page(stream, plan, spans, known=not query.local or self.readable(group))
 
-    def sealed_read(self, group: int, query: ReadQuery) -> ReadQuery:
-        """Return the query as a local one if it begins in a closed segment of a leased stream. Its
-        records never change, so a replica serves them without the leader; else return the query."""
+    async def read_sealed(self, group: int, query: ReadQuery, fault: Unavailable) -> Page | Refusal:
+        """Read without a leader. Records of a closed segment never change, so a replica may serve
+        them; its page is never up to date. Raises the `fault` of the leader for other reads."""
         machine = self.machines.get(group)
         stream = None if machine is None or not machine.leased else machine.lookup(query.name)
         segments = None if stream is None else segments_of(stream)
-        if (
-            segments is None
-            or self.readable(group)
-            or not (query.record == Position.START or 0 <= query.record < segments.record)
+        if segments is None or not (
+            query.record == Position.START or 0 <= query.record < segments.record
         ):
-            return query
-        return structs.replace(query, local=True)
+            raise fault
+        await self.prepare(group, local=True)
+        page = await self.read(group, structs.replace(query, local=True))
+        if isinstance(page, Page):
+            page.up_to_date = False  # what follows a closed segment is read from the leader
+        return page
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
         try:
