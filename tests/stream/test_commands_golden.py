@@ -42,16 +42,21 @@ GOLDEN: list[tuple[c.Command, str]] = [
             c.Retention(60, 1000),
         ),
         (
-            "9d01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
+            "9e01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
             "00000300000000000795a1700102ff00a1739ad9206162616261626162616261626162616261626162616261626162616261"
             "626162a6646f63732f61cf00010000000000070309d921303030303030303030303030303030335f30303030303030303030"
-            "30303030303900020104933ccd03e8c2"
+            "30303030303900020104933ccd03e8c2c0"
         ),
     ),
     (
         c.Create("docs/a", 1, "text/plain", 0),
-        "9d01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0",
+        "9e01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c0",
     ),
+    (
+        c.Create("docs/a", 1, "text/plain", 0, segments=c.SegmentLimits(1000, 0, 2)),
+        "9e01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c093cd03e80002",
+    ),
+    (c.Rollover("docs/a", 7, 2, 3, 5), "960aa6646f63732f6107020305"),
     (
         c.Append("docs/a", 2, "application/json", BATCH, PRODUCER, "s", True, 7),
         (
@@ -275,6 +280,14 @@ def test_retentions_of_a_log_below_level_3_are_read() -> None:
     assert level_for(c.Create("docs/a", 1, "", 0, retention=by_record_time)) == 3
 
 
+def test_creates_before_segments_are_read() -> None:
+    before = bytes.fromhex("9d01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0")
+    command = c.Create("docs/a", 1, "text/plain", 0)
+    assert msgspec.msgpack.decode(before, type=AnyCommand) == command
+    assert level_for(command) == 1
+    assert level_for(c.Create("docs/a", 1, "", 0, segments=c.SegmentLimits(0, 0))) == 3
+
+
 def test_slices_of_a_log_below_level_3_are_read() -> None:
     data = (
         "961eb67061636b732f32303236303130312d30302f312d666601049192079900000205b67061636b732f3230323630313031"
@@ -301,6 +314,7 @@ def test_levels_are_those_of_commands() -> None:
         c.Bundle: 2,
         c.Produce: 3,
         c.ProducerIds: 3,
+        c.Rollover: 3,
         **dict.fromkeys((c.TopicPut, c.TopicReady, c.TopicDrop, c.TopicGone, c.TopicChange), 3),
         **dict.fromkeys(
             (

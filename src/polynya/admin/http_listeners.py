@@ -37,6 +37,8 @@ from polynya.front.http.api.cluster import ClusterRoutes
 from polynya.front.http.api.groups import GROUPS
 from polynya.front.http.api.ranges import PATH as RANGES
 from polynya.front.http.api.ranges import RangeRoute
+from polynya.front.http.api.segments import PREFIX as SEGMENTS
+from polynya.front.http.api.segments import SegmentRoute
 from polynya.front.http.api.sql import PATH as SQL_PATH
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.api.tokens import TokenRoutes
@@ -49,7 +51,7 @@ from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront, Protection
-from polynya.service.routing.service import NodeService
+from polynya.service.assembly import CoreRuntime
 from polynya.service.stream_slices import SliceFinder
 from polynya.system.ports import spelled
 
@@ -62,13 +64,14 @@ class HttpListeners:
     def __init__(
         self,
         start: CoreStart,
-        service: NodeService,
+        engine: CoreRuntime,
         behind: Backends,
         health: Health,
         keeper: Keeper,
     ) -> None:
         self._start = start
-        self._service = service
+        self._service = service = engine.service
+        self._segments = SegmentRoute(engine.segments)
         self._behind = behind
         self._health = health
         self._keeper = keeper
@@ -186,6 +189,7 @@ class HttpListeners:
             **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
             BUCKETS + "/": self._audited(audited_requests.bucket_act, buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
+            SEGMENTS: self._segments.handle,
             **console_mounts(),
             **self._behind.mounts,
             GROUPS: self._audited(audited_requests.group_act, self._behind.mounts[GROUPS]),

@@ -66,6 +66,11 @@ TRIMS = {
     "polynya_trimmed_records_total": "records",
     "polynya_trimmed_bytes_total": "bytes",
 }
+SEGMENTS = {
+    "polynya_segment_rollovers_total": "rollovers",
+    "polynya_segment_takeovers_total": "takeovers",
+    "polynya_segment_waits_refused_total": "refused",
+}
 SNAPSHOTS = {
     "polynya_snapshots_total": "count",
     "polynya_snapshot_bytes_total": "bytes",
@@ -153,6 +158,7 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
         return {
             "polynya_streams": sum(machine.count for machine in machines),
             "polynya_streams_evicted": sum(len(machine.evicted) for machine in machines),
+            "polynya_leased_streams": sum(len(machine.leased) for machine in local.led.values()),
             "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
             "polynya_outbox": sum(len(machine.outbox) for machine in machines),
             "polynya_packs": sum(len(machine.packs) for machine in machines),

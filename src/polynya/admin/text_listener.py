@@ -5,26 +5,29 @@ from __future__ import annotations
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.listeners import Listener
+from polynya.base.names import LEASED
 from polynya.config.core_start import TEXT, CoreStart
 from polynya.front.text.server import TextFront
 from polynya.front.text.topics import NodeView
-from polynya.service.routing.service import NodeService
+from polynya.service.assembly import CoreRuntime
 from polynya.stream.placement import META_GROUP
 
 
 def text_listeners(
-    start: CoreStart, service: NodeService, keeper: Keeper, *, connections_max: int
+    start: CoreStart, engine: CoreRuntime, keeper: Keeper, *, connections_max: int
 ) -> list[Listener]:
     """Return the listener of the text protocol, or none where it is off. It has the access control
     and TLS of the base port."""
     if TEXT not in start.listeners:
         return []
-    node = start.birth.node or 1
+    node, service = start.birth.node or 1, engine.service
     view = NodeView(
         node,
         leader_of=lambda name: service.leader_of(service.group_of(name)),
         leader=lambda: service.leader_of(META_GROUP),
         nodes=lambda: sorted({node, *service.voters_of(META_GROUP)}),
+        segments=engine.segments.find,
+        leased=start.config.text_profile == LEASED,
     )
     front = TextFront(
         service,

@@ -16,6 +16,7 @@ LEVELS: dict[
 ] = {  # command tag -> the level that a group must have before the command is logged
     8: 3,  # Produce
     9: 3,  # ProducerIds
+    10: 3,  # Rollover
     35: 2,  # Evict
     36: 2,  # Return
     66: 3,  # TableMake

@@ -60,6 +60,13 @@ RECALL_ENTRY_BYTES = 4 * MIB
 RECALL_STREAMS_MAX = 65_536
 STATE_CACHE_BYTES = 4 * MIB  # evicted states that a core caches after reading them
 
+SEGMENT_RECORDS = 1_000_000  # of a leased stream's segment, unless its creation says otherwise …
+SEGMENT_BYTES = 1 << 30  # … or so many bytes
+SEGMENT_LIMIT_MAX = 2**53  # as of all amounts that a command has
+# closed segments that a stream lists: they are state in memory and in each snapshot
+SEGMENTS_KEPT_MAX = 1024
+SEGMENT_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a rollover
+
 JOURNAL_SEGMENT_BYTES = 64 * MIB
 INFLIGHT_BYTES_PER_CORE = 64 * MIB  # proposed and not yet durable; above it appends get 503
 # responses that clients have not read; each token, else each address, may hold an equal share

@@ -19,7 +19,9 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import ConfigError
 from polynya.base.limits import PARTITIONS_MAX
+from polynya.base.names import REPLICATED
 from polynya.config.cluster_settings import ClusterConfig, cluster_problems, nodes_text
+from polynya.config.segments import SegmentsConfig
 from polynya.config.settings import (
     BY_ENV,
     BY_FLAG,
@@ -139,6 +141,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_no_auth: bool = False
     admin_listen: str = ""
     text_listen: str = ""
+    text_profile: str = REPLICATED
     allowed_hosts: str = ""
     cors_origins: str = "local"
     tls: TlsConfig = TlsConfig()
@@ -148,6 +151,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
     sql: SqlConfig = SqlConfig()
+    segments: SegmentsConfig = SegmentsConfig()
     catalog: CatalogConfig = CatalogConfig()
     cold: ColdConfig = ColdConfig()
 
@@ -522,6 +526,7 @@ def _build(values: dict[str, Any]) -> Config:
         "log": LogConfig,
         "lake": LakeConfig,
         "sql": SqlConfig,
+        "segments": SegmentsConfig,
         "catalog": CatalogConfig,
         "cold": ColdConfig,
     }

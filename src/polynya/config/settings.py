@@ -21,7 +21,10 @@ from polynya.base.limits import (
     LONG_POLL_SECONDS_DEFAULT,
     MIB,
     OFFSETS_RETENTION_SECONDS,
+    SEGMENT_BYTES,
+    SEGMENT_RECORDS,
 )
+from polynya.base.names import PROFILES, REPLICATED
 from polynya.config.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
 
 PREFIX = "POLYNYA_"
@@ -48,6 +51,13 @@ _NUMBER_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 def parse_text(text: str) -> str:
     """Return any text unchanged."""
+    return text
+
+
+def parse_profile(text: str) -> str:
+    """Parse the name of a profile of streams."""
+    if text not in PROFILES:
+        raise ValueError(f"expected {' or '.join(PROFILES)}")
     return text
 
 
@@ -139,6 +149,7 @@ class Setting(msgspec.Struct, frozen=True):
 _KINDS: dict[Callable[[str], Any], str] = {
     parse_text: "text",
     parse_count: "number",
+    parse_profile: "profile",
     parse_switch: "true \\| false",
     parse_cluster_id: "hexadecimal",
     parse_nodes: "nodes",
@@ -217,6 +228,27 @@ SETTINGS = (
         "Serve the text protocol of Walrus at this address and port (docs/walrus.md). `on`: the "
         "host of `listen`, and its port plus 4. "
         "Default: off. Beyond loopback it needs TLS, and callers need a token.",
+    ),
+    Setting(
+        "text_profile",
+        parse_profile,
+        REPLICATED,
+        "The profile of the topics that `REGISTER` creates: `replicated`, or `leased` for streams "
+        "of segments with one writer each.",
+    ),
+    Setting(
+        "segments.records",
+        parse_count,
+        SEGMENT_RECORDS,
+        "The records of a segment of a leased stream, unless its creation names a limit.",
+        low=1,
+    ),
+    Setting(
+        "segments.bytes",
+        parse_size,
+        SEGMENT_BYTES,
+        "The bytes of a segment of a leased stream, unless its creation names a limit.",
+        low=1,
     ),
     Setting(
         "allowed_hosts",

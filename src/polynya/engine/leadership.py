@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from polynya.raft import Configuration, Mode, ProposalRefused
+from polynya.stream.rules.segments import writers_of
 from polynya.transport import Reply, node_of
 
 if TYPE_CHECKING:
@@ -193,6 +194,20 @@ class LeaderPlacement:
         """Transfer no leadership to the node for a time."""
         self._shunned[node] = self._loop.time() + seconds
 
+    def next_writer(self, group: int) -> int:
+        """Return the node for the next segment of a stream of this group, which is led here: the
+        next voter that keeps up, or this node."""
+        raft, here = self._core.members[group].raft, self._core.node
+        able = [
+            node
+            for node in sorted(raft.configuration.voters)
+            if node != here
+            and self._may_lead(node)
+            and not self._is_shunned(node)
+            and _follows(raft, node)
+        ]
+        return next((node for node in able if node > here), min(able, default=here))
+
     def relieve(self, able: Collection[int]) -> int:
         """Transfer a few of the led groups to those of these nodes that keep up, and return how
         many."""
@@ -248,6 +263,7 @@ class LeaderPlacement:
         for number, (node, count) in sorted(self._demand.look().items()):
             if (
                 number not in core.led
+                or self._writes_a_segment(number)
                 or now - self._placed.get(number, float("-inf")) < PLACED_SECONDS
             ):
                 continue
@@ -295,6 +311,12 @@ class LeaderPlacement:
     def _is_to_stay(self, number: int) -> bool:
         return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
 
+    def _writes_a_segment(self, number: int) -> bool:
+        """Report whether this node writes a leased stream of the group: only a rollover moves it
+        then."""
+        machine, here = self._core.members[number].group.machine, self._core.node
+        return any(writer == here for writer in writers_of(machine))
+
     def _give_back(self) -> None:
         """Transfer a few groups to their preferred leaders, if those keep up. Requests in flight
         are still answered."""
@@ -306,7 +328,7 @@ class LeaderPlacement:
                 self._strays.discard(number)
                 self._stays.pop(number, None)
                 continue
-            if self._is_to_stay(number):
+            if self._is_to_stay(number) or self._writes_a_segment(number):
                 continue
             if (
                 not self._is_shunned(first)

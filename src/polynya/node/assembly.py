@@ -38,6 +38,7 @@ from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.routing.service import NodeService
+from polynya.stream.commands import SegmentLimits
 from polynya.stream.placement import META_GROUP
 from polynya.subscriptions import Subscriptions
 from polynya.transport import Transport
@@ -145,12 +146,12 @@ class Assembly:
 
     def _listeners_of(self, behind: Backends) -> Listeners:
         """Return the listeners of all protocols. The supervisor reserves their addresses."""
-        start, service, keeper = self._start, self.service, self._keeper
+        start, keeper = self._start, self._keeper
         connections = connection_shares(start)
-        http = HttpListeners(start, service, behind, self._health, keeper)
+        http = HttpListeners(start, self._engine, behind, self._health, keeper)
         listeners = [
             *http.listeners(connections),
-            *text_listeners(start, service, keeper, connections_max=connections.text),
+            *text_listeners(start, self._engine, keeper, connections_max=connections.text),
             *kafka_listeners(
                 start,
                 self._engine,
@@ -184,6 +185,7 @@ class Assembly:
         for counters, names in (
             (self._subscriptions.counters, metric_sources.SUBSCRIPTIONS),
             (engine.local.trims, metric_sources.TRIMS),
+            (engine.local.segments.counters, metric_sources.SEGMENTS),
             (engine.local.rehydration.counters, metric_sources.RECALLS),
             (engine.retainer.counters, metric_sources.RETENTION),
             (engine.snapshotter, metric_sources.SNAPSHOTS),
@@ -208,6 +210,7 @@ def runtime_of(start: CoreStart, storage: Storage, transport: Transport | None) 
         history=start.birth.history,
         hot_bytes_max=start.config.cold.max_hot_bytes_per_group
         or HOT_BYTES_PER_CORE,  # 0: no separate limit
+        segment_limits=SegmentLimits(start.config.segments.records, start.config.segments.bytes),
     )
     clock = LogClock(storage.log_ms)
     return CoreRuntime(

@@ -424,6 +424,22 @@ METRICS = (
     Metric("polynya_trims_total", "counter", "Trims of streams, by retention or on request."),
     Metric("polynya_trimmed_records_total", "counter", "Records removed by trims."),
     Metric("polynya_trimmed_bytes_total", "counter", "Payload removed by trims."),
+    Metric("polynya_leased_streams", "gauge", "Streams of segments with one writer, led here."),
+    Metric(
+        "polynya_segment_rollovers_total",
+        "counter",
+        "Segments of leased streams that were closed at a limit.",
+    ),
+    Metric(
+        "polynya_segment_takeovers_total",
+        "counter",
+        "Segments that a new leader closed, because they named another writer.",
+    ),
+    Metric(
+        "polynya_segment_waits_refused_total",
+        "counter",
+        "Appends refused because too many waited for a rollover.",
+    ),
     Metric(
         "polynya_retention_failures_total",
         "counter",

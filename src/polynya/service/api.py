@@ -37,6 +37,8 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     stream_seq: str | None = None  # last `Stream-Seq`
     known: bool = True  # False: a local read of a replica, which may lack acknowledged records
     high: int = 0  # high watermark: the next record with those of open transactions
+    segment: int = 0  # epoch of the open segment of a leased stream; 0: it has none
+    segment_writer: int = 0  # the node that appends to it
 
     @property
     def high_watermark(self) -> int:
@@ -47,6 +49,8 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
 def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
     """Return the current `Facts` of a stream."""
     record, byte = stable_of(stream)
+    extras = stream.extras
+    segments = None if extras is None else extras.segments
     return Facts(
         stream.uid,
         stream.name,
@@ -61,10 +65,12 @@ def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
         stream.ttl_seconds,
         stream.expires_at_ms,
         history,
-        None if stream.extras is None else stream.extras.retention,
+        None if extras is None else extras.retention,
         stream.stream_seq,
         known,
         stream.next_record,
+        0 if segments is None else segments.epoch,
+        0 if segments is None else segments.writer,
     )
 
 

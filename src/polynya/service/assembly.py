@@ -18,10 +18,13 @@ from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage
 from polynya.service.consumer_groups.coordinator import GroupCoordinator
 from polynya.service.routing.service import CoreTransport, NodeService
+from polynya.service.stream_segments import SegmentFinder
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.outbox_sender import OutboxSender
 from polynya.service.streams.retention_job import RetentionJob
+from polynya.service.streams.segments import SEGMENT_LIMITS, ClusterRotation
 from polynya.service.tier_view import CoreGroups
+from polynya.stream.commands import SegmentLimits
 
 SNAPSHOT_BYTES = 64 << 20  # journal bytes between two rounds of snapshots
 
@@ -35,6 +38,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     history: int
     hot_bytes_max: int  # per group
     snapshot_bytes: int = SNAPSHOT_BYTES
+    segment_limits: SegmentLimits = SEGMENT_LIMITS
 
 
 class CoreRuntime:
@@ -74,6 +78,7 @@ class CoreRuntime:
             groups=shape.groups,
             hot_bytes_max=shape.hot_bytes_max,
             history=shape.history,
+            segment_limits=shape.segment_limits,
         )
         self.service = NodeService(
             self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport
@@ -84,6 +89,7 @@ class CoreRuntime:
             self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains
         )
         self.snapshotter.faulted = self.local.faulted
+        self.segments = SegmentFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.shard.groups)
         self.group_coordinator = GroupCoordinator(self.service, self._term)
         self.groups = CoreGroups(self._term, self.service, self.snapshotter, self.repairer)
@@ -116,6 +122,7 @@ class CoreRuntime:
         """Connect the parts that only a cluster has. Work that must happen once per cluster runs on
         the leader."""
         self.local.join(core.reads, core.led)
+        self.local.segments.join(ClusterRotation(core))
         self.local.lifetimes.propose = self.service.propose_to
         self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
         self.replica_lifecycle = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)

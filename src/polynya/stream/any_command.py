@@ -35,6 +35,7 @@ from polynya.stream.commands import (
     ReleasePack,
     ReplaceSlices,
     Return,
+    Rollover,
     SetBalancing,
     SetLevel,
     SetRetention,
@@ -84,6 +85,7 @@ AnyCommand = (
     | Touch
     | Trim
     | SetRetention
+    | Rollover
     | Produce
     | ProducerIds
     | PinSource

@@ -11,7 +11,15 @@ from __future__ import annotations
 import msgspec
 
 from polynya.base.limits import KIB, MIB
-from polynya.stream.parts import Batch, ColdSlice, Encoding, Fork, Producer, Retention
+from polynya.stream.parts import (
+    Batch,
+    ColdSlice,
+    Encoding,
+    Fork,
+    Producer,
+    Retention,
+    SegmentLimits,
+)
 
 # parts of the commands below
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "Fork",
     "Producer",
     "Retention",
+    "SegmentLimits",
 ]
 
 
@@ -50,6 +59,7 @@ class Create(Command, tag=1, frozen=True):
     stream_seq: str | None = None
     fork: Fork | None = None
     retention: Retention | None = None
+    segments: SegmentLimits | None = None  # of a leased stream; level 3
 
 
 class Append(Command, tag=2, frozen=True):
@@ -132,6 +142,17 @@ class ProducerIds(Command, tag=9, frozen=True):
     3."""
 
     count: int
+    now_ms: int
+
+
+class Rollover(Command, tag=10, frozen=True, gc=False):
+    """Close the open segment of a leased stream, which has this epoch, and open the next one for a
+    writer. Detail: epoch and writer of the segment that is open afterwards. Level 3."""
+
+    name: str
+    uid: int
+    epoch: int  # of the segment to close; refused if another one is open
+    writer: int  # the node that leads the group while it appends
     now_ms: int
 
 

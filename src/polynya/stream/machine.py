@@ -29,6 +29,7 @@ from polynya.stream.commands import (
     ReleasePack,
     ReplaceSlices,
     Retention,
+    Rollover,
     SetRetention,
     TableAbandon,
     TableCommit,
@@ -51,6 +52,7 @@ from polynya.stream.rules import (
     meta,
     publishing,
     retention,
+    segments,
     table_failures,
     table_lifetimes,
     table_watches,
@@ -87,7 +89,8 @@ class Machine:
       until an evicted stream returns
     (`disordered`). A stream is in `streams` or in `evicted`. `hot` holds the streams with hot
     batches, and `hot_bytes` is the sum of
-    their payloads. `retaining` holds the streams with their own retention policy. Each pack in
+    their payloads. `retaining` holds the streams with their own retention policy, `leased` those with segments. Each
+    pack in
     `held` is referenced by a slice entry in
     an index, a past or an evicted stub; no other pack is. `pack_keys` maps the numbers of these
     packs to their keys. `changes` names
@@ -107,6 +110,7 @@ class Machine:
         self.hot: dict[int, Stream] = {}
         self.hot_bytes = 0
         self.retaining: dict[int, Stream] = {}
+        self.leased: dict[int, Stream] = {}
         self.outbox: dict[int, tuple[int, Command]] = {}
         self.unconfirmed: dict[
             str, int
@@ -350,6 +354,7 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Touch: lifetimes.apply_touch,
     Trim: trimming.apply_trim,
     SetRetention: retention.apply_set_retention,
+    Rollover: segments.apply_rollover,
     BucketRetention: retention.apply_bucket_retention,
     PinSource: forks.apply_pin_source,
     ConfirmPin: forks.apply_confirm_pin,

@@ -57,6 +57,15 @@ class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
     record_time: bool = False
 
 
+class SegmentLimits(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The size of the segments of a leased stream: an append behind either limit opens the next
+    segment. 0: the setting of the node that leads. `writer`: the node of the first segment."""
+
+    records: Natural
+    bytes: Natural
+    writer: Natural = 0
+
+
 class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The fork point: the fork inherits the source's records before `record`. Part of `Create`, as
     resolved by the coordinator."""

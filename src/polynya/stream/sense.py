@@ -63,6 +63,8 @@ from polynya.stream.commands import (
     ReplaceSlices,
     Retention,
     Return,
+    Rollover,
+    SegmentLimits,
     SetBalancing,
     SetLevel,
     SetRetention,
@@ -140,6 +142,7 @@ SPANS: dict[type, dict[str, Span]] = {
     },
     Producer: {"epoch": _WIDE, "sequence": _WIDE, "sequence_last": (-1, 2**63 - 1), "kind": (0, 1)},
     Retention: {"age_seconds": _AMOUNT, "bytes": _AMOUNT},
+    SegmentLimits: {"records": _AMOUNT, "bytes": _AMOUNT, "writer": _NODE},
     Fork: {
         "source_uid": (
             0,
@@ -183,6 +186,7 @@ SPANS: dict[type, dict[str, Span]] = {
     Touch: {"now_ms": _TIME},
     Trim: {"now_ms": _TIME},
     SetRetention: {"now_ms": _TIME, "uid": _WIDE},
+    Rollover: {"uid": _WIDE, "epoch": (1, _COUNTER[1]), "writer": _NODE, "now_ms": _TIME},
     PinSource: {"now_ms": _TIME, "record": _FROM_TAIL, "byte": _FROM_TAIL, "sub_offset": _COUNTER},
     ConfirmPin: {"source_uid": _WIDE},
     Unpin: {"source_uid": _WIDE, "now_ms": _TIME},
@@ -409,7 +413,9 @@ def _create(command: Create) -> str:
             f"the stream name has {len(command.name)} characters; a name has 1 to "
             f"{PATH_BYTES_MAX} bytes"
         )
-    return _first((command.batch, command.producer, command.fork, command.retention))
+    return _first(
+        (command.batch, command.producer, command.fork, command.retention, command.segments)
+    )
 
 
 def _fork(fork: Fork) -> str:

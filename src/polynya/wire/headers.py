@@ -13,11 +13,13 @@ from polynya.base.limits import (
     PRODUCER_NUMBER_MAX,
     RETENTION_BYTES_MAX,
     RETENTION_SECONDS_MAX,
+    SEGMENT_LIMIT_MAX,
     STREAM_SEQ_BYTES_MAX,
     TTL_SECONDS_MAX,
 )
+from polynya.base.names import LEASED, PROFILES, REPLICATED
 from polynya.base.offsets import parse_token
-from polynya.stream.commands import Producer, Retention
+from polynya.stream.commands import Producer, Retention, SegmentLimits
 
 FOREVER = "forever"
 OCTET_STREAM = "application/octet-stream"
@@ -86,6 +88,32 @@ def parse_retention(headers: Mapping[str, str]) -> Retention | None:
         if size in (None, FOREVER)
         else _bound("Stream-Retention-Bytes", size, RETENTION_BYTES_MAX),
     )
+
+
+def parse_profile(headers: Mapping[str, str]) -> SegmentLimits | None:
+    """Parse `Stream-Profile`, `Stream-Segment-Records` and `Stream-Segment-Bytes`; None for a
+    stream without segments."""
+    profile = headers.get("stream-profile", REPLICATED)
+    if profile not in PROFILES:
+        raise BadField(f"Stream-Profile must be {' or '.join(PROFILES)}{_not(profile)}")
+    records = _segment_limit("Stream-Segment-Records", headers)
+    size = _segment_limit("Stream-Segment-Bytes", headers)
+    if profile == LEASED:
+        return SegmentLimits(records, size)
+    if records or size:
+        raise BadField(
+            "Stream-Segment-Records and Stream-Segment-Bytes need Stream-Profile: leased"
+        )
+    return None
+
+
+def _segment_limit(field: str, headers: Mapping[str, str]) -> int:
+    value = headers.get(field.lower())
+    if value is None:
+        return 0
+    if _TTL.fullmatch(value) and len(value) <= 20 and 0 < int(value) <= SEGMENT_LIMIT_MAX:
+        return int(value)
+    raise BadField(f"{field} must be a whole number from 1 to {SEGMENT_LIMIT_MAX}{_not(value)}")
 
 
 def _bound(field: str, value: str, largest: int) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polynya.base.names import LEASED, PROFILES
 from polynya.cli.remote.client import NAMES_LOOKED_AT, Client, server_option, stream_path
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.complete import complete_stream
@@ -48,6 +49,23 @@ if TYPE_CHECKING:
     type=SIZE,
     help="Keep only the newest bytes (10GiB); delete older records.",
 )
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    help="leased: a chain of segments, each with one node as its writer.  [default: replicated]",
+)
+@click.option(
+    "--segment-records",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Records of a segment of a leased stream. Default: the node's setting.",
+)
+@click.option(
+    "--segment-bytes",
+    metavar="SIZE",
+    type=SIZE,
+    help="Bytes of a segment of a leased stream (1GiB). Default: the node's setting.",
+)
 @as_json
 @server_option
 def create_command(
@@ -58,6 +76,9 @@ def create_command(
     expires_at: str | None,
     keep_age: int | None,
     keep_bytes: int | None,
+    profile: str | None,
+    segment_records: int | None,
+    segment_bytes: int | None,
     as_json: bool,
 ) -> None:
     """Create STREAM. Succeeds if it exists with the same settings.
@@ -66,20 +87,25 @@ def create_command(
     polynya create orders
     polynya create logs/web-1 --content-type text/plain --ttl 7d
     polynya create events --keep-age 30d --keep-bytes 10GiB
+    polynya create hot --profile leased --segment-records 1000000
     """
     if ttl is not None and expires_at is not None:
         raise click.UsageError(
             "--ttl and --expires-at exclude each other: --ttl counts from the last use"
         )
+    if profile != LEASED and (segment_records or segment_bytes):
+        raise click.UsageError("--segment-records and --segment-bytes need --profile leased")
+    given = {
+        "stream-ttl": ttl,
+        "stream-expires-at": expires_at,
+        "stream-retention-age": keep_age,
+        "stream-retention-bytes": keep_bytes,
+        "stream-profile": profile,
+        "stream-segment-records": segment_records,
+        "stream-segment-bytes": segment_bytes,
+    }
     headers = {"content-type": content_type}
-    if ttl is not None:
-        headers["stream-ttl"] = str(ttl)
-    if expires_at is not None:
-        headers["stream-expires-at"] = expires_at
-    if keep_age is not None:
-        headers["stream-retention-age"] = str(keep_age)
-    if keep_bytes is not None:
-        headers["stream-retention-bytes"] = str(keep_bytes)
+    headers |= {name: str(value) for name, value in given.items() if value is not None}
     answer = client.call("PUT", stream_path(stream), headers=headers)
     _say(
         client,
@@ -96,21 +122,36 @@ def create_command(
 @as_json
 @server_option
 def info_command(client: Client, stream: str, consistency: str, as_json: bool) -> None:
-    """Show the properties of STREAM: content type, first and tail offset, state, expiry and
-    retention.
+    """Show the properties of STREAM: content type, first and tail offset, state, expiry, retention
+    and segments.
 
     \b
     polynya info orders
     polynya info orders --json | jq -r .offset
     """
     facts = facts_of(client, stream, consistency)
+    segments = None if facts["profile"] is None else _segments(client, stream)
     if as_json:
-        output.json_line(facts)
-    else:
-        for key, value in facts.items():
-            if value is not None:
-                shown = ("yes" if value else "no") if isinstance(value, bool) else value
-                click.echo(f"{key.replace('_', ' '):<17}{shown}")
+        output.json_line(facts if segments is None else {**facts, "segments": segments})
+        return
+    for key, value in facts.items():
+        if value is not None:
+            shown = ("yes" if value else "no") if isinstance(value, bool) else value
+            click.echo(f"{key.replace('_', ' '):<17}{shown}")
+    for segment in segments or ():
+        state = "sealed" if segment["sealed"] else "open"
+        click.echo(
+            f"{'segment ' + str(segment['epoch']):<17}{state}, node {segment['writer']}, "
+            f"{output.counted(segment['records'], 'record')}, from {segment['offset']}, "
+            f"opened {segment['opened']}"
+        )
+
+
+def _segments(client: Client, stream: str) -> list[dict[str, Any]]:
+    """Return the segments of a leased stream, oldest first; the last one is open."""
+    path = "/v1/segments/" + stream_path(stream).removeprefix("/v1/stream/")
+    found: list[dict[str, Any]] = client.call("GET", path, stream=stream).json()["segments"]
+    return found
 
 
 @click.command("ls")
@@ -270,6 +311,9 @@ def _facts(client: Client, stream: str, answer: httpx.Response) -> dict[str, Any
         "keep_age_seconds": _whole(headers.get("stream-retention-age")),
         "keep_bytes": _whole(headers.get("stream-retention-bytes")),
         "incarnation": headers.get("stream-incarnation"),
+        "profile": headers.get("stream-profile"),
+        "segment": _whole(headers.get("stream-segment")),
+        "segment_writer": _whole(headers.get("stream-segment-writer")),
     }
 
 

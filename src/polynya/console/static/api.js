@@ -100,6 +100,8 @@ export async function facts(name, signal) {
     incarnation: answer.headers.get("stream-incarnation") ?? "",
     closed: answer.headers.get("stream-closed") === "true",
     ttl: answer.headers.get("stream-ttl"),
+    segment: answer.headers.get("stream-segment"), // of a leased stream
+    writer: answer.headers.get("stream-segment-writer"),
     expires: answer.headers.get("stream-expires-at"),
     first: parseToken(answer.headers.get("stream-retained-offset")) ?? { record: 0, byte: 0 },
     tail: tail ?? { record: 0, byte: 0 },

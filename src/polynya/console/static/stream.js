@@ -174,7 +174,7 @@ class StreamView {
   }
 
   describe() {
-    const { contentType, closed, ttl, expires, first, tail, incarnation } = this.facts;
+    const { contentType, closed, ttl, expires, first, tail, incarnation, segment, writer } = this.facts;
     const chip = (text, kind = "") => h("span", { class: `mark ${kind}` }, text);
     put(
       this.chips,
@@ -182,6 +182,7 @@ class StreamView {
       closed ? chip("closed", "warn") : chip("open", "good"),
       ttl ? chip(`ttl ${ttl} s`) : null,
       expires ? chip(`expires ${instant(expires)}`) : null,
+      segment ? chip("leased") : null,
     );
     const rate = this.series.rate();
     const number = (label, value, title) => h("div", { title }, h("dt", {}, label), h("dd", {}, value));
@@ -192,6 +193,8 @@ class StreamView {
       number("Rate", rate === null ? "…" : `${compact(rate)}/s`, `${bytes(this.sizes.rate() ?? 0)}/s`),
       first.record ? number("First retained", `#${ordinal(first.record)}`, token(first.record, first.byte)) : null,
       number("Next offset", h("code", {}, token(tail.record, tail.byte))),
+      segment ? number("Segment", segment, `epoch of the open segment; node ${writer} writes it`) : null,
+      segment ? number("Writer", `node ${writer}`) : null,
       number("Incarnation", h("code", {}, incarnation)),
     );
     put(this.picture, sparkline(this.series.rates, { width: 220, height: 44, label: "Records per second, last two minutes" }));

@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX
+from polynya.base.names import LEASED, PROFILES, REPLICATED
+from polynya.stream.commands import SegmentLimits
 
 CONTENT_TYPE = "content.type"
+PROFILE = "profile"
+SEGMENT_BYTES = "segment.bytes"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
@@ -114,13 +118,14 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", _ratio),
     "min.compaction.lag.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
     "min.insync.replicas": Config(INT, "1", _number(1, _INT_MAX)),
+    PROFILE: Config(STRING, REPLICATED, _one_of(*PROFILES), effect=True),
     "preallocate": Config(BOOLEAN, "false", _BOOLEAN),
     "remote.log.copy.disable": Config(BOOLEAN, "false", _BOOLEAN),
     "remote.log.delete.on.disable": Config(BOOLEAN, "false", _BOOLEAN),
     "remote.storage.enable": Config(BOOLEAN, "false", _BOOLEAN),
     "retention.bytes": Config(LONG, "-1", _number(-1, _LONG_MAX), effect=True),
     "retention.ms": Config(LONG, "-1", _number(-1, _LONG_MAX), effect=True),
-    "segment.bytes": Config(INT, "1073741824", _number(14, _INT_MAX)),
+    SEGMENT_BYTES: Config(INT, "1073741824", _number(14, _INT_MAX), effect=True),
     "segment.index.bytes": Config(INT, "10485760", _number(4, _INT_MAX)),
     "segment.jitter.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
     "segment.ms": Config(LONG, "604800000", _number(1, _LONG_MAX)),
@@ -156,12 +161,24 @@ def checked(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 def check_change(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Check that a topic may get these configs. Raises InvalidConfig.
 
-    The content type is a part of each partition's stream, so it stays."""
+    The content type and the profile are parts of each partition's stream, so they stay."""
+    if known.get(PROFILE, REPLICATED) != wanted.get(PROFILE, REPLICATED):
+        raise InvalidConfig(
+            f"{PROFILE} is set when a topic is created and stays: it is "
+            f"'{known.get(PROFILE, REPLICATED)}'"
+        )
     before, after = known.get(CONTENT_TYPE, ""), wanted.get(CONTENT_TYPE, "")
     if before != after:
         raise InvalidConfig(
             f"{CONTENT_TYPE} is set when a topic is created and stays: it is '{before}'"
         )
+
+
+def segments_of(configs: Mapping[str, str]) -> SegmentLimits | None:
+    """Return the size of the segments of a leased topic's partitions; None for other topics."""
+    if configs.get(PROFILE) != LEASED:
+        return None
+    return SegmentLimits(0, int(configs.get(SEGMENT_BYTES, "0")))
 
 
 class ProduceRules(msgspec.Struct, frozen=True, gc=False):

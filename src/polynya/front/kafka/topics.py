@@ -18,7 +18,13 @@ import msgspec
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.names import partition_of, spelled_name
-from polynya.front.kafka.configs import CONTENT_TYPE, DEFAULT_RULES, ProduceRules, rules_of
+from polynya.front.kafka.configs import (
+    CONTENT_TYPE,
+    DEFAULT_RULES,
+    ProduceRules,
+    rules_of,
+    segments_of,
+)
 from polynya.service.api import Facts, Refusal, Service
 from polynya.stream.commands import (
     Command,
@@ -301,10 +307,13 @@ class TopicCatalog:
     async def _create(self, topic: Topic) -> None:
         """Create the streams that are missing of a new or a growing topic."""
         service = self._service
-        content_type = partition_type(dict(topic.configs).get(CONTENT_TYPE, ""))
+        configs = dict(topic.configs)
+        content_type = partition_type(configs.get(CONTENT_TYPE, ""))
+        segments = segments_of(configs)
         names = topic.own_streams(topic.partitions if topic.growing else 0)
         replies = await self._of_all(
-            Create(name, service.now_ms(), content_type, Encoding.KAFKA) for name in names
+            Create(name, service.now_ms(), content_type, Encoding.KAFKA, segments=segments)
+            for name in names
         )
         made = [
             (name, reply.uid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -15,7 +15,16 @@ from polynya.base.limits import KIB
 from polynya.base.names import BadName, canonical_name
 from polynya.front.text.protocol import TextCommand
 from polynya.service.api import Page, Position, ReadQuery, Refusal, Service
-from polynya.stream.commands import Append, Batch, Command, Create, Encoding, Retention
+from polynya.service.stream_segments import LeasedSegments
+from polynya.stream.commands import (
+    Append,
+    Batch,
+    Command,
+    Create,
+    Encoding,
+    Retention,
+    SegmentLimits,
+)
 from polynya.stream.replies import Code, Reply
 from polynya.wire.json_records import parse_records
 from polynya.wire.kafka.records import decoded_records
@@ -39,6 +48,9 @@ class NodeView(msgspec.Struct, frozen=True):
     leader_of: Callable[[str], int]
     leader: Callable[[], int]  # of the meta group
     nodes: Callable[[], list[int]]
+    # the segments of a leased stream; None: it has none
+    segments: Callable[[str], Awaitable[LeasedSegments | None]]
+    leased: bool = False  # the profile of new topics
 
 
 class Topics:
@@ -75,7 +87,11 @@ class Topics:
         self._service.propose(name, Append(name, self._service.now_ms(), _JSON, batch), answered)
 
     async def _register(self, topic: str, name: str) -> str:
-        reply = await self._call(name, Create(name, self._service.now_ms(), _JSON, Encoding.JSON))
+        segments = SegmentLimits(0, 0) if self._view.leased else None
+        reply = await self._call(
+            name,
+            Create(name, self._service.now_ms(), _JSON, Encoding.JSON, segments=segments),
+        )
         # perhaps with a retention: what matters is the type
         if reply.code == Code.EXISTS_DIFFERENT:
             facts = await self._service.facts(name)
@@ -140,6 +156,10 @@ class Topics:
         facts = await self._service.facts(name)
         if isinstance(facts, Refusal):
             return refused(topic, facts.code)
+        if facts.segment:
+            found = await self._view.segments(name)
+            if found is not None:
+                return _encode(_state_of(found)).decode()
         leader = self._view.leader_of(name) or self._view.node
         state = {
             "current_segment": 1,
@@ -195,6 +215,18 @@ def fault(error: BaseException) -> str:
     if isinstance(error, PolynyaError):
         return f"ERR {error}"
     return f"ERR internal error: {type(error).__name__}"
+
+
+def _state_of(found: LeasedSegments) -> dict[str, object]:
+    """Return the segments as Walrus' `STATE` has them; a segment's number is its epoch."""
+    opened = found.segments[-1]
+    return {
+        "current_segment": opened.epoch,
+        "leader_node": opened.writer,
+        "last_sealed_entry_offset": opened.record,
+        "sealed_segments": {str(each.epoch): each.records for each in found.segments[:-1]},
+        "segment_leaders": {str(each.epoch): each.writer for each in found.segments},
+    }
 
 
 def _batch(body: bytes) -> Batch:

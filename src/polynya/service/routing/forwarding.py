@@ -32,6 +32,9 @@ PATIENCE_SECONDS = 2.5  # retry timeout while a group has no leader
 HOPS_MAX = 3  # immediate retries of an attempt after redirects; later retries wait for the timer
 ELECTION_SECONDS = 1.0  # longer than most elections take
 NEVER = 2.0**62
+# before the first retries of an attempt: a leadership that is transferred arrives in a few ms
+SOON_SECONDS = 0.003
+SOON_MAX = 10  # such retries of an attempt
 LOOK_SECONDS = 0.05  # retry interval for waiting attempts, even without news
 # interval at which the leaders are sent to the other cores again: a message may have been lost
 TELL_SECONDS = 1.0
@@ -155,6 +158,7 @@ class Forwarding:
         # `propose`, and leave when the leader may change, or when an attempt sets out or waits.
         self.direct: set[int] = set()
         self._news: set[int] = set()
+        self._soon: set[int] = set()  # groups whose waiting attempts are retried soon
         self._looking: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
         way.on(messages.LEADERS, self._hear)
@@ -452,6 +456,13 @@ class Forwarding:
         attempt.hops += 1
         if learned and attempt.hops <= HOPS_MAX:
             self._loop.call_soon(self._retry, attempt.group)
+        elif attempt.hops <= SOON_MAX and attempt.group not in self._soon:
+            self._soon.add(attempt.group)
+            self._loop.call_later(SOON_SECONDS, self._retry_soon, attempt.group)
+
+    def _retry_soon(self, group: int) -> None:
+        self._soon.discard(group)
+        self._retry(group)
 
     def _found(self, group: int, target: int) -> None:
         """Record that the target accepted a proposal, and so is the leader."""

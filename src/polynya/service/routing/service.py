@@ -513,8 +513,12 @@ class NodeService:
         )
 
     async def _read_here(self, question: messages.Query) -> Page | Refusal:
-        await self.local.prepare(question.group, local=question.query.local)
-        return await self.local.read(question.group, question.query)
+        group, query = question.group, question.query
+        try:
+            await self.local.prepare(group, local=query.local)
+        except Unavailable as fault:
+            return await self.local.read_sealed(group, query, fault)
+        return await self.local.read(group, query)
 
     async def _read_uid_here(
         self, question: messages.ReadUid

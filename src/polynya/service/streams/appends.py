@@ -10,6 +10,7 @@ from polynya.base.errors import NotLeader
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cold import FaultedStreams
 from polynya.service.streams.dependencies import Proposer
+from polynya.service.streams.segments import SegmentWriter
 from polynya.stream.commands import Append, Command, Produce
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -95,8 +96,10 @@ class Appends:
         memory: HotMemory,
         faulted: FaultedStreams,
         rehydration: Waiting,
+        segments: SegmentWriter,
     ) -> None:
         self.epoch = 0
+        self._segments = segments
         self._machines = machines
         self._proposer = proposer
         self._streams = streams
@@ -133,6 +136,10 @@ class Appends:
             plain = False
             if not adds_nothing(stream, command):
                 done(Reply(Code.STREAM_FAULTED))
+                return False
+        if machine.leased and stream is not None and stream.uid in machine.leased:
+            plain = False
+            if not self._segments.admit(group, stream, command, done):
                 return False
         self.admit(group, command, done)
         return plain

@@ -21,6 +21,7 @@ from polynya.service.streams.lifetimes import Lifetimes, found_in_grace
 from polynya.service.streams.name_index import SortedNames
 from polynya.service.streams.rehydration import Rehydration
 from polynya.service.streams.retention import TrimCounters
+from polynya.service.streams.segments import SEGMENT_LIMITS, SegmentWriter
 from polynya.service.streams.time_lookups import TimeLookups
 from polynya.stream.commands import (
     Append,
@@ -34,6 +35,7 @@ from polynya.stream.commands import (
     PinSource,
     Produce,
     Return,
+    SegmentLimits,
     Touch,
     Trim,
     Unpin,
@@ -49,6 +51,7 @@ from polynya.stream.read_plan import (
 )
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, where_of
+from polynya.stream.rules.segments import segments_of
 from polynya.stream.rules.table_lifetimes import live_tables
 from polynya.stream.rules.table_watches import held_from
 from polynya.stream.rules.tables import Lag, Table, lag_of
@@ -77,6 +80,7 @@ class LocalGroups:
         groups: int,
         hot_bytes_max: int,
         history: int,
+        segment_limits: SegmentLimits = SEGMENT_LIMITS,
     ) -> None:
         self.machines = self.led = machines
         self.agreement: Agreement | None = None
@@ -94,8 +98,9 @@ class LocalGroups:
         self.faulted = FaultedStreams(machines)
         self.faulted.changed = self._changed
         self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
+        self.segments = SegmentWriter(self, proposer.propose, segment_limits)
         self.appends = Appends(
-            machines, proposer, self, self.memory, self.faulted, self.rehydration
+            machines, proposer, self, self.memory, self.faulted, self.rehydration, self.segments
         )
         self._names = SortedNames(
             name for machine in machines.values() for name in _live_names(machine)
@@ -313,6 +318,7 @@ class LocalGroups:
             return
         stream = machine.lookup(command.name)
         self.judge_time(group, stream)
+        command = self.segments.stamped(command)
         if (
             stream is not None
             and not stream.deleted
@@ -452,6 +458,22 @@ class LocalGroups:
         shown = _whole_of if query.whole_records else _span_of
         spans = [*map(shown, plan.pieces)]  # type: ignore[arg-type]
         return self._page(stream, plan, spans, known=not query.local or self.readable(group))
+
+    async def read_sealed(self, group: int, query: ReadQuery, fault: Unavailable) -> Page | Refusal:
+        """Read without a leader. Records of a closed segment never change, so a replica may serve
+        them; its page is never up to date. Raises the `fault` of the leader for other reads."""
+        machine = self.machines.get(group)
+        stream = None if machine is None or not machine.leased else machine.lookup(query.name)
+        segments = None if stream is None else segments_of(stream)
+        if segments is None or not (
+            query.record == Position.START or 0 <= query.record < segments.record
+        ):
+            raise fault
+        await self.prepare(group, local=True)
+        page = await self.read(group, structs.replace(query, local=True))
+        if isinstance(page, Page):
+            page.up_to_date = False  # what follows a closed segment is read from the leader
+        return page
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
         try:

@@ -151,6 +151,7 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
         machine.drop_slice(number, now_ms)
     release_past(machine, stream, now_ms)
     machine.retaining.pop(stream.uid, None)
+    machine.leased.pop(stream.uid, None)
     fork = stream.fork
     if fork is None:
         return

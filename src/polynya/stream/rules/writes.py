@@ -17,6 +17,7 @@ from polynya.stream.rules.producers import (
     repeat_of,
 )
 from polynya.stream.rules.retention import retention_of, set_retention
+from polynya.stream.rules.segments import open_first, segment_differences
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import HotBatch, Stream
@@ -298,6 +299,8 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         stream.first_record, stream.first_byte = fork.first_record, fork.first_byte
     if command.retention is not None:
         set_retention(machine, stream, command.retention)
+    if command.segments is not None:
+        open_first(machine, stream, command.segments)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
     machine.changes.streams.add(stream.uid)
@@ -329,6 +332,7 @@ def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
     return (
         found
         + _retention_differences(retention_of(stream), command.retention)
+        + segment_differences(stream, command.segments)
         + _fork_differences(stream.fork, fork)
     )
 

@@ -292,6 +292,8 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
     machine.by_uid[stream.uid] = stream
     if stream.extras is not None and stream.extras.retention is not None:
         machine.retaining[stream.uid] = stream
+    if stream.extras is not None and stream.extras.segments is not None:
+        machine.leased[stream.uid] = stream
     for attempt, pin in (stream.pins or {}).items():
         if not pin.confirmed:
             machine.unconfirmed[attempt] = stream.uid

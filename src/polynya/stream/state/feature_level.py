@@ -17,6 +17,7 @@ from polynya.stream.commands import (
     PublishSlices,
     ReplaceSlices,
     Retention,
+    Rollover,
     SetLevel,
     TopicPut,
 )
@@ -49,6 +50,8 @@ def level_for(command: Command) -> int:
         return level_of(Produce if is_kafka else Append)
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
+    if isinstance(command, Create) and command.segments is not None:
+        return level_of(Rollover)
     retention = getattr(command, "retention", None)
     if isinstance(retention, Retention) and retention.record_time:
         return RECORD_TIME_LEVEL

@@ -23,6 +23,8 @@ __all__ = [
     "Pack",
     "PackReference",
     "Pin",
+    "SealedSegment",
+    "Segments",
     "Stream",
     "StreamExtras",
     "TableClaim",
@@ -114,6 +116,30 @@ class Evicted(msgspec.Struct, array_like=True, gc=False):
     oldest_ms: int | None = None  # append time of the oldest stored record; None: nothing is stored
 
 
+class SealedSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A closed segment of a leased stream. It ends where the next one begins."""
+
+    epoch: int
+    writer: int  # node
+    record: int  # its first
+    byte: int
+    opened_ms: int
+
+
+class Segments(msgspec.Struct, array_like=True, gc=False):
+    """The segments of a leased stream: the limits, the open one, and the newest closed ones in
+    order."""
+
+    records_max: int
+    bytes_max: int
+    epoch: int  # of the open segment
+    writer: int  # the node that alone appends to it
+    record: int  # its first
+    byte: int
+    opened_ms: int
+    sealed: list[SealedSegment] = []
+
+
 class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     """The rarely used fields of a stream: its own retention, the past kept for forks, and eviction
     data."""
@@ -124,6 +150,7 @@ class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     detached: bool = False  # a fork that keeps nothing inherited: its source has been unpinned
     # set only in snapshots and in streams shown from a stub: see eviction.py
     evicted: Evicted | None = None
+    segments: Segments | None = None  # of a leased stream
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):

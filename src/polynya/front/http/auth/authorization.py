@@ -17,6 +17,7 @@ from polynya.base.names import consumer_group_folder, spelled_name
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.topics import PATH as TOPICS
 from polynya.front.http.api.topics import prefix_of
 from polynya.front.http.protocol.errors import Failure
@@ -298,7 +299,7 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return "", None
     if path == "/metrics":
         return Verb.METRICS, None
-    if path in READS_BY_POST:
+    if path in READS_BY_POST or path.startswith(SEGMENTS):
         return Verb.READ, None
     if path == "/v1/tables" or path.startswith("/v1/tables/"):
         return (Verb.READ if reads else Verb.TABLE), None

@@ -24,6 +24,7 @@ from polynya.wire.headers import (
     parse_content_type,
     parse_instant_ms,
     parse_producer,
+    parse_profile,
     parse_retention,
     parse_stream_seq,
     parse_sub_offset,
@@ -79,6 +80,7 @@ def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: 
         producer=parse_producer(headers),
         stream_seq=parse_stream_seq(headers.get("stream-seq")),
         retention=parse_retention(headers),
+        segments=parse_profile(headers),
     )
 
 

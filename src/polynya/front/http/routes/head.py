@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.base.names import LEASED
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.responses import NO_STORE, etag_of
@@ -72,4 +73,8 @@ def facts_headers(facts: Facts) -> Headers:
     headers.append(("Stream-Retained-Offset", format_token(facts.first_record, facts.first_byte)))
     if facts.retention is not None:
         headers += retention_headers(facts.retention)
+    if facts.segment:
+        headers.append(("Stream-Profile", LEASED))
+        headers.append(("Stream-Segment", str(facts.segment)))
+        headers.append(("Stream-Segment-Writer", str(facts.segment_writer)))
     return headers

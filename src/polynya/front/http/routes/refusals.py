@@ -173,6 +173,10 @@ def _differences(asked: Mapping[str, str], differences: Sequence[tuple[str, Any]
     )
 
 
+def _limit(limit: int) -> str:
+    return str(limit) if limit else "the node's setting"
+
+
 _FORM = "application/x-www-form-urlencoded"
 _ABSENT = {
     "content_type": OCTET_STREAM,
@@ -188,6 +192,9 @@ _HEADERS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "closed": ("Stream-Closed", lambda closed: "true" if closed else "false"),
     "retention_age": ("Stream-Retention-Age", str),
     "retention_bytes": ("Stream-Retention-Bytes", str),
+    "profile": ("Stream-Profile", str),
+    "segment_records": ("Stream-Segment-Records", _limit),
+    "segment_bytes": ("Stream-Segment-Bytes", _limit),
     "fork_offset": ("Stream-Fork-Offset", str),
     "fork_sub_offset": ("Stream-Fork-Sub-Offset", str),
 }

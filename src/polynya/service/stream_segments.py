@@ -1,0 +1,89 @@
+"""The segments of a leased stream, for views of it. The group's leader answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polynya.service.api import Refusal
+from polynya.service.routing.service import NodeService
+from polynya.stream.rules.segments import segments_of
+from polynya.stream.state.model import SealedSegment, Stream
+
+SEGMENTS = 58  # messages between cores
+
+
+class SegmentsQuery(msgspec.Struct, array_like=True, frozen=True):
+    group: int
+    name: str  # canonical
+
+
+class SegmentView(msgspec.Struct, array_like=True, frozen=True):
+    """A segment: its first record, and what it holds."""
+
+    epoch: int
+    writer: int
+    record: int
+    byte: int
+    opened_ms: int
+    records: int
+    bytes: int
+
+
+class LeasedSegments(msgspec.Struct, array_like=True, frozen=True):
+    """The segments that a stream lists, oldest first; the last one is open. A limit of 0 is the
+    node's setting."""
+
+    uid: int
+    records_max: int
+    bytes_max: int
+    segments: list[SegmentView]
+
+
+class SegmentFinder:
+    """The segments of any stream of the cluster. Create one on every core."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        service.serve(SEGMENTS, SegmentsQuery, LeasedSegments | None, self._here)
+
+    async def find(self, name: str) -> LeasedSegments | None:
+        """Return the segments of a stream; None without such a stream, or if it has none. Raises
+        Unavailable."""
+        query = SegmentsQuery(self._service.group_of(name), name)
+        found: LeasedSegments | None = await self._service.at_home(
+            query.group, SEGMENTS, query, self._here
+        )
+        return found
+
+    async def _here(self, query: SegmentsQuery) -> LeasedSegments | None:
+        local = self._service.local
+        await local.linearize(query.group)
+        stream = local.find(query.group, query.name)
+        return None if isinstance(stream, Refusal) else view_of(stream)
+
+
+def view_of(stream: Stream) -> LeasedSegments | None:
+    """Return the segments of a leased stream that still have records, and the open one."""
+    segments = segments_of(stream)
+    if segments is None:
+        return None
+    opened = SealedSegment(
+        segments.epoch, segments.writer, segments.record, segments.byte, segments.opened_ms
+    )
+    chain = [*segments.sealed, opened]
+    ends = [(each.record, each.byte) for each in chain[1:]]
+    ends.append((stream.next_record, stream.next_byte))
+    views = [
+        SegmentView(
+            each.epoch,
+            each.writer,
+            each.record,
+            each.byte,
+            each.opened_ms,
+            record - each.record,
+            byte - each.byte,
+        )
+        for each, (record, byte) in zip(chain, ends, strict=True)
+        if each is opened or record > stream.first_record
+    ]
+    return LeasedSegments(stream.uid, segments.records_max, segments.bytes_max, views)

@@ -1,0 +1,147 @@
+"""Leased streams on a real node, by HTTP, the command line, the text protocol and a Kafka topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from product import RunningNode, polynya, running_node
+from worlds.text_client import TextClient, text_place
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+FLAGS = (
+    "--text-listen",
+    "on",
+    "--text-profile",
+    "leased",
+    "--segments-records",
+    "4",
+    "--cores",
+    "2",
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("node") / "data", *FLAGS) as node:
+        yield node
+
+
+def put(node: RunningNode, name: str, **headers: str) -> int:
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    named["Content-Type"] = "application/json"
+    request = Request(f"{node.url}/v1/stream/{name}", method="PUT", headers=named)
+    with urlopen(request) as response:
+        assert isinstance(response.status, int)
+        return response.status
+
+
+def append(node: RunningNode, name: str, number: int) -> None:
+    headers = {"Content-Type": "application/json"}
+    request = Request(f"{node.url}/v1/stream/{name}", str(number).encode(), headers)
+    urlopen(request).close()
+
+
+def segments(node: RunningNode, name: str) -> dict[str, Any]:
+    with urlopen(f"{node.url}/v1/segments/{name}") as response:
+        found: dict[str, Any] = json.load(response)
+    return found
+
+
+def test_segments_roll_over_and_are_seen(node: RunningNode) -> None:
+    leased = {"Stream_Profile": "leased", "Stream_Segment_Records": "3"}
+    assert put(node, "hot/a", **leased) == 201
+    assert put(node, "hot/a", **leased) == 200
+    assert put(node, "hot/a") == 200
+    for number in range(10):
+        append(node, "hot/a", number)
+    found = segments(node, "hot/a")
+    assert (found["epoch"], found["writer"], found["rollovers"]) == (4, 1, 3)
+    assert [(each["epoch"], each["records"], each["sealed"]) for each in found["segments"]] == [
+        (1, 3, True), (2, 3, True), (3, 3, True), (4, 1, False)
+    ]  # fmt: skip
+    with urlopen(Request(f"{node.url}/v1/stream/hot/a", method="HEAD")) as response:
+        assert response.headers["Stream-Profile"] == "leased"
+        assert response.headers["Stream-Segment"] == "4"
+        assert response.headers["Stream-Segment-Writer"] == "1"
+    shown = polynya("info", "hot/a", server=node.url).out
+    assert "profile          leased" in shown and "segment 3        sealed, node 1" in shown
+    told = json.loads(polynya("info", "hot/a", "--json", server=node.url).out)
+    assert [each["epoch"] for each in told["segments"]] == [1, 2, 3, 4]
+    with urlopen(f"{node.url}/v1/stream/hot/a?offset=-1") as response:
+        assert json.load(response) == list(range(10))
+
+
+def test_other_profiles_are_refused_with_what_is_there(node: RunningNode) -> None:
+    assert put(node, "hot/b", Stream_Profile="leased") == 201
+    assert put(node, "hot/plain", Stream_Profile="replicated") == 201
+    for name, headers, status, why in (
+        (
+            "hot/b",
+            {"Stream_Profile": "leased", "Stream_Segment_Records": "9"},
+            409,
+            "node's setting",
+        ),
+        ("hot/plain", {"Stream_Profile": "leased"}, 409, "replicated"),
+        ("hot/c", {"Stream_Profile": "mirrored"}, 400, "replicated or leased"),
+        ("hot/c", {"Stream_Segment_Records": "9"}, 400, "need Stream-Profile"),
+        ("hot/c", {"Stream_Profile": "leased", "Stream_Segment_Bytes": "0"}, 400, "from 1 to"),
+    ):
+        with pytest.raises(HTTPError) as refused:
+            put(node, name, **headers)
+        assert refused.value.code == status
+        assert why in refused.value.read().decode()
+    for missing in ("hot/plain", "hot/none"):
+        with pytest.raises(HTTPError, match="404"):
+            segments(node, missing)
+
+
+def test_a_topic_of_the_text_protocol_shows_its_segments(node: RunningNode) -> None:
+    with TextClient(text_place(node)) as client:
+        assert client.ask("REGISTER logs") == "OK"
+        for number in range(9):
+            assert client.ask(f"PUT logs {number}") == "OK"
+        assert json.loads(client.ask("STATE logs")) == {
+            "current_segment": 3,
+            "leader_node": 1,
+            "last_sealed_entry_offset": 8,
+            "sealed_segments": {"1": 4, "2": 4},
+            "segment_leaders": {"1": 1, "2": 1, "3": 1},
+        }
+        assert [client.ask("GET logs") for _ in range(10)] == [
+            *(f"OK {number}" for number in range(9)), "EMPTY"
+        ]  # fmt: skip
+
+
+def test_partitions_of_a_leased_topic_have_segments(node: RunningNode) -> None:
+    def run(*arguments: str) -> int:
+        return polynya("topic", *arguments, server=node.url).code
+
+    assert (
+        run("create", "orders", "--config", "profile=leased", "--config", "segment.bytes=1000") == 0
+    )
+    found = segments(node, "kafka/orders/0")
+    assert (found["epoch"], found["segment_bytes"], found["segment_records"]) == (1, 1000, None)
+    assert run("alter", "orders", "--config", "profile=replicated") != 0
+    assert run("create", "plain") == 0
+    with pytest.raises(HTTPError, match="404"):
+        segments(node, "kafka/plain/0")
+
+
+def test_segments_survive_a_restart(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running_node(data, *FLAGS) as node:
+        assert put(node, "hot/a", Stream_Profile="leased") == 201
+        for number in range(6):
+            append(node, "hot/a", number)
+        before = segments(node, "hot/a")
+    with running_node(data, *FLAGS) as node:
+        assert segments(node, "hot/a") == before
+        for number in range(4):
+            append(node, "hot/a", number)
+        assert segments(node, "hot/a")["epoch"] == 3
