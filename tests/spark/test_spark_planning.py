@@ -28,8 +28,14 @@ class Index:
     """The server's answers, one list of ranges after the other."""
 
     def __init__(
-        self, *answers: list[TimedRange], first: int = 0, own: int = 0, uid: int = 7
+        self,
+        *answers: list[TimedRange],
+        first: int = 0,
+        own: int = 0,
+        uid: int = 7,
+        ends: tuple[int, ...] = (),
     ) -> None:
+        self.ends = list(ends)
         self.answers = list(answers)
         self.first, self.own, self.uid = first, own, uid
         self.asked: list[tuple[str, int, int]] = []
@@ -38,7 +44,8 @@ class Index:
         self, wanted: Sequence[tuple[str, int, int]]
     ) -> tuple[StoreRef, list[StreamRanges | None]]:
         self.asked += wanted
-        own = StreamRanges("s", str(self.uid), self.first, 99, self.own, self.answers.pop(0))
+        end = self.ends.pop(0) if self.ends else 0
+        own = StreamRanges("s", str(self.uid), self.first, 99, self.own, self.answers.pop(0), end)
         return STORE, [own]
 
 
@@ -51,6 +58,14 @@ def test_ranges_are_cut_to_the_records_and_asked_for_until_all_are_there() -> No
     found = located(index, [Span("s", 7, 4, 33)], strict=True)[1]
     assert cut(found) == [(0, 4, 6), (10, 0, 10), (20, 0, 10), (30, 0, 3)]
     assert index.asked == [("s", 4, 33), ("s", 20, 33)]
+
+
+def test_missing_numbers_behind_a_slice_are_passed() -> None:
+    index = Index([part(0)], [part(20)], ends=(20, 45))
+    found = located(index, [Span("s", 7, 4, 40)], strict=True)[1]
+    assert cut(found) == [(0, 4, 6), (20, 0, 10)]
+    assert index.asked == [("s", 4, 40), ("s", 20, 40)]
+    assert located(Index([], ends=(5,)), [Span("s", 7, 0, 5)], strict=True)[1] == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from polynya.service.routing.service import NodeService
 from polynya.stream.commands import ColdSlice
 from polynya.stream.rules.eviction import evicted_view
 from polynya.stream.state import index
+from polynya.stream.state.model import Stream
 from polynya.stream.state.tails import stable_of
 
 SLICES = 57  # messages between cores
@@ -40,6 +41,7 @@ class StreamSlices(msgspec.Struct, array_like=True, frozen=True):
     next_record: int  # before the first open transaction
     own_record: int  # of a fork, its first own record: earlier ones lie in its source
     slices: list[ColdSlice]
+    end: int  # all stored records from the first wanted one to before this one are in `slices`
 
 
 class SliceFinder:
@@ -88,5 +90,13 @@ class SliceFinder:
                 stable,
                 stream.fork.record if stream.fork is not None else 0,
                 list(machine.index_of(stream)[at:until]) if stream.cold else [],
+                min(stable, _stored_until(stream, until)),
             )
         raise Unavailable("the stream is being evicted or rehydrated; retry")
+
+
+def _stored_until(stream: Stream, entry: int) -> int:
+    """Return the first record behind the entries before this one; missing numbers are passed."""
+    if stream.cold is not None and entry < index.count(stream.cold):
+        return index.begin_of(stream.cold, entry)[0]
+    return stream.hot[0].record if stream.hot else stream.next_record

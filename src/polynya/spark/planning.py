@@ -151,16 +151,17 @@ def _cut(
     first = max(span.first, answer.own)
     if strict and span.known and answer.first > first:
         raise _trimmed(span.stream, first, answer.first)
-    first, reached = max(first, answer.first), first
+    first = max(first, answer.first)
+    reached = max(first, answer.end)
     for part in answer.ranges:
         skip = max(0, first - part.record)
         take = min(part.records, span.end - part.record) - skip
         reached = max(reached, part.record + part.records)
         if take > 0:
             found.append(msgspec.structs.replace(part, skip=skip, take=take))
-    if reached >= span.end or first >= span.end:
+    if reached >= span.end:
         return None
-    if not answer.ranges:
+    if reached == first:
         raise PolynyaError(
             f"records {first} to {span.end - 1} of stream '{span.stream}' are not in an object "
             "store: set the option readFrom to 'server', or give the server an object store"

@@ -48,6 +48,7 @@ class StreamRanges(msgspec.Struct, frozen=True):
     next: int
     own: int  # first record that is not inherited from a fork's source
     ranges: list[TimedRange]
+    end: int = 0  # the ranges have all stored records up to here; 0 from an older server
 
 
 class RangesAnswer(msgspec.Struct, frozen=True):

@@ -90,6 +90,7 @@ def _stream(name: str, found: StreamSlices) -> dict[str, Any]:
         "first": found.first_record,
         "next": found.next_record,
         "own": found.own_record,
+        "end": found.end,
         "ranges": [
             {
                 "stream": spelled,
@@ -99,8 +100,8 @@ def _stream(name: str, found: StreamSlices) -> dict[str, Any]:
                 "encoding": found.encoding,
                 "record": cold.record,
                 "byte": cold.byte,
-                "records": cold.records,
-                "length": cold.length,
+                "records": cold.records - cold.missing_records,
+                "length": cold.length - cold.missing_bytes,
                 "pack": cold.pack,
                 "offset": cold.offset,
                 "stored": cold.stored,
