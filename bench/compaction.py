@@ -41,7 +41,8 @@ from polynya.lakehouse.reading.blobs import LocalBlobs
 from polynya.lakehouse.reading.slices import BASE_TYPES
 from polynya.stream.commands import Encoding
 from polynya.stream.state.model import HotBatch
-from polynya.wire.pack import PackBuilder, build_slice, parse_slice
+from polynya.wire.pack import PackBuilder
+from polynya.wire.slices import build_slice, parse_slice
 from polynya.wire.tables import CommitRequest, StoreRef
 
 RECORD_BYTES = 1000

@@ -11,7 +11,8 @@ from worlds.cold import FaultyStore
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.cold import ColdReader
 from polynya.stream.state.model import ColdSlice, HotBatch
-from polynya.wire.pack import PackBuilder, build_slice
+from polynya.wire.pack import PackBuilder
+from polynya.wire.slices import build_slice
 
 
 async def packed(store: FaultyStore, slices: int = 3, size: int = 100) -> list[ColdSlice]:

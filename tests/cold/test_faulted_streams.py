@@ -22,7 +22,8 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 from polynya.stream.state.model import HotBatch, Stream
 from polynya.wal import Journal
-from polynya.wire.pack import damaged_slices, is_intact
+from polynya.wire.pack import damaged_slices
+from polynya.wire.slices import is_intact
 
 A, B = "default/a", "default/b"
 

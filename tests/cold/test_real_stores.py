@@ -17,7 +17,8 @@ from polynya.objectstore import (
     owns_root,
     prove_conditional_writes,
 )
-from polynya.wire.pack import FOOTER_GUESS_BYTES, parse_slice, read_footer
+from polynya.wire.pack import FOOTER_GUESS_BYTES, read_footer
+from polynya.wire.slices import parse_slice
 
 
 @pytest.mark.parametrize("backend", ["local", pytest.param("s3", marks=pytest.mark.process)])

@@ -8,7 +8,7 @@ import pytest
 from polynya.stream.commands import Encoding
 from polynya.stream.read_plan import AT_BYTE, ReadPlan, Want, cut
 from polynya.stream.state.model import HotBatch
-from polynya.wire.pack import build_slice, parse_slice
+from polynya.wire.slices import build_slice, parse_slice
 
 BASE = (1000, 5000)
 SIZES = (3, 1, 7, 7, 2, 40, 1, 5)  # bytes of the batches

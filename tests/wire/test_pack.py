@@ -21,13 +21,11 @@ from polynya.wire.pack import (
     PackBuilder,
     ShortTail,
     _footer_crc,
-    build_slice,
     home_group_of,
-    merge_slices,
     pack_key,
-    parse_slice,
     read_footer,
 )
+from polynya.wire.slices import build_slice, merge_slices, parse_slice
 
 GOLDEN = (
     "504c594e50414b31504c53310101000002000000030000000a000000000000000300000000000000120000000000000007000000000000006400"

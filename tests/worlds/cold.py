@@ -36,7 +36,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.read_plan import HotPiece, ReadPlan, cut
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import HotBatch
-from polynya.wire.pack import is_intact
+from polynya.wire.slices import is_intact
 
 GROUPS = 3
 

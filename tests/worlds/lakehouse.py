@@ -22,7 +22,8 @@ from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
 from polynya.stream.rules.table_failures import TRIES
 from polynya.stream.state.model import HotBatch
-from polynya.wire.pack import PackBuilder, build_slice
+from polynya.wire.pack import PackBuilder
+from polynya.wire.slices import build_slice
 from polynya.wire.tables import CommitRequest, FailedRange, StoreRef
 
 CLUSTER = "c1"

@@ -20,7 +20,7 @@ from polynya.stream.read_plan import record_lengths
 from polynya.stream.rules.eviction import ghosts, slice_of, where_of, whole_of
 from polynya.stream.state import record_gaps
 from polynya.stream.state.model import HotBatch, Stream
-from polynya.wire.pack import parse_slice
+from polynya.wire.slices import parse_slice
 
 MACHINES_MAX = 2  # in memory: the groups of a fork and of its source
 

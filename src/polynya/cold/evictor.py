@@ -22,7 +22,8 @@ from polynya.stream.commands import Encoding, Evict
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import is_evictable, mark_of, state_of
 from polynya.stream.state.model import HotBatch
-from polynya.wire.pack import PackBuilder, build_slice, pack_key
+from polynya.wire.pack import PackBuilder, pack_key
+from polynya.wire.slices import build_slice
 
 log = logging.getLogger("polynya.cold")
 

@@ -17,7 +17,7 @@ from polynya.base.names import spelled_name
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import HotPiece, ReadPlan
 from polynya.stream.state.model import Stream
-from polynya.wire.pack import is_intact
+from polynya.wire.slices import is_intact
 
 NAMED_MAX = 20  # maximum number of streams named in one message
 

@@ -31,7 +31,8 @@ from polynya.stream.commands import PublishSlices
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
-from polynya.wire.pack import PackBuilder, build_slice, pack_key
+from polynya.wire.pack import PackBuilder, pack_key
+from polynya.wire.slices import build_slice
 
 log = logging.getLogger("polynya.cold")
 

@@ -33,7 +33,8 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
-from polynya.wire.pack import RECORDS_MAX, PackBuilder, Slice, merge_slices, pack_key, parse_slice
+from polynya.wire.pack import PackBuilder, pack_key
+from polynya.wire.slices import RECORDS_MAX, Slice, merge_slices, parse_slice
 
 log = logging.getLogger("polynya.cold")
 

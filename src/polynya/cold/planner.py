@@ -11,7 +11,7 @@ import msgspec
 from polynya.base import limits
 from polynya.stream.state.model import HotBatch
 from polynya.stream.state.record_gaps import JUMP, joined_until
-from polynya.wire.pack import RECORDS_MAX
+from polynya.wire.slices import RECORDS_MAX
 
 STREAMS_MAX = 4096  # per planning pass; the steps after it block the loop for a few milliseconds
 SLICES_MAX = 1024  # per pack; the state machine applies their publication in one step

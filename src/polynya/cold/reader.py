@@ -13,7 +13,7 @@ from polynya.base.limits import CACHE_BYTES
 from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.state.model import ColdSlice, HotBatch
-from polynya.wire.pack import Slice, parse_slice
+from polynya.wire.slices import Slice, parse_slice
 
 RUN_BYTES = 64 * 1024  # neighbouring small batches are joined up to this size
 AHEAD_AT_ONCE = 16  # fetches ahead of their readers are skipped while so many are in flight

@@ -18,7 +18,13 @@ from polynya.stream.machine import Machine
 from polynya.stream.snapshots.encode import Image, decode_image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
-from polynya.wire.pack import FOOTER_GUESS_BYTES, Footer, ShortTail, home_group_of, read_footer
+from polynya.wire.pack import (
+    FOOTER_GUESS_BYTES,
+    Footer,
+    ShortTail,
+    home_group_of,
+    read_footer,
+)
 
 READERS = 8
 

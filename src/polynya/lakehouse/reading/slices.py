@@ -21,7 +21,7 @@ from polynya.lakehouse.reading.kafka.undivided import BLOCK_BYTES, Columns, colu
 from polynya.objectstore import NotFound
 from polynya.stream.commands import Encoding
 from polynya.wire.kafka.values import values_type
-from polynya.wire.pack import Slice, parse_slice
+from polynya.wire.slices import Slice, parse_slice
 
 HEADERS = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))

@@ -9,7 +9,7 @@ from polynya.base.errors import CorruptData
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, header_of, records_of
 from polynya.wire.kafka.codecs import decompressed
 from polynya.wire.kafka.primitives import Malformed
-from polynya.wire.pack import Slice
+from polynya.wire.slices import Slice
 
 BLOCK_BYTES = 16 << 20  # of records that are gathered before they are given on
 _OVERHEAD = 12  # bytes of a batch before those that its length counts
