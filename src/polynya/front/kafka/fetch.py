@@ -11,7 +11,7 @@ from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
-from polynya.front.kafka.leaders import epoch_error_of, tell_of_fetch
+from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
 from polynya.service.api import LiveEvent, Page, ReadQuery, Refusal
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.batches import batches_of, header_of, placed
@@ -43,6 +43,11 @@ class _Wanted:
         self.answer = PartitionData(asked.partition)
         self.size = 0
 
+    @property
+    def is_answered(self) -> bool:
+        """Report whether the client is to act before it fetches here again."""
+        return bool(self.answer.error_code) or self.answer.preferred_read_replica >= 0
+
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
     """Answer with batches, and with the leaders of partitions that another broker leads."""
@@ -65,11 +70,11 @@ async def _fetch(call: Call, request: FetchRequest) -> FetchResponse:
         loop = asyncio.get_running_loop()
         until = loop.time() + min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
         while True:
-            await _read_all(call, request, [each for each in wanted if not each.answer.error_code])
+            await _read_all(call, request, [each for each in wanted if not each.is_answered])
             size = sum(each.size for each in wanted)
             if size >= request.min_bytes or loop.time() >= until or connection.transport is None:
                 return response
-            if any(each.answer.error_code for each in wanted):
+            if any(each.is_answered for each in wanted):
                 return response
             await _wait(call, wanted, until)
 
@@ -77,6 +82,7 @@ async def _fetch(call: Call, request: FetchRequest) -> FetchResponse:
 async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
     """Return the empty answer, and its partitions whose topics are known."""
     response, wanted = FetchResponse(), []
+    racks = racks_of(call.front, request.rack_id)
     catalog = call.front.topics
     for asked in request.topics:
         by_id = call.version >= _IDS_SINCE
@@ -101,6 +107,9 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
             if is_there:
                 given = partition.current_leader_epoch
                 each.answer.error_code = epoch_error_of(call.front, name, given)
+                follower = follower_of(call.front, name, request.rack_id, racks)
+                if follower >= 0:
+                    each.answer.preferred_read_replica, each.answer.high_watermark = follower, -1
                 wanted.append(each)
             else:
                 each.answer.error_code = (
