@@ -16,7 +16,7 @@ WARM = { [ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq > /dev/n
 STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-times long check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
+.PHONY: help run test test-times long kafka-full check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
 
 help:  ## this list
 	@echo "Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table."
@@ -35,6 +35,9 @@ test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of 
 
 long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour (a part of `make evidence`)
 	@$(SUITE) -m long $(ARGS)
+
+kafka-full: $(STAMPS)/dev  ## Kafka clients with 100,000 records each, and 20 rounds of a killed leader (RECORDS=number, ROUNDS=number)
+	@KAFKA_RECORDS=$(or $(RECORDS),100000) KAFKA_ROUNDS=$(or $(ROUNDS),20) KAFKA_CORES=2 $(PY) -m pytest tests/clients/test_kafka_*.py tests/e2e/test_e2e_kafka_*.py $(ARGS)
 
 check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a minute
 	@$(WARM) $(STATIC); status=$$?; wait; exit $$status

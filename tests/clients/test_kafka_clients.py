@@ -41,7 +41,7 @@ PAIRS = (  # kafka-python has gzip alone
     *(("confluent", "aio", codec) for codec in ("snappy", "lz4", "zstd")),
     *(("aio", "confluent", codec) for codec in ("gzip", "snappy", "lz4", "zstd")),
 )
-COUNT = 300
+COUNT = int(os.environ.get("KAFKA_RECORDS", "300"))
 SECONDS = 120
 FETCH_SECONDS = 150  # about 45 MB from Maven Central
 JARS = Path(__file__).parents[2] / ".build" / "kafka-tools-4.3.1"

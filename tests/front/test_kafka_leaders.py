@@ -41,6 +41,18 @@ class TwoBrokers(OneBroker):
         return EPOCH
 
 
+class TwoRacks(OneBroker):
+    """This broker, which leads, and a follower in another rack."""
+
+    in_sync = (0, 513)
+
+    def all(self) -> Sequence[Broker]:
+        return Broker(0, "one.example", 9092, "north"), Broker(513, "two.example", 9092, "south")
+
+    def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
+        return [0, 513], list(self.in_sync)
+
+
 async def epoch_fetch(wire: KafkaWire, version: int, epoch: int, **more: Any) -> Any:
     """Fetch partition 0 of "t" with a leader epoch; return the partition of the answer."""
     fields: dict[str, Any] = {
@@ -95,6 +107,30 @@ def test_a_client_with_another_leader_epoch_is_told_the_leader() -> None:
             assert part.error_code.value == Error.NONE
             (one,) = batches.batches_of(part.records)
             assert int.from_bytes(one[12:16]) == EPOCH, "the epoch is patched into the batch"
+
+    play(tell)
+
+
+def test_a_consumer_is_sent_to_an_in_sync_follower_in_its_rack() -> None:
+    async def tell(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        await wire.ask("Produce", 9, **produce_fields("t", batch(b"a")))
+        brokers = world.front.brokers = TwoRacks()
+
+        async def fetched(rack: str) -> tuple[int, bool]:
+            fields = fetch_fields("t", 0, max_wait_ms=20_000) | {"rack_id": rack}
+            (part,) = (await wire.ask("Fetch", 11, **fields)).responses[0].partitions
+            assert part.error_code.value == 0
+            return part.preferred_read_replica, bool(part.records)
+
+        assert await fetched("south") == (513, False), "at once, without the records"
+        for rack in ("", "north", "west"):
+            assert await fetched(rack) == (-1, True)
+        brokers.in_sync = (0,)
+        assert await fetched("south") == (-1, True), "the follower is not reached"
+        world.front.brokers = TwoBrokers()
+        assert await fetched("south") == (-1, True), "a follower serves, and sends nobody on"
 
     play(tell)
 

@@ -16,7 +16,7 @@ from polynya.front.kafka.adopted import (
     read_batches,
 )
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
-from polynya.front.kafka.leaders import epoch_error_of, tell_of_fetch
+from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.service.api import Facts, Page, ReadQuery, Refusal
 from polynya.stream.replies import Code
@@ -84,6 +84,11 @@ class _Wanted:
                 break
         self.answer.records = pieces
 
+    @property
+    def is_answered(self) -> bool:
+        """Report whether the client is to act before it fetches here again."""
+        return bool(self.answer.error_code) or self.answer.preferred_read_replica >= 0
+
 
 async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
     """Answer with batches, and with the leaders of partitions that another broker leads."""
@@ -117,6 +122,7 @@ async def _fetch(call: Call, request: FetchRequest) -> FetchResponse:
 async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
     """Return the empty answer, and its partitions whose topics are known."""
     response, wanted = FetchResponse(), []
+    racks = racks_of(call.front, request.rack_id)
     catalog = call.front.topics
     for asked in request.topics:
         by_id = call.version >= _IDS_SINCE
@@ -141,6 +147,9 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
                 each.refuse(missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION)
             elif error := epoch_error_of(call.front, name, partition.current_leader_epoch):
                 each.refuse(error)
+            elif (follower := follower_of(call.front, name, request.rack_id, racks)) >= 0:
+                each.is_read = True
+                each.answer.preferred_read_replica, each.answer.high_watermark = follower, -1
     return response, wanted
 
 
@@ -161,7 +170,7 @@ class _Reading:
     @property
     def is_enough(self) -> bool:
         """Report whether the answer may leave: it has enough bytes, or an error."""
-        return self._size >= self._min_bytes or any(each.answer.error_code for each in self._wanted)
+        return self._size >= self._min_bytes or any(each.is_answered for each in self._wanted)
 
     async def read(self) -> None:
         """Read what is not read, up to the size of the request; the first batch may exceed it.

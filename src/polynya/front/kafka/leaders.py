@@ -32,6 +32,25 @@ def epoch_error_of(front: KafkaFront, stream: str, given: int) -> Error:
     return epoch_error(given, front.brokers.epoch_of(front.service.group_of(stream)))
 
 
+def racks_of(front: KafkaFront, rack: str) -> dict[int, str]:
+    """Return the racks of the brokers for a consumer of this rack that may be sent to a follower;
+    empty: the consumer names none, or this broker is in it."""
+    if not rack:
+        return {}
+    racks = {each.id: each.rack or "" for each in front.brokers.all()}
+    return {} if racks.get(front.brokers.own) == rack else racks
+
+
+def follower_of(front: KafkaFront, stream: str, rack: str, racks: dict[int, str]) -> int:
+    """Return an in-sync follower of a partition in the consumer's rack (KIP-392); -1: none, or
+    another broker is the leader, which decides."""
+    group = front.service.group_of(stream)
+    if not racks or front.brokers.leader_of(group) != front.brokers.own:
+        return -1
+    _, in_sync = front.brokers.replicas_of(group)
+    return next((broker for broker in in_sync if racks.get(broker) == rack), -1)
+
+
 def is_too_far(call: Call, stream: str) -> bool:
     """Report whether a request is too large to be forwarded to the broker of this partition."""
     if len(call.data) <= KAFKA_FORWARD_BYTES_MAX:

@@ -1,0 +1,124 @@
+"""A default Java producer and a default Java consumer while leaders move, restart and die: no error,
+and no record that is lost, repeated or out of order.
+
+`make kafka-full` runs more rounds with more records."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from clients.test_kafka_clients import libraries
+from polling import wait_until
+from product import environment
+from worlds.dev_cluster import DevCluster, dev_cluster
+
+pytestmark = pytest.mark.process
+__all__ = ["libraries"]
+PROGRAM = Path(__file__).parent / "kafka_java" / "Steady.java"
+ROUNDS = int(os.environ.get("KAFKA_ROUNDS", "2"))
+RECORDS = int(os.environ.get("KAFKA_RECORDS", "1000"))
+CORES = int(os.environ.get("KAFKA_CORES", "1"))  # of each node
+PARTITIONS = 6
+SECONDS = 300
+BROKERS_PER_NODE = 256  # ids
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    if shutil.which("javac") is None:
+        from missing import left_out
+
+        left_out("a Java client: a JDK 17 or newer is not installed")
+    folder = tmp_path_factory.mktemp("failover") / "c"
+    with dev_cluster(folder, "--nodes", "3", "--cores", str(CORES)) as running:
+        yield running
+
+
+def servers(cluster: DevCluster) -> str:
+    """Where the nodes serve Kafka: on the fourth of their ports."""
+    return ",".join(f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}" for url in cluster.urls)
+
+
+def leaders(cluster: DevCluster, topic: str) -> list[int]:
+    """Return the nodes that lead the partitions."""
+    from confluent_kafka.admin import AdminClient
+
+    told = AdminClient({"bootstrap.servers": servers(cluster)}).list_topics(topic, timeout=SECONDS)
+    partitions = told.topics[topic].partitions
+    return [partitions[number].leader // BROKERS_PER_NODE for number in sorted(partitions)]
+
+
+@contextmanager
+def clients(cluster: DevCluster, libraries: Path, topic: str) -> Iterator[None]:
+    """Run the producer and the consumer of a new topic around the body."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": servers(cluster)})
+    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(SECONDS)
+
+    def all_are_brokers() -> bool:
+        found = admin.list_topics(timeout=SECONDS).brokers
+        return {each // BROKERS_PER_NODE for each in found} == {1, 2, 3} and len(found) == 3 * CORES
+
+    wait_until(all_are_brokers, what="each core of three nodes to be a broker")
+    arguments = [servers(cluster), topic, str(PARTITIONS), str(RECORDS)]
+    with subprocess.Popen(
+        [
+            "java",
+            "-Xmx256m",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{libraries}/*",
+            str(PROGRAM),
+            *arguments,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "go\n"
+            yield
+            said, errors = running.communicate("stop\n", timeout=SECONDS)
+        finally:
+            running.kill()
+    assert running.returncode == 0, said + errors[-2000:]
+    assert int(said) >= RECORDS
+
+
+def called(cluster: DevCluster, *arguments: str) -> None:
+    command = [sys.executable, "-m", "polynya", "cluster", *arguments]
+    subprocess.run(
+        [*command, "--server", cluster.urls[1]],
+        check=True,
+        capture_output=True,
+        timeout=SECONDS,
+        env=environment(),
+    )
+
+
+def test_clients_see_no_error_while_leaders_move_restart_and_die(
+    cluster: DevCluster, libraries: Path
+) -> None:
+    with clients(cluster, libraries, "steady"):
+        called(cluster, "drain", "1", "--wait")
+        assert 1 not in leaders(cluster, "steady")
+        called(cluster, "uncordon", "1")
+        for node in (1, 2, 3):
+            cluster.stop_node(node)
+            cluster.start(node)
+            cluster.wait_until_well(node)
+        for _ in range(ROUNDS):
+            node = next(filter(None, leaders(cluster, "steady")))
+            cluster.kill(node)
+            cluster.start(node)
+            cluster.wait_until_well(node)
