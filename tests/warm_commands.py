@@ -38,6 +38,7 @@ IMPORTED = (
     "polynya.cli.streams.subscriptions",
     "polynya.cli.tables.commands",
 )
+HEAVY = {"compact", "demo", "lake", "serve", "sql", "table"}
 PER_COMMAND = 4  # descriptors: the standard streams, and where its exit code is told
 
 
@@ -116,10 +117,12 @@ def _end_of(
 
 
 def can_run(arguments: tuple[str, ...], variables: dict[str, str]) -> bool:
-    """Return False for what only a new Python does: it reads its own variables at its start."""
+    """Return False for what a new Python does: it reads its own variables at its start. Commands
+    of seconds do not notice its start."""
     short = sum(map(len, (*arguments, *os.environ, *os.environ.values()))) < LONGEST_REQUEST // 8
     return (
         short
+        and not HEAVY & set(arguments[:1])
         and sys.platform == "linux"
         and not any(name.startswith(("PYTHON", "LD_")) for name in variables)
     )

@@ -83,11 +83,11 @@ MUTANTS = {
     "believes its settings, and who has forgotten as it has": Mutant("disk_loss.py", (
         "knows and answer.configurations and answer.configurations[0][1].voters and (not "
         "raft.members_learned)"
-    ), "False and answer.configurations[0][1].voters and (not raft.members_learned)", seeds=0),
-    "asks no leader that it does not know": Mutant("disk_loss.py", "raft.unknown_leaders.add(message.sender)", "pass", seeds=0),
+    ), "False and answer.configurations[0][1].voters and (not raft.members_learned)", seeds=0, test="test_disk_loss.py::test_whom_the_group_began_with_says_who_has_data_and_not_the_settings"),
+    "asks no leader that it does not know": Mutant("disk_loss.py", "raft.unknown_leaders.add(message.sender)", "pass", seeds=0, test="test_disk_loss.py::test_who_left_the_group_since_has_no_word_in_it_any_more"),
     "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.reported_term", "True", seeds=0),
-    "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.reported_term", "asked.last_term >= raft.reported_term", seeds=0),
-    "remembers before it has anything above what it was told of": Mutant("disk_loss.py", "(raft.log.term(raft.durable) or 0) > raft.reported_term", "raft.commit", seeds=0),
+    "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.reported_term", "asked.last_term >= raft.reported_term", seeds=0, test="test_disk_loss.py::test_one_that_has_forgotten_elects_nobody_who_may_lack_what_it_had"),
+    "remembers before it has anything above what it was told of": Mutant("disk_loss.py", "(raft.log.term(raft.durable) or 0) > raft.reported_term", "raft.commit", seeds=0, test="test_disk_loss.py::test_it_has_no_voice_before_it_has_something_of_a_leader_that_was_elected_without_it"),
     "has no voice while it learns again": Mutant("election.py", "raft.queried == {asked.sender} or asked.last_term > raft.reported_term", "raft.queried == {asked.sender}", seeds=0),
     "gives a voice to one that still learns": Mutant("membership.py", (
         "peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and "
