@@ -72,6 +72,9 @@ def main() -> int:
         "--pace", type=float, default=1.0, help="faults last so long, of what they last otherwise"
     )
     parser.add_argument(
+        "--pause", type=float, help="seconds between two appends of a writer (default: 0.03)"
+    )
+    parser.add_argument(
         "--s3",
         action="store_true",
         help="a real S3 server as object store, and a proxy before it that fails",
@@ -97,7 +100,7 @@ def main() -> int:
         pace=given.pace,
         s3=given.s3,
         lose_all=given.lose_all,
-        pause=0.3 if given.soak else 0.03,
+        pause=given.pause or (0.3 if given.soak else 0.03),
     )
     outcome = run_guarded(options, keep=given.keep)
     if given.report is not None:

@@ -58,8 +58,12 @@ def shared() -> Iterator[Path]:
 
 
 @pytest.fixture(
-    params=[(True, 1), (True, 8), (False, 1), (False, 8)],
-    ids=["root-1-cpu", "root-8-cpus", "user-1-cpu", "user-8-cpus"],
+    params=[
+        pytest.param((True, 8), id="root-8-cpus"),
+        pytest.param((False, 1), id="user-1-cpu"),
+        pytest.param((True, 1), id="root-1-cpu", marks=pytest.mark.long),
+        pytest.param((False, 8), id="user-8-cpus", marks=pytest.mark.long),
+    ]
 )
 def machine(request: pytest.FixtureRequest, shared: Path) -> BareMachine:
     as_root, cpus = request.param

@@ -1,5 +1,5 @@
-"""A run of the chaos on real processes: every fault once, or why it was left out; and whatever ends
-a run, nothing of it stays.
+"""A run of the chaos on real processes: faults of every kind, or why they were left out; and
+whatever ends a run, nothing of it stays. Every fault once is in `make long`.
 
 Root is not asked of CI: where it is there, namespaces, power cuts and full disks are used.
 """
@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 from commit_seed import commit_seed
+from long_tests import long
 from missing import left_out
 from polling import wait_until
 from product import alive
@@ -29,21 +30,30 @@ from chaos.run import Outcome  # noqa: E402
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(2700)]
 ACTS = 0.09  # share of the episodes in which nodes join or leave, or groups move; 3 of 38
+ACTS_OF_SOME = 0.2
+SOME = (  # of each kind: processes, network, clocks, disks
+    "kill a core",
+    "kill all",
+    "pause a node",
+    "another number of cores",
+    "cut a node off",
+    "lose packets",
+    "reset connections",
+    "the wall's clock jumps",
+    "fsync fails",
+    "a full disk",
+    "power cut of all",
+    "the power goes in a write",
+    "lose a disk",
+    "a bit flips in a journal",
+)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    report = tmp_path_factory.mktemp("chaos") / "outcome.json"
-    command = [
-        sys.executable,
-        "-m",
-        "chaos",
-        f"--seed={commit_seed(7)}",
-        "--once",
-        f"--report={report}",
-    ]
-    command += ["--s3", "--lose-all", "--pace=0.4", f"--acts={ACTS}"]
+def run_of(folder: Path, acts: float, *more: str) -> Outcome:
+    report = folder / "outcome.json"
+    command = [sys.executable, "-m", "chaos", f"--seed={commit_seed(7)}", "--once", *more]
+    command += [f"--report={report}", "--s3", "--lose-all", "--pace=0.4", f"--acts={acts}"]
     done = subprocess.run(
         command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
@@ -52,33 +62,61 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return msgspec.json.decode(report.read_bytes(), type=Outcome)
 
 
-def test_nothing_acknowledged_is_lost_out_of_order_or_twice(outcome: Outcome) -> None:
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    only = f"--only={','.join(SOME)}"
+    return run_of(tmp_path_factory.mktemp("chaos"), ACTS_OF_SOME, only, "--pause=0.1")
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_of(tmp_path_factory.mktemp("chaos"), ACTS)
+
+
+def check_that_nothing_is_lost(outcome: Outcome, *, episodes: int) -> None:
     assert not outcome.wrong, "\n".join(outcome.wrong[:20])
-    assert len(outcome.episodes) >= 15, "that is few: most faults need nothing special"
+    assert len(outcome.episodes) >= episodes, "that is few: most faults need nothing special"
     assert outcome.acknowledged > 300
     assert outcome.reads > 50
     assert outcome.tailed > 300
     assert outcome.recovered > 300, "all disks were lost in the end"
 
 
-def test_nodes_came_or_groups_moved_beside_faults(outcome: Outcome) -> None:
-    assert (
-        sum(bool(episode.act) for episode in outcome.episodes)
-        == int(len(outcome.episodes) * ACTS)
-        > 0
-    )
-
-
-def test_the_store_failed(outcome: Outcome) -> None:
+def check_acts_and_store(outcome: Outcome, acts: float) -> None:
+    acted = sum(bool(episode.act) for episode in outcome.episodes)
+    assert acted == int(len(outcome.episodes) * acts) > 0
     assert sum(count for what, count in outcome.store.items() if what != "answered") > 10
     assert outcome.store["answered"] > 50
 
 
-@pytest.mark.parametrize("name", [fault.name for fault in FAULTS])
-def test_a_fault_was_met(outcome: Outcome, name: str) -> None:
+def check_that_it_was_met(outcome: Outcome, name: str) -> None:
     if name in outcome.skipped:
         left_out(outcome.skipped[name])
     assert [episode.trouble for episode in outcome.episodes if episode.fault == name] == [""]
+
+
+def test_nothing_acknowledged_is_lost_out_of_order_or_twice(some: Outcome) -> None:
+    check_that_nothing_is_lost(some, episodes=6)
+
+
+def test_nodes_came_or_groups_moved_and_the_store_failed(some: Outcome) -> None:
+    check_acts_and_store(some, ACTS_OF_SOME)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_fault_was_met(some: Outcome, name: str) -> None:
+    check_that_it_was_met(some, name)
+
+
+@pytest.mark.long
+def test_every_fault_loses_nothing(every: Outcome) -> None:
+    check_that_nothing_is_lost(every, episodes=15)
+    check_acts_and_store(every, ACTS)
+
+
+@pytest.mark.parametrize("name", long(fault.name for fault in FAULTS))
+def test_every_fault_was_met(every: Outcome, name: str) -> None:
+    check_that_it_was_met(every, name)
 
 
 @pytest.fixture

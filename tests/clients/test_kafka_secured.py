@@ -14,7 +14,7 @@ import pytest
 import test_kafka_clients
 from missing import left_out, needed_program
 from polling import wait_until
-from product import RunningNode, environment
+from product import RunningNode, environment, polynya
 
 pytestmark = pytest.mark.process
 libraries = test_kafka_clients.libraries
@@ -47,12 +47,9 @@ class Secured(RunningNode):
         return self.called("token", "create", name, "--allow", scope, "--data", str(self.data))
 
     def called(self, *arguments: str, code: int = 0, **variables: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "polynya", *arguments],
-            capture_output=True, text=True, timeout=SECONDS, env=environment(**variables), check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
-        return (done.stderr if code else done.stdout).strip()
+        ran = polynya(*arguments, seconds=SECONDS, **variables)
+        assert ran.code == code, ran
+        return (ran.err if code else ran.out).strip()
 
 
 @pytest.fixture(scope="module")

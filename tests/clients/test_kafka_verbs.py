@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from product import RunningNode, environment
+from product import RunningNode, environment, polynya
 
 pytestmark = pytest.mark.process
 SECONDS = 60
@@ -32,12 +32,9 @@ def node(data: Path) -> Iterator[RunningNode]:
 
 def called(node: RunningNode, *arguments: str, given: str = "", code: int = 0) -> tuple[str, str]:
     """What a verb prints on stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "polynya", *arguments, "--server", node.url],
-        input=given, capture_output=True, text=True, timeout=SECONDS, env=environment(), check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout, done.stderr
+    ran = polynya(*arguments, "--server", node.url, stdin=given.encode(), seconds=SECONDS)
+    assert ran.code == code, ran
+    return ran.out, ran.err
 
 
 def consumed(node: RunningNode, *arguments: str) -> list[str]:

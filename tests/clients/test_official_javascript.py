@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from long_tests import long
 from node_js import environment, installed, node
 from polling import wait_until
 from product import running_node
@@ -28,7 +29,7 @@ def folder() -> Path:
 
 
 @pytest.mark.parametrize("suite", STORIES)
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [2, *long([1])])
 def test_a_foreign_client_works(suite: str, cores: int, folder: Path, tmp_path: Path) -> None:
     with running_node(tmp_path / "data", "--cores", str(cores)) as server:
         # the Yjs server leaves connections open

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from long_tests import long
 from node_js import environment, installed, node
 from product import ahead_of_others, running_node
 from worlds.dev_cluster import dev_cluster
@@ -21,7 +22,7 @@ FLAGS = ("--long-poll-timeout", str(LONG_POLL_SECONDS))
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [2, *long([1])])
 def test_the_official_suite_passes_whole(tmp_path: Path, cores: int) -> None:
     with (
         ahead_of_others(),

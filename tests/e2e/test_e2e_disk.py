@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from e2e_crashes import PlainWriter, Producer, at_work
 from e2e_world import JSON, Answer, Client, Lost, World, is_root, metric, raw, read_until
+from long_tests import long
 from missing import left_out, needed_program
 from polling import wait_until
 from worlds.disk_faults import DiskOrders
@@ -98,7 +99,7 @@ def fill_names(folder: Path) -> list[Path]:
     return made
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [2, *long([1])])
 def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, cores: int) -> None:
     with small_disk(tmp_path / "disk", 80 + 130 * cores) as disk:
         world = World(disk / "data")
