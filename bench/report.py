@@ -100,6 +100,22 @@ SCENARIOS = (
         "clients differ.",
     ),
     Scenario(
+        "kafka_1",
+        "Beside Apache Kafka",
+        "One node, 6 partitions, records of 1,000 B, `acks=all`, Kafka's own producer with batches "
+        "of 128 KiB, librdkafka as the consumer; latency at 1.5 MiB/s. Servers and clients share "
+        "two cores with eight other programs, so only ratios and CPU count. Kafka's CPU includes "
+        "its JVM's warming up.",
+        "its rate, and 8 ms of CPU for a MiB produced",
+    ),
+    Scenario(
+        "kafka_idle",
+        "Kafka consumers that wait",
+        "100 groups with a consumer each, on 10 idle partitions each: fetches of 500 ms, "
+        "heartbeats, commits every 5 s.",
+        "under 5 % of a core",
+    ),
+    Scenario(
         "failover",
         "A node fails",
         "60 writers, 10 appends a second each, over three nodes. Latency from the moment an "
