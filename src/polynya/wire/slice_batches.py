@@ -1,0 +1,79 @@
+"""The batches of a parsed slice, found by its columns and made when they are accessed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from polynya.stream.state.model import DecodedBatches, HotBatch
+
+if TYPE_CHECKING:
+    from polynya.wire.slices import Slice
+
+
+class SliceBatches(DecodedBatches):
+    """The batches of a parsed slice that begins at a place of its stream. `bounds`: the numbers of
+    the batches at which joined ones begin, and the end."""
+
+    def __init__(self, source: Slice, at: tuple[int, int], bounds: Sequence[int]) -> None:
+        self._source = source
+        self._record, self._byte = at
+        self._bounds = bounds
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> HotBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[HotBatch]: ...
+    def __getitem__(self, index: int | slice) -> HotBatch | list[HotBatch]:
+        if isinstance(index, slice):
+            return [self._run(number) for number in range(len(self))[index]]
+        return self._run(range(len(self))[index])
+
+    def whole(self, begin: int, end: int) -> Sequence[HotBatch]:
+        if not self._source.undivided or end - begin < 2:
+            return self[begin:end]
+        return [self._of(self._bounds[begin], self._bounds[end])]
+
+    def before_record(self, record: int) -> int:
+        return self._before(self._source.batch_begins[0], record - self._record)
+
+    def before_byte(self, byte: int) -> int:
+        return self._before(self._source.batch_begins[1], byte - self._byte)
+
+    def _before(self, begins: Sequence[int], place: int) -> int:
+        bounds = self._bounds
+        if isinstance(bounds, range):
+            return bisect_right(begins, place, 0, len(self))
+        return bisect_right(bounds, place, 0, len(self), key=begins.__getitem__)
+
+    def _run(self, number: int) -> HotBatch:
+        return self._of(self._bounds[number], self._bounds[number + 1])
+
+    def _of(self, begin: int, end: int) -> HotBatch:
+        """Return the slice's batches from one number to another, joined."""
+        source = self._source
+        records, positions = source.batch_begins
+        first, last = records[begin], records[end]
+        every_length = (
+            source.batch_lengths if source.record_lengths is None else source.record_lengths
+        )
+        payload: Any = source.payload[positions[begin] : positions[end]]
+        return HotBatch(
+            record=self._record + first,
+            byte=self._byte + positions[begin],
+            records=last - first,
+            payload=payload,
+            lengths=b""
+            if last - first == 1 or source.undivided
+            else every_length[first:last].tobytes(),
+            crc=source.batch_crcs[begin] if end == begin + 1 else 0,
+            time_ms=source.append_times_ms[end - 1],
+            record_time_ms_max=source.newest(begin, end),
+            encoding=source.encoding,
+            place=0,
+            flags=source.batch_flags[begin],
+        )
