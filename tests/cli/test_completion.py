@@ -25,6 +25,14 @@ def offered(*words: str, **variables: str) -> list[str]:
     return [line.partition(",")[2] for line in ran.out.splitlines() if line]
 
 
+def test_groups_are_offered_by_the_server() -> None:
+    listing = b'{"groups":[{"group":"readers"},{"group":"retries"},{"group":"a b"}],"next":null}'
+    with scripted((200, {}, listing)) as server:
+        words = ("group", "reset-offsets", "re")
+        assert offered(*words, POLYNYA_SERVER=server.url) == ["readers", "retries"]
+        assert server.said[0].path == "/v1/groups?prefix=re"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_one_of_its_shell(shell: str) -> None:
     ran = polynya("completion", shell)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import node_js
 import pytest
+from clients.test_kafka_clients import libraries
 from missing import needed_program
 from product import RunningNode, environment
 
@@ -19,9 +20,16 @@ from polynya.wire.kafka.messages import APIS
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "kafka.md").read_text("utf-8")
 SECONDS = 120
+TOOLS = {  # the scripts of a release of Kafka, and their classes
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+}
 LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka")
 
 pytestmark = pytest.mark.process
+__all__ = ["libraries"]  # a fixture
 
 
 class Reader:
@@ -82,6 +90,44 @@ def test_kafkajs_writes(reader: Reader) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().isdigit(), done.stdout
+
+
+def test_java_writes_and_reads(reader: Reader, libraries: Path) -> None:
+    (reader.folder / "Orders.java").write_text(reader.block("**Java**", "java"))
+    command = ("java", "-Xmx256m", "-cp", f"{libraries}/*", "Orders.java")
+    assert "1" in reader.run(*command).splitlines()
+
+
+@pytest.mark.long  # four starts of Java; tests/clients runs the same tools
+def test_the_java_tools_write_and_read(reader: Reader, libraries: Path) -> None:
+    scripts = reader.folder / "bin"
+    for name, tool in TOOLS.items():
+        script = scripts / f"kafka-{name}.sh"
+        script.write_text(f'#!/bin/sh\nexec java -Xmx256m -cp "{libraries}/*" {tool} "$@"\n')
+        script.chmod(0o755)
+    told = reader.run("bash", "-ec", reader.block("**Java console tools**", "sh"))
+    assert re.search(r"tools +orders +0 +1 +\d+", told), told
+
+
+@pytest.mark.long  # the compiler of Go takes its time; tests/clients runs franz-go, too
+def test_franz_go_writes_and_reads(reader: Reader) -> None:
+    go = needed_program("go")
+    module = reader.folder / "franz"
+    module.mkdir()
+    for name in ("go.mod", "go.sum"):
+        (module / name).write_text((ROOT / "tests/clients/franz" / name).read_text())
+    body = reader.block("**franz-go**", "go")
+    (module / "main.go").write_text(
+        'package main\n\nimport (\n\t"context"\n\t"github.com/twmb/franz-go/pkg/kgo"\n)\n\n'
+        f"func main() {{\n{body}\n"
+        "\tif err != nil {\n\t\tpanic(err)\n\t}\n"
+        "\tfetches.EachRecord(func(record *kgo.Record) { println(string(record.Value)) })\n}\n"
+    )
+    done = subprocess.run(
+        [go, "run", "-mod=mod", "."], cwd=module, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "1" in done.stderr.splitlines()
 
 
 def test_the_shell_produces_and_consumes(reader: Reader) -> None:
