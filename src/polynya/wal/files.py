@@ -120,7 +120,7 @@ class OsFiles:
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
         total = sum(map(len, buffers))
-        if total <= min(_JOINED_BYTES_MAX, _JOINED_BUFFER_BYTES_MAX * len(buffers)):
+        if total <= _JOINED_BYTES_MAX and total <= _JOINED_BUFFER_BYTES_MAX * len(buffers):
             _write_all(fd, b"".join(buffers), offset)
             return
         for i in range(0, len(buffers), _BUFFERS_MAX):
