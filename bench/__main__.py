@@ -11,6 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 # other servers and a load generator, which its first lines name
 NEEDS_PEERS = {
+    "bulk",
     "clusters",
     "compare",
     "kafka",

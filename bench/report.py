@@ -57,6 +57,10 @@ FIGURES: dict[str, tuple[str, str]] = {  # figure: (column, format)
     "fsyncs_each": ("fsyncs each", ".2f"),
     "memory_mib": ("memory MiB", ",.0f"),
     "rss_mib": ("memory MiB", ",.0f"),
+    "cpu_ms_per_mib": ("CPU ms per MiB", ".2f"),
+    "faults_per_mib": ("page faults per MiB", ",.0f"),
+    "read_mib_per_second": ("read MiB/s", ",.0f"),
+    "read_cpu_ms_per_mib": ("read CPU ms per MiB", ".2f"),
     "bytes_each": ("bytes each", ",.0f"),
     "restart_seconds": ("restart s", ".1f"),
 }
@@ -79,6 +83,20 @@ SCENARIOS = (
         "500 streams, 500 connections, 256 B, closed loop, idempotent producers, `ursula-bench` "
         "as the client. All but Node answer after fdatasync.",
         "1.5 times the Rust server's rate at 0.6 of its CPU; not reached (1.13, 0.85)",
+    ),
+    Scenario(
+        "bulk",
+        "Bulk appends to one node",
+        "64 KiB, 16 connections, a stream each, closed loop; then catch-up reads of these streams. "
+        "CPU until the server is idle again. Taken while the machine was busy with other work "
+        "(load 15 to 30), so compare the columns, not with other sections.",
+        "the Rust server's rate at a lower p99, 2 ms of CPU per MiB, its read rate; not reached",
+    ),
+    Scenario(
+        "bulk_three",
+        "Bulk appends to a cluster of three",
+        "The same load through one of three nodes, on the same busy machine.",
+        "250 MiB/s and 6 ms per MiB on an idle machine; not shown",
     ),
     Scenario(
         "clusters",
@@ -198,6 +216,8 @@ def ratios(figures: dict[str, Figures]) -> Iterator[str]:
                     "p99_ms",
                     "cpu_us_each",
                     "cpu_s",
+                    "cpu_ms_per_mib",
+                    "read_mib_per_second",
                 )
                 if key in row
             ]

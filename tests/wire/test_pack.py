@@ -506,3 +506,17 @@ def test_slices_of_two_encodings_are_not_merged() -> None:
         slices.append(parse_slice(b"".join(parts), meta.crc))
     with pytest.raises(ValueError, match="one encoding"):
         merge_slices(0, 0, slices)
+
+
+def test_large_payloads_go_into_a_slice_without_a_copy() -> None:
+    large = [bytes([number]) * 70_000 for number in range(3)]
+    batches = run_of([[payload] for payload in large], record=7, byte=100)
+    meta, parts = build_slice(Encoding.BYTES, 7, 100, batches)
+    assert [any(part is payload for part in parts) for payload in large] == [True] * 3
+    found = parse_slice(b"".join(parts), meta.crc)
+    assert found.payload == b"".join(large) and meta.length == 210_000
+    assert meta.stored == sum(map(len, parts))
+    small = run_of([[b"x" * 100]] * 50)
+    assert len(build_slice(Encoding.BYTES, 0, 0, small)[1]) == 2  # a part each would cost more
+    merged, pieces = merge_slices(7, 100, [found])
+    assert (merged, b"".join(pieces)) == (meta, b"".join(parts))

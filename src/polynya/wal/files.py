@@ -11,7 +11,8 @@ from typing import Protocol
 from polynya.wal.errors import JournalLocked
 from polynya.wal.spare import Spare
 
-_JOINED_BYTES_MAX = 1 << 20  # up to this size, one copy is cheaper than an iovec per buffer
+_JOINED_BYTES_MAX = 1 << 20  # up to this size, one copy is cheaper than an iovec per buffer …
+_JOINED_BUFFER_BYTES_MAX = 8 << 10  # … unless the buffers are larger than this on average
 _BUFFERS_MAX = 1000  # buffers of one pwritev; IOV_MAX is 1,024
 _NOT_SUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
 spare = Spare()
@@ -119,7 +120,7 @@ class OsFiles:
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
         total = sum(map(len, buffers))
-        if total <= _JOINED_BYTES_MAX:
+        if total <= _JOINED_BYTES_MAX and total <= _JOINED_BUFFER_BYTES_MAX * len(buffers):
             _write_all(fd, b"".join(buffers), offset)
             return
         for i in range(0, len(buffers), _BUFFERS_MAX):

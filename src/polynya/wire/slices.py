@@ -6,7 +6,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import accumulate, repeat
 from struct import Struct, unpack
 from typing import Any, cast
@@ -37,6 +37,7 @@ _FIXED = (
     ("batch_flags", "I"),
 )
 _ZEROS = bytes(8)
+_PIECE_BYTES = 16 << 10  # payloads of this mean size are written from where they are
 
 
 class SliceMeta(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +88,7 @@ def build_slice(
         record_time_ms_max=max(map(_dated, record_times, times)),
         flags=_any_of(flags),
     )
-    return _assemble(encoding, (base_record, base_byte), columns, b"".join(payloads))
+    return _assemble(encoding, (base_record, base_byte), columns, _pieces(payloads))
 
 
 def is_intact(batch: HotBatch) -> bool:
@@ -137,7 +138,7 @@ def merge_slices(
             ],
         )
     return _assemble(
-        encoding, (base_record, base_byte), columns, b"".join([each.payload for each in slices])
+        encoding, (base_record, base_byte), columns, (b"".join([each.payload for each in slices]),)
     )
 
 
@@ -166,9 +167,16 @@ def _any_of(flags: Iterable[int]) -> int:
     return found
 
 
+def _pieces(payloads: Sequence[bytes]) -> Sequence[bytes]:
+    """Return payloads in order, large ones as they are: page faults of a copy cost ten times it."""
+    large = sum(map(len, payloads)) >= _PIECE_BYTES * len(payloads)
+    return payloads if large else (b"".join(payloads),)
+
+
 def _assemble(
-    encoding: int, base: tuple[int, int], columns: _Columns, payload: bytes
+    encoding: int, base: tuple[int, int], columns: _Columns, payload: Sequence[bytes]
 ) -> tuple[SliceMeta, list[bytes]]:
+    length = sum(map(len, payload))
     body = columns.fixed + columns.lengths + columns.producers
     body += _ZEROS[: -len(body) % 8]
     begin = _HEADER.size + len(body)
@@ -181,25 +189,25 @@ def _assemble(
         len(columns.lengths) // 4,
         len(columns.producers),
         columns.records,
-        len(payload),
+        length,
         *base,
         begin,
     )
     front = header + body
     meta = SliceMeta(
         records=columns.records,
-        length=len(payload),
-        stored=begin + len(payload),
+        length=length,
+        stored=begin + length,
         append_time_ms_max=columns.append_time_ms_max,
         record_time_ms_max=columns.record_time_ms_max,
-        crc=google_crc32c.extend(google_crc32c.value(front), payload),
+        crc=reduce(google_crc32c.extend, payload, google_crc32c.value(front)),
         encoding=encoding,
         base_record=base[0],
         base_byte=base[1],
         flags=columns.flags,
         batches=columns.batches,
     )
-    return meta, [front, payload]
+    return meta, [front, *payload]
 
 
 def parse_slice(data: bytes, crc: int) -> Slice:
