@@ -27,8 +27,8 @@ class Lake:
         self.rows: list[tuple[int, int]] = []  # (uid, record)
         self.commits = 0
 
-    async def plan(self) -> PlannedJob | None:
-        return await self.world.tables.plan("t")
+    async def plan(self, *, merge: bool = False) -> PlannedJob | None:
+        return await self.world.tables.plan("t", merge=merge)
 
     async def commit(self, planned: PlannedJob) -> bool:
         """Whether this attempt is the one that counts."""
@@ -131,6 +131,54 @@ def test_what_an_abandoned_job_had_claimed_stays_its_tables_though_another_takes
         assert await world.tables.plan("longer") is None, "its records begin where that claim ended"
         later = await lake.plan()
         assert later is not None and await lake.commit(later)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_a_merge_between_jobs_claims_nothing_and_loses_nothing() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        given_up = await lake.plan()
+        assert given_up is not None
+        await world.tables.abandon(given_up.table.uid, given_up.job)
+        merging = await lake.plan(merge=True)
+        assert merging is not None and merging.job > given_up.job and merging.ranges == []
+        assert await lake.commit(merging)
+        await grow(world)
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_an_open_merge_is_any_drivers_until_it_ends() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        merging, other = await lake.plan(merge=True), await lake.plan()
+        assert merging is not None and other is not None
+        assert (other.job, other.ranges) == (merging.job, []) and other.attempt != merging.attempt
+        await world.tables.abandon(other.table.uid, other.job)
+        planned = await lake.plan()
+        assert planned is not None and planned.ranges and not await lake.commit(merging)
+        ordinary = await lake.plan(merge=True)
+        assert ordinary is not None and ordinary.ranges == planned.ranges
+        assert await lake.commit(ordinary)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_a_merge_takes_over_what_an_abandoned_job_must_still_write() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        planned = await lake.plan()
+        assert planned is not None
+        await world.tables.abandon(planned.table.uid, planned.job)
+        await world.tables.create("longer", "test/t")
+        later = await lake.plan(merge=True)
+        assert later is not None and later.ranges and await lake.commit(later)
         await lake.check()
 
     in_one_core(tell)
@@ -248,9 +296,9 @@ def test_a_planner_dies_before_any_of_its_commands(step: int) -> None:
 
 def test_planners_and_drivers_on_two_cores_at_once() -> None:
     async def drive(lake: Lake, rounds: int) -> None:
-        for _ in range(rounds):
+        for number in range(rounds):
             try:
-                planned = await lake.plan()
+                planned = await lake.plan(merge=number % 3 == 2)
             except TableRefused as refused:
                 if refused.code != "JOB_PREEMPTED":
                     raise
