@@ -202,6 +202,31 @@ def test_rows_of_files_that_are_not_sorted_are_sorted(
     assert rows == sorted(rows, key=lambda row: (row["stream"], row["offset"])) and len(rows) == 180
 
 
+def test_a_merged_file_declares_its_order_and_has_a_stream_in_few_row_groups(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polynya.lakehouse.jobs.merge_files.GROUP_BYTES", 2_000)
+    for _ in range(3):
+        rows = [b'{"n":%d}' % number for number in range(20)]
+        lake.source.append_many({f"s{number:02d}": [rows] for number in range(90)})
+        compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    merge(lake.coordinator, "flights", lambda: lake.runner, quiet)
+    table = StaticTable.from_metadata(lake.coordinator.table.iceberg)
+    (task,) = table.scan().plan_files()
+    order = table.sort_order()
+    names = [table.schema().find_column_name(field.source_id) for field in order.fields]
+    assert names == ["stream", "incarnation", "offset"]
+    assert task.file.sort_order_id == order.order_id > 0
+    footer = pq.ParquetFile(task.file.file_path.removeprefix("file://")).metadata
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    read = [
+        group.total_byte_size
+        for group in groups
+        if group.column(0).statistics.min <= "s17" <= group.column(0).statistics.max
+    ]
+    assert sum(read) <= 0.05 * sum(group.total_byte_size for group in groups)
+
+
 def test_merges_are_part_of_a_sync_once_enough_files_came(lake: Lake) -> None:
     merging(lake, 4)
     fill(lake, 3)

@@ -29,7 +29,9 @@ from pyiceberg.table import (
     Transaction,
 )
 from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
     BinaryType,
@@ -48,7 +50,7 @@ from pyiceberg.types import (
 )
 
 from polynya.base.errors import CorruptData
-from polynya.lakehouse.formats.parquet import Change, File
+from polynya.lakehouse.formats.parquet import ORDER, Change, File
 from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.columns import DECIMAL_DIGITS
@@ -91,7 +93,12 @@ class StagingCatalog(NoopCatalog, MetastoreCatalog):
     ) -> CreateTableTransaction:
         """Create a table at a location."""
         return MetastoreCatalog.create_table_transaction(
-            self, ("polynya", name), schema, location, properties=table_properties(location)
+            self,
+            ("polynya", name),
+            schema,
+            location,
+            sort_order=_sort_order(schema),
+            properties=table_properties(location),
         )
 
     def commit_table(
@@ -205,6 +212,16 @@ class _Stream(io.BytesIO):
         if not self.closed:
             self._blobs.put(self._key, self.getvalue())
             super().close()
+
+
+def _sort_order(schema: Schema) -> SortOrder:
+    """Return the order of the rows in each file."""
+    return SortOrder(
+        *[
+            SortField(source_id=schema.find_field(name).field_id, transform=IdentityTransform())
+            for name in ORDER
+        ]
+    )
 
 
 def table_properties(location: str) -> dict[str, str]:
@@ -415,7 +432,7 @@ def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -
                 file_format=FileFormat.PARQUET,
                 partition=Record(),
                 file_size_in_bytes=file.size,
-                sort_order_id=None,
+                sort_order_id=metadata.default_sort_order_id,
                 spec_id=metadata.default_spec_id,
                 equality_ids=None,
                 key_metadata=None,

@@ -13,6 +13,7 @@ from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs, Upload
 from polynya.lakehouse.schema.columns import OUR_COLUMNS
 
+ORDER = ("stream", "incarnation", "offset")  # of the rows in a file; it ends with their key
 UNMEASURED = ("value", "key", "headers")  # no statistics, which would be as large as the values
 _SAMPLE_ROWS = 4096
 _DISTINCT_SHARE = 4  # a dictionary pays off when a value repeats at least this often

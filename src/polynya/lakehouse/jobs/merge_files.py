@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from polynya.base.errors import CorruptData
-from polynya.lakehouse.formats.parquet import File, Writer
+from polynya.lakehouse.formats.parquet import ORDER, File, Writer
 from polynya.lakehouse.jobs.plan import Merge
 from polynya.lakehouse.reading.blobs import Blobs
 
-ORDER = ("stream", "incarnation", "offset")  # ends with the key, so that the order is total
 GROUP_BYTES = 32 << 20  # decoded bytes of a row group
 _BATCH_BYTES = 2 << 20  # decoded bytes that one run holds in memory
 
