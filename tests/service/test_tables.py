@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from typing import Any
 
 import pytest
 from worlds.service import IDLE_MS, Node, World, name_in
 
 from polynya.service import tables
 from polynya.service.tables import PlannedJob, TableRefused, Tables
-from polynya.stream.commands import ColdSlice, TableCommit
+from polynya.stream.commands import ColdSlice, TableAbandon, TableCommit, TableOpen
+from polynya.stream.placement import META_GROUP
 from polynya.stream.rules import tables as stream_tables
 from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Lag, lag_of
@@ -165,6 +167,31 @@ def test_an_open_merge_is_any_drivers_until_it_ends() -> None:
         ordinary = await lake.plan(merge=True)
         assert ordinary is not None and ordinary.ranges == planned.ranges
         assert await lake.commit(ordinary)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_two_planners_never_claim_for_one_job() -> None:
+    """A planner abandons a job that another left halfway, and a third opens the next one first."""
+
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        table, call = await world.tables.find("t"), world.service.call
+        await call(META_GROUP, TableOpen(table.uid, world.clock.ms))
+
+        async def beaten(group: int, command: Any) -> Any:
+            reply = await call(group, command)
+            if isinstance(command, TableAbandon):
+                await call(META_GROUP, TableOpen(table.uid, world.clock.ms))
+            return reply
+
+        world.service.call = beaten  # type: ignore[method-assign]
+        with pytest.raises(TableRefused, match="another planner"):
+            await lake.plan(merge=True)
+        world.service.call = call  # type: ignore[method-assign]
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
         await lake.check()
 
     in_one_core(tell)

@@ -236,9 +236,11 @@ class Tables:
         # its planner died, perhaps halfway: claim again as a new job
         if reply.code == Code.OK and not table.planned:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
-            table = _table(
-                (await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail
-            )
+            reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
+            table = _table(reply.detail)
+            if reply.code == Code.OK and not table.planned:
+                # two planners that claim for one job would each know only a part of its ranges
+                raise _preempted()
         again = table.planned  # opened by another planner
         share = dict.fromkeys(range(1, service.groups + 1), 0)
         ranges, more = await self._claim(table, share if merge else shares(lags, service.groups))
@@ -246,9 +248,7 @@ class Tables:
         if not table.planned:
             done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
             if done.code != Code.OK:
-                raise TableRefused(
-                    409, "JOB_PREEMPTED", "another planner has taken over this job; retry"
-                )
+                raise _preempted()
         if not ranges and not (merge or again):
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
@@ -280,9 +280,7 @@ class Tables:
             *(service.call(group, claim) for group, claim in enumerate(claims, 1))
         )
         if any(reply.code != Code.OK for reply in replies):
-            raise TableRefused(
-                409, "JOB_PREEMPTED", "another planner has taken over this job; retry"
-            )
+            raise _preempted()
         for group, reply in enumerate(replies, 1):
             part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
             more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
@@ -456,6 +454,10 @@ def _conflict(table: Table, asked: TableMake) -> str:
     if table.prefixes == asked.prefixes:
         return f"{known} with other options; choose another name and prefix"
     return f"{known}; choose another name and prefix"
+
+
+def _preempted() -> TableRefused:
+    return TableRefused(409, "JOB_PREEMPTED", "another planner has taken over this job; retry")
 
 
 def _table(detail: object) -> Table:
