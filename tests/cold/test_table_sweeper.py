@@ -22,7 +22,7 @@ from worlds.lakehouse import Lake, quiet
 from polynya.cold.table_sweeper import RESULTS_KEPT, TableSweeper
 from polynya.lakehouse.formats.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
 from polynya.lakehouse.jobs.commit import run_job
-from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.jobs.worker import compact, merge
 from polynya.objectstore import StoreSettings, open_store
 from polynya.stream.rules.tables import Table
 
@@ -92,6 +92,23 @@ class World:
         compact(self.lake.coordinator, [], lambda: self.lake.runner, quiet)
         self.groups.committed_ms = int(time.time() * 1000)
 
+    def merge(self, die_at: str = "") -> None:
+        """Merge all small files; with `die_at` the driver is killed there."""
+
+        def progress(step: str, told: str) -> None:
+            if step == die_at:
+                raise Died
+
+        try:
+            merge(self.lake.coordinator, "flights", lambda: self.lake.runner, progress)
+        except Died:
+            return
+        finally:
+            self.groups.committed_ms = int(time.time() * 1000)
+
+    def data(self, part: str = "main") -> set[str]:
+        return {key for key in self.files() if f"/{part}/data/" in key}
+
     def files(self) -> set[str]:
         return set(self.lake.blobs.list_keys("tables/7001"))
 
@@ -119,9 +136,9 @@ class World:
             status = os.stat(path)
             os.utime(path, (status.st_atime, status.st_mtime - hours * 3600))
 
-    def check(self) -> None:
-        """Both formats have every record once, in every snapshot and version that they still
-        list."""
+    def check(self, versions: int = 1_000) -> None:
+        """Both formats have every record once, in every snapshot and in the last versions that they
+        still list."""
         self.lake.check_exactly_once()
         for part in ("main", "dlq"):
             pointer = (
@@ -141,7 +158,7 @@ class World:
                     for task in StaticTable.from_metadata(older.metadata_file).scan().plan_files()
                 )
             delta = DeltaTable(f"{self.lake.settings.root}/tables/7001/{part}")
-            for version in range(delta.version() + 1):
+            for version in range(max(0, delta.version() + 1 - versions), delta.version() + 1):
                 delta.load_as_version(version)
                 assert all(map(self.exists, delta.file_uris()))
 
@@ -384,3 +401,90 @@ def test_drivers_that_die_anywhere_and_sweeps_at_any_time_lose_nothing(
         len([key for key in world.files() if "/main/data/" in key])
         == world.lake.coordinator.table.job
     )
+
+
+def test_merged_files_go_after_the_snapshots_that_have_them_and_the_grace(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 4)
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
+    for _ in range(3):
+        world.job()
+    small, held = world.data(), world.lake.coordinator.table.iceberg
+    world.merge()  # job 4 expires all snapshots but its own and the one before
+    world.age()
+    assert not [key for key in world.find() if "/data/" in key]
+    world.check()
+    for _ in range(3):
+        world.job()
+    world.age()
+    world.job()  # job 8 expires the merge's snapshot
+    assert not [key for key in world.find() if "/data/" in key], "its metadata has readers"
+    assert StaticTable.from_metadata(held).scan().to_arrow().num_rows == 6
+    for _ in range(7):
+        world.job()
+        world.age()
+    gone = {key for key in world.find() if "/main/data/" in key}
+    assert gone == small and len(world.data()) == 12
+    world.check(versions=8)
+
+
+@pytest.mark.parametrize("step", ["ran", "staged-dlq", "pointer"])
+def test_a_merge_that_died_leaves_what_others_need(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """After "pointer", Delta still has the small files while Iceberg has expired them."""
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 1)
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 1)
+    for _ in range(3):
+        world.job()
+    world.merge(die_at=step)
+    for _ in range(3):
+        world.age()
+        world.find()
+    delta = DeltaTable(f"{world.lake.settings.root}/tables/7001/main")
+    assert len(delta.file_uris()) == 3 and all(map(world.exists, delta.file_uris()))
+    world.job()
+    world.merge()
+    for _ in range(8):
+        world.job()
+        world.age()
+        world.find()
+    world.check(versions=3)
+    assert len(world.data()) <= 12
+
+
+def test_delta_commits_before_an_old_checkpoint_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polynya.lakehouse.formats.delta._CHECKPOINT_EVERY", "3")
+    for _ in range(7):
+        world.job()
+    world.age(24 * 8)
+    world.job()
+    found = {key.rpartition("/")[2] for key in world.find() if "/main/_delta_log/" in key}
+    kept = {key for key in world.files() if "/main/_delta_log/" in key}
+    assert found >= {f"{version:020d}.json" for version in range(4)} and found
+    assert len([key for key in kept if ".checkpoint." in key]) >= 1
+    world.lake.check_exactly_once()
+    world.job()
+    world.lake.check_exactly_once()
+
+
+def test_merges_and_sweeps_at_any_time_lose_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.EXPIRE_EVERY_JOBS", 3)
+    monkeypatch.setattr("polynya.lakehouse.formats.iceberg.KEPT_SNAPSHOTS", 2)
+    chance = random.Random(5)
+    steps = ("ran", "result-object", "staged-dlq", "pointer", "delta-main", "", "")
+    for _ in range(12):
+        (world.merge if chance.random() < 0.3 else world.job)(chance.choice(steps))
+        if chance.random() < 0.6:
+            world.age(chance.choice((0.3, 2)))
+        if chance.random() < 0.5 and world.lake.coordinator.table.job:
+            world.find(grace_ms=chance.choice((60_000, HOUR_MS)))
+    for _ in range(2):  # the open job, and what came after its plan
+        world.drain()
+    world.lake.check_exactly_once()
+    world.check(versions=1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.jobs.worker import compact, merge
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.sql.policy import BadQuery, Bounds
 from polynya.lakehouse.sql.query import ask, query
@@ -50,6 +50,9 @@ def test_tables_in_a_bucket(settings: StoreSettings) -> None:
         )
         compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
         lake.check_exactly_once()
+    (merged,) = merge(lake.coordinator, "flights", lambda: lake.runner, lambda step, told: None)
+    assert merged.replaced == 6
+    lake.check_exactly_once()
     answer = query(lake.coordinator.tables(), "select count(*), sum(n) from flights")
     assert answer.rows == [(153, 3 * 1225)]
 

@@ -15,7 +15,7 @@ from missing import missing, needed_module
 from spark_jars import jars
 from worlds.lakehouse import Lake
 
-from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.jobs.worker import compact, merge
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 pyspark = needed_module("pyspark")
@@ -162,6 +162,43 @@ def test_sparks_own_readers_agree(tmp_path: Path, runner: Any, jars: tuple[str, 
                     sorted((row[0], row[1]) for row in frame.select("stream", "offset").collect())
                     == dead
                 )
+
+
+def test_streaming_readers_across_merges_see_each_row_once(
+    tmp_path: Path, runner: Any, jars: tuple[str, str]
+) -> None:
+    """Spark merges, and queries of both logs stop before a merge and go on after it."""
+    if not jars[0]:
+        missing(jars[1])
+    lake, spark = Lake(str(tmp_path / "store")), runner.session
+    seen: dict[str, list[tuple[int, int]]] = {"iceberg": [], "delta": []}
+
+    def read(form: str) -> None:
+        table = lake.coordinator.table
+        place = table.iceberg if form == "iceberg" else lake.blobs.uri(f"{table.location}/main")
+
+        def take(frame: Any, number: int) -> None:
+            rows = frame.select("incarnation", "offset").collect()
+            seen[form] += [(row[0], row[1]) for row in rows]
+
+        query = spark.readStream.format(form).load(place).writeStream.foreachBatch(take)
+        query = query.option("checkpointLocation", str(tmp_path / form))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    for number in range(4):
+        lake.source.append("a", [b'{"n":%d}' % each for each in range(number, number + 5)])
+        compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+        if number != 1:
+            read("iceberg")
+            read("delta")
+        if number < 3:
+            merge(lake.coordinator, "flights", lambda: Unclosed(runner), lambda step, told: None)
+    lake.check_exactly_once()
+    wanted = sorted((uid, offset) for _, uid, offset, _ in lake.source.records)
+    assert {form: sorted(rows) for form, rows in seen.items()} == {
+        "iceberg": wanted,
+        "delta": wanted,
+    }
 
 
 class Unclosed:

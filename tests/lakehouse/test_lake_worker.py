@@ -16,7 +16,7 @@ from polynya.base.errors import ConfigError, Unavailable
 from polynya.lakehouse.decoding import decode
 from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, store_settings
 from polynya.lakehouse.jobs.task import TaskResult, run_task
-from polynya.lakehouse.jobs.worker import LazyRunner, TablesFailed, compact, run_worker
+from polynya.lakehouse.jobs.worker import LazyRunner, Memory, TablesFailed, compact, run_worker
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.server.coordinator import NoSuchTable
 from polynya.wire.tables import CommitRequest, StoreRef
@@ -91,7 +91,7 @@ def test_a_small_job_that_was_cut_short_is_not_the_last(
     lake.source.append("a", [b'{"n":1}'])
     real = lake.coordinator.plan
 
-    def plan(name: str) -> JobPlan | None:
+    def plan(name: str, *, merge: bool = False) -> JobPlan | None:
         found = real(name)
         assert found is not None, "who was told that there is no more does not ask again"
         if found.job == 1:
@@ -259,7 +259,7 @@ def test_the_worker_rests_only_the_table_that_failed(
     )
     real = two.lakes["pears"].coordinator.plan
 
-    def plan(name: str) -> JobPlan | None:
+    def plan(name: str, *, merge: bool = False) -> JobPlan | None:
         calls.append(name)
         if len(calls) == 3:
             stop.set()
@@ -292,7 +292,7 @@ def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyP
     stop, told, calls = threading.Event(), Told(), []
     real = lake.coordinator.plan
 
-    def plan(name: str) -> JobPlan | None:
+    def plan(name: str, *, merge: bool = False) -> JobPlan | None:
         calls.append(name)
         if len(calls) == 1:
             raise Unavailable("the server is away")
@@ -359,7 +359,7 @@ def test_a_pair_of_commits_that_takes_too_long_is_left_and_told(
     )
     with monkeypatch.context() as patch:
         patch.setattr(
-            "polynya.lakehouse.formats.delta.append", lambda *_, **__: threading.Event().wait(60)
+            "polynya.lakehouse.formats.delta.apply", lambda *_, **__: threading.Event().wait(60)
         )
         told = stopped_at(lake, "pointer", times)
     assert (
@@ -400,7 +400,7 @@ def test_a_fault_after_a_signal_does_not_make_the_worker_go_on(
 
     lake.source.append("a", [b'{"n":1}'])
     told = Told()
-    monkeypatch.setattr("polynya.lakehouse.formats.delta.append", append)
+    monkeypatch.setattr("polynya.lakehouse.formats.delta.apply", append)
     run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=60.0)
     assert told.names[-1] == "stopped" and "not yet in Delta" in told.steps[-1][1]
 
@@ -411,15 +411,15 @@ def test_a_delta_log_that_is_behind_is_repaired_without_a_job(
     lake.source.append("a", [b'{"n":1}'])
     with monkeypatch.context() as patch:
         patch.setattr(
-            "polynya.lakehouse.formats.delta.append",
+            "polynya.lakehouse.formats.delta.apply",
             lambda *_, **__: (_ for _ in ()).throw(ConnectionError()),
         )
         with pytest.raises(TablesFailed, match="ConnectionError"):
             compact(lake.coordinator, [], lambda: lake.runner, Told())
-    repaired: dict[str, str] = {}
-    assert compact(lake.coordinator, [], lambda: lake.runner, Told(), repaired=repaired) == []
+    memory = Memory()
+    assert compact(lake.coordinator, [], lambda: lake.runner, Told(), memory=memory) == []
     lake.check_exactly_once()
-    assert repaired == {"7001": lake.coordinator.table.result}
+    assert memory.repaired == {"7001": lake.coordinator.table.result}
 
 
 def test_a_runner_starts_once_and_is_closed(lake: Lake) -> None:

@@ -45,3 +45,26 @@ def test_a_table_is_altered_renamed_and_dropped(world: PipeWorld) -> None:
     world.run("table", "create", "departures", "--prefix", "flights/")
     world.compact_here("departures")
     world.check_exactly_once("departures")
+
+
+def test_small_files_are_merged_as_the_settings_say(world: PipeWorld) -> None:
+    world.start("--lake-merge-files", "3")
+    assert world.run("table", "create", "logs", "--prefix", "logs/").code == 0
+    for number in range(3):
+        world.append("logs/a", {"n": number, f"f{number}": {"x": [number]}}, [number])
+        world.compact_here("logs")
+        world.check_exactly_once("logs")
+    described = json.loads(world.run("table", "describe", "logs", "--json").out)
+    assert (described["files"], described["merges"], described["files_merged"]) == (1, 1, 6)
+    jobs = json.loads(world.run("table", "history", "logs", "--json").out)
+    assert [(job["operation"], job["rows"], job["files_merged"]) for job in jobs] == [
+        ("replace", 0, 3),
+        ("append", 2, 0),
+        ("append", 2, 0),
+        ("append", 2, 0),
+    ]
+    assert "1 (of 6 files)" in world.run("table", "describe", "logs").out
+    world.append("logs/a", {"n": 3})
+    world.compact_here("logs")
+    assert world.table("logs").job == 5, "a merge was job 4, and one more file is not enough"
+    world.check_exactly_once("logs")

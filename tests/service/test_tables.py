@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from typing import Any
 
 import pytest
 from worlds.service import IDLE_MS, Node, World, name_in
 
 from polynya.service import tables
 from polynya.service.tables import PlannedJob, TableRefused, Tables
-from polynya.stream.commands import ColdSlice, TableCommit
+from polynya.stream.commands import ColdSlice, TableAbandon, TableCommit, TableOpen
+from polynya.stream.placement import META_GROUP
 from polynya.stream.rules import tables as stream_tables
 from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Lag, lag_of
@@ -27,8 +29,8 @@ class Lake:
         self.rows: list[tuple[int, int]] = []  # (uid, record)
         self.commits = 0
 
-    async def plan(self) -> PlannedJob | None:
-        return await self.world.tables.plan("t")
+    async def plan(self, *, merge: bool = False) -> PlannedJob | None:
+        return await self.world.tables.plan("t", merge=merge)
 
     async def commit(self, planned: PlannedJob) -> bool:
         """Whether this attempt is the one that counts."""
@@ -131,6 +133,79 @@ def test_what_an_abandoned_job_had_claimed_stays_its_tables_though_another_takes
         assert await world.tables.plan("longer") is None, "its records begin where that claim ended"
         later = await lake.plan()
         assert later is not None and await lake.commit(later)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_a_merge_between_jobs_claims_nothing_and_loses_nothing() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        given_up = await lake.plan()
+        assert given_up is not None
+        await world.tables.abandon(given_up.table.uid, given_up.job)
+        merging = await lake.plan(merge=True)
+        assert merging is not None and merging.job > given_up.job and merging.ranges == []
+        assert await lake.commit(merging)
+        await grow(world)
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_an_open_merge_is_any_drivers_until_it_ends() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        merging, other = await lake.plan(merge=True), await lake.plan()
+        assert merging is not None and other is not None
+        assert (other.job, other.ranges) == (merging.job, []) and other.attempt != merging.attempt
+        await world.tables.abandon(other.table.uid, other.job)
+        planned = await lake.plan()
+        assert planned is not None and planned.ranges and not await lake.commit(merging)
+        ordinary = await lake.plan(merge=True)
+        assert ordinary is not None and ordinary.ranges == planned.ranges
+        assert await lake.commit(ordinary)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_two_planners_never_claim_for_one_job() -> None:
+    """A planner abandons a job that another left halfway, and a third opens the next one first."""
+
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        table, call = await world.tables.find("t"), world.service.call
+        await call(META_GROUP, TableOpen(table.uid, world.clock.ms))
+
+        async def beaten(group: int, command: Any) -> Any:
+            reply = await call(group, command)
+            if isinstance(command, TableAbandon):
+                await call(META_GROUP, TableOpen(table.uid, world.clock.ms))
+            return reply
+
+        world.service.call = beaten  # type: ignore[method-assign]
+        with pytest.raises(TableRefused, match="another planner"):
+            await lake.plan(merge=True)
+        world.service.call = call  # type: ignore[method-assign]
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_a_merge_takes_over_what_an_abandoned_job_must_still_write() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        planned = await lake.plan()
+        assert planned is not None
+        await world.tables.abandon(planned.table.uid, planned.job)
+        await world.tables.create("longer", "test/t")
+        later = await lake.plan(merge=True)
+        assert later is not None and later.ranges and await lake.commit(later)
         await lake.check()
 
     in_one_core(tell)
@@ -248,9 +323,9 @@ def test_a_planner_dies_before_any_of_its_commands(step: int) -> None:
 
 def test_planners_and_drivers_on_two_cores_at_once() -> None:
     async def drive(lake: Lake, rounds: int) -> None:
-        for _ in range(rounds):
+        for number in range(rounds):
             try:
-                planned = await lake.plan()
+                planned = await lake.plan(merge=number % 3 == 2)
             except TableRefused as refused:
                 if refused.code != "JOB_PREEMPTED":
                     raise

@@ -27,6 +27,7 @@ from polynya.wire.slices import build_slice
 from polynya.wire.tables import CommitRequest, FailedRange, StoreRef
 
 CLUSTER = "c1"
+FULL_BYTES = 128 << 20
 T0 = 1_700_000_000_000
 
 
@@ -146,7 +147,8 @@ class MemoryCoordinator:
         s = settings
         self.store = StoreRef(s.backend, s.root, s.s3_bucket, s.s3_region, s.s3_endpoint, s.shared)
         self.source = source
-        self.table = TableRef("7001", name, "", "tables/7001")
+        # no merges unless a test sets `merge_files`
+        self.table = TableRef("7001", name, "", "tables/7001", merge_bytes=FULL_BYTES)
         self.open: tuple[int, list[Range]] | None = None
         self.jobs = 0
         self.attempt = ""
@@ -157,16 +159,16 @@ class MemoryCoordinator:
     def tables(self) -> list[TableRef]:
         return [msgspec.structs.replace(self.table, store=self.store)]
 
-    def plan(self, name: str) -> JobPlan | None:
+    def plan(self, name: str, *, merge: bool = False) -> JobPlan | None:
         with self._lock:
             if name != self.table.name:
                 raise NoSuchTable(f"there is no table '{name}'")
             if self.open is None:
-                if not self.source.pending:
+                if not self.source.pending and not merge:
                     return None
                 self.jobs += 1
-                self.open = (self.jobs, self.source.pending)
-                self.source.pending = []
+                self.open = (self.jobs, [] if merge else self.source.pending)
+                self.source.pending = self.source.pending if merge else []
             return JobPlan(
                 self.table, self.open[0], secrets.token_hex(16), self.store, self.open[1]
             )

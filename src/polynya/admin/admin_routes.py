@@ -19,7 +19,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.service.routing.service import NodeService
 from polynya.service.tables import TableRefused, Tables
-from polynya.wire.tables import StoreRef
+from polynya.wire.tables import Merging, StoreRef
 
 ADMIN = "/v1/admin/"
 # paths below ADMIN that the base port also serves with access control
@@ -46,7 +46,8 @@ def table_routes(
 ) -> TableRoutes:
     """Return the routes of tables. `read_object` is None without an object store."""
     tables = Tables(service, service.flush)
-    return TableRoutes(tables, store_ref(start), service.now_ms, read_object)
+    merging = Merging(start.config.lake.merge_files, start.config.lake.merge_size)
+    return TableRoutes(tables, store_ref(start), service.now_ms, read_object, merging)
 
 
 def iceberg_catalog(

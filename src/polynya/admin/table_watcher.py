@@ -20,6 +20,8 @@ _VALUES = {
     "polynya_table_rows": "rows",
     "polynya_table_dead_rows": "dead_rows",
     "polynya_table_files": "files",
+    "polynya_table_merges": "merges",
+    "polynya_table_files_merged": "files_merged",
     "polynya_table_failing_ranges": "failing",
     "polynya_table_ranges_aside": "ranges_aside",
     "polynya_table_records_aside": "records_aside",

@@ -38,6 +38,8 @@ FLUSH_MAX_CONCURRENCY = 4
 # small slices that a core merges into larger ones, in the background
 MERGE_BYTES_PER_SECOND = 32 * MIB
 MERGE_INTERVAL_MS = 1000  # between two scans for them; longer with very many streams
+# Delta commits before a checkpoint: a streaming reader may stop for this long and go on
+DELTA_LOG_KEPT_MS = 7 * 24 * 3600 * 1000
 DELETE_GRACE_MS = 60_000  # unreferenced objects are kept this long for readers in progress
 # payload of one pack slice: the unit of a cold read and of the block cache
 SLICE_BYTES_MAX = 4 * MIB

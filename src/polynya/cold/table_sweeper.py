@@ -4,8 +4,10 @@ no table can ever refer to again.
 The layout is that of docs/formats/tables.md. A file is known only by its name, its age and the
 files that name it. The sweep relies on these rules:
 
-* A table's rows are append-only. The current Iceberg snapshot names every data file that any
-  snapshot or the Delta log names.
+* A table's rows are append-only, but a merge replaces files. A data file goes when no manifest
+  that stays names it, as added, kept or deleted. So the snapshot of the merge that deleted it has
+  expired, and all metadata that lists that snapshot was superseded longer ago than the grace
+  period. The Delta log removed the file before the job after the merge began, which is earlier.
 * A file name contains its job. Files of jobs after the last committed one may still be committed,
   and are skipped.
 * Metadata is staged on a plan of its job and committed only while that job is open. Files staged
@@ -19,7 +21,10 @@ files that name it. The sweep relies on these rules:
 * A driver repairs both Delta logs before it begins a job. So a result is needed while its job is the
 last committed one or the one before; `RESULTS_KEPT` is more.
 
-A table whose files cannot be parsed is skipped. The Delta logs are never swept.
+* A checkpoint of a Delta log has the whole state. Older commits and checkpoints go when it is older
+  than `DELTA_LOG_KEPT_MS`.
+
+A table whose files cannot be parsed is skipped.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 
 from polynya.base.errors import CorruptData
+from polynya.base.limits import DELTA_LOG_KEPT_MS
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import NotFound, ObjectInfo, ObjectStore
 from polynya.stream.rules.tables import Table
@@ -48,6 +54,8 @@ _PLAN = re.compile(r"/jobs/(\d{12})/[0-9a-f]{32}\.\d+\.plan\.json")
 _RESULT = re.compile(r"/jobs/(\d{12})/[0-9a-f]{32}\.result\.json")
 _METADATA = re.compile(r"/(\d{5,})-[0-9a-f-]{36}\.metadata\.json")
 _MANIFEST = re.compile(rb"[0-9A-Za-z_-]+\.avro")
+_DELTA_COMMIT = re.compile(r"/(\d{20})\.(?:json|checkpoint[.\w-]*\.parquet)")
+_DELTA_CHECKPOINT = re.compile(r"/(\d{20})\.checkpoint\.parquet")
 _HALF_COMMIT = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|/\d{20}\.json#\d+")
 
 
@@ -114,9 +122,7 @@ class TableSweeper:
     async def _of_table(self, table: Table, grace_ms: int) -> list[ObjectInfo]:
         """Find files of one table. `table` was copied before any listing, so files written later
         count as young."""
-        sweep = _TableSweep(
-            self._store, table, self._groups.now_ms() - grace_ms, table.committed_ms - grace_ms
-        )
+        sweep = _TableSweep(self._store, table, self._groups.now_ms(), grace_ms)
         try:
             return await sweep.find()
         except (CorruptData, NotFound, msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -128,15 +134,16 @@ class TableSweeper:
 
 
 class _TableSweep:
-    """One sweep of one table. Files written after `before_ms` are young; metadata staged after
-    `staged_ms` may be young."""
+    """One sweep of one table. Files written after `_before_ms` are young; metadata staged after
+    `_staged_ms` may be young; Delta commits after `_logged_ms` are kept."""
 
-    def __init__(self, store: ObjectStore, table: Table, before_ms: int, staged_ms: int) -> None:
+    def __init__(self, store: ObjectStore, table: Table, now_ms: int, grace_ms: int) -> None:
         self._store = store
         self._table = table
         self._folder = f"tables/{table.uid}"
-        self._before_ms = before_ms
-        self._staged_ms = min(staged_ms, before_ms)
+        self._before_ms = now_ms - grace_ms
+        self._staged_ms = min(table.committed_ms - grace_ms, self._before_ms)
+        self._logged_ms = now_ms - max(grace_ms, DELTA_LOG_KEPT_MS)
 
     async def find(self) -> list[ObjectInfo]:
         found = [info async for info in self._finished()]
@@ -144,9 +151,11 @@ class _TableSweep:
             if pointer:
                 folder = f"{self._folder}/{part}"
                 current = await self._read_metadata(self._key(pointer))
-                found += await self._metadata_of(folder, pointer, current)
-                found += await self._data_of(folder, current)
+                over = await self._metadata_of(folder, pointer, current)
+                found += over
+                found += await self._data_of(folder, current, {info.key for info in over})
                 found += [info async for info in self._half_commits(folder)]
+                found += await self._old_commits(folder)
         return found
 
     async def _finished(self) -> AsyncIterator[ObjectInfo]:
@@ -163,6 +172,25 @@ class _TableSweep:
         async for info in self._old(f"{folder}/_delta_log/"):
             if _HALF_COMMIT.search(info.key):
                 yield info
+
+    async def _old_commits(self, folder: str) -> list[ObjectInfo]:
+        """Return Delta commits and checkpoints before a checkpoint that readers have had for long."""
+        listed = [info async for info in self._store.list(f"{folder}/_delta_log/")]
+        first = max(
+            [
+                int(match[1])
+                for info in listed
+                if info.modified_ms <= self._logged_ms
+                and (match := _DELTA_CHECKPOINT.search(info.key))
+            ],
+            default=0,
+        )
+        over = [
+            info
+            for info in listed
+            if (match := _DELTA_COMMIT.search(info.key)) and int(match[1]) < first
+        ]
+        return over[:FILES_MAX]
 
     # --- Iceberg metadata -------------------------------------------------------------------------
 
@@ -221,8 +249,8 @@ class _TableSweep:
 
     # --- data files -------------------------------------------------------------------------------
 
-    async def _data_of(self, folder: str, current: _Metadata) -> list[ObjectInfo]:
-        """Return data files of committed jobs that the current snapshot does not name.
+    async def _data_of(self, folder: str, current: _Metadata, over: set[str]) -> list[ObjectInfo]:
+        """Return data files of committed jobs that no manifest names but those in `over`.
 
         There may be very many, so the scan keeps one number per file.
         """
@@ -242,6 +270,8 @@ class _TableSweep:
                     f"{folder}: the manifests name {named} of "
                     f"{snapshot.summary['total-data-files']} data files"
                 )
+        if unnamed:
+            await self._leave_readable(folder, unnamed, over)
         found: list[ObjectInfo] = []
         if unnamed:
             async for info, number in self._data_files(folder):
@@ -250,6 +280,14 @@ class _TableSweep:
                     if len(found) == FILES_MAX:
                         break
         return found
+
+    async def _leave_readable(self, folder: str, unnamed: set[int], over: set[str]) -> None:
+        """Remove the files that the manifests of older snapshots name."""
+        async for info in self._store.list(f"{folder}/_iceberg/"):
+            name = info.key.rpartition("/")[2]
+            is_manifest = name.endswith(".avro") and not name.startswith("snap-")
+            if is_manifest and info.key not in over and unnamed:
+                await asyncio.to_thread(_leave_named, unnamed, await self._store.get(info.key))
 
     async def _data_files(self, folder: str) -> AsyncIterator[tuple[ObjectInfo, int]]:
         """Yield old files of committed jobs, with the random number in their names."""

@@ -85,6 +85,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
     interval: float = 0.0  # seconds; 0 disables it
     master: str = "local[*]"
+    merge_files: int = 10  # 0 disables merges
+    merge_size: int = 128 << 20
 
 
 class CatalogConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -504,6 +504,24 @@ SETTINGS = (
     ),
     Setting("lake.master", parse_text, "local[*]", "The Spark master of that process."),
     Setting(
+        "lake.merge_files",
+        parse_count,
+        10,
+        "The number of files of a similar size that a table's jobs merge into one; 0 disables "
+        "merges.",
+        low=0,
+        high=1000,
+    ),
+    Setting(
+        "lake.merge_size",
+        parse_size,
+        128 * MIB,
+        "Files of tables from this size on are not merged again; merged ones have up to twice as "
+        "much.",
+        low=MIB,
+        high=512 * MIB,
+    ),
+    Setting(
         "catalog.s3_access_key_id",
         parse_text,
         "",

@@ -476,6 +476,14 @@ METRICS = (
         "max",
     ),
     Metric("polynya_table_files", "gauge", "Live data files of a table.", ("table",), "max"),
+    Metric("polynya_table_merges", "gauge", "Merges of a table's files.", ("table",), "max"),
+    Metric(
+        "polynya_table_files_merged",
+        "gauge",
+        "Files of a table that merges replaced.",
+        ("table",),
+        "max",
+    ),
     Metric(
         "polynya_table_failing_ranges",
         "gauge",

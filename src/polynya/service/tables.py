@@ -200,42 +200,56 @@ class Tables:
             messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed)
         )
 
-    async def plan(self, name: str) -> PlannedJob | None:
-        """Flush, then return the open job or the next one; None when no record is pending."""
+    async def plan(self, name: str, *, merge: bool = False) -> PlannedJob | None:
+        """Return the open job or the next one. The next one has the pending records after a flush,
+        and is None without any; with `merge` it has no ranges.
+
+        An open job without ranges is a merge of another driver, and any driver may run it.
+        """
         table = await self.find(name)
         async with self._planning.setdefault(table.uid, asyncio.Lock()):
-            return await self._plan(table)
+            if merge or (table.open and table.planned):
+                return await self._plan(table, [], merge=merge)
+            lags = await self._flushed(table)
+            return await self._plan(table, lags) if lags else None
 
-    async def _plan(self, table: Table) -> PlannedJob | None:
-        service, lags = self._service, list[Lag]()
-        again = table.open and table.planned
-        if not again:
-            for prefix in table.prefixes:
-                await self._flush(prefix)
-            lags = await self._lags(table)
-            unwatched = [lag.group for lag in lags if not lag.watched and lag.group]
-            if unwatched:
-                await self._watch(table, unwatched)
-            retried = any(failure.again for failure in table.failures)
-            if not retried and not any(lag.records for lag in lags):
-                return None
+    async def _flushed(self, table: Table) -> list[Lag]:
+        """Flush the table's streams. Return the lags behind them; empty when the table needs no
+        job."""
+        for prefix in table.prefixes:
+            await self._flush(prefix)
+        lags = await self._lags(table)
+        unwatched = [lag.group for lag in lags if not lag.watched and lag.group]
+        if unwatched:
+            await self._watch(table, unwatched)
+        retried = any(failure.again for failure in table.failures)
+        return lags if retried or any(lag.records for lag in lags) else []
+
+    async def _plan(
+        self, table: Table, lags: list[Lag], *, merge: bool = False
+    ) -> PlannedJob | None:
+        """Open or continue a job. A merge claims in every group, too, which settles the claims of
+        the jobs before; if that leaves ranges, it is an ordinary job."""
+        service = self._service
         reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
         table = _table(reply.detail)
         # its planner died, perhaps halfway: claim again as a new job
         if reply.code == Code.OK and not table.planned:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
-            table = _table(
-                (await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail
-            )
-        ranges, more = await self._claim(table, shares(lags, service.groups))
+            reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
+            table = _table(reply.detail)
+            if reply.code == Code.OK and not table.planned:
+                # two planners that claim for one job would each know only a part of its ranges
+                raise _preempted()
+        again = table.planned  # opened by another planner
+        share = dict.fromkeys(range(1, service.groups + 1), 0)
+        ranges, more = await self._claim(table, share if merge else shares(lags, service.groups))
         ranges = left_over(ranges, [failure for failure in table.failures if failure.aside])
         if not table.planned:
             done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
             if done.code != Code.OK:
-                raise TableRefused(
-                    409, "JOB_PREEMPTED", "another planner has taken over this job; retry"
-                )
-        if not ranges:
+                raise _preempted()
+        if not ranges and not (merge or again):
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
         return PlannedJob(table, table.job, secrets.token_hex(16), ranges, more or again)
@@ -266,9 +280,7 @@ class Tables:
             *(service.call(group, claim) for group, claim in enumerate(claims, 1))
         )
         if any(reply.code != Code.OK for reply in replies):
-            raise TableRefused(
-                409, "JOB_PREEMPTED", "another planner has taken over this job; retry"
-            )
+            raise _preempted()
         for group, reply in enumerate(replies, 1):
             part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
             more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
@@ -442,6 +454,10 @@ def _conflict(table: Table, asked: TableMake) -> str:
     if table.prefixes == asked.prefixes:
         return f"{known} with other options; choose another name and prefix"
     return f"{known}; choose another name and prefix"
+
+
+def _preempted() -> TableRefused:
+    return TableRefused(409, "JOB_PREEMPTED", "another planner has taken over this job; retry")
 
 
 def _table(detail: object) -> Table:

@@ -22,6 +22,13 @@ class StoreRef(msgspec.Struct, frozen=True, gc=False):
     shared: bool = False  # like the setting `cold.shared`
 
 
+class Merging(msgspec.Struct, frozen=True, gc=False):
+    """When drivers merge files of a table."""
+
+    merge_files: int = 0  # files of a similar size that are merged into one; 0: never
+    merge_bytes: int = 128 << 20  # files from this size on are not merged again
+
+
 class CommitRequest(msgspec.Struct, frozen=True):
     """A request to move the pointers of a table and its dead letters, and the job number. It fails
     if they changed since the plan."""

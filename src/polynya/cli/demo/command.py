@@ -222,7 +222,7 @@ class _Follower:
 def _tables(client: Client, data: str) -> None:
     import msgspec
 
-    from polynya.cli.tables.commands import spark_factory, told
+    from polynya.cli.tables.pipeline import spark_factory, told
     from polynya.cli.tables.shared import coordinator_of, explained
     from polynya.lakehouse.jobs.worker import compact
 
@@ -289,7 +289,7 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
 
 
 def _by_spark(server: str) -> list[Sums]:
-    from polynya.cli.tables.commands import spark_factory
+    from polynya.cli.tables.pipeline import spark_factory
 
     runner: Any = spark_factory("")()
     try:

@@ -90,8 +90,18 @@ def history_command(client: Client, name: str, as_json: bool) -> None:
     if as_json:
         output.json_line(jobs)
     elif jobs:
-        heads = ("job", "time", "operation", "rows", "files", "bytes", "seconds", "snapshot")
-        keys = ("operation", "rows", "files", "bytes", "job_seconds", "snapshot")
+        heads = (
+            "job",
+            "time",
+            "operation",
+            "rows",
+            "files",
+            "merged",
+            "bytes",
+            "seconds",
+            "snapshot",
+        )
+        keys = ("operation", "rows", "files", "files_merged", "bytes", "job_seconds", "snapshot")
         output.table(
             heads,
             [[job["job"], _time(job["time_ms"]), *(job[key] for key in keys)] for job in jobs],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,15 @@ import click
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables.changes import CHANGES, columns_option, declared_columns, schema_option
+from polynya.cli.tables.pipeline import (
+    master_option,
+    merge_command,
+    narrated,
+    spark_factory,
+    told,
+    told_outcome,
+    verbose_option,
+)
 from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -23,39 +32,9 @@ from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.machine.needs import check_packages, check_pipeline
 
 if TYPE_CHECKING:
-    from polynya.lakehouse.jobs.worker import RunnerFactory, TablesFailed
+    from polynya.lakehouse.jobs.worker import TablesFailed
 
-NEXT_STEPS = {  # the step that follows each reported one
-    "planned": "starting Spark and inferring the schema",
-    "columns": "writing the plan",
-    "schema": "writing the plan",
-    "plan": "running the job in Spark",
-    "ran": "writing the result",
-    "result": "preparing the commit",
-    "staged": "committing",
-    "pointer": "writing the Delta log",
-    "delta": "requesting the next plan",
-    "abandoned": "requesting a new plan",
-}
-MILESTONES = {  # the steps that are shown without -v
-    "planned": "planned",
-    "columns": "columns",
-    "ran": "converted",
-    "pointer": "committed",
-    "abandoned": "replanned",
-    "failed": "failed",
-    "stopped": "stopped",
-}
 SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server reports itself
-master_option = click.option(
-    "--master",
-    metavar="URL",
-    default="",
-    help="The Spark master. Default: all cores of this machine.",
-)
-verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Print every step of the pipeline, with object keys."
-)
 
 
 @click.group("table", cls=CommandGroup)
@@ -64,7 +43,7 @@ def table_command() -> None:
     Delta."""
 
 
-for _change in CHANGES:
+for _change in (*CHANGES, merge_command):
     table_command.add_command(_change)
 
 
@@ -176,6 +155,9 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "last job took": None if table["job_seconds"] is None else f"{table['job_seconds']:,.1f} s",
         "files": table["files"],
         "bytes": table["bytes"],
+        "merges": None
+        if table["merges"] is None
+        else f"{table['merges']} (of {output.counted(table['files_merged'], 'file')})",
         "ranges failing": table["failing"],
         "ranges set aside": f"{table['ranges_aside']} ({output.counted(table['records_aside'], 'record')})",
         "records trimmed": table["records_trimmed"],
@@ -337,6 +319,7 @@ def sync_command(
                 "job": done.job,
                 "rows": done.rows,
                 "dead_rows": done.dead_rows,
+                "files_merged": done.replaced,
             }
             for done in outcomes
         )
@@ -344,15 +327,7 @@ def sync_command(
     elif not outcomes and failed is None:
         output.notice("nothing new: all tables are up to date")
     for done in outcomes:
-        dead = (
-            f", and {output.counted(done.dead_rows, 'row')} to the dead letters "
-            f"({done.table.name}__dlq)"
-            if done.dead_rows
-            else ""
-        )
-        output.notice(
-            f"{done.table.name}: job {done.job} added {output.counted(done.rows, 'row')}{dead}"
-        )
+        output.notice(told_outcome(done))
     if failed is not None:
         with explained():
             raise failed if len(failed.faults) > 1 else _alone(failed)
@@ -488,40 +463,6 @@ def _print_rows(
         return
     for block in blocks:
         output.table(columns, [[_cell(value) for value in row] for row in block])
-
-
-def spark_factory(master: str) -> RunnerFactory:
-    """Return a function that starts Spark when the first job needs it."""
-    from polynya.lakehouse.jobs.commit import Runner
-
-    def start() -> Runner:
-        from polynya.lakehouse.jobs.spark import SparkRunner
-
-        output.notice("starting Spark")
-        return SparkRunner(master)
-
-    return start
-
-
-def narrated(doing: Callable[[str], None], *, verbose: bool) -> Callable[[str, str], None]:
-    """Print the steps of the pipeline, and pass the name of the next one to `doing`."""
-    show = told(verbose=verbose)
-
-    def on_step(step: str, said: str) -> None:
-        show(step, said)
-        doing(NEXT_STEPS.get(step.partition("-")[0], "working"))
-
-    return on_step
-
-
-def told(*, verbose: bool) -> Callable[[str, str], None]:
-    """Return a function that prints a step: with `verbose` all of them, else the milestones."""
-
-    def show(step: str, said: str) -> None:
-        if verbose or step in MILESTONES:
-            output.notice(f"  {step if verbose else MILESTONES[step]:<14}{said}")
-
-    return show
 
 
 def _print_json(columns: list[str], blocks: Iterator[list[tuple[Any, ...]]]) -> None:

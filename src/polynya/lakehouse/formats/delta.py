@@ -4,7 +4,6 @@ driver can catch it up at any time."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from polynya.base.errors import Unavailable
-from polynya.lakehouse.jobs.task import File
+from polynya.lakehouse.formats.parquet import Change, File
 from polynya.lakehouse.reading.blobs import Blobs, LocalBlobs
 
 _TRIES = 5
@@ -39,11 +38,11 @@ def committed_job(blobs: Blobs, location: str, app: str) -> int:
         return 0
 
 
-def append(
-    blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema, files: Sequence[File]
+def apply(
+    blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema, change: Change
 ) -> None:
-    """Add a job's files to the log, unless this or a later job is there. Jobs come in order. Raises
-    Unavailable."""
+    """Put a job's change into the log, unless this or a later job is there. Jobs come in order.
+    Raises Unavailable."""
     wanted = DeltaSchema.from_arrow(
         pa.schema([field.remove_metadata() for field in _plain(schema)])
     )
@@ -53,7 +52,7 @@ def append(
             table = _opened(blobs, location, wanted)
             if (table.transaction_version(app) or 0) < job:
                 table = _widened(blobs, location, table, wanted)
-                _commit(table, app, job, wanted, location, files)
+                _commit(table, app, job, wanted, location, change)
             blobs.sync_folder(f"{location}/_delta_log")
             return
         except CommitFailedError as raced:
@@ -66,19 +65,22 @@ def append(
 
 
 def _commit(
-    table: DeltaTable, app: str, job: int, wanted: DeltaSchema, location: str, files: Sequence[File]
+    table: DeltaTable, app: str, job: int, wanted: DeltaSchema, location: str, change: Change
 ) -> None:
     """Commit one job. The log does not enforce application versions, but of two commits on one base
-    with the same application one fails."""
+    with the same application one fails. Streaming readers skip files without a data change."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
-    adds: list[AddAction | RemoveAction] = [
-        AddAction(
-            file.key.removeprefix(f"{location}/"), file.size, {}, now_ms, True, statistics(file)
-        )
-        for file in files
+    is_new, folder = not change.removed, f"{location}/"
+    actions: list[AddAction | RemoveAction] = [
+        RemoveAction(each.key.removeprefix(folder), is_new, now_ms, each.size, {})
+        for each in change.removed
+    ]
+    actions += [
+        AddAction(file.key.removeprefix(folder), file.size, {}, now_ms, is_new, statistics(file))
+        for file in change.files
     ]
     table.create_write_transaction(
-        adds,
+        actions,
         mode="append",
         schema=wanted,
         commit_properties=CommitProperties(

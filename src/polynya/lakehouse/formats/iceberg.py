@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +28,10 @@ from pyiceberg.table import (
     Table,
     Transaction,
 )
-from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
     BinaryType,
@@ -46,7 +49,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from polynya.lakehouse.jobs.task import File
+from polynya.base.errors import CorruptData
+from polynya.lakehouse.formats.parquet import ORDER, Change, File
+from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.columns import DECIMAL_DIGITS
 
@@ -79,12 +84,21 @@ class StagingCatalog(NoopCatalog, MetastoreCatalog):
         metadata = FromInputFile.table_metadata(self._io.new_input(pointer))
         return Table(("polynya", name), metadata, pointer, self._io, self)
 
+    def key(self, uri: str) -> str:
+        """Return the object key of a URI in the table's metadata."""
+        return self._io._blobs.key(uri)
+
     def create_transaction(
         self, name: str, schema: Schema, location: str
     ) -> CreateTableTransaction:
         """Create a table at a location."""
         return MetastoreCatalog.create_table_transaction(
-            self, ("polynya", name), schema, location, properties=table_properties(location)
+            self,
+            ("polynya", name),
+            schema,
+            location,
+            sort_order=_sort_order(schema),
+            properties=table_properties(location),
         )
 
     def commit_table(
@@ -120,6 +134,22 @@ class _Transaction(Transaction):
         if self._known is None or self._known[0] is not self._updates:
             self._known = (self._updates, super().table_metadata)
         return self._known[1]
+
+
+class _Replace(_OverwriteFiles):
+    """A snapshot that replaces files by others with the same rows: readers of changes skip it.
+
+    pyiceberg has no such snapshot, and finds no file to delete in a table without partitions.
+    """
+
+    def _build_delete_files_partition_predicate(self) -> None: ...
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Any:
+        return lambda manifest: True
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        made = super()._summary(snapshot_properties)
+        return Summary(operation=Operation.REPLACE, **made.additional_properties)
 
 
 class BlobIO(FileIO):
@@ -184,6 +214,16 @@ class _Stream(io.BytesIO):
             super().close()
 
 
+def _sort_order(schema: Schema) -> SortOrder:
+    """Return the order of the rows in each file."""
+    return SortOrder(
+        *[
+            SortField(source_id=schema.find_field(name).field_id, transform=IdentityTransform())
+            for name in ORDER
+        ]
+    )
+
+
 def table_properties(location: str) -> dict[str, str]:
     """Return the properties of a table that gets commits every few seconds, and whose files Delta
     and the streams share."""
@@ -227,24 +267,62 @@ def stage(
     location: str,
     *,
     schema: pa.Schema,
-    files: Sequence[File],
+    change: Change,
     summary: dict[str, str],
 ) -> str:
-    """Write the metadata of an append to the table at `pointer`. Return the new pointer. `schema`
+    """Write the metadata of a change to the table at `pointer`. Return the new pointer. `schema`
     has field ids."""
     transaction = _widened(catalog, name, pointer, location, schema)
     metadata = transaction.table_metadata
     if not _same(schema, metadata.schema()):
         raise AssertionError("the table's field ids are not those that the files were written with")
-    if files:
-        append = transaction.update_snapshot(snapshot_properties=summary).merge_append()
-        for data_file in _data_files(catalog, files, metadata):
-            append.append_data_file(data_file)
-        append.commit()
+    if change.files:
+        _snapshot(catalog, transaction, change, summary).commit()
     if pointer and int(summary["polynya.job"]) % EXPIRE_EVERY_JOBS == 0:
         _expire(transaction)
     transaction.commit_transaction()
     return catalog.staged.get(name, pointer)
+
+
+def live_files(catalog: StagingCatalog, pointer: str) -> list[Merged]:
+    """Return the data files of the table at `pointer`."""
+    return [
+        Merged(catalog.key(each.file_path), each.record_count, each.file_size_in_bytes)
+        for each in _live(catalog, pointer)
+    ]
+
+
+def _live(catalog: StagingCatalog, pointer: str) -> Iterator[DataFile]:
+    table = catalog.open("live", pointer)
+    snapshot = table.current_snapshot()
+    if snapshot is not None:
+        for manifest in snapshot.manifests(table.io):
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                yield entry.data_file
+
+
+def _snapshot(
+    catalog: StagingCatalog, transaction: Transaction, change: Change, summary: dict[str, str]
+) -> Any:
+    """Return the uncommitted snapshot of a change: an append, or a replacement."""
+    update = transaction.update_snapshot(snapshot_properties=summary)
+    producer: Any
+    if change.removed:
+        producer = _Replace(
+            Operation.OVERWRITE, transaction, catalog._io, snapshot_properties=summary
+        )
+        gone = {each.key for each in change.removed}
+        for known in _live(catalog, transaction._table.metadata_location):
+            if catalog.key(known.file_path) in gone:
+                producer.delete_data_file(known)
+                gone.discard(catalog.key(known.file_path))
+        if gone:
+            raise CorruptData(f"the table does not have the files to replace: {min(gone)}")
+    else:
+        producer = update.merge_append()
+    for data_file in _data_files(catalog, change.files, transaction.table_metadata):
+        producer.append_data_file(data_file)
+    return producer
 
 
 def iceberg_schema(wanted: pa.Schema) -> Schema:
@@ -354,7 +432,7 @@ def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -
                 file_format=FileFormat.PARQUET,
                 partition=Record(),
                 file_size_in_bytes=file.size,
-                sort_order_id=None,
+                sort_order_id=metadata.default_sort_order_id,
                 spec_id=metadata.default_spec_id,
                 equality_ids=None,
                 key_metadata=None,

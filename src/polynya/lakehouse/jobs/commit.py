@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -14,19 +12,29 @@ import pyarrow as pa
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse.formats import delta
 from polynya.lakehouse.formats.iceberg import StagingCatalog, stage
+from polynya.lakehouse.jobs.merging import produce_merge
 from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, check_plan
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
+from polynya.lakehouse.jobs.results import (
+    PARTS,
+    Result,
+    Runner,
+    find_result,
+    fingerprint,
+    folder,
+    load_result,
+    part_of,
+)
 from polynya.lakehouse.jobs.stopping import finish_first
-from polynya.lakehouse.jobs.task import File, TaskResult, claimed_records
+from polynya.lakehouse.jobs.task import TaskResult, claimed_records
 from polynya.lakehouse.reading.blobs import Blobs
-from polynya.lakehouse.schema.columns import Column, paths
+from polynya.lakehouse.schema.columns import paths
 from polynya.lakehouse.server.coordinator import Coordinator
 from polynya.wire.tables import CommitRequest, FailedRange
 
 DECIDED_TOLD = 20  # new columns that a step names
 UNCOVERED_MAX = 100  # fields without a column that are named
 ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
-PARTS = ("main", "dlq")
 
 Progress = Callable[[str, str], None]
 """A callback with the name of the finished step (`STEPS`) and a sentence about it."""
@@ -64,54 +72,6 @@ def told_failure(failed: FailedRange) -> str:
     )
 
 
-class Runner(Protocol):
-    """The executor of a job's tasks."""
-
-    @property
-    def cores(self) -> int: ...
-
-    def run(self, job: Job, key: str) -> list[TaskResult]:
-        """Return one result for each task, in order. `key` names the job's plan object."""
-        ...
-
-
-class FormatCommit(msgspec.Struct, frozen=True):
-    """The additions of a job to one of the two tables.
-
-    `previous_*` name the last earlier job with a commit there, and its result object.
-    """
-
-    files: list[File]
-    arrow_schema: bytes
-    previous_job: int
-    previous_result: str
-
-    @property
-    def changed(self) -> bool:
-        """True if the job has a Delta commit there: it has files or is the first."""
-        return bool(self.files) or self.previous_job == 0
-
-
-class Result(msgspec.Struct, frozen=True):
-    """The result object. It has all that both formats need, so any driver can continue from it."""
-
-    job: int
-    attempt: str
-    uid: str
-    name: str
-    location: str
-    fingerprint: str  # hash of the ranges
-    columns: list[Column]
-    rows: int
-    dead_rows: int
-    parts: dict[str, FormatCommit]
-    version: int = 1
-    seconds: float = 0.0  # from the plan to the written files
-    uncovered: list[
-        str
-    ] = []  # fields without a column, as far as samples showed; at most UNCOVERED_MAX
-
-
 class JobOutcome(msgspec.Struct, frozen=True):
     """The outcome of a job."""
 
@@ -121,22 +81,36 @@ class JobOutcome(msgspec.Struct, frozen=True):
     dead_rows: int
     bytes: int
     ours: bool  # False: another driver's attempt was committed
+    replaced: int = 0  # files that were merged
+    unmerged: int = 0  # files that were added since the last merge
 
 
 def run_job(
-    plan: JobPlan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress
-) -> JobOutcome:
+    plan: JobPlan,
+    coordinator: Coordinator,
+    runner: Runner,
+    blobs: Blobs,
+    progress: Progress,
+    *,
+    whole: bool = False,
+) -> JobOutcome | None:
     """Run a plan to its end. Every step is idempotent. Raises the errors of the store, the runner
-    and the coordinator."""
+    and the coordinator.
+
+    A plan without ranges merges files, with `whole` all small ones. Without files to merge the job
+    is abandoned, and None returned.
+    """
     check_plan(plan)
-    progress(
-        "planned",
-        f"job {plan.job} of '{plan.table.name}': {len(plan.ranges)} ranges, {_size(plan)}",
-    )
+    what = f"{len(plan.ranges)} ranges, {_size(plan)}" if plan.ranges else "a merge of files"
+    progress("planned", f"job {plan.job} of '{plan.table.name}': {what}")
     repair(blobs, plan.table)
     key = find_result(blobs, plan)
-    if not key:
+    if not key and plan.ranges:
         key = _produce(plan, runner, blobs, progress)
+    elif not key:
+        key = _merge(plan, coordinator, runner, blobs, progress, whole=whole)
+    if not key:
+        return None
     result = load_result(blobs, key)
     request = _staged(plan, result, key, blobs, progress)
     with finish_first(
@@ -155,6 +129,8 @@ def run_job(
         result.dead_rows,
         sum(part.length for part in plan.ranges),
         ours,
+        sum(len(part.removed) for part in result.parts.values()),
+        result.unmerged,
     )
 
 
@@ -168,41 +144,16 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
             part = result.parts[name]
             location = f"{result.location}/{name}"
             schema = pa.ipc.read_schema(pa.BufferReader(part.arrow_schema))
-            delta.append(
+            delta.apply(
                 blobs,
                 location,
                 delta.app_id(result.uid, name),
                 result.job,
                 schema=schema,
-                files=part.files,
+                change=part.change,
             )
         if progress:
             progress(f"delta-{name}", f"job {last.job} is in Delta ({name})")
-
-
-def find_result(blobs: Blobs, plan: JobPlan) -> str:
-    """Return the key of a result that any driver stored for exactly these ranges, or ""."""
-    for key in blobs.list_keys(_folder(plan)):
-        if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(
-            plan
-        ):
-            return key
-    return ""
-
-
-def load_result(blobs: Blobs, key: str) -> Result:
-    result = msgspec.json.decode(blobs.get(key), type=Result)
-    if result.version != 1:
-        raise CorruptData(f"{key} has version {result.version}, this driver supports 1")
-    return result
-
-
-def fingerprint(plan: JobPlan) -> str:
-    """Return a hash of the plan's ranges and base, equal for all attempts at one job."""
-    matter = msgspec.json.encode(
-        [plan.table.uid, plan.job, plan.table.iceberg, plan.table.iceberg_dlq, plan.ranges]
-    )
-    return hashlib.blake2b(matter, digest_size=16).hexdigest()
 
 
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
@@ -219,7 +170,7 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         if fixed.decided:
             progress("columns", _decisions(fixed))
         progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
-        key = f"{_folder(plan)}/{plan.attempt}.{number}.plan.json"
+        key = f"{folder(plan)}/{plan.attempt}.{number}.plan.json"
         blobs.put(key, msgspec.json.encode(job))
         progress("plan-object", key)
         results = runner.run(job, key)
@@ -240,9 +191,31 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         seconds=round(time.monotonic() - begin, 3),
         uncovered=sorted(known)[:UNCOVERED_MAX],
     )
-    key = f"{_folder(plan)}/{plan.attempt}.result.json"
+    key = f"{folder(plan)}/{plan.attempt}.result.json"
     blobs.put(key, msgspec.json.encode(made))
     progress("result-object", key)
+    return key
+
+
+def _merge(
+    plan: JobPlan,
+    coordinator: Coordinator,
+    runner: Runner,
+    blobs: Blobs,
+    progress: Progress,
+    *,
+    whole: bool,
+) -> str:
+    """Run a merge. Return the key of its result, or "". A merge that fails or is not due is
+    abandoned: the table's next job need not wait for it."""
+    try:
+        key = produce_merge(plan, runner, blobs, progress, whole=whole)
+    except Exception as fault:
+        reason = f"{type(fault).__name__}: {fault}"[:500]
+        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, reason)
+        raise
+    if not key:
+        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, "no merge is due")
     return key
 
 
@@ -259,23 +232,17 @@ def _result(
     plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result | None
 ) -> Result:
     for task, done in zip(job.tasks, results, strict=True):
-        written = done.file.rows if done.file else 0
+        written = sum(file.rows for file in done.files)
         if done.task != task.id or written != done.records or written > claimed_records(task):
             raise CorruptData(
                 f"task {task.id} of job {plan.job} wrote {written} of {claimed_records(task)} "
                 "records"
             )
+    main = [file for done in results for file in done.files]
+    dead = [file for done in results for file in done.dead]
     parts = {
-        "main": _part(
-            [done.file for done in results if done.file], job.arrow_schema, previous, plan, "main"
-        ),
-        "dlq": _part(
-            [done.dead for done in results if done.dead],
-            job.arrow_schema_dlq,
-            previous,
-            plan,
-            "dlq",
-        ),
+        "main": part_of(main, job.arrow_schema, previous, plan, "main"),
+        "dlq": part_of(dead, job.arrow_schema_dlq, previous, plan, "dlq"),
     }
     return Result(
         job=plan.job,
@@ -285,21 +252,13 @@ def _result(
         location=plan.table.location,
         fingerprint=fingerprint(plan),
         columns=job.columns,
-        rows=sum(file.rows for file in parts["main"].files),
-        dead_rows=sum(file.rows for file in parts["dlq"].files),
+        rows=parts["main"].rows_added,
+        dead_rows=parts["dlq"].rows_added,
         parts=parts,
+        merges=previous.merges if previous else 0,
+        files_merged=previous.files_merged if previous else 0,
+        unmerged=max(len(main), len(dead)) + (previous.unmerged if previous else 0),
     )
-
-
-def _part(
-    files: list[File], schema: bytes, previous: Result | None, plan: JobPlan, name: str
-) -> FormatCommit:
-    if previous is None:
-        return FormatCommit(files, schema, 0, "")
-    before = previous.parts[name]
-    if before.changed:
-        return FormatCommit(files, schema, previous.job, plan.table.result)
-    return FormatCommit(files, schema, before.previous_job, before.previous_result)
 
 
 def _staged(
@@ -315,6 +274,8 @@ def _staged(
         "polynya.table-uid": plan.table.uid,
         "polynya.result": key,
         "polynya.seconds": f"{result.seconds:.3f}",
+        "polynya.merges": str(result.merges),
+        "polynya.files-merged": str(result.files_merged),
         "polynya.fields-without-column": msgspec.json.encode(result.uncovered).decode(),
     }
     for name, part in result.parts.items():
@@ -326,7 +287,7 @@ def _staged(
                 base[name],
                 f"{blobs.uri(plan.table.location)}/{name}",
                 schema=pa.ipc.read_schema(pa.BufferReader(part.arrow_schema)),
-                files=part.files,
+                change=part.change,
                 summary=summary,
             )
         progress(f"staged-{name}", pointers[name])
@@ -357,10 +318,6 @@ def _missing(blobs: Blobs, last: Result, name: str) -> list[Result]:
         more = part.previous_job > there and part.previous_result
         result = load_result(blobs, part.previous_result) if more else None
     return found[::-1]
-
-
-def _folder(plan: JobPlan) -> str:
-    return f"{plan.table.location}/jobs/{plan.job:012d}"
 
 
 def _size(plan: JobPlan) -> str:

@@ -54,11 +54,13 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     result: str = ""  # key of the last committed job's result object
     store: StoreRef | None = None  # in the list of tables: the store of their files
     columns: list[tuple[str, str]] = []  # declared types: (field, type)
+    merge_files: int = 0  # files of a similar size that are merged into one; 0: never
+    merge_bytes: int = 0  # files from this size on are not merged again
 
 
 class JobPlan(msgspec.Struct, frozen=True):
     """The server's response to a request for a plan. `table` is the state that the commit must
-    find."""
+    find. A plan without ranges is for a merge of the table's files."""
 
     table: TableRef
     job: int
@@ -70,13 +72,29 @@ class JobPlan(msgspec.Struct, frozen=True):
     more: bool | None = None
 
 
+class Merged(msgspec.Struct, frozen=True, gc=False):
+    """A live data file that a merge replaces."""
+
+    key: str
+    rows: int
+    size: int
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """The files of one part ("main" or "dlq") that a task merges into one."""
+
+    part: str
+    files: list[Merged]
+
+
 class Task(msgspec.Struct, frozen=True):
-    """The work that one Spark task turns into one Parquet file. `shapes[i]` belongs to
-    `ranges[i]`."""
+    """The work that one Spark task turns into one Parquet file: ranges, or a merge. `shapes[i]`
+    belongs to `ranges[i]`."""
 
     id: int
     ranges: list[Range]
     shapes: list[int]
+    merge: Merge | None = None
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from polynya.base.errors import PolynyaError
 from polynya.lakehouse.decoding.assemble import arrow_type
@@ -23,8 +21,10 @@ from polynya.lakehouse.decoding.decode import (
     without_strangers,
 )
 from polynya.lakehouse.decoding.rows import Problem
+from polynya.lakehouse.formats.parquet import File, Writer
+from polynya.lakehouse.jobs.merge_files import merge_files
 from polynya.lakehouse.jobs.plan import Job, Task, claimed
-from polynya.lakehouse.reading.blobs import Blobs, Upload
+from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.kafka.undivided import BLOCK_BYTES
 from polynya.lakehouse.reading.slices import (
     BASE_TYPES,
@@ -49,19 +49,7 @@ DLQ_TYPES: dict[str, pa.DataType] = {
     "message": pa.string(),
     "value": pa.binary(),
 }
-UNMEASURED = ("value", "key", "headers")  # no statistics, which would be as large as the values
-_SAMPLE_ROWS = 4096
-_DISTINCT_SHARE = 4  # a dictionary pays off when a value repeats at least this often
 _MESSAGE_FIELDS_MAX = 8
-
-
-class File(msgspec.Struct, frozen=True):
-    """A durable Parquet file."""
-
-    key: str
-    rows: int
-    size: int
-    footer: bytes  # the file's Parquet footer, the source of both formats' statistics
 
 
 class TaskResult(msgspec.Struct, frozen=True):
@@ -71,16 +59,28 @@ class TaskResult(msgspec.Struct, frozen=True):
     task: int
     records: int
     bytes: int
-    file: File | None = None
-    dead: File | None = None
+    files: list[File] = []
+    dead: list[File] = []
     wishes: list[Column] = []
     failed: list[FailedRange] = []  # ranges that cannot be read: nothing was written either
     seconds: float = 0.0  # duration of the task, without Spark
 
 
 def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
-    """Decode the task's ranges and write them, or report fields without a column."""
+    """Run a task: merge files, or decode ranges."""
     pa.set_cpu_count(1)  # Spark runs one task per core
+    if task.merge is None:
+        return _decode_ranges(job, task, blobs)
+    begin = time.perf_counter()
+    schema = job.arrow_schema if task.merge.part == "main" else job.arrow_schema_dlq
+    key = f"{job.plan.table.location}/{task.merge.part}/data/{file_name(job, task)}"
+    file = merge_files(blobs, task.merge, key, pa.ipc.read_schema(pa.BufferReader(schema)))
+    size = sum(each.size for each in task.merge.files)
+    return TaskResult(task.id, file.rows, size, [file], seconds=time.perf_counter() - begin)
+
+
+def _decode_ranges(job: Job, task: Task, blobs: Blobs) -> TaskResult:
+    """Decode the task's ranges and write them, or report fields without a column."""
     out = _Output(job, task, blobs)
     begin = time.perf_counter()
     columns, wishes = job.columns, list[Column]()
@@ -184,19 +184,22 @@ def claimed_records(task: Task) -> int:
     return sum(claimed(part) for part in task.ranges)
 
 
+def file_name(job: Job, task: Task) -> str:
+    """Return a new name for a data file; the server's sweep knows its form."""
+    return f"{job.plan.job:012d}-{job.plan.attempt}-{task.id:05d}-{secrets.token_hex(8)}.parquet"
+
+
 class _Output:
     """The two files of a task, created with their first row."""
 
     def __init__(self, job: Job, task: Task, blobs: Blobs) -> None:
         self._blobs = blobs
         self._location = job.plan.table.location
-        self._name = (
-            f"{job.plan.job:012d}-{job.plan.attempt}-{task.id:05d}-{secrets.token_hex(8)}.parquet"
-        )
+        self._name = file_name(job, task)
         self._schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
         self._schema_dlq = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema_dlq))
-        self._main: _Writer | None = None
-        self._dead: _Writer | None = None
+        self._main: Writer | None = None
+        self._dead: Writer | None = None
         self._gathered: list[pa.Table] = []
         self._gathered_bytes = 0
 
@@ -210,16 +213,16 @@ class _Output:
         if self._gathered_bytes >= BLOCK_BYTES // 2:
             self._flush()
         if decoded.problems:
-            self._dead = self._dead or _Writer(
+            self._dead = self._dead or Writer(
                 self._blobs, f"{self._location}/dlq/data/{self._name}", self._schema_dlq
             )
             self._dead.write(_dead_letters(base, decoded.problems, self._schema_dlq))
 
-    def close(self) -> tuple[File | None, File | None]:
+    def close(self) -> tuple[list[File], list[File]]:
         self._flush()
         return (
-            self._main.close() if self._main else None,
-            self._dead.close() if self._dead else None,
+            [self._main.close()] if self._main else [],
+            [self._dead.close()] if self._dead else [],
         )
 
     def abort(self) -> None:
@@ -232,82 +235,10 @@ class _Output:
             return
         table = pa.concat_tables(self._gathered).combine_chunks()
         self._gathered, self._gathered_bytes = [], 0
-        self._main = self._main or _Writer(
+        self._main = self._main or Writer(
             self._blobs, f"{self._location}/main/data/{self._name}", self._schema, table
         )
         self._main.write(table)
-
-
-class _Writer:
-    """A Parquet file being uploaded to the store."""
-
-    def __init__(
-        self, blobs: Blobs, key: str, schema: pa.Schema, sample: pa.Table | None = None
-    ) -> None:
-        self._key = key
-        self._upload = blobs.open_upload(key)
-        self._sink = _Sink(self._upload)
-        self._metadata: list[Any] = []
-        self._open = True
-        self._parquet = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=_dictionary_columns(schema, sample),
-            write_statistics=[
-                path
-                for path in _leaf_paths(schema)
-                if path.split(".")[0] not in UNMEASURED
-                and not pa.types.is_decimal(schema.field(path.split(".")[0]).type)
-            ],
-            store_schema=False,
-            metadata_collector=self._metadata,
-        )
-        self.rows = 0
-
-    def write(self, table: pa.Table) -> None:
-        self._parquet.write_table(table, row_group_size=max(1, len(table)))
-        self.rows += len(table)
-
-    def close(self) -> File:
-        self._parquet.close()
-        self._upload.close()
-        self._open = False
-        footer = pa.BufferOutputStream()
-        self._metadata[0].write_metadata_file(footer)
-        return File(self._key, self.rows, self._sink.size, footer.getvalue().to_pybytes())
-
-    def abort(self) -> None:
-        if self._open:
-            self._open = False
-            self._sink.upload = None
-            self._parquet.close()
-            self._upload.abort()
-
-
-class _Sink:
-    """The file object that pyarrow writes to. Without an upload it discards data."""
-
-    closed = False
-
-    def __init__(self, upload: Upload) -> None:
-        self.upload: Upload | None = upload
-        self.size = 0
-
-    def write(self, data: Any) -> int:
-        if self.upload is not None:
-            self.upload.write(data)
-        self.size += len(data)
-        return len(data)
-
-    def flush(self) -> None: ...
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        return self.size
 
 
 def _undecoded(columns: list[Column], count: int) -> Decoded:
@@ -335,32 +266,3 @@ def _message(problems: list[Problem]) -> str:
     ]
     more = len(problems) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more else "")
-
-
-def _dictionary_columns(schema: pa.Schema, sample: pa.Table | None) -> list[str]:
-    """Return the columns whose values repeat. Parquet would spend time on other dictionaries and
-    then drop them."""
-    chosen = ["stream", "incarnation", "append_time", "timestamp", "batch", "reason", "field"]
-    if sample is not None:
-        head = sample.slice(0, _SAMPLE_ROWS)
-        for name in schema.names[len(OUR_COLUMNS) :]:
-            kind = schema.field(name).type
-            if not pa.types.is_nested(kind) and pc.count_distinct(
-                head[name]
-            ).as_py() * _DISTINCT_SHARE <= len(head):
-                chosen.append(name)
-    return [name for name in chosen if name in schema.names]
-
-
-def _leaf_paths(schema: pa.Schema) -> list[str]:
-    return [path for field in schema for path in _paths(field.name, field.type)]
-
-
-def _paths(path: str, kind: pa.DataType) -> list[str]:
-    if pa.types.is_struct(kind):
-        return [inner for field in kind for inner in _paths(f"{path}.{field.name}", field.type)]
-    if pa.types.is_list(kind):
-        return _paths(f"{path}.list.element", kind.value_type)
-    if pa.types.is_map(kind):
-        return [f"{path}.key_value.key", *_paths(f"{path}.key_value.value", kind.item_type)]
-    return [path]

@@ -6,23 +6,27 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
+import msgspec
+
 from polynya.base.errors import ConfigError, PolynyaError, Unavailable
 from polynya.lakehouse.jobs.commit import (
     JobOutcome,
     Progress,
     RangesFailed,
-    Runner,
     repair,
     run_job,
     told_failure,
 )
-from polynya.lakehouse.jobs.plan import Job, store_settings
+from polynya.lakehouse.jobs.merging import due_merges
+from polynya.lakehouse.jobs.plan import Job, TableRef, store_settings
+from polynya.lakehouse.jobs.results import Runner
 from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.server.coordinator import Coordinator, NoSuchTable
-from polynya.wire.tables import FailedRange
+from polynya.wire.tables import FailedRange, StoreRef
 
+MERGES_MAX = 100  # per table and call
 JOBS_MAX = 1000  # per table and call, because streams may grow faster than they are compacted
 # for servers that omit `more`: a smaller job was not cut by the plan limit, so it was the last
 LAST_JOB_BYTES = 32 << 20
@@ -83,6 +87,13 @@ class LazyRunner:
         return self._runner
 
 
+class Memory(msgspec.Struct):
+    """The memory of a driver of the tables between its rounds, by uid."""
+
+    repaired: dict[str, str] = {}  # the last result up to which the Delta logs were complete
+    looked: dict[str, int] = {}  # files since the last merge when no merge was found due
+
+
 def compact(
     coordinator: Coordinator,
     tables: Sequence[str],
@@ -90,25 +101,19 @@ def compact(
     progress: Progress,
     *,
     runner: LazyRunner | None = None,
-    repaired: dict[str, str] | None = None,
+    memory: Memory | None = None,
     skip: Collection[str] = (),
 ) -> list[JobOutcome]:
     """Bring tables (default: all but `skip`) up to the acknowledged data. A fault of one table
     delays no other.
 
-    Raises NoSuchTable, what stops every table, and at the end TablesFailed. `repaired` keeps,
-    across calls, the last result up to which each table's Delta logs were found complete.
+    Raises NoSuchTable, what stops every table, and at the end TablesFailed. `memory` is kept across
+    calls.
     """
     own = runner or LazyRunner(factory)
-    memory = {} if repaired is None else repaired
+    memory = memory or Memory()
     try:
-        known = {table.name: table for table in coordinator.tables()}
-        for name in tables:
-            if name not in known:
-                raise NoSuchTable(
-                    f"there is no table '{name}'. The tables are: "
-                    f"{', '.join(sorted(known)) or 'none'}"
-                )
+        known = _known(coordinator, tables)
         outcomes: list[JobOutcome] = []
         faults: dict[str, Exception] = {}
         for name in tables or sorted(known):
@@ -117,14 +122,17 @@ def compact(
             before = len(outcomes)
             try:
                 _compact_table(coordinator, name, own, progress, outcomes)
+                if len(outcomes) > before:
+                    store = known[name].store
+                    _merge_due(coordinator, store, own, progress, outcomes, memory.looked)
                 store = known[name].store
                 if (
                     len(outcomes) == before
                     and store is not None
-                    and memory.get(known[name].uid) != known[name].result
+                    and memory.repaired.get(known[name].uid) != known[name].result
                 ):
                     repair(open_blobs(store_settings(store)), known[name])
-                    memory[known[name].uid] = known[name].result
+                    memory.repaired[known[name].uid] = known[name].result
             except Exception as fault:
                 _check_others_can_go_on(coordinator, own, fault)
                 faults[name] = fault
@@ -150,7 +158,7 @@ def run_worker(
     and retried with backoff."""
     stop = stop or threading.Event()
     runner = LazyRunner(factory)
-    repaired: dict[str, str] = {}
+    memory = Memory()
     resting: dict[
         str, tuple[int, float]
     ] = {}  # tables that failed: how often in a row, and until when they rest
@@ -166,7 +174,7 @@ def run_worker(
                         factory,
                         progress,
                         runner=runner,
-                        repaired=repaired,
+                        memory=memory,
                         skip=skip,
                     )
                     faults, resting = 0, {name: resting[name] for name in skip}
@@ -201,7 +209,7 @@ def _compact_table(
             break
         blobs = open_blobs(store_settings(plan.store))
         try:
-            outcomes.append(run_job(plan, coordinator, runner, blobs, progress))
+            outcome = run_job(plan, coordinator, runner, blobs, progress)
         except RangesFailed as fault:
             failed |= {(each.uid, each.record): each for each in fault.ranges}
             progress("abandoned", f"{fault}: requesting a new plan")
@@ -210,16 +218,95 @@ def _compact_table(
             tries += 1
             continue
         tries = 0
+        if outcome is None:
+            continue
+        outcomes.append(outcome)
         for part in plan.ranges:
             failed.pop((part.uid, part.record + part.skip), None)  # it could be read after all
-        more = outcomes[-1].bytes >= LAST_JOB_BYTES if plan.more is None else plan.more
-        if not more:
+        more = outcome.bytes >= LAST_JOB_BYTES if plan.more is None else plan.more
+        if plan.ranges and not more:
             break
     if failed:
         aside = coordinator.aside(name)  # others belong to streams that ended meanwhile
         lost = [each for (uid, record), each in failed.items() if (uid, record) in aside]
         if lost:
             raise SetAside(name, lost)
+
+
+def _merge_due(
+    coordinator: Coordinator,
+    store: StoreRef | None,
+    runner: LazyRunner,
+    progress: Progress,
+    outcomes: list[JobOutcome],
+    looked: dict[str, int],
+) -> None:
+    """Merge files of the table of the last outcome, if enough were added since the last merge.
+
+    `looked` keeps how many there were when none was due.
+    """
+    last = outcomes[-1]
+    table = msgspec.structs.replace(last.table, store=store)
+    if not table.merge_files:
+        return
+    if last.unmerged < table.merge_files + looked.get(table.uid, 0):
+        return
+    looked[table.uid] = 0
+    merged = run_merges(coordinator, table, runner, progress)
+    outcomes += merged
+    if not merged:
+        looked[table.uid] = last.unmerged
+
+
+def run_merges(
+    coordinator: Coordinator,
+    table: TableRef,
+    runner: LazyRunner,
+    progress: Progress,
+    *,
+    whole: bool = False,
+) -> list[JobOutcome]:
+    """Merge files of a table until no merge is due. A job that another driver left open is finished
+    first."""
+    outcomes: list[JobOutcome] = []
+    if table.store is None:
+        return outcomes
+    blobs = open_blobs(store_settings(table.store))
+    for _ in range(MERGES_MAX):
+        if not due_merges(blobs, table, whole=whole):
+            break
+        plan = coordinator.plan(table.name, merge=True)
+        if plan is None:
+            break
+        outcome = run_job(plan, coordinator, runner, blobs, progress, whole=whole)
+        if outcome is None:
+            break
+        outcomes.append(outcome)
+        table = outcome.table
+    return outcomes
+
+
+def merge(
+    coordinator: Coordinator, name: str, factory: RunnerFactory, progress: Progress
+) -> list[JobOutcome]:
+    """Merge all small files of a table. Raises NoSuchTable, and the errors of a job."""
+    known = _known(coordinator, [name])
+    runner = LazyRunner(factory)
+    try:
+        return run_merges(coordinator, known[name], runner, progress, whole=True)
+    finally:
+        runner.close()
+
+
+def _known(coordinator: Coordinator, wanted: Sequence[str]) -> dict[str, TableRef]:
+    """Return all tables by name. Raises NoSuchTable if a wanted one is not there."""
+    known = {table.name: table for table in coordinator.tables()}
+    for name in wanted:
+        if name not in known:
+            raise NoSuchTable(
+                f"there is no table '{name}'. The tables are: {', '.join(sorted(known)) or 'none'}"
+            )
+    return known
 
 
 def _check_others_can_go_on(coordinator: Coordinator, runner: LazyRunner, fault: Exception) -> None:

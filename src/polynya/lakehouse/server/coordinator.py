@@ -37,9 +37,9 @@ class Coordinator(Protocol):
         """Return all tables. Raises Unavailable."""
         ...
 
-    def plan(self, name: str) -> JobPlan | None:
-        """Return the open job's plan or a new one, or None if nothing is to do. Raises NoSuchTable,
-        Unavailable."""
+    def plan(self, name: str, *, merge: bool = False) -> JobPlan | None:
+        """Return the open job's plan or a new one, or None if nothing is to do. With `merge` a new
+        one has no ranges: its job merges files. Raises NoSuchTable, Unavailable."""
         ...
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
@@ -110,7 +110,7 @@ class HttpCoordinator:
             self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables"
         ).tables
 
-    def plan(self, name: str) -> JobPlan | None:
+    def plan(self, name: str, *, merge: bool = False) -> JobPlan | None:
         """Fetch a plan. Retry on 409, when another planner took over the job: its plan is then
         returned."""
         for number in range(_PLAN_TRIES):
@@ -119,7 +119,7 @@ class HttpCoordinator:
             answer = self._call(
                 "POST",
                 self._url(name, "plan"),
-                {"cores": os.cpu_count() or 1},
+                {"cores": os.cpu_count() or 1, "merge": merge},
                 _PLAN_SECONDS,
                 allowed=(200, 204, 409),
             )

@@ -60,6 +60,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     bytes: int = 0
     job_seconds: float = 0.0
     fields_without_column: list[str] = []
+    merges: int = 0
+    files_merged: int = 0
 
 
 def facts_of(metadata: bytes) -> TableFacts:
@@ -74,6 +76,8 @@ def facts_of(metadata: bytes) -> TableFacts:
         int(current.get("total-files-size", 0)),
         float(current.get("polynya.seconds", 0)),
         msgspec.json.decode(current.get("polynya.fields-without-column", "[]"), type=list[str]),
+        int(current.get("polynya.merges", 0)),
+        int(current.get("polynya.files-merged", 0)),
     )
 
 
@@ -87,8 +91,10 @@ def history_of(metadata: bytes) -> list[dict[str, Any]]:
             "snapshot": str(each.snapshot_id),
             "time_ms": each.timestamp_ms,
             "operation": each.summary.get("operation", ""),
-            "rows": int(each.summary.get("added-records", 0)),
+            "rows": int(each.summary.get("added-records", 0))
+            - int(each.summary.get("deleted-records", 0)),
             "files": int(each.summary.get("added-data-files", 0)),
+            "files_merged": int(each.summary.get("deleted-data-files", 0)),
             "bytes": int(each.summary.get("added-files-size", 0)),
             "job_seconds": float(each.summary.get("polynya.seconds", 0)),
         }

@@ -22,13 +22,17 @@ from polynya.service.tables import PlannedJob, TableRefused, Tables, shown_prefi
 from polynya.stream.commands import TableCommit
 from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Table
-from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, StoreRef
+from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, Merging, StoreRef
 
 
 class _Alter(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
     hold: bool | None = None
     columns: dict[str, str] = {}
+
+
+class _Plan(msgspec.Struct):
+    merge: bool = False
 
 
 class _Create(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,14 +56,20 @@ class TableRoutes:
     `TableRefused`, or `Failure` for an invalid body."""
 
     def __init__(
-        self, tables: Tables, store: StoreRef, now_ms: Any, read_object: ReadObject | None = None
+        self,
+        tables: Tables,
+        store: StoreRef,
+        now_ms: Any,
+        read_object: ReadObject | None = None,
+        merging: Merging | None = None,
     ) -> None:
         """Create the handlers. `read_object` reads an object of the store by its key; without it,
-        schemas are unavailable."""
+        schemas are unavailable. `merging` tells drivers which files to merge."""
         self._tables = tables
         self._store = store
         self._now_ms = now_ms
         self._read_object = read_object
+        self._merging: dict[str, Any] = msgspec.to_builtins(merging or Merging())
         self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
     async def user(self, request: Request) -> Answer:
@@ -78,7 +88,7 @@ class TableRoutes:
             return await self._create(segments[0], read_json(request.body, _Create), principal)
         if len(segments) == 1 and method == "DELETE":
             _check(principal, Verb.TABLE, (await self._tables.find(segments[0])).prefixes)
-            return 200, {"table": _ref(await self._tables.drop(segments[0]))}
+            return 200, {"table": self._ref(await self._tables.drop(segments[0]))}
         if len(segments) == 2 and (method, segments[1]) == ("POST", "alter"):
             return await self._alter(segments[0], read_json(request.body, _Alter), principal)
         if len(segments) == 2:
@@ -136,7 +146,9 @@ class TableRoutes:
 
     async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
         """Return references to all tables that the caller may read."""
-        return [{**_ref(table), "store": self._store} for table in await self._visible(principal)]
+        return [
+            {**self._ref(table), "store": self._store} for table in await self._visible(principal)
+        ]
 
     async def freshness(
         self, principal: Principal | None, wanted: Callable[[str], bool]
@@ -193,7 +205,7 @@ class TableRoutes:
             )
         name, verb = segments
         if verb == "plan":
-            job = await self._tables.plan(name)
+            job = await self._tables.plan(name, merge=bool(body) and read_json(body, _Plan).merge)
             return (204, None) if job is None else (200, self._plan(job))
         if verb == "commit":
             return await self._commit(read_json(body, CommitRequest))
@@ -211,11 +223,13 @@ class TableRoutes:
                 )
                 for each in failed.ranges
             ]
-            return 200, {"table": _ref(await self._tables.fail(_uid(failed.uid), failed.job, rows))}
+            return 200, {
+                "table": self._ref(await self._tables.fail(_uid(failed.uid), failed.job, rows))
+            }
         if verb == "abandon":
             given_up = read_json(body, AbandonRequest)
             table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
-            return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
+            return (409 if table.committed >= given_up.job else 200), {"table": self._ref(table)}
         raise TableRefused(
             404, "NO_ROUTE", f"the driver routes are plan, commit, fail and abandon, not '{verb}'"
         )
@@ -236,21 +250,25 @@ class TableRoutes:
             asked.result,
         )
         try:
-            return 200, {"table": _ref(await self._tables.commit(command))}
+            return 200, {"table": self._ref(await self._tables.commit(command))}
         except TableRefused as refused:
             if refused.status != 409:
                 raise
             found = [table for table in await self._tables.all() if table.uid == uid]
             return 409, {
                 "error": {"code": refused.code, "message": str(refused)},
-                "table": _ref(found[0]),
+                "table": self._ref(found[0]),
             }
+
+    def _ref(self, table: Table) -> dict[str, Any]:
+        """Return the table as drivers see it (`TableRef` of docs/formats/tables.md)."""
+        return _ref(table) | self._merging
 
     def _plan(self, job: PlannedJob) -> dict[str, Any]:
         ranges = [_range(part, number) for part in job.ranges for number in range(len(part.slices))]
         plan = {
             "version": 1,
-            "table": _ref(job.table),
+            "table": self._ref(job.table),
             "job": job.job,
             "attempt": job.attempt,
             "store": self._store,
@@ -265,7 +283,7 @@ class TableRoutes:
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         location = f"tables/{table.uid}"
         return {
-            **_ref(table),
+            **self._ref(table),
             "delta": f"{location}/main",
             "delta_dlq": f"{location}/dlq",
             "store": self._store,
@@ -284,6 +302,8 @@ class TableRoutes:
             "files": None if facts is None else facts.files,
             "bytes": None if facts is None else facts.bytes,
             "job_seconds": None if facts is None else facts.job_seconds,
+            "merges": None if facts is None else facts.merges,
+            "files_merged": None if facts is None else facts.files_merged,
             "fields_without_column": None if facts is None else facts.fields_without_column,
         }
 
@@ -331,7 +351,6 @@ def _failure(failure: Failure) -> dict[str, Any]:
 
 
 def _ref(table: Table) -> dict[str, Any]:
-    """Return the table as drivers see it (`TableRef` of docs/formats/tables.md)."""
     return {
         "uid": str(table.uid),
         "name": table.name,

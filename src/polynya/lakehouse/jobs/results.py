@@ -1,0 +1,126 @@
+"""The result object of a job: all that both formats need, so that any driver can continue from
+it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol
+
+import msgspec
+
+from polynya.base.errors import CorruptData
+from polynya.lakehouse.formats.parquet import Change, File
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged
+from polynya.lakehouse.jobs.task import TaskResult
+from polynya.lakehouse.reading.blobs import Blobs
+from polynya.lakehouse.schema.columns import Column
+
+VERSION = 1
+MERGE_VERSION = 2  # a driver that does not know `removed` would add the rows again
+PARTS = ("main", "dlq")
+
+
+class Runner(Protocol):
+    """The executor of a job's tasks."""
+
+    @property
+    def cores(self) -> int: ...
+
+    def run(self, job: Job, key: str) -> list[TaskResult]:
+        """Return one result for each task, in order. `key` names the job's plan object."""
+        ...
+
+
+class FormatCommit(msgspec.Struct, frozen=True):
+    """The changes of a job to one of the two tables: files added, and those that they replace.
+
+    `previous_*` name the last earlier job with a commit there, and its result object.
+    """
+
+    files: list[File]
+    arrow_schema: bytes
+    previous_job: int
+    previous_result: str
+    removed: list[Merged] = []  # merged into `files`, which have the same rows
+
+    @property
+    def changed(self) -> bool:
+        """True if the job has a Delta commit there: it has files or is the first."""
+        return bool(self.files) or self.previous_job == 0
+
+    @property
+    def change(self) -> Change:
+        return Change(self.files, self.removed)
+
+    @property
+    def rows_added(self) -> int:
+        """Return the number of new rows."""
+        return sum(file.rows for file in self.files) - sum(file.rows for file in self.removed)
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The result object. It has all that both formats need, so any driver can continue from it."""
+
+    job: int
+    attempt: str
+    uid: str
+    name: str
+    location: str
+    fingerprint: str  # hash of the ranges
+    columns: list[Column]
+    rows: int
+    dead_rows: int
+    parts: dict[str, FormatCommit]
+    version: int = VERSION
+    seconds: float = 0.0  # from the plan to the written files
+    uncovered: list[
+        str
+    ] = []  # fields without a column, as far as samples showed; at most UNCOVERED_MAX
+    merges: int = 0  # merges until now, this job included
+    files_merged: int = 0  # files that they replaced
+    unmerged: int = 0  # files that this job and those since the last merge added
+
+
+def find_result(blobs: Blobs, plan: JobPlan) -> str:
+    """Return the key of a result that any driver stored for exactly these ranges, or ""."""
+    for key in blobs.list_keys(folder(plan)):
+        if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(
+            plan
+        ):
+            return key
+    return ""
+
+
+def load_result(blobs: Blobs, key: str) -> Result:
+    result = msgspec.json.decode(blobs.get(key), type=Result)
+    if result.version not in (VERSION, MERGE_VERSION):
+        raise CorruptData(
+            f"{key} has version {result.version}, this driver supports {VERSION} and "
+            f"{MERGE_VERSION}: run the driver of the server's release"
+        )
+    return result
+
+
+def fingerprint(plan: JobPlan) -> str:
+    """Return a hash of the plan's ranges and base, equal for all attempts at one job."""
+    matter = msgspec.json.encode(
+        [plan.table.uid, plan.job, plan.table.iceberg, plan.table.iceberg_dlq, plan.ranges]
+    )
+    return hashlib.blake2b(matter, digest_size=16).hexdigest()
+
+
+def part_of(
+    files: list[File], schema: bytes, previous: Result | None, plan: JobPlan, name: str
+) -> FormatCommit:
+    """Return the additions to a part, linked to the last earlier job that changed it."""
+    if previous is None:
+        return FormatCommit(files, schema, 0, "")
+    before = previous.parts[name]
+    if before.changed:
+        return FormatCommit(files, schema, previous.job, plan.table.result)
+    return FormatCommit(files, schema, before.previous_job, before.previous_result)
+
+
+def folder(plan: JobPlan) -> str:
+    """Return the folder of the job's plan and result objects."""
+    return f"{plan.table.location}/jobs/{plan.job:012d}"
