@@ -15,7 +15,8 @@ import pytest
 from polynya.admin import sql_worker
 from polynya.admin.sql_worker import SqlWorker
 from polynya.base.limits import SQL_QUESTIONS_PER_CORE_MAX
-from polynya.config.model import ColdConfig, Config, SqlConfig
+from polynya.config.model import Config
+from polynya.config.sections import ColdConfig, SqlConfig
 from polynya.front.http.api.schemas import columns_of, type_name
 from polynya.front.http.api.sql import SqlRoute
 from polynya.front.http.protocol.errors import Failure

@@ -10,7 +10,8 @@ import pytest
 from cryptography import x509
 
 from polynya.base.errors import ConfigError
-from polynya.config.model import Config, TlsConfig
+from polynya.config.model import Config
+from polynya.config.sections import TlsConfig
 from polynya.config.tls import Tls, TlsFiles, prepare
 
 

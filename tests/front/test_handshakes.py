@@ -16,7 +16,8 @@ import uvloop
 from fake_service import FakeService
 from front_world import request
 
-from polynya.config.model import Config, TlsConfig
+from polynya.config.model import Config
+from polynya.config.sections import TlsConfig
 from polynya.config.tls import Tls, prepare
 from polynya.front.common import tls_handshakes
 from polynya.front.http.protocol.settings import HttpSettings

@@ -11,7 +11,7 @@ from sim.loop import run_simulated
 from worlds.cold import CoreWorld
 
 from polynya.base.errors import Unavailable
-from polynya.config.model import ColdConfig
+from polynya.config.sections import ColdConfig
 from polynya.objectstore import MemoryStore, StoreUnavailable, WatchedStore
 from polynya.tiering.tier import Tier
 

@@ -24,7 +24,7 @@ from polynya.cold import (
     StateReader,
 )
 from polynya.config.core_start import CoreStart
-from polynya.config.model import ColdConfig
+from polynya.config.sections import ColdConfig
 from polynya.objectstore import (
     ObjectStore,
     StoreError,

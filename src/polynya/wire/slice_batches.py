@@ -4,19 +4,38 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, Protocol, overload
 
 from polynya.stream.state.model import DecodedBatches, HotBatch
 
-if TYPE_CHECKING:
-    from polynya.wire.slices import Slice
+
+class Columns(Protocol):
+    """The part of a parsed slice that its batches are made of."""
+
+    encoding: int
+    undivided: bool
+    record_lengths: memoryview[int] | None
+    append_times_ms: memoryview[int]
+    batch_lengths: memoryview[int]
+    batch_crcs: memoryview[int]
+    batch_flags: memoryview[int]
+    payload: memoryview
+
+    @property
+    def batch_begins(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the first record and first byte of each batch, and the ends."""
+        ...
+
+    def newest(self, begin: int, end: int) -> int:
+        """Return the largest record time of these batches; 0: they have no times of their own."""
+        ...
 
 
 class SliceBatches(DecodedBatches):
     """The batches of a parsed slice that begins at a place of its stream. `bounds`: the numbers of
     the batches at which joined ones begin, and the end."""
 
-    def __init__(self, source: Slice, at: tuple[int, int], bounds: Sequence[int]) -> None:
+    def __init__(self, source: Columns, at: tuple[int, int], bounds: Sequence[int]) -> None:
         self._source = source
         self._record, self._byte = at
         self._bounds = bounds
