@@ -26,7 +26,7 @@ help:  ## this list
 run: $(STAMPS)/all  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere
 	@$(BIN)/polynya demo $(ARGS)
 
-test: $(STAMPS)/dev  ## everything that CI checks (ten minutes on two cores; PYTHON=python3.13 with another Python)
+test: $(STAMPS)/dev  ## everything that CI checks (25 minutes on two cores; PYTHON=python3.13 with another Python)
 	@$(WARM) $(STATIC); status=$$?; wait; exit $$status
 	@$(SUITE) -m "not long" $(ARGS)
 
