@@ -67,17 +67,17 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         "check_batch",
         edited_function(
             batches.check_batch,
-            "header.crc != google_crc32c.value(bytes(batch[_CRC_FROM:]))",
+            "not _has_crc(batch, header.crc, whole_crc)",
             "False",
         ),
     ),
     "a fetched Kafka batch keeps the base offset of its producer": (
         fetch,
-        "placed",
+        "place_all",
         edited_function(
-            batches.placed,
+            batches.place_all,
             "_PLACE.pack(base_offset, length, leader_epoch)",
-            "bytes(batch[:12]) + bytes(4)",
+            "bytes(view[at:at + 12]) + bytes(4)",
         ),
     ),
     "a slice goes on where the encoding changes": (
@@ -91,7 +91,7 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
     ),
     "what HTTP wrote into a partition is fetched as it is stored": (
         fetch,
-        "_build_batches",
+        "build_batches",
         lambda page: None,
     ),
 }
