@@ -555,9 +555,17 @@ def _problems(client: Client) -> list[str]:
         return [
             *told["problems"],
             *(note for note in told["notes"] if note.startswith("read replica")),
-        ]
+        ] or _level_problems(client.send("GET", "/v1/cluster").json())
     except (httpx.TransportError, ValueError, KeyError):
         return ["node 1 does not respond yet"]
+
+
+def _level_problems(told: dict[str, Any]) -> list[str]:
+    """Until all groups work at the level that all nodes support, some commands are refused."""
+    supported = [node["level"] for node in told.get("nodes", []) if node["level"]]
+    if not supported or told["level"] >= min(supported):
+        return []
+    return [f"the groups are raised to feature level {min(supported)}"]
 
 
 def _say(nodes: list[DevNode], folder: Path, configs: list[Config]) -> None:
