@@ -8,8 +8,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from long_tests import long
+from msgspec.structs import replace
+from worlds.packed import commit_of
 from worlds.stream import World, raw_batch
 
+from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS
 from polynya.stream.commands import (
     AckLinks,
     Acknowledge,
@@ -43,10 +47,12 @@ from polynya.stream.commands import (
     UnlinkSubscription,
     Unpin,
 )
+from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
+from polynya.stream.state.regimes import regime_of
 from polynya.stream.subscriptions.rules import Event
 from polynya.stream.subscriptions.state import Subscription
 from polynya.stream.table_commands import WatchStreams
@@ -67,6 +73,7 @@ class Player:
         self.packs = 0
         self.jobs = dict.fromkeys(JOBS, 1)
         self.attempts: list[tuple[int, str, str]] = []
+        self.commits: dict[tuple[int, str], CommitSlices] = {}  # the last, by group and writer
 
     def play(self) -> None:
         moves: list[Callable[[], object]] = [self.write] * 6 + [
@@ -105,9 +112,12 @@ class Player:
                 self.collect,
                 self.restart,
             ),
+            *[self.pack] * 6,
+            *(self.profile, self.profile, self.seal),
         ]
         for _ in range(STEPS):
             self.now_ms += self.random.choice([0, 1, 5, 50, 400])
+            self.now_ms += WRITER_IDLE_MS if self.chance(0.004) else 0
             self.group, self.name = self.random.choice([1, 1, 1, 2]), self.random.choice(NAMES)
             self.random.choice(moves)()
 
@@ -143,6 +153,7 @@ class Player:
                 batch=body,
                 producer=producer,
                 retention=retention,
+                profile=int(self.chance(0.5)),
             )
         )
 
@@ -195,8 +206,8 @@ class Player:
         pinned = self.apply(PinSource(self.name, attempt, self.random.choice(NAMES), self.now_ms))
         if pinned.code != Code.OK or self.chance(0.3):
             return
-        record, byte, content_type, encoding, ttl_seconds, _, depth, _, *first = pinned.detail
-        fork = Fork(attempt, self.name, pinned.uid, record, byte, "", 0, depth, *first)
+        record, byte, content_type, encoding, ttl_seconds, _, depth, _, *rest = pinned.detail
+        fork = Fork(attempt, self.name, pinned.uid, record, byte, "", 0, depth, *rest[:2])
         command = Create(
             self.random.choice(NAMES),
             self.now_ms,
@@ -204,6 +215,7 @@ class Player:
             encoding,
             ttl_seconds=ttl_seconds,
             fork=fork,
+            profile=sum(rest[2:]),  # that of the source
         )
         self.apply(command, self.random.choice([1, 2]))
         if self.chance(0.6):
@@ -223,6 +235,52 @@ class Player:
         for message, (group, command) in list(self.machine.outbox.items())[:2]:
             self.apply(command, group)
             self.apply(Acknowledge(message))
+
+    # Diskless streams.
+
+    def pack(self) -> None:
+        """A commit of one of two writers, or a repeat, or a late one, or another of its pack."""
+        writer = self.random.choice("vw")
+        last = self.commits.get((self.group, writer))
+        if last is not None and self.chance(0.2):
+            self.apply(replace(last, now_ms=self.now_ms))
+            return
+        if last is not None and self.chance(0.1):
+            self.apply(replace(last, now_ms=self.now_ms, sequence=last.sequence - 1 or 1))
+            return
+        self.packs += 1
+        appends = [
+            Append(
+                self.random.choice(NAMES),
+                max(0, self.now_ms - self.random.randint(0, 30)),
+                "text/plain",
+                raw_batch(b"z" * self.random.randint(1, 9)),
+                Producer(self.random.choice("pq"), 0, self.random.randint(0, 3))
+                if self.chance(0.4)
+                else None,
+                close=self.chance(0.03),
+            )
+            for _ in range(self.random.randint(1, 4))
+        ]
+        command = commit_of(
+            self.world,
+            last.pack if last is not None and self.chance(0.2) else f"pack{self.packs}",
+            (writer, 1 if last is None else last.sequence + self.random.randint(1, 2)),
+            appends,
+            now_ms=self.now_ms,
+            intent_ms=max(0, self.now_ms - self.random.choice([*range(9), WRITE_MS_MAX + 1])),
+        )
+        self.commits[self.group, writer] = command
+        self.apply(command)
+
+    def profile(self) -> None:
+        profile = self.random.choice([Profile.DISKLESS, Profile.DISKLESS, Profile.REPLICATED])
+        self.apply(SetProfile(self.name, profile, self.now_ms, epoch=self.random.choice([0, 0, 2])))
+
+    def seal(self) -> None:
+        stream = self.stream
+        if stream is not None:
+            self.apply(SealRegime(self.name, stream.uid, regime_of(stream).epoch, self.now_ms))
 
     # Packs, blocks and tables.
 
@@ -252,9 +310,7 @@ class Player:
         cold = ColdSlice(
             some[0].record, some[0].byte, records, length, f"pack{self.packs}", 0, 10, 5
         )
-        world.slices[cold.pack, 0] = [
-            batch for each in some for batch in world.slices[each.pack, each.offset]
-        ]
+        world.slices[cold.pack, 0] = [batch for each in some for batch in world.batches_of(each)]
         self.apply(PackWritten(cold.pack, [self.group], self.now_ms), HOME)
         self.apply(ReplaceSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
 
@@ -366,6 +422,6 @@ class Player:
                 self.apply(UnlinkSubscription(home.id, home.uid), group)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(15), *long(range(15, 40))])
 def test_a_member_that_began_with_a_snapshot_goes_on_like_the_others(seed: int) -> None:
     Player(seed).play()

@@ -6,6 +6,7 @@ import pytest
 
 from polynya.base.levels import LEVELS
 from polynya.stream import commands as c
+from polynya.stream import diskless_commands as d
 from polynya.stream import group_commands as g
 from polynya.stream import table_commands as t
 from polynya.stream.any_command import AnyCommand
@@ -24,6 +25,35 @@ SLICE = c.ColdSlice(
 CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
 NODE = c.NodeRecord(4, "h:1", "http://h", "z", 2, c.NodeState.CORDONED, 3)
 READER = c.NodeRecord(5, "h:2", "http://i", "far", reader=True)
+PACKED = [
+    d.PackedAppend(
+        c.Append("docs/a", 3, "application/json", c.Batch(1, 2, b"", 0xE3069283), PRODUCER), 5
+    ),
+    d.PackedAppend(c.Append("docs/a", 4, "", None, close=True)),
+]
+COMMIT = d.CommitSlices(
+    "packs/20260101-00/1-ff",
+    1,
+    "ab" * 16,
+    3,
+    4,
+    [
+        d.PackedSlice(24, 61, 0xE3069283, 1, PACKED),
+        d.PackedSlice(
+            88,
+            70,
+            9,
+            2,
+            [
+                d.PackedAppend(
+                    c.Produce("kafka/t/0", 3, c.Batch(2, 3, b"", 1), c.Producer("7", 0, 0, 2, 1)),
+                    30,
+                )
+            ],
+        ),
+    ],
+    8,
+)
 
 GOLDEN: list[tuple[c.Command, str]] = [
     (
@@ -42,20 +72,36 @@ GOLDEN: list[tuple[c.Command, str]] = [
             c.Retention(60, 1000),
         ),
         (
-            "9e01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
+            "9f01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
             "00000300000000000795a1700102ff00a1739ad9206162616261626162616261626162616261626162616261626162616261"
             "626162a6646f63732f61cf00010000000000070309d921303030303030303030303030303030335f30303030303030303030"
-            "30303030303900020104933ccd03e8c2c0"
+            "30303030303900020104933ccd03e8c2c000"
         ),
     ),
     (
         c.Create("docs/a", 1, "text/plain", 0),
-        "9e01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c0",
+        "9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000",
     ),
     (
         c.Create("docs/a", 1, "text/plain", 0, segments=c.SegmentLimits(1000, 0, 2)),
-        "9e01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c093cd03e80002",
+        "9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c093cd03e8000200",
     ),
+    (
+        c.Create("docs/a", 1, "text/plain", 0, profile=d.Profile.DISKLESS),
+        "9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c001",
+    ),
+    (
+        COMMIT,
+        (
+            "9878b67061636b732f32303236303130312d30302f312d666601d920616261626162616261626162"
+            "616261626162616261626162616261626162616203049295183dcee30692830192929902a6646f63"
+            "732f6103b06170706c69636174696f6e2f6a736f6e980102c400cee3069283c40000000095a17001"
+            "02ff00c0c20005929902a6646f63732f6104a0c0c0c0c30000955846090291929608a96b61666b61"
+            "2f742f3003980203c40001c40000000095a13700000201001e08"
+        ),
+    ),
+    (d.SetProfile("docs/a", d.Profile.DISKLESS, 5, 7, 2), "9679a6646f63732f6101050702"),
+    (d.SealRegime("docs/a", 7, 1, 5), "957aa6646f63732f61070105"),
     (c.Rollover("docs/a", 7, 2, 3, 5), "960aa6646f63732f6107020305"),
     (
         c.Append("docs/a", 2, "application/json", BATCH, PRODUCER, "s", True, 7),
@@ -153,13 +199,23 @@ GOLDEN: list[tuple[c.Command, str]] = [
     ),
     (c.MetaSet("k", b"v"), "9350a16bc40176"),
     (
-        t.TableMake("all", ["default/docs", "docs/"], "docs", True, [("id", "long")], 11),
-        "9742a3616c6c92ac64656661756c742f646f6373a5646f63732fa4646f6373c39192a26964a46c6f6e670b",
+        t.TableMake(
+            "all", ["default/docs", "docs/"], "docs", True, [("id", "long")], 11, ["day(at)"]
+        ),
+        (
+            "9942a3616c6c92ac64656661756c742f646f6373a5646f63732fa4646f6373c39192a26964a46c6f6e67"
+            "0b91a764617928617429a0"
+        ),
+    ),
+    (
+        t.TableMove(3, 2, "a", "m1", "d1", "m2", "d2", -1, "r", [("id", "long")], ["stream"], 17),
+        "9d490302a161a26d31a26431a26d32a26432ffa1729192a26964a46c6f6e6791a673747265616d11",
     ),
     (
         t.TableFail(3, 1, [(7, "docs/a", 2, 4, "packs/x", 24, "damaged")], 12),
         "95430301919707a6646f63732f610204a77061636b732f7818a764616d616765640c",
     ),
+    (t.TableFault(3, 2, "bad", 18), "954a0302a362616412"),
     (t.TableRetry(3, 13), "9344030d"),
     (t.WatchStreams(3, ["docs/"], True, 14), "95450391a5646f63732fc30e"),
     (t.TableAlter(3, "new", True, [("id", "long")], 15), "964603a36e6577c39192a26964a46c6f6e670f"),
@@ -238,7 +294,7 @@ def test_a_node_of_the_release_before_is_no_read_replica() -> None:
 def test_every_command_has_golden_bytes() -> None:
     kinds = [
         kind
-        for kind in (*vars(c).values(), *vars(t).values(), *vars(g).values())
+        for kind in (*vars(c).values(), *vars(t).values(), *vars(g).values(), *vars(d).values())
         if isinstance(kind, type) and issubclass(kind, c.Command)
     ]
     tagged = set(kinds) - {c.Command}
@@ -286,6 +342,9 @@ def test_creates_before_segments_are_read() -> None:
     assert msgspec.msgpack.decode(before, type=AnyCommand) == command
     assert level_for(command) == 1
     assert level_for(c.Create("docs/a", 1, "", 0, segments=c.SegmentLimits(0, 0))) == 3
+    with_segments = bytes.fromhex("9e01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c0")
+    assert msgspec.msgpack.decode(with_segments, type=AnyCommand) == command
+    assert level_for(c.Create("docs/a", 1, "", 0, profile=d.Profile.DISKLESS)) == 3
 
 
 def test_slices_of_a_log_below_level_3_are_read() -> None:
@@ -325,6 +384,8 @@ def test_levels_are_those_of_commands() -> None:
                 t.TableAlter,
                 t.TableDrop,
                 t.ForgetTable,
+                t.TableMove,
+                t.TableFault,
             ),
             3,
         ),
@@ -339,5 +400,6 @@ def test_levels_are_those_of_commands() -> None:
             ),
             3,
         ),
+        **dict.fromkeys((d.CommitSlices, d.SetProfile, d.SealRegime), 3),
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

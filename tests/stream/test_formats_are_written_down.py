@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from polynya.stream import commands, group_commands, placement, table_commands
+from polynya.stream import (
+    commands,
+    diskless_commands,
+    group_commands,
+    placement,
+    table_commands,
+)
 from polynya.stream.consumer_groups import state as consumer_groups
 from polynya.stream.rules import table_failures, table_watches, tables
 from polynya.stream.snapshots import deltas
@@ -36,6 +42,7 @@ def fields(kind: type) -> str:
             *vars(commands).values(),
             *vars(table_commands).values(),
             *vars(group_commands).values(),
+            *vars(diskless_commands).values(),
         )
         if isinstance(kind, type)
         and issubclass(kind, commands.Command)
@@ -60,6 +67,8 @@ def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
         commands.SubscriptionConfig,
         group_commands.GroupMember,
         group_commands.OffsetEntry,
+        diskless_commands.PackedAppend,
+        diskless_commands.PackedSlice,
     ],
 )
 def test_part_is_in_the_page(kind: type) -> None:
@@ -77,6 +86,8 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.StreamExtras,
         model.Segments,
         model.SealedSegment,
+        model.Regime,
+        model.WriterState,
         model.KafkaState,
         model.OpenTransaction,
         model.Evicted,

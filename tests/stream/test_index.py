@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import ColdSlice
+from polynya.stream.state import chunked, index
 from polynya.stream.state import entries as form
-from polynya.stream.state import index
 
 KEYS = {number: f"pack{number}" for number in range(5)}
 U32 = st.integers(0, (1 << 32) - 1)
@@ -59,7 +59,7 @@ HOW = st.integers(0, 4)
 @pytest.fixture(scope="module", autouse=True)
 def small_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "CHUNK", 3)
+        patch.setattr(chunked, "CHUNK", 3)
         yield
 
 
@@ -278,7 +278,7 @@ def test_bytes_of_a_chunk_are_golden() -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda data: data[:4] + bytes([3]) + data[5:], "version 3 with entries of 80 bytes"),
+        (lambda data: data[:4] + bytes([4]) + data[5:], "version 4 with entries of 80 bytes"),
         (lambda data: data[:6] + bytes([96]) + data[7:], "version 2 with entries of 96 bytes"),
         (lambda data: data[:-1], "chunk of 2 entries has 183 bytes"),
         (lambda data: data[:12], "chunk has 12 bytes"),

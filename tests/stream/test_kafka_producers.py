@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from long_tests import examples
 from worlds.stream import kafka_batch, kafka_producer, raw_batch
 
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS
@@ -295,5 +296,7 @@ class Producers(RuleBasedStateMachine):
         assert stream.next_record == sum(batch.records for batch in stream.hot or ())
 
 
-Producers.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Producers.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 TestProducers = Producers.TestCase

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from long_tests import examples
 from msgspec import structs
 from worlds.stream import World, json_batch, raw_batch
 
@@ -34,7 +35,7 @@ from polynya.stream.commands import (
 from polynya.stream.read_plan import AT_BYTE, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.eviction import evicted_view, needed_by
-from polynya.stream.state import index
+from polynya.stream.state import chunked, pack_tables
 from polynya.stream.state.index import ENTRY_BYTES
 from polynya.stream.state.model import Stream
 
@@ -48,9 +49,10 @@ SIZES = st.one_of(
 
 @pytest.fixture(scope="module", autouse=True)
 def small_chunks() -> Iterator[None]:
-    """Indexes of these tests are short, and in chunks all the same."""
+    """Indexes of these tests are short, and in chunks all the same; few packs are objects."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "CHUNK", 2)
+        patch.setattr(chunked, "CHUNK", 2)
+        patch.setattr(pack_tables, "RECENT_MAX", 2)
         yield
 
 
@@ -471,7 +473,9 @@ class AgainstLists(RuleBasedStateMachine):
             assert size <= max(bytes_max, RAW_STEP_BYTES)
 
 
-AgainstLists.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+AgainstLists.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 TestAgainstLists = AgainstLists.TestCase
 
 

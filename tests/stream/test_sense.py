@@ -13,20 +13,41 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_commands_golden import BATCH, CONFIG, FORK, GOLDEN, NODE, PRODUCER, SLICE
+from test_commands_golden import (
+    BATCH,
+    COMMIT,
+    CONFIG,
+    FORK,
+    GOLDEN,
+    NODE,
+    PACKED,
+    PRODUCER,
+    SLICE,
+)
 
 from polynya.base.errors import InvalidMessage
+from polynya.base.limits import COMMIT_APPENDS_MAX
 from polynya.replica.log import decode_command, decode_heard, encode_command, encode_proposal
 from polynya.stream import commands as c
+from polynya.stream import diskless_commands as d
+from polynya.stream.common_forms import is_common_produce
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.stream.sense import ROWS, SPANS, fault_of
+from polynya.stream.sense import ROWS, SPANS, _told, fault_of
 from polynya.wal import FrameKind, Journal
 from polynya.wal.frames import SegmentHeader, parse_segment_header
 
 TESTS = Path(__file__).parents[1]
 JSON = "application/json"
 replace = msgspec.structs.replace
+
+
+PRODUCED = c.Produce(
+    "kafka/t/0",
+    1,
+    c.Batch(c.Encoding.KAFKA, 2, b"batch", 5, record_time_ms_max=9),
+    c.Producer("77", 0, 5, 6, kind=1),
+)
 
 
 def born(node: c.NodeRecord = NODE, **fields: Any) -> c.ClusterBorn:
@@ -41,6 +62,16 @@ def appended(
 
 def published(**fields: Any) -> c.PublishSlices:
     return c.PublishSlices(SLICE.pack, 1, 4, [(7, replace(SLICE, **fields))])
+
+
+def committed(**fields: Any) -> d.CommitSlices:
+    return replace(COMMIT, slices=[COMMIT.slices[1], replace(COMMIT.slices[0], **fields)])
+
+
+def packed(**fields: Any) -> d.CommitSlices:
+    return committed(
+        appends=[PACKED[0], replace(PACKED[0], command=replace(PACKED[0].command, **fields))]
+    )
 
 
 NONSENSE: list[tuple[c.Command, str]] = [
@@ -68,6 +99,7 @@ NONSENSE: list[tuple[c.Command, str]] = [
     ),
     (appended(replace(BATCH, encoding=9)), r"Batch\.encoding"),
     (appended(replace(BATCH, crc=1 << 32)), r"Batch\.crc"),
+    (appended(replace(BATCH, flags=8)), r"Batch\.flags is 8; expected 0 to 7"),
     (c.Bundle([]), "the bundle has 0 commands"),
     (c.Bundle([appended()] * (c.BUNDLE_COMMANDS_MAX + 1)), "the bundle has 65 commands"),
     (c.Bundle([appended(), appended(now_ms=-1)]), r"Append\.now_ms"),
@@ -126,6 +158,30 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (c.GroupPlaced(1, (4,), 1 << 63), r"GroupPlaced\.epoch"),
     (c.GroupPlaced(1, (), 8), "is not a valid voter set"),
     (c.SetBalancing(True, 1000), r"SetBalancing\.replicas"),
+    (d.SetProfile("docs/a", 2, 1), r"SetProfile\.profile is 2"),
+    (d.SealRegime("docs/a", 7, 0, 1), r"SealRegime\.epoch"),
+    (
+        c.Create("docs/a", 1, JSON, 1, segments=c.SegmentLimits(0, 0), profile=1),
+        "a leased stream has segments",
+    ),
+    (replace(COMMIT, sequence=0), r"CommitSlices\.sequence is 0"),
+    (replace(COMMIT, writer=""), "the name of the writer has 0 characters"),
+    (replace(COMMIT, slices=[]), "the commit has 0 appends"),
+    (committed(appends=[]), "a slice of the commit has no appends"),
+    (committed(appends=PACKED[:1] * COMMIT_APPENDS_MAX), "the commit has 16385 appends"),
+    (committed(appends=PACKED[1:]), "a slice of 0 records has 61 stored bytes"),
+    (committed(stored=0), "a slice of 2 records has 0 stored bytes"),
+    (committed(encoding=0), "a batch of encoding 1 is in a slice of encoding 0"),
+    (packed(batch=replace(BATCH, lengths=b"")), "a payload or record lengths"),
+    (packed(batch=replace(BATCH, payload=b"")), "a payload or record lengths"),
+    (packed(batch=None), "an append of the commit adds nothing"),
+    (packed(name="docs/b"), "a slice has appends to docs/a and to docs/b"),
+    (packed(producer=c.Producer("p", 0, 5, 4)), "the last producer sequence 4 is below"),
+    (packed(now_ms=-1), r"Append\.now_ms is -1"),
+    (
+        committed(appends=[replace(PACKED[0], length=(1 << 32) - 1)] * 2),
+        "has 4 records and 8589934590 bytes",
+    ),
 ]
 
 
@@ -153,6 +209,33 @@ def test_what_the_format_names_as_examples_makes_sense(command: c.Command) -> No
     assert decode_heard(encode_proposal(command)) == command
 
 
+def test_a_batch_has_no_flags_that_its_slice_may_not_have() -> None:
+    """A slice with others would be refused in every attempt to publish it."""
+    assert SPANS[c.Batch]["flags"] == SPANS[c.ColdSlice]["flags"]
+    assert fault_of(appended(replace(BATCH, flags=7))) == ""
+
+
+@pytest.mark.parametrize("producer", [None, PRODUCED.producer], ids=["no producer", "a producer"])
+def test_the_quick_check_of_a_produce_finds_what_the_full_one_finds(
+    producer: c.Producer | None,
+) -> None:
+    """Each number of a command, its batch and its producer at the edges of its range."""
+    command = replace(PRODUCED, producer=producer)
+    assert is_common_produce(command) and not _told(command)
+    parts = {"": command, "batch": command.batch, "producer": producer}
+    common = 0
+    for part, value in parts.items():
+        for field, (low, high) in SPANS.get(type(value), {}).items():
+            for number in {-1, 0, 1, 7, 8, 1 << 31, 1 << 32, low - 1, low, high, high + 1}:
+                changed: Any = replace(value, **{field: number})
+                changed = changed if part == "" else replace(command, **{part: changed})
+                assert fault_of(changed) == _told(changed), changed
+                common += is_common_produce(changed)
+    assert common > 20
+    for batch in (replace(command.batch, payload=b""), replace(command.batch, lengths=b"1234")):
+        assert "has record lengths or no payload" in fault_of(replace(command, batch=batch))
+
+
 def test_a_fork_may_begin_with_two_records_of_bytes() -> None:
     assert fault_of(c.Create("docs/f", 1, "text/plain", 0, batch=replace(BATCH, encoding=0))) == ""
 
@@ -160,7 +243,7 @@ def test_a_fork_may_begin_with_two_records_of_bytes() -> None:
 def structs() -> Iterator[type[msgspec.Struct]]:
     return (
         kind
-        for kind in vars(c).values()
+        for kind in (*vars(c).values(), *vars(d).values())
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     )
 
@@ -266,8 +349,9 @@ EXTREMES = (
 )
 
 
-def machine_with_something() -> Machine:
-    """The commands of `GOLDEN` find what they are about, as far as one machine can have it."""
+def machine_with_something(kind: str) -> Machine:
+    """The commands of `GOLDEN` find what they are about, as far as one machine can have it. Those
+    of this kind are tried."""
     machine = Machine(1, 4)
     for command in (
         c.Create("docs/a", 1, JSON, 1, batch=BATCH),
@@ -292,7 +376,11 @@ def machine_with_something() -> Machine:
         ),
         2,
     ).detail == [0]
+    if kind == "CommitSlices":
+        assert machine.apply(d.SetProfile("docs/a", d.Profile.DISKLESS, 6)).code == Code.OK
     machine.apply(c.Append("docs/a", 7, JSON, BATCH, PRODUCER), 3)
+    if kind == "SealRegime":
+        assert machine.apply(d.SetProfile("docs/a", d.Profile.DISKLESS, 7)).code == Code.OK
     return machine
 
 
@@ -316,13 +404,13 @@ def altered(value: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("kind", sorted({type(command).__name__ for command, _ in GOLDEN}))
 def test_what_makes_sense_ends_no_machine_and_no_snapshot(kind: str) -> None:
-    uid = machine_with_something().streams["docs/a"].uid
+    uid = machine_with_something(kind).streams["docs/a"].uid
     examples = [command for command, _ in GOLDEN if type(command).__name__ == kind]
     for example in [*examples, *(_about(each, uid) for each in examples)]:
         for command in altered(example):
             if fault_of(command):
                 continue
-            machine = machine_with_something()
+            machine = machine_with_something(kind)
             machine.apply(decode_command(encode_command(command)), 9)
             machine.apply(c.Append("docs/a", 8, JSON, BATCH), 10)
             Machine.restore(machine.snapshot(), lambda place, uid: BATCH.payload)

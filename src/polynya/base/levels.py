@@ -26,6 +26,8 @@ LEVELS: dict[
     70: 3,  # TableAlter
     71: 3,  # TableDrop
     72: 3,  # ForgetTable
+    73: 3,  # TableMove
+    74: 3,  # TableFault
     91: 2,  # ReaderAdd
     92: 2,  # NodePromote
     99: 2,  # Bundle
@@ -34,6 +36,9 @@ LEVELS: dict[
     102: 3,  # TopicDrop
     103: 3,  # TopicGone
     104: 3,  # TopicChange
+    120: 3,  # CommitSlices
+    121: 3,  # SetProfile
+    122: 3,  # SealRegime
     130: 3,  # GroupPut
     131: 3,  # CommitOffsets
     132: 3,  # GroupDrop

@@ -40,6 +40,12 @@ MERGE_BYTES_PER_SECOND = 32 * MIB
 MERGE_INTERVAL_MS = 1000  # between two scans for them; longer with very many streams
 # Delta commits before a checkpoint: a streaming reader may stop for this long and go on
 DELTA_LOG_KEPT_MS = 7 * 24 * 3600 * 1000
+TASK_OBJECTS_AT_ONCE = 8  # plan objects of a table's job that its driver writes in parallel
+TABLES_AT_ONCE = 4  # that a driver syncs side by side: each has samples and metadata in memory
+# a worker that dies leaves its tables to the others after this time; it extends a lease in time
+TABLE_LEASE_MS = 30_000
+TABLE_REST_MS_MAX = 3_600_000  # after a worker's sync, before another worker may sync the table
+WORKER_NAME_CHARACTERS_MAX = 64  # of a worker in a table's lease, which is state of the meta group
 DELETE_GRACE_MS = 60_000  # unreferenced objects are kept this long for readers in progress
 # payload of one pack slice: the unit of a cold read and of the block cache
 SLICE_BYTES_MAX = 4 * MIB
@@ -62,12 +68,32 @@ RECALL_ENTRY_BYTES = 4 * MIB
 RECALL_STREAMS_MAX = 65_536
 STATE_CACHE_BYTES = 4 * MIB  # evicted states that a core caches after reading them
 
+# from a pack's intent to its last commit; a later one may name an object that was swept as an orphan
+WRITE_MS_MAX = 300_000
+# appends of one pack to one group: the group keeps the replies to each writer's last commit …
+COMMIT_APPENDS_MAX = 16_384
+# … for this long: twice `WRITE_MS_MAX`, so that no commit is repeated later
+WRITER_IDLE_MS = 10 * 60 * 1000
+PROFILE_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a change of the profile
+# writers of diskless streams that a group remembers: starts of cores that wrote in this time
+WRITERS_MAX = 1024
+
 SEGMENT_RECORDS = 1_000_000  # of a leased stream's segment, unless its creation says otherwise …
 SEGMENT_BYTES = 1 << 30  # … or so many bytes
 SEGMENT_LIMIT_MAX = 2**53  # as of all amounts that a command has
 # closed segments that a stream lists: they are state in memory and in each snapshot
 SEGMENTS_KEPT_MAX = 1024
 SEGMENT_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a rollover
+
+# appends to diskless streams that a core holds until they are committed; above it they get 503
+DISKLESS_BYTES_PER_CORE = 128 * MIB
+DISKLESS_PACK_BYTES = 8 * MIB  # appends of one pack of a core's diskless streams …
+DISKLESS_INTERVAL_MS = 250  # … or those of this time, whichever comes first
+# commits of diskless streams that a recovery from the object store alone may lack
+DISKLESS_COPY_MS = 10_000
+DISKLESS_PUTS_MAX = 4  # packs of a core that are being stored; the next ones wait
+# names of diskless streams that a core remembers, so that their appends go to its writer at once
+DISKLESS_NAMES_MAX = 65_536
 
 JOURNAL_SEGMENT_BYTES = 64 * MIB
 INFLIGHT_BYTES_PER_CORE = 64 * MIB  # proposed and not yet durable; above it appends get 503
@@ -108,6 +134,9 @@ GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
+# of a Fetch that is kept for its repeats, with an answer of about twice its size: some 500
+# partitions, for each connection
+KAFKA_REPEATED_FETCH_BYTES_MAX = 16 * KIB
 # the records of one batch: bounds the memory of who opens it
 KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB
 KAFKA_UNCOMPRESSED_RATIO_MAX = 64  # times its compressed bytes; text becomes 5 to 20 times as long
@@ -115,9 +144,14 @@ KAFKA_UNCOMPRESSED_BYTES_LEAST = 1 * MIB  # a small batch of equal records may h
 # of one append with keys, headers or times: each record is built one by one
 RECORD_BATCH_RECORDS_MAX = 100_000
 KAFKA_BATCH_RECORDS_MAX = 1_000_000  # decoded of one batch: an empty record of 7 bytes reads as 80
+# milliseconds since 1970 of an append or a record: the end of the year 9999, the last date that
+# has a text form
+TIME_MS_MAX = 253_402_300_799_999
 
 SQL_BODY_BYTES_MAX = 128 * KIB  # one SQL query: text written by a person or program, not data
 SQL_ROWS_DEFAULT = 1000  # rows of a response, unless `rows` is given
+# Parquet files that a task of a partitioned table writes at once: each has up to 8 MiB in memory
+PARTITION_FILES_OPEN_MAX = 32
 SQL_ROWS_MAX = 10_000  # read larger results directly from the tables
 SQL_ANSWER_BYTES_MAX = 8 * MIB  # one response; bounds the memory of server and browser
 SQL_QUESTIONS_PER_CORE_MAX = 2  # each is a process with its own memory
@@ -134,6 +168,8 @@ SUBSCRIPTION_LINKS_SHOWN = 1000
 SUBSCRIPTION_ID_BYTES_MAX = 256
 SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; responses contain them
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at maximum length fit
+# default profiles of buckets: every core reads all of them while streams are created
+BUCKET_PROFILES_MAX = 10_000
 WEBHOOK_URL_BYTES_MAX = 2 * KIB
 WEBHOOK_RESPONSE_BYTES_MAX = 64 * KIB  # the receiver only reports whether it is done
 

@@ -22,8 +22,9 @@ RESERVED_FIRST = frozenset(
 RESERVED_LATER = frozenset(
     ["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"]
 )
-REPLICATED, LEASED = "replicated", "leased"
-PROFILES = (REPLICATED, LEASED)  # of streams
+REPLICATED, LEASED, DISKLESS = "replicated", "leased", "diskless"
+PROFILES = (REPLICATED, LEASED, DISKLESS)  # of streams
+KAFKA_BUCKET = "kafka"
 KAFKA_PREFIX = "kafka/"  # partition N of topic T is the stream `kafka/T/N`
 BUCKET_RULE = (
     "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is not a "

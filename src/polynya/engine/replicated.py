@@ -92,6 +92,7 @@ class ReplicatedEngine:
         self._loop = asyncio.get_running_loop()
         self._queued: list[Member] = []
         self._outbox = Outbox(cluster.links)
+        self.payload = self._outbox.payload  # bytes of appends in Raft messages, by node
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._ends = TurnEnds()

@@ -59,6 +59,7 @@ from polynya.stream.commands import (
     UnlinkSubscription,
     Unpin,
 )
+from polynya.stream.diskless_commands import CommitSlices, SealRegime, SetProfile
 from polynya.stream.group_commands import (
     CommitOffsets,
     DropOffsets,
@@ -72,7 +73,9 @@ from polynya.stream.table_commands import (
     TableAlter,
     TableDrop,
     TableFail,
+    TableFault,
     TableMake,
+    TableMove,
     TableRetry,
     WatchStreams,
 )
@@ -120,6 +123,8 @@ AnyCommand = (
     | WatchStreams
     | TableAlter
     | TableDrop
+    | TableMove
+    | TableFault
     | ForgetTable
     | MetaSet
     | BucketRetention
@@ -145,5 +150,8 @@ AnyCommand = (
     | DropOffsets
     | ExpireOffsets
     | ForgetTopic
+    | CommitSlices
+    | SetProfile
+    | SealRegime
     | Bundle
 )

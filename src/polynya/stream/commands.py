@@ -2,8 +2,8 @@
 
 msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes
 are in the tests. Tags in use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59
-subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself, 100-109 topics,
-130-139 consumer groups.
+subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself, 100-109 topics, 120-129 diskless
+streams, 130-139 consumer groups.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Create(Command, tag=1, frozen=True):
     fork: Fork | None = None
     retention: Retention | None = None
     segments: SegmentLimits | None = None  # of a leased stream; level 3
+    profile: int = 0  # `diskless_commands.Profile`; DISKLESS needs level 3
 
 
 class Append(Command, tag=2, frozen=True):

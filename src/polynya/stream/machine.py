@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -42,6 +42,8 @@ from polynya.stream.commands import (
 )
 from polynya.stream.consumer_groups import rules as group_rules
 from polynya.stream.consumer_groups.state import ConsumerGroups
+from polynya.stream.diskless.commits import apply_commit_slices
+from polynya.stream.diskless_commands import CommitSlices, SealRegime, SetProfile
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules import (
@@ -50,6 +52,7 @@ from polynya.stream.rules import (
     kafka_writes,
     lifetimes,
     meta,
+    profiles,
     publishing,
     retention,
     segments,
@@ -63,10 +66,11 @@ from polynya.stream.rules import (
 )
 from polynya.stream.snapshots import encode as snapshots
 from polynya.stream.state import feature_level, index
-from polynya.stream.state.changes import Changes
+from polynya.stream.state.changes import Changes, KeptChanges
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.index import Index
-from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
+from polynya.stream.state.model import HotBatch, PackReference, Stream, WriterState
+from polynya.stream.state.pack_tables import HeldPacks, HomePacks
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionState
 from polynya.stream.table_commands import (
@@ -74,7 +78,9 @@ from polynya.stream.table_commands import (
     TableAlter,
     TableDrop,
     TableFail,
+    TableFault,
     TableMake,
+    TableMove,
     TableRetry,
     WatchStreams,
 )
@@ -89,8 +95,9 @@ class Machine:
       until an evicted stream returns
     (`disordered`). A stream is in `streams` or in `evicted`. `hot` holds the streams with hot
     batches, and `hot_bytes` is the sum of
-    their payloads. `retaining` holds the streams with their own retention policy, `leased` those with segments. Each
-    pack in
+    their payloads. `retaining` holds the streams with their own retention policy, `leased` those
+    with segments, `diskless` those whose profile is diskless or changes, `changing` the latter.
+    Each pack in
     `held` is referenced by a slice entry in
     an index, a past or an evicted stub; no other pack is. `pack_keys` maps the numbers of these
     packs to their keys. `changes` names
@@ -111,6 +118,9 @@ class Machine:
         self.hot_bytes = 0
         self.retaining: dict[int, Stream] = {}
         self.leased: dict[int, Stream] = {}
+        self.diskless: dict[int, Stream] = {}
+        self.changing: dict[int, Stream] = {}
+        self.writers: dict[str, WriterState] = {}  # of diskless streams, with their last commits
         self.outbox: dict[int, tuple[int, Command]] = {}
         self.unconfirmed: dict[
             str, int
@@ -118,9 +128,8 @@ class Machine:
         self.attempts: dict[
             str, None
         ] = {}  # fork attempts that are refused here from now on, oldest first
-        self.held: dict[str, PackReference] = {}
-        self.pack_keys: dict[int, str] = {}  # keys of the held packs, by pack number
-        self.packs: dict[str, Pack] = {}  # packs whose home group this is
+        self.held = HeldPacks()
+        self.packs = HomePacks()
         self.released: dict[
             str, None
         ] = {}  # packs that this group has released and must never hold again, oldest first
@@ -143,10 +152,17 @@ class Machine:
         self.epoch_bases: list[int] = []
         self.log_ms = 0  # the largest applied log time; refused commands count too
         self.changes = Changes()
+        self.kept = KeptChanges()
+        self.diskless_left = 0  # streams that left `diskless`; no part of the state
         # uids whose tails somebody follows here; no part of the state
         self.watched: Container[int] = frozenset()
         self.effects: list[TailMoved] = []  # on watched streams, since `take_effects`
         self._room = 0  # spare dict slots that `streams` may have allocated beyond its entries
+
+    @property
+    def pack_keys(self) -> Mapping[int, str]:
+        """The keys of the held packs, by pack number."""
+        return self.held.by_number
 
     @property
     def epoch_base(self) -> int:
@@ -216,7 +232,7 @@ class Machine:
         """Return the cold slices, preceded by the trimmed slices that forks still need. Records may
         be missing between the two."""
         past = trimming.past_of(stream)
-        return Index(index.joined(past, stream.cold) if past else stream.cold, self.pack_keys)
+        return Index(index.preceded(stream.cold, past) if past else stream.cold, self.pack_keys)
 
     def flush_candidates(self) -> Iterator[tuple[Stream, list[HotBatch]]]:
         """Yield each stream with hot batches, and those batches in order."""
@@ -235,11 +251,7 @@ class Machine:
     def condemned(self, before_ms: int) -> Iterator[str]:
         """Yield the packs of this home group that every group released by `before_ms`. Delete the
         object, then log `PackDeleted`."""
-        return (
-            key
-            for key, pack in self.packs.items()
-            if not pack.groups and pack.condemned_ms <= before_ms
-        )
+        return self.packs.condemned(before_ms)
 
     def snapshot(self) -> bytes:
         """Return the state without hot payloads; the same log gives the same bytes."""
@@ -252,9 +264,10 @@ class Machine:
         return snapshots.decode(cls, data, read_payload)
 
     def take_changes(self) -> Changes:
-        """Return the changes since the last call, and start a new set."""
+        """Return the changes since the last call and those that were put back, and start a new
+        set."""
         changes, self.changes = self.changes, Changes(self.uid_counter)
-        return changes
+        return self.kept.take(changes)
 
     # Changes that rules make outside streams.
 
@@ -299,9 +312,9 @@ class Machine:
         held = self.held.get(pack)
         if held is None:
             self.pack_counter += 1
-            held = self.held[pack] = PackReference(home_group, 0, self.pack_counter)
-            self.pack_keys[held.number] = pack
+            held = PackReference(home_group, 0, self.pack_counter)
         held.slices += 1
+        self.held[pack] = held
         self.changes.held.add(pack)
         return held.number
 
@@ -310,9 +323,10 @@ class Machine:
         pack = self.pack_keys[number]
         held = self.held[pack]
         held.slices -= 1
+        self.held[pack] = held
         self.changes.held.add(pack)
         if held.slices == 0:
-            del self.held[pack], self.pack_keys[number]
+            del self.held[pack]
             self.release_pack(pack, held.home_group, now_ms)
 
     def release_pack(self, pack: str, home_group: int, now_ms: int) -> None:
@@ -373,12 +387,17 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
     TableMake: tables.apply_make,
+    TableMove: tables.apply_move,
     TableFail: table_failures.apply_fail,
     TableRetry: table_failures.apply_retry,
     WatchStreams: table_watches.apply_watch,
     TableAlter: table_lifetimes.apply_alter,
+    TableFault: table_failures.apply_fault,
     TableDrop: table_lifetimes.apply_drop,
     ForgetTable: table_lifetimes.apply_forget,
+    CommitSlices: apply_commit_slices,
+    SetProfile: profiles.apply_set_profile,
+    SealRegime: profiles.apply_seal_regime,
     **links.RULES,
     **eviction.RULES,
     **feature_level.RULES,

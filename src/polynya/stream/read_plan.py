@@ -232,22 +232,27 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     record (or raw step), even over the limit."""
     assert want.until is not None
     to_record, to_byte = want.until
-    index, record, byte = locate(batches, want.record, want.byte, whole_records=want.whole_records)
+    index, record, byte = (
+        locate(batches, want.record, want.byte, whole_records=want.whole_records)
+        if batches
+        else (0, *want.until)
+    )
     if index == len(batches):
         record, byte = want.until
     begin = (record, byte)
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     left = want.bytes_max
     while byte < to_byte or record < to_record:
-        if index == len(batches):  # only missing numbers and bytes are left
+        batch = batches[index] if index < len(batches) else None
+        # only missing numbers and bytes are left
+        if batch is None or (batch.record >= to_record and batch.byte >= to_byte):
             if not pieces or to_record - record < record_gaps.JUMP:
                 record, byte = to_record, to_byte
             break
-        batch = batches[index]
-        if byte == batch.byte and record != batch.record:
+        if byte < batch.byte or (byte == batch.byte and record != batch.record):
             if batch.record - record >= record_gaps.JUMP and pieces:
                 break
-            record = batch.record
+            record, byte = batch.record, batch.byte
         end = record_gaps.run_end(
             batches,
             index,
@@ -323,16 +328,19 @@ def locate(
     """Return (index of the batch, record, byte) where a page from this token begins. For AT_BYTE,
     raw streams begin at the exact byte."""
     if record == AT_BYTE:
-        index = _before_byte(batches, byte) - 1
+        index = max(0, _before_byte(batches, byte) - 1)
         batch = batches[index]
+        if byte < batch.byte:
+            return index, batch.record, batch.byte
         if byte >= batch.byte + len(batch.payload):
             return index + 1, batch.record + batch.records, byte
         found, begin_in = _record_at(batch, byte - batch.byte)
         if batch.encoding == Encoding.BYTES and not whole_records:
             return index, found, byte
         return index, found, batch.byte + begin_in
-    index = _before_record(batches, record) - 1
+    index = max(0, _before_record(batches, record) - 1)
     batch = batches[index]
+    record = max(record, batch.record)
     if record >= batch.record + batch.records:  # in a gap
         index += 1
         if index == len(batches):

@@ -53,6 +53,9 @@ class Code(enum.IntEnum):
     # a Kafka batch older than the kept receipts: applied before, at a record that is not known
     DUPLICATE_SEQUENCE = 49
     STREAM_FAULTED = 48  # the stream's data is damaged, and the stream is quarantined
+    # an append with a payload to a diskless stream, or a commit of a pack to a replicated one: send
+    # it the other way
+    WRONG_PROFILE = 50
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

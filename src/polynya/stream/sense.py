@@ -14,11 +14,13 @@ from typing import Any
 
 from polynya.base import levels
 from polynya.base.limits import (
+    COMMIT_APPENDS_MAX,
     FORK_DEPTH_MAX,
     GROUP_ID_BYTES_MAX,
     GROUPS_MAX,
     PARTITIONS_MAX,
     PATH_BYTES_MAX,
+    TIME_MS_MAX,
 )
 from polynya.stream.commands import (
     BUNDLE_COMMANDS_MAX,
@@ -89,6 +91,20 @@ from polynya.stream.commands import (
     UnlinkSubscription,
     Unpin,
 )
+from polynya.stream.common_forms import (
+    is_common_append,
+    is_common_produce,
+    lengths_match,
+    sequences_match,
+)
+from polynya.stream.diskless_commands import (
+    CommitSlices,
+    PackedAppend,
+    PackedSlice,
+    Profile,
+    SealRegime,
+    SetProfile,
+)
 from polynya.stream.group_commands import (
     CommitOffsets,
     DropOffsets,
@@ -105,30 +121,32 @@ from polynya.stream.table_commands import (
     TableAlter,
     TableDrop,
     TableFail,
+    TableFault,
     TableMake,
+    TableMove,
     TableRetry,
     WatchStreams,
 )
 
 Span = tuple[int, int]
-TIME_MAX = 253_402_300_799_999  # ms: the end of the year 9999, the last date that can be written
 _COUNTER: Span = (0, 2**62)  # records, bytes, terms: the sum of two fits in 63 bits
 _WORD: Span = (0, 2**32 - 1)
 _WIDE: Span = (0, 2**63 - 1)  # uids, which are never added to
 _ANY: Span = (-(2**63), 2**64 - 1)  # values that are only compared; a client may have sent them
 _FROM_TAIL: Span = (-3, 2**62)  # positions; special values are below 0
 PRODUCER_IDS_MAX = 1 << 20  # of one block
-KAFKA_SEQUENCE_MAX = 2**31 - 1
-_KAFKA_EPOCH_MAX = 2**15 - 1
 _CORES_MAX = 256  # of a node
-_KAFKA_ID_DIGITS = 19  # of a 63-bit number
-_TIME: Span = (0, TIME_MAX)
+_TIME: Span = (0, TIME_MS_MAX)
 _DATE: Span = (-(2**53), 2**53)  # dates, including those before 1970
 _AMOUNT: Span = (0, 2**53)  # amounts that the state sums up
+_DIFFERENCE: Span = (-(2**53), 2**53)
 _GROUP: Span = (0, GROUPS_MAX)
 _NODE: Span = (0, 2**31)  # the cluster map's rules decide which numbers exist
 _REPLICAS: Span = (0, REPLICAS_MAX)
+_FLAGS: Span = (0, 7)  # a slice has those of its batches, so a batch may not have others
 _ENCODING: Span = (Encoding.BYTES, Encoding.KAFKA)
+_PROFILE: Span = (Profile.REPLICATED, Profile.DISKLESS)
+_WRITER_BYTES_MAX = 64  # of a name; today's have 32
 
 # Allowed range of each integer field, by struct.
 SPANS: dict[type, dict[str, Span]] = {
@@ -137,7 +155,7 @@ SPANS: dict[type, dict[str, Span]] = {
         "records": (1, 2**32 - 1),
         "crc": _WORD,
         "compression": _WORD,
-        "flags": _WORD,
+        "flags": _FLAGS,
         "record_time_ms_max": _TIME,
     },
     Producer: {"epoch": _WIDE, "sequence": _WIDE, "sequence_last": (-1, 2**63 - 1), "kind": (0, 1)},
@@ -168,7 +186,7 @@ SPANS: dict[type, dict[str, Span]] = {
         "record_time_ms_max": _TIME,
         "missing_records": _WORD,
         "missing_bytes": _WORD,
-        "flags": (0, 7),
+        "flags": _FLAGS,
         "first_batch": _WORD,
         "batches": _WORD,
     },
@@ -177,6 +195,7 @@ SPANS: dict[type, dict[str, Span]] = {
         "encoding": _ENCODING,
         "ttl_seconds": _AMOUNT,
         "expires_at_ms": _DATE,
+        "profile": (Profile.REPLICATED, Profile.NAMED_REPLICATED),
     },
     Append: {"now_ms": _TIME, "incarnation": _WIDE},
     Produce: {"now_ms": _TIME, "uid": _WIDE},
@@ -220,7 +239,7 @@ SPANS: dict[type, dict[str, Span]] = {
         "table": _ANY,
         "job": _ANY,
         "rows": _AMOUNT,
-        "dlq_rows": _AMOUNT,
+        "dlq_rows": _DIFFERENCE,
         "now_ms": _TIME,
     },
     TableAbandon: {"table": _ANY, "job": _ANY},
@@ -228,8 +247,10 @@ SPANS: dict[type, dict[str, Span]] = {
     TableMake: {"now_ms": _TIME},
     TableAlter: {"table": _ANY, "now_ms": _TIME},
     TableDrop: {"table": _ANY, "now_ms": _TIME},
+    TableMove: {"table": _ANY, "job": _ANY, "dlq_rows": _DIFFERENCE, "now_ms": _TIME},
     ForgetTable: {"table": _ANY},
     TableFail: {"table": _ANY, "job": _ANY, "now_ms": _TIME},
+    TableFault: {"table": _ANY, "job": _ANY, "now_ms": _TIME},
     TableRetry: {"table": _ANY, "now_ms": _TIME},
     WatchStreams: {"table": _WIDE, "now_ms": _TIME},
     BucketRetention: {"now_ms": _TIME},
@@ -260,6 +281,16 @@ SPANS: dict[type, dict[str, Span]] = {
     ExpireOffsets: {"before_ms": _DATE},
     TopicReady: {"partitions": (0, PARTITIONS_MAX)},
     TopicChange: {"partitions": (1, PARTITIONS_MAX), "revision": _COUNTER},
+    PackedAppend: {"length": _WORD},
+    PackedSlice: {"offset": _WORD, "stored": _WORD, "crc": _WORD, "encoding": _ENCODING},
+    CommitSlices: {
+        "home_group": _GROUP,
+        "sequence": (1, _COUNTER[1]),
+        "intent_ms": _TIME,
+        "now_ms": _TIME,
+    },
+    SetProfile: {"profile": _PROFILE, "now_ms": _TIME, "uid": _WIDE, "epoch": _COUNTER},
+    SealRegime: {"uid": _WIDE, "epoch": (1, _COUNTER[1]), "now_ms": _TIME},
 }
 # Allowed ranges of the numbers in each tuple of a list field.
 ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
@@ -278,7 +309,9 @@ ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
 def fault_of(command: Command) -> str:
     """Return why the command is invalid, or "" if it is valid."""
     if type(command) is Append:
-        return "" if _is_plain(command) else _told(command)
+        return "" if is_common_append(command) else _told(command)
+    if type(command) is Produce:
+        return "" if is_common_produce(command) else _told(command)
     if type(command) is Bundle:
         if not 1 <= len(command.commands) <= BUNDLE_COMMANDS_MAX:
             return (
@@ -289,53 +322,28 @@ def fault_of(command: Command) -> str:
     return _told(command)
 
 
-def _is_plain(command: Append) -> bool:
-    """Report whether the append is of the common form, for which `_told` finds no fault. Appends
-    are the hot path of leaders and followers. A right shift leaves 0 if the number fits its bits,
-    and a non-zero value if it is larger or negative."""
-    batch, producer = command.batch, command.producer
-    numbers = command.incarnation
-    if producer is not None:
-        if producer.sequence_last != -1 or producer.kind:
-            return False
-        numbers |= producer.epoch | producer.sequence
-    if numbers >> 63 or not 0 <= command.now_ms <= TIME_MAX:
-        return False
-    if batch is None:
-        return True
-    if (
-        batch.crc >> 32
-        or batch.encoding >> 1
-        or batch.compression
-        or batch.flags
-        or batch.record_time_ms_max
-    ):
-        return False
-    return _fits(batch) if batch.lengths else batch.records == 1
-
-
-def _fits(batch: Batch) -> bool:
-    """Report whether the lengths match the records in the payload. Byte streams have lengths too: a
-    fork can begin with part of a record, then a body."""
-    lengths = batch.lengths
-    return len(lengths) == 4 * batch.records and sum(memoryview(lengths).cast("I")) == len(
-        batch.payload
-    )
-
-
 def _told(value: Any) -> str:
     """Return the fault of a command or of a nested struct, or ""."""
     kind = type(value)
-    for field, (low, high) in SPANS.get(kind, {}).items():
-        number = getattr(value, field)
-        if number is not None and not low <= number <= high:
-            return f"{kind.__name__}.{field} is {number}; expected {low} to {high}"
+    fault = _out_of_span(value)
+    if fault:
+        return fault
     if kind in ROWS:
         fault = _rows(kind, getattr(value, ROWS[kind][0]))
         if fault:
             return fault
     rule = _RULES.get(kind)
     return "" if rule is None else rule(value)
+
+
+def _out_of_span(value: Any) -> str:
+    """Return the fault of a struct's own numbers, or ""."""
+    kind = type(value)
+    for field, (low, high) in SPANS.get(kind, {}).items():
+        number = getattr(value, field)
+        if number is not None and not low <= number <= high:
+            return f"{kind.__name__}.{field} is {number}; expected {low} to {high}"
+    return ""
 
 
 def _rows(kind: type, rows: list[tuple[Any, ...]]) -> str:
@@ -361,7 +369,7 @@ def _batch(batch: Batch) -> str:
             if batch.lengths or not batch.payload
             else ""
         )
-    if (batch.records == 1 and not batch.lengths) or _fits(batch):
+    if (batch.records == 1 and not batch.lengths) or lengths_match(batch):
         return ""
     return (
         f"the record lengths of a batch do not match its {batch.records} records and "
@@ -377,20 +385,9 @@ def _produce(command: Produce) -> str:
     batch, producer = command.batch, command.producer
     if batch.encoding != Encoding.KAFKA:
         return f"a Produce has a batch of encoding {batch.encoding}; expected {Encoding.KAFKA}"
-    if producer is not None and not _counts(producer, batch.records):
+    if producer is not None and not sequences_match(producer, batch.records):
         return f"the Kafka producer {producer} does not match a batch of {batch.records} records"
     return _first((batch, producer))
-
-
-def _counts(producer: Producer, records: int) -> bool:
-    """Report whether a Kafka producer's numbers are in range, and its sequences as many as the
-    records."""
-    first, last = producer.sequence, producer.sequence_last
-    if producer.kind != 1 or producer.epoch > _KAFKA_EPOCH_MAX or first > KAFKA_SEQUENCE_MAX:
-        return False
-    if not (producer.id.isascii() and producer.id.isdigit()) or len(producer.id) > _KAFKA_ID_DIGITS:
-        return False
-    return last == (first + records - 1) & KAFKA_SEQUENCE_MAX
 
 
 def _producer(producer: Producer) -> str:
@@ -403,6 +400,8 @@ def _producer(producer: Producer) -> str:
 
 
 def _create(command: Create) -> str:
+    if command.profile != Profile.REPLICATED and command.segments is not None:
+        return "a leased stream has segments, which a diskless one has not: choose one profile"
     if command.batch is not None and command.batch.encoding != command.encoding:
         return (
             f"the stream has encoding {command.encoding}, but its first batch has encoding "
@@ -416,6 +415,58 @@ def _create(command: Create) -> str:
     return _first(
         (command.batch, command.producer, command.fork, command.retention, command.segments)
     )
+
+
+def _commit(command: CommitSlices) -> str:
+    appends = sum(len(part.appends) for part in command.slices)
+    if not 1 <= appends <= COMMIT_APPENDS_MAX:
+        return f"the commit has {appends} appends; expected 1 to {COMMIT_APPENDS_MAX}"
+    if not 0 < len(command.writer) <= _WRITER_BYTES_MAX:
+        return (
+            f"the name of the writer has {len(command.writer)} characters; expected 1 to "
+            f"{_WRITER_BYTES_MAX}"
+        )
+    return _first(command.slices)
+
+
+def _packed_slice(part: PackedSlice) -> str:
+    if not part.appends:
+        return "a slice of the commit has no appends"
+    name, records, length = part.appends[0].command.name, 0, 0
+    for packed in part.appends:
+        batch = packed.command.batch
+        if packed.command.name != name:
+            return f"a slice has appends to {name[:100]} and to {packed.command.name[:100]}"
+        if batch is not None and batch.encoding != part.encoding:
+            return f"a batch of encoding {batch.encoding} is in a slice of encoding {part.encoding}"
+        records += 0 if batch is None else batch.records
+        length += packed.length
+    if max(records, length) > _WORD[1]:
+        return f"a slice has {records} records and {length} bytes; at most {_WORD[1]} are allowed"
+    if (records > 0) != (part.stored > 0):
+        return f"a slice of {records} records has {part.stored} stored bytes"
+    return _first(part.appends)
+
+
+def _packed(packed: PackedAppend) -> str:
+    """Return the fault of an append without its payload, or ""."""
+    command = packed.command
+    batch, producer = command.batch, command.producer
+    if batch is None:
+        is_close = type(command) is Append and command.close and not packed.length
+        return _out_of_span(command) if is_close else "an append of the commit adds nothing"
+    is_bare = not batch.payload and not batch.lengths
+    if is_bare and type(command) is Append and is_common_append(command):  # the usual case
+        return ""
+    if not is_bare:
+        return "a batch of the commit has a payload or record lengths: they belong in the pack"
+    if type(command) is Produce:
+        if batch.encoding != Encoding.KAFKA:
+            return f"a Produce has encoding {batch.encoding}; expected {Encoding.KAFKA}"
+        if producer is not None and not sequences_match(producer, batch.records):
+            return f"the Kafka producer {producer} does not fit {batch.records} records"
+    fault = _out_of_span(command) or _out_of_span(batch)
+    return fault or ("" if producer is None else _told(producer))
 
 
 def _fork(fork: Fork) -> str:
@@ -593,6 +644,9 @@ _RULES: dict[type, Callable[[Any], str]] = {
     MetaChange: _scope,
     MetaSet: _key,
     SetLevel: _level,
+    CommitSlices: _commit,
+    PackedSlice: _packed_slice,
+    PackedAppend: _packed,
     **dict.fromkeys((TopicChange, TopicPut, TopicReady, TopicDrop, TopicGone), _topic),
     **dict.fromkeys((GroupPut, CommitOffsets, GroupDrop, DropOffsets), _consumer_group),
     ForgetTopic: lambda command: (

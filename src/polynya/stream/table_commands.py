@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from polynya.stream.commands import Command
 
 
@@ -9,7 +11,9 @@ class TableMake(Command, tag=66, frozen=True, gc=False):
     """Create, in the meta group, a table of the streams under any of `prefixes` (canonical).
 
     `typed` is the prefix as the user spelled it. `hold`: retention and expiry wait until the table
-    has a stream's records. `columns` declares types: (field, type). Level 3.
+    has a stream's records. `columns` declares types: (field, type). `partitions` are expressions
+    (base/partitions.py). A table with a `transform` is derived: it claims no records, and so takes
+    none from other tables. Level 3.
     """
 
     name: str
@@ -18,6 +22,8 @@ class TableMake(Command, tag=66, frozen=True, gc=False):
     hold: bool
     columns: list[tuple[str, str]]
     now_ms: int
+    partitions: list[str] = msgspec.field(default_factory=list)
+    transform: str = ""  # "sql:STATEMENT" or "python:MODULE:FUNCTION"
 
 
 class TableFail(Command, tag=67, frozen=True, gc=False):
@@ -79,4 +85,34 @@ class WatchStreams(Command, tag=69, frozen=True, gc=False):
     table: int
     prefixes: list[str]
     hold: bool
+    now_ms: int
+
+
+class TableFault(Command, tag=74, frozen=True, gc=False):
+    """Note in the meta group why a table's job failed, until its next job commits. Level 3."""
+
+    table: int
+    job: int
+    reason: str
+    now_ms: int
+
+
+class TableMove(Command, tag=73, frozen=True, gc=False):
+    """Commit, in the meta group, a job that wrote the whole table to a new folder: like
+    `TableCommit`, with other declared columns and partitions.
+
+    The folder is that of the job; the earlier one is swept after the grace. Level 3.
+    """
+
+    table: int
+    job: int
+    attempt: str
+    base_main: str
+    base_dlq: str
+    main: str
+    dlq: str
+    dlq_rows: int  # more, or fewer, than before
+    result: str
+    columns: list[tuple[str, str]]
+    partitions: list[str]
     now_ms: int

@@ -17,9 +17,10 @@ from polynya.base.limits import (
     STREAM_SEQ_BYTES_MAX,
     TTL_SECONDS_MAX,
 )
-from polynya.base.names import LEASED, PROFILES, REPLICATED
+from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
 from polynya.base.offsets import parse_token
 from polynya.stream.commands import Producer, Retention, SegmentLimits
+from polynya.stream.diskless_commands import Profile
 
 FOREVER = "forever"
 OCTET_STREAM = "application/octet-stream"
@@ -90,21 +91,26 @@ def parse_retention(headers: Mapping[str, str]) -> Retention | None:
     )
 
 
-def parse_profile(headers: Mapping[str, str]) -> SegmentLimits | None:
-    """Parse `Stream-Profile`, `Stream-Segment-Records` and `Stream-Segment-Bytes`; None for a
-    stream without segments."""
-    profile = headers.get("stream-profile", REPLICATED)
+def parse_profile(
+    headers: Mapping[str, str], default: str = REPLICATED
+) -> tuple[int, SegmentLimits | None]:
+    """Parse `Stream-Profile`, `Stream-Segment-Records` and `Stream-Segment-Bytes`. Return the
+    number of the profile, and the limits of a leased stream's segments."""
+    profile = headers.get("stream-profile", default)
     if profile not in PROFILES:
         raise BadField(f"Stream-Profile must be {' or '.join(PROFILES)}{_not(profile)}")
     records = _segment_limit("Stream-Segment-Records", headers)
     size = _segment_limit("Stream-Segment-Bytes", headers)
     if profile == LEASED:
-        return SegmentLimits(records, size)
+        return Profile.REPLICATED, SegmentLimits(records, size)
     if records or size:
         raise BadField(
             "Stream-Segment-Records and Stream-Segment-Bytes need Stream-Profile: leased"
         )
-    return None
+    if profile == DISKLESS:
+        return Profile.DISKLESS, None
+    is_named = "stream-profile" in headers
+    return Profile.NAMED_REPLICATED if is_named else Profile.REPLICATED, None
 
 
 def _segment_limit(field: str, headers: Mapping[str, str]) -> int:

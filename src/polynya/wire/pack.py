@@ -42,6 +42,8 @@ class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     content_type: str = ""
     flags: int = 0  # of all batches
     batches: int = 0  # 0: not known
+    missing_records: int = 0  # between its first and last
+    missing_bytes: int = 0
 
     def at(
         self,
@@ -53,8 +55,10 @@ class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
         missing_records: int = 0,
         missing_bytes: int = 0,
     ) -> ColdSlice:
-        """Return the index entry of this slice in `pack`, at this place of its stream. What is
-        missing lies behind it."""
+        """Return the index entry of this slice in `pack`, at this place of its stream, with what is
+        missing behind it."""
+        missing_records += self.missing_records
+        missing_bytes += self.missing_bytes
         return ColdSlice(
             record,
             byte,
@@ -144,6 +148,8 @@ class PackBuilder:
             content_type,
             meta.flags,
             meta.batches,
+            meta.missing_records,
+            meta.missing_bytes,
         )
         self._parts += parts
         self.size += meta.stored

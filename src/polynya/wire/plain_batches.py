@@ -1,12 +1,14 @@
 """Records that were posted over HTTP, as the record batches that a Kafka client fetches. Pure code.
 
-Such a record has no key, no headers and no time of its own. Its batch is built when it is fetched,
-so the same records may come in other batches the next time; their offsets stay.
+Such a record has no key and no headers; its time is that of its append. Its batch is built when it
+is fetched, so the same records may come in other batches the next time; offsets and times stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, repeat
+from struct import iter_unpack
 
 from polynya.stream.commands import Encoding
 from polynya.wire.kafka.batches import Record, build_batch
@@ -17,28 +19,38 @@ _RECORDS_MAX = 1000  # of one batch …
 _BYTES_MAX = 256 << 10  # … and of its values, unless it has one record
 
 
-def record_batches(span: StoredSpan) -> bytes:
+def record_batches(span: StoredSpan, time_ms: int, times: bytes = b"") -> bytes:
     """Return the records of a span as record batches that begin at offset 0.
 
-    A span of record batches is returned as stored."""
+    A span of record batches is returned as stored. `time_ms`: the append time of all records;
+    `times`: packed pairs of a record and the time of it and those behind it, from the first on."""
     if span.encoding == Encoding.KAFKA:
         return bytes(span.payload)
-    return b"".join(map(_batch, _groups(plain_values(span))))
+    each_ms = _times_of(span.record, times) if times else repeat(time_ms)
+    return b"".join(map(build_batch, _groups(plain_values(span), each_ms)))
 
 
-def _batch(values: list[bytes]) -> bytes:
-    return build_batch(Record(None, value, NO_TIME) for value in values)
+def _times_of(record: int, times: bytes) -> Iterator[int]:
+    """Iterate over the times of the records from `record` on; the last one goes on."""
+    runs: list[Iterator[int]] = []
+    before = None
+    for begin, time_ms in iter_unpack("<qq", times):
+        if before is not None:
+            runs.append(repeat(before, begin - record))
+            record = begin
+        before = time_ms
+    return chain(*runs, repeat(before if before is not None else NO_TIME))
 
 
-def _groups(values: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Divide values into lists that fit into one batch each."""
-    group: list[bytes] = []
+def _groups(values: Iterator[bytes], times: Iterator[int]) -> Iterator[list[Record]]:
+    """Divide records into lists that fit into one batch each."""
+    group: list[Record] = []
     size = 0
-    for value in values:
+    for value, time_ms in zip(values, times, strict=False):
         if group and (size + len(value) > _BYTES_MAX or len(group) == _RECORDS_MAX):
             yield group
             group, size = [], 0
-        group.append(value)
+        group.append(Record(None, value, time_ms))
         size += len(value)
     if group:
         yield group

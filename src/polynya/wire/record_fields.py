@@ -14,14 +14,13 @@ from typing import Annotated
 import msgspec
 from google_crc32c import value as crc32c
 
-from polynya.base.limits import APPEND_BYTES_MAX, RECORD_BATCH_RECORDS_MAX
+from polynya.base.limits import APPEND_BYTES_MAX, RECORD_BATCH_RECORDS_MAX, TIME_MS_MAX
 from polynya.stream.commands import Batch, Encoding
 from polynya.wire.headers import BadField
 from polynya.wire.json_records import RECORDS_PER_APPEND_MAX, BadJson, TooManyRecords, check_text
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.times import parse_duration_ms, parse_time_ms
 
-TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: later times have no text form
 _RECORD_BYTES = 32  # of a record besides its key, headers and value, at most
 _ITEM = re.compile(
     r"[ \t]*+([!#$%&'*+\-.^_`|~0-9A-Za-z]++)"

@@ -16,10 +16,24 @@ class Columns(Protocol):
     undivided: bool
     record_lengths: memoryview[int] | None
     append_times_ms: memoryview[int]
+    record_times_ms: memoryview[int]
     batch_lengths: memoryview[int]
     batch_crcs: memoryview[int]
     batch_flags: memoryview[int]
     payload: memoryview
+
+    batch_records: memoryview[int]
+    record_spans: memoryview[int]
+
+    @property
+    def stored_begins(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return how many records and bytes of payload are before each batch, and in all."""
+        ...
+
+    @property
+    def kept(self) -> Sequence[int]:
+        """Return the numbers of the batches that have records."""
+        ...
 
     @property
     def batch_begins(self) -> tuple[Sequence[int], Sequence[int]]:
@@ -95,4 +109,60 @@ class SliceBatches(DecodedBatches):
             encoding=source.encoding,
             place=0,
             flags=source.batch_flags[begin],
+        )
+
+
+class GappedBatches(DecodedBatches):
+    """The batches with records of a slice in which numbers or positions are missing. None are
+    joined. An undivided batch has all numbers of its span: its records know their own."""
+
+    def __init__(self, source: Columns, at: tuple[int, int]) -> None:
+        self._source = source
+        self._record, self._byte = at
+        self._kept = source.kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, index: int) -> HotBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[HotBatch]: ...
+    def __getitem__(self, index: int | slice) -> HotBatch | list[HotBatch]:
+        if isinstance(index, slice):
+            return [self._of(number) for number in self._kept[index]]
+        return self._of(self._kept[index])
+
+    def whole(self, begin: int, end: int) -> Sequence[HotBatch]:
+        return self[begin:end]
+
+    def before_record(self, record: int) -> int:
+        begins = self._source.batch_begins[0]
+        return bisect_right(self._kept, record - self._record, key=begins.__getitem__)
+
+    def before_byte(self, byte: int) -> int:
+        begins = self._source.batch_begins[1]
+        return bisect_right(self._kept, byte - self._byte, key=begins.__getitem__)
+
+    def _of(self, number: int) -> HotBatch:
+        source = self._source
+        records, positions = source.batch_begins
+        stored, places = source.stored_begins
+        count = source.batch_records[number]
+        lengths = source.record_lengths
+        payload: Any = source.payload[places[number] : places[number + 1]]
+        return HotBatch(
+            record=self._record + records[number],
+            byte=self._byte + positions[number],
+            records=source.record_spans[number] if source.undivided else count,
+            payload=payload,
+            lengths=b""
+            if count == 1 or lengths is None
+            else lengths[stored[number] : stored[number + 1]].tobytes(),
+            crc=source.batch_crcs[number],
+            time_ms=source.append_times_ms[number],
+            record_time_ms_max=source.record_times_ms[number],
+            encoding=source.encoding,
+            place=0,
+            flags=source.batch_flags[number],
         )

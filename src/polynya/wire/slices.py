@@ -5,23 +5,26 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, reduce
-from itertools import accumulate, repeat
+from itertools import accumulate, compress, count, repeat
+from operator import ge, lt
 from struct import Struct, unpack
 from typing import Any, cast
 
 import google_crc32c
 import msgspec
+from msgspec import structs
 
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import Encoding
-from polynya.stream.state.model import HotBatch
-from polynya.wire.slice_batches import SliceBatches
+from polynya.stream.state.model import ColdSlice, HotBatch
+from polynya.wire.slice_batches import GappedBatches, SliceBatches
 
 VERSION = 1
 # of a slice whose batches are undivided: they may have many records, and no record lengths
 KAFKA_VERSION = 2
+GAP_VERSION = 3  # of a slice with missing record numbers or stream positions
 RECORDS_MAX = 2**32 - 1  # of a slice
 _SLICE_MAGIC = b"PLS1"
 _HEADER = Struct("<4sBBBxIII4xQQqqQ")
@@ -36,8 +39,13 @@ _FIXED = (
     ("batch_crcs", "I"),
     ("batch_flags", "I"),
 )
+# further columns of `GAP_VERSION`; in other slices they are those of the records and bytes
+_SPANS = (("record_spans", "I"), ("byte_spans", "I"))
+_SPAN_BYTES = 8
 _ZEROS = bytes(8)
 _PIECE_BYTES = 16 << 10  # payloads of this mean size are written from where they are
+
+Producers = dict[int, tuple[Any, ...]]  # by the batch's number
 
 
 class SliceMeta(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +62,8 @@ class SliceMeta(msgspec.Struct, frozen=True, gc=False):
     base_byte: int
     flags: int
     batches: int
+    missing_records: int = 0
+    missing_bytes: int = 0
 
 
 def build_slice(
@@ -107,7 +117,7 @@ def merge_slices(
     base_record: int, base_byte: int, slices: Sequence[Slice]
 ) -> tuple[SliceMeta, list[bytes]]:
     """Merge adjacent slices of one stream. The result equals `build_slice` of all their batches,
-    mostly without a loop over them.
+    mostly without a loop over them. For what is missing between them there are `gap`s.
 
     Raises ValueError for slices with different encodings, CorruptData if producers cannot be
     decoded.
@@ -115,20 +125,28 @@ def merge_slices(
     encoding = slices[0].encoding
     if any(each.encoding != encoding for each in slices):
         raise ValueError("a slice has one encoding")
+    has_gaps = any(each.has_gaps for each in slices)
+    records = sum(each.records for each in slices)
     columns = _Columns(
         batches=sum(each.batches for each in slices),
-        records=sum(each.records for each in slices),
+        records=records,
         fixed=b"".join(
-            _joined(code, [getattr(each, name) for each in slices]) for name, code in _FIXED
+            _joined(code, [getattr(each, name) for each in slices])
+            for name, code in (_FIXED + _SPANS if has_gaps else _FIXED)
         ),
         lengths=b"",
         producers=_encode_producers(_all_producers(slices)),
         append_time_ms_max=max(max(each.append_times_ms) for each in slices),
-        record_time_ms_max=max(
-            max(map(_dated, each.record_times_ms, each.append_times_ms)) for each in slices
-        ),
+        record_time_ms_max=max((each.newest_ms() for each in slices if each.records), default=0),
         flags=_any_of(flags for each in slices for flags in set(each.batch_flags)),
     )
+    if has_gaps:
+        length = sum(each.payload.nbytes for each in slices)
+        spans = [each.span for each in slices]
+        columns.missing = (
+            sum(span[0] for span in spans) - records,
+            sum(span[1] for span in spans) - length,
+        )
     if any(each.record_lengths is not None for each in slices):
         columns.lengths = _joined(
             "I",
@@ -142,6 +160,19 @@ def merge_slices(
     )
 
 
+def gap(encoding: int, time_ms: int, records: int, length: int) -> Slice:
+    """Return what stands for missing numbers and positions behind batches of this append time: a
+    batch without records."""
+    columns = [
+        memoryview(array(code, [value]))
+        for (_, code), value in zip(
+            _FIXED + _SPANS, (time_ms, 0, 0, 0, 0, 0, records, length), strict=True
+        )
+    ]
+    lengths = None if encoding == Encoding.KAFKA else memoryview(array("I"))
+    return Slice(encoding, (-1, -1), columns, lengths, memoryview(b""), dict)
+
+
 class _Columns(msgspec.Struct):
     """The encoded parts of a slice except the payload."""
 
@@ -153,6 +184,7 @@ class _Columns(msgspec.Struct):
     append_time_ms_max: int
     record_time_ms_max: int
     flags: int
+    missing: tuple[int, int] | None = None  # numbers and positions; None: not of `GAP_VERSION`
 
 
 def _dated(own_ms: int, appended_ms: int) -> int:
@@ -182,7 +214,7 @@ def _assemble(
     begin = _HEADER.size + len(body)
     header = _HEADER.pack(
         _SLICE_MAGIC,
-        _version_of(encoding),
+        _version_of(encoding) if columns.missing is None else GAP_VERSION,
         encoding,
         0,
         columns.batches,
@@ -207,6 +239,9 @@ def _assemble(
         flags=columns.flags,
         batches=columns.batches,
     )
+    if columns.missing is not None:
+        records, missing_bytes = columns.missing
+        meta = structs.replace(meta, missing_records=records, missing_bytes=missing_bytes)
     return meta, [front, *payload]
 
 
@@ -214,6 +249,16 @@ def parse_slice(data: bytes, crc: int) -> Slice:
     """Parse a slice from exactly its stored bytes. Raises CorruptData."""
     if google_crc32c.value(data) != crc:
         raise CorruptData("a pack slice's checksum is wrong")
+    return _parse(data)
+
+
+def built_slice(parts: Sequence[bytes]) -> Slice:
+    """Parse a slice from the parts that `build_slice` has just given, without a look at its
+    checksum. The slice has a copy of them."""
+    return _parse(b"".join(parts))
+
+
+def _parse(data: bytes) -> Slice:
     if len(data) < _HEADER.size:
         raise CorruptData("a pack slice is shorter than its header")
     (
@@ -230,33 +275,68 @@ def parse_slice(data: bytes, crc: int) -> Slice:
         base_byte,
         begin,
     ) = _HEADER.unpack_from(data)
-    if magic != _SLICE_MAGIC or version not in (VERSION, KAFKA_VERSION) or compression:
+    if magic != _SLICE_MAGIC or version not in (VERSION, KAFKA_VERSION, GAP_VERSION) or compression:
         raise CorruptData(
             f"a pack slice has an unsupported format: {magic!r} version {version} compression "
             f"{compression}"
         )
-    columns = _HEADER.size + _BATCH_BYTES * batches + 4 * lengths + producers
+    has_gaps = version == GAP_VERSION
+    per_batch = _BATCH_BYTES + _SPAN_BYTES * has_gaps
+    columns = _HEADER.size + per_batch * batches + 4 * lengths + producers
     if (
         begin != columns + -columns % 8
         or begin + length != len(data)
         or lengths not in (0, records)
-        or version != _version_of(encoding)
+        or (version != _version_of(encoding) and not has_gaps)
     ):
         raise CorruptData("a pack slice's header does not match its length")
-    found = Slice(
+    found = _whole(
         data,
         _Header(
-            encoding, batches, lengths, producers, records, length, base_record, base_byte, begin
+            encoding,
+            batches,
+            lengths,
+            producers,
+            records,
+            length,
+            base_record,
+            base_byte,
+            begin,
+            _FIXED + _SPANS if has_gaps else _FIXED,
         ),
     )
-    numbers = records if found.undivided else lengths or batches
     if (
-        sum(found.batch_records) != records
+        found.records != records
         or sum(found.batch_lengths) != length
-        or numbers != records
+        or not _divides(found)
+        or not (found.span[0] <= RECORDS_MAX and _spans(found))
     ):
         raise CorruptData("a pack slice's columns do not add up")
     return found
+
+
+def _divides(found: Slice) -> bool:
+    """Report whether each record has a length, if the slice is divided."""
+    if found.undivided or found.record_lengths is not None:
+        return True
+    if found.has_gaps:
+        return not found.records or set(found.batch_records) == {1}
+    return found.batches == found.records
+
+
+def _spans(found: Slice) -> bool:
+    """Report whether each batch lies in its span, and has a payload only with records."""
+    return not found.has_gaps or (
+        all(map(ge, found.record_spans, found.batch_records))
+        and all(map(ge, found.byte_spans, found.batch_lengths))
+        and not any(map(lt, found.batch_records, map(bool, found.batch_lengths)))
+    )
+
+
+def parse_run(data: bytes, entry: ColdSlice) -> Slice:
+    """Parse the batches that an index entry names from the stored bytes of its slice. Raises
+    CorruptData."""
+    return parse_slice(data, entry.crc).run(entry)
 
 
 class _Header(msgspec.Struct, frozen=True, gc=False):
@@ -269,64 +349,169 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
     base_record: int
     base_byte: int
     begin: int
+    columns: tuple[tuple[str, Any], ...]  # names and types
+
+
+def _whole(data: bytes, header: _Header) -> Slice:
+    """Return the slice of these stored bytes."""
+    view = memoryview(data)
+    columns, at = [], _HEADER.size
+    for _, code in header.columns:
+        size = header.batches * (8 if code == "q" else 4)
+        columns.append(_view(view[at : at + size], code))
+        at += size
+    ends = at + 4 * header.lengths
+    producers = view[ends : ends + header.producers]
+    return Slice(
+        header.encoding,
+        (header.base_record, header.base_byte),
+        columns,
+        _view(view[at:ends], "I") if header.lengths else None,
+        view[header.begin :],
+        lambda: _decode_producers(producers),
+    )
+
+
+def _decode_producers(encoded: memoryview) -> Producers:
+    if not encoded:
+        return {}
+    try:
+        ids, rows = msgspec.msgpack.decode(encoded, type=tuple[list[str], list[list[int]]])
+        return {row[0]: (ids[row[1]], *row[2:]) for row in rows}
+    except (msgspec.DecodeError, IndexError) as fault:
+        raise CorruptData(f"the producers of a pack slice cannot be decoded: {fault}") from None
 
 
 class Slice:
-    """A parsed slice. Columns are typed memoryviews of the bytes (on a little-endian machine):
-    `len(view)` items, no copies.
+    """A parsed slice, or a part of one. Columns are typed memoryviews of the stored bytes (on a
+    little-endian machine): `len(view)` items, no copies.
 
-    Records and bytes count from its start: `base_record` and `base_byte`, or -1.
+    Records and bytes count from its start: `base_record` and `base_byte`, or -1. With `has_gaps`
+    numbers and positions are missing: the spans of a batch are wider than its records and bytes.
     """
 
-    def __init__(self, data: bytes, header: _Header) -> None:
-        self.encoding = header.encoding
-        self.undivided = header.encoding == Encoding.KAFKA
-        self.records = header.records
-        self.stored = len(data)
-        self.base_record = header.base_record
-        self.base_byte = header.base_byte
-        view = memoryview(data)
-        count, at = header.batches, _HEADER.size
-        self.append_times_ms = _view(view[at : at + 8 * count], "q")
-        self.record_times_ms = _view(view[at + 8 * count : at + 16 * count], "q")
-        at += 16 * count
-        self.batch_records, self.batch_lengths, self.batch_crcs, self.batch_flags = (
-            _view(view[at + 4 * count * column : at + 4 * count * (column + 1)], "I")
-            for column in range(4)
+    def __init__(
+        self,
+        encoding: int,
+        base: tuple[int, int],
+        columns: Sequence[memoryview[int]],
+        record_lengths: memoryview[int] | None,
+        payload: memoryview,
+        producers: Callable[[], Producers],
+    ) -> None:
+        """`columns`: in the order of `_FIXED` and, with gaps, `_SPANS`; `producers` decodes them
+        when they are needed."""
+        self.encoding = encoding
+        self.undivided = encoding == Encoding.KAFKA
+        self.base_record, self.base_byte = base
+        (
+            self.append_times_ms,
+            self.record_times_ms,
+            self.batch_records,
+            self.batch_lengths,
+            self.batch_crcs,
+            self.batch_flags,
+        ) = columns[: len(_FIXED)]
+        self.has_gaps = len(columns) > len(_FIXED)
+        self.record_spans, self.byte_spans = (
+            columns[len(_FIXED) :] if self.has_gaps else (self.batch_records, self.batch_lengths)
         )
-        at += 16 * count
-        self.record_lengths = (
-            _view(view[at : at + 4 * header.lengths], "I") if header.lengths else None
-        )
-        self._producers = view[at + 4 * header.lengths : at + 4 * header.lengths + header.producers]
-        self.payload = view[header.begin :]
+        self.record_lengths = record_lengths
+        self.payload = payload
+        self.records = sum(self.batch_records)
+        self._producers = producers
+        self._parts: dict[tuple[int, int], Slice] = {}
 
     @property
     def batches(self) -> int:
         """Return the number of batches."""
         return len(self.batch_records)
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of its columns and payload."""
+        lengths = 0 if self.record_lengths is None else self.record_lengths.nbytes
+        per_batch = _BATCH_BYTES + _SPAN_BYTES * self.has_gaps
+        return per_batch * self.batches + lengths + self.payload.nbytes
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the record numbers and stream positions from its begin to its end."""
+        numbers, positions = self.batch_begins
+        return numbers[-1], positions[-1]
+
     @cached_property
-    def producers(self) -> dict[int, tuple[Any, ...]]:
+    def producers(self) -> Producers:
         """Return (id, epoch, sequence, …) by batch number, for batches with a producer. Raises
         CorruptData."""
-        if not self._producers:
-            return {}
-        try:
-            ids, rows = msgspec.msgpack.decode(
-                self._producers, type=tuple[list[str], list[list[int]]]
+        return self._producers()
+
+    def run(self, entry: ColdSlice) -> Slice:
+        """Return the batches that an index entry names. Raises CorruptData if they do not match
+        it."""
+        found = self
+        if entry.first_batch or entry.batches not in (0, self.batches):
+            found = self.part(entry.first_batch, entry.batches)
+        sizes = (entry.records - entry.missing_records, entry.length - entry.missing_bytes)
+        fits = not found.has_gaps or (
+            found.span[0] <= entry.records and found.span[1] <= entry.length
+        )
+        if (found.records, len(found.payload)) != sizes or not fits:
+            raise CorruptData(
+                f"the slice at {entry.offset} of {entry.pack} does not match its index entry: it "
+                f"has {found.records} records of {len(found.payload)} bytes, expected {sizes[0]} "
+                f"of {sizes[1]}"
             )
-            return {row[0]: (ids[row[1]], *row[2:]) for row in rows}
-        except (msgspec.DecodeError, IndexError) as fault:
-            raise CorruptData(f"the producers of a pack slice cannot be decoded: {fault}") from None
+        return found
+
+    def part(self, first: int, count: int) -> Slice:
+        """Return the part with `count` batches from number `first` on, which shares this slice's
+        memory. It is kept: an index names each part again and again. Raises CorruptData."""
+        found = self._parts.get((first, count))
+        if found is None:
+            found = self._parts[first, count] = self._cut_part(first, first + count)
+        return found
+
+    def _cut_part(self, begin: int, end: int) -> Slice:
+        if not 0 <= begin < end <= self.batches:
+            raise CorruptData(
+                f"a slice of {self.batches} batches does not contain the batches {begin} to {end}"
+            )
+        numbers, positions = self.batch_begins
+        base = (
+            (self.base_record + numbers[begin], self.base_byte + positions[begin])
+            if self.base_record >= 0
+            else (-1, -1)
+        )
+        records, places = self.stored_begins
+        lengths = self.record_lengths
+        if lengths is not None:  # as in a slice of these batches alone
+            single = set(self.batch_records[begin:end]) == {1}
+            lengths = None if single else lengths[records[begin] : records[end]]
+        return Slice(
+            self.encoding,
+            base,
+            [
+                getattr(self, name)[begin:end]
+                for name, _ in (_FIXED + _SPANS if self.has_gaps else _FIXED)
+            ],
+            lengths,
+            self.payload[places[begin] : places[end]],
+            lambda: {
+                number - begin: producer
+                for number, producer in self.producers.items()
+                if begin <= number < end
+            },
+        )
 
     @cached_property
     def positions(self) -> array[int]:
         """Return the start of each record in the payload, and the payload's end: `records + 1`
         numbers. Raises ValueError for undivided batches."""
-        if self.undivided:
+        if self.undivided or self.has_gaps:
             raise ValueError(
-                "the batches of this slice are undivided: the places of their records are not known"
+                "the batches of this slice are undivided, or records are missing: the places of "
+                "its records are not known"
             )
         return array("Q", accumulate(self.record_lengths or self.batch_lengths, initial=0))
 
@@ -334,9 +519,24 @@ class Slice:
     def batch_begins(self) -> tuple[array[int], array[int]]:
         """Return the first record and first byte of each batch, and the ends: `batches + 1` numbers
         each."""
-        return array("Q", accumulate(self.batch_records, initial=0)), array(
-            "Q", accumulate(self.batch_lengths, initial=0)
-        )
+        return _begins(self.record_spans), _begins(self.byte_spans)
+
+    @cached_property
+    def stored_begins(self) -> tuple[array[int], array[int]]:
+        """Return how many records and bytes of payload are before each batch, and in all."""
+        if not self.has_gaps:
+            return self.batch_begins
+        return _begins(self.batch_records), _begins(self.batch_lengths)
+
+    @cached_property
+    def kept(self) -> array[int]:
+        """Return the numbers of the batches that have records."""
+        return array("I", compress(count(), self.batch_records))
+
+    def newest_ms(self) -> int:
+        """Return the largest time of its records, of which it has at least one."""
+        times = map(_dated, self.record_times_ms, self.append_times_ms)
+        return max(compress(times, self.batch_records) if self.has_gaps else times)
 
     @cached_property
     def _is_dated(self) -> bool:
@@ -361,6 +561,8 @@ class Slice:
         With `run_bytes`, adjacent batches up to this total size become one batch without a CRC: a
         few large pieces cost readers less. The batches have no producers (see `producers`).
         """
+        if self.has_gaps:
+            return GappedBatches(self, (record, byte))
         return SliceBatches(self, (record, byte), self._bounds(run_bytes))
 
     def _bounds(self, run_bytes: int) -> Sequence[int]:
@@ -375,6 +577,10 @@ class Slice:
         return bounds
 
 
+def _begins(sizes: Iterable[int]) -> array[int]:
+    return array("Q", accumulate(sizes, initial=0))
+
+
 def _fixed(columns: Sequence[Iterable[int]]) -> bytes:
     """Encode the numbers of each batch, in the order of `_FIXED`."""
     return b"".join(
@@ -386,9 +592,9 @@ def _fixed(columns: Sequence[Iterable[int]]) -> bytes:
 
 
 def _check_lengths(records: Sequence[int], lengths: Sequence[bytes]) -> None:
-    for count, each in zip(records, lengths, strict=True):
-        if len(each) != 4 * count and (each or count != 1):
-            raise ValueError(f"a batch of {count} records has {len(each)} bytes of lengths")
+    for number, each in zip(records, lengths, strict=True):
+        if len(each) != 4 * number and (each or number != 1):
+            raise ValueError(f"a batch of {number} records has {len(each)} bytes of lengths")
 
 
 def _check_undivided(records: Sequence[int], lengths: Sequence[bytes]) -> None:

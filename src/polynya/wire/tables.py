@@ -10,6 +10,8 @@ import msgspec
 # exact in every language, and as a sum of many
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
+Difference = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+
 
 class StoreRef(msgspec.Struct, frozen=True, gc=False):
     """The location of objects, without credentials; the driver has its own."""
@@ -29,6 +31,13 @@ class Merging(msgspec.Struct, frozen=True, gc=False):
     merge_bytes: int = 128 << 20  # files from this size on are not merged again
 
 
+class Move(msgspec.Struct, frozen=True):
+    """The definition of a table whose files a job wrote to a new folder."""
+
+    columns: list[tuple[str, str]]  # declared types
+    partitions: list[str]
+
+
 class CommitRequest(msgspec.Struct, frozen=True):
     """A request to move the pointers of a table and its dead letters, and the job number. It fails
     if they changed since the plan."""
@@ -42,7 +51,8 @@ class CommitRequest(msgspec.Struct, frozen=True):
     iceberg_dlq: str
     result: str  # key of the result object
     rows: Number
-    dead_rows: Number
+    dead_rows: Difference
+    move: Move | None = None  # the job wrote the whole table to its own folder
 
 
 class AbandonRequest(msgspec.Struct, frozen=True):
@@ -51,6 +61,7 @@ class AbandonRequest(msgspec.Struct, frozen=True):
     uid: str
     job: Number
     reason: str = ""
+    failed: bool = False  # the reason is a fault, to be shown to users
 
 
 class FailedRange(msgspec.Struct, frozen=True):

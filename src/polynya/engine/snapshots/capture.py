@@ -22,7 +22,7 @@ from polynya.replica import Group
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import stream_or_ghost
 from polynya.stream.snapshots import encode as snapshots
-from polynya.stream.state.changes import keys_of
+from polynya.stream.state.changes import SinceCopy, keys_of
 
 PASSES = 6  # over the streams that changed during the previous pass
 AT_ONCE = 128  # streams that may be left for the last step
@@ -56,9 +56,11 @@ class _Encoded(msgspec.Struct, gc=False):
     records: int
 
 
-async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
+async def captured(
+    group: Group, lock: asyncio.Lock, *, hot: bool, begins: bool = False
+) -> Captured:
     """Capture a group that is led here, with all entries applied before. `hot`: include the
-    payload.
+    payload. `begins`: the changes from here on are tracked, if streams of the group are diskless.
 
     Raises Unavailable when an installed snapshot replaces the group's state meanwhile."""
     machine, found = group.machine, dict[int, _Encoded]()
@@ -81,8 +83,15 @@ async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
             for key in keys_of(machine.changes):
                 _encode_one(machine, found, key, hot=hot)
             moment = _moment(group, found)
+            last = machine.take_changes()
+            last.put_back(taken)
+            taken = last
+            if begins and machine.diskless:
+                machine.kept.since_copy = SinceCopy(machine.diskless_left)
+            elif begins:
+                machine.kept.since_copy = None
         finally:
-            machine.changes.put_back(taken)
+            machine.kept.put_back(taken)
     return await _put_together(found, moment)
 
 

@@ -6,10 +6,11 @@ import asyncio
 
 import msgspec
 
+from polynya.base.errors import Unavailable
 from polynya.replica import Group
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import deltas
-from polynya.stream.state.changes import Changes, keys_of
+from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 
 SLICE_BYTES = 128 << 10  # of streams encoded in one step: about a millisecond
 # over the streams that changed during the previous pass; then the rest is encoded in one step
@@ -48,7 +49,7 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
             keys = keys_of(more)
             changes = _joined(changes, more)
     except BaseException:
-        machine.changes.put_back(changes)
+        machine.kept.put_back(changes)
         raise
     last = machine.take_changes()
     found, data = deltas.encode_streams(machine, iter(keys_of(last)))
@@ -56,6 +57,32 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
     body[0] = deltas.encode_head(machine, changes, count + found, whole=whole)
     body.append(data)
     return Delta(group.term, group.applied_index, body, changes)
+
+
+async def encode_since_copy(group: Group, since: SinceCopy) -> Delta:
+    """Encode the changes since a copy, for the object store. No snapshot misses any of them.
+
+    Raises Unavailable when an installed snapshot replaces the group's state meanwhile."""
+    machine, body, count = group.machine, [b""], 0
+    taken = machine.take_changes()
+    keys = keys_of(since.changes)
+    try:
+        for _ in range(PASSES):
+            count += await _slices(machine, keys, body)
+            if len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
+                break
+            more = machine.take_changes()
+            keys, taken = keys_of(more), _joined(taken, more)
+        if group.machine is not machine:
+            raise Unavailable("a snapshot from another node replaced the group's state")
+        last = machine.take_changes()
+        found, data = deltas.encode_streams(machine, iter(keys_of(last)))
+        taken = _joined(taken, last)
+        body[0] = deltas.encode_head(machine, since.changes, count + found, whole=False)
+        body.append(data)
+        return Delta(group.term, group.applied_index, body, since.changes)
+    finally:
+        machine.kept.put_back(taken)
 
 
 async def lowest_place(machine: Machine, unapplied: int) -> int:

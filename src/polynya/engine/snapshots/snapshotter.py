@@ -175,10 +175,12 @@ class Snapshotter:
     async def _one(self, number: int, group: Group) -> None:
         floor = self._core.applied_place if isinstance(self._core, StandaloneEngine) else 0
         chain = self._chains.get(number)
-        if chain is None or chain.index != group.applied_index or group.machine.changes:
+        machine = group.machine
+        if chain is None or chain.index != group.applied_index or machine.changes or machine.kept:
             # Write the whole state when the index has not advanced, or when most streams changed.
             whole = chain is None or chain.index in (0, group.applied_index)
-            whole = whole or 2 * len(group.machine.changes.streams) > group.machine.count
+            changed = len(machine.changes.streams) + machine.kept.streams
+            whole = whole or 2 * changed > machine.count
             chain = await self._write(group, whole=whole, unapplied=self._unapplied_floor(number))
             if self._keeper is not None:
                 self._keeper.snapshotted(
@@ -237,7 +239,7 @@ class Snapshotter:
         try:
             link = await asyncio.to_thread(write)
         except BaseException:
-            machine.changes.put_back(changes)
+            machine.kept.put_back(changes)
             raise
         self.count += 1
         self.bytes += link.length

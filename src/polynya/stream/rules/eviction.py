@@ -39,12 +39,14 @@ from polynya.stream.commands import (
     SetRetention,
     Trim,
 )
+from polynya.stream.diskless_commands import CommitSlices, SetProfile
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.table_lifetimes import is_forgotten, without_forgotten
 from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import level_of
-from polynya.stream.state.model import Evicted, Stream, StreamExtras, TableClaim
+from polynya.stream.state.model import Evicted, Regime, Stream, StreamExtras, TableClaim
+from polynya.stream.state.regimes import list_by_profile, unlist
 from polynya.stream.state.tails import is_stable
 from polynya.stream.subscriptions.globs import compile_pattern
 
@@ -66,6 +68,7 @@ _NAMED = (
     Expire,
     PinSource,
     Produce,
+    SetProfile,
     SetRetention,
 )
 _encode = msgspec.msgpack.encode
@@ -92,6 +95,7 @@ class EvictedView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     crc: int
     oldest: int | None
     table: int  # the uid of the table that has taken all of its records; 0: no table ever has
+    regime: Regime | None = None
 
 
 _stub = msgspec.msgpack.Decoder(EvictedView)
@@ -106,7 +110,7 @@ def is_evictable(stream: Stream) -> bool:
     subscriptions or own retention, and no table that lags."""
     return (
         stream.hot is None
-        and stream.extras is None
+        and (stream.extras is None or _has_only_a_regime(stream.extras))
         and stream.ttl_seconds is None
         and stream.expires_at_ms is None
         and stream.links is None
@@ -115,6 +119,16 @@ def is_evictable(stream: Stream) -> bool:
         and not stream.deleted
         and is_stable(stream)
         and (stream.tables is None or _is_taken(stream))
+    )
+
+
+def _has_only_a_regime(extras: StreamExtras) -> bool:
+    """Report whether a profile that does not change is all that there is."""
+    regime = extras.regime
+    return (
+        regime is not None
+        and not regime.changing_since_ms
+        and extras == StreamExtras(regime=regime)
     )
 
 
@@ -141,6 +155,7 @@ def mark_of(stream: Stream) -> int:
         for table, claim in (stream.tables or {}).items()
     ]
     tail = (stream.next_record, stream.next_byte, stream.first_record, stream.first_byte)
+    regime = None if stream.extras is None else stream.extras.regime
     return int(
         crc32c(
             _encode(
@@ -154,6 +169,7 @@ def mark_of(stream: Stream) -> int:
                     index.written(stream.cold),
                     stream.producers,
                     claims,
+                    *(() if regime is None else (regime,)),
                 )
             )
         )
@@ -173,7 +189,7 @@ def as_written(stream: Stream) -> Stream:
     extras = stream.extras
     if extras is not None and extras.past is not None:
         extras = structs.replace(extras, past=index.written(extras.past))
-    return structs.replace(stream, cold=index.written(stream.cold), extras=extras)
+    return structs.replace(stream, cold=index.stored(stream.cold), extras=extras)
 
 
 def load_index(stream: Stream) -> None:
@@ -210,6 +226,7 @@ def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int
     machine.changes.evicted.add(stream.name)
     machine.changes.streams.discard(uid)
     del machine.streams[stream.name], machine.by_uid[uid]
+    unlist(machine, stream)
     return True
 
 
@@ -234,6 +251,7 @@ def _packed(stream: Stream, where: Evicted) -> bytes:
             where.crc,
             None if where.oldest_ms is None else where.oldest_ms - created_ms,
             next(reversed(stream.tables)) if stream.tables else 0,
+            None if stream.extras is None else stream.extras.regime,
         )
     )
 
@@ -285,7 +303,8 @@ def _ghost(name: str, stub: EvictedView) -> Stream:
         if stub.table
         else None,
         extras=StreamExtras(
-            evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms)
+            evicted=Evicted(stub.pack, stub.offset, stub.length, stub.crc, oldest_ms),
+            regime=stub.regime,
         ),
     )
 
@@ -362,6 +381,8 @@ def needed_by(machine: Machine, command: Command) -> Iterator[str]:
         names: Iterator[str] = iter((command.name,))
     elif isinstance(command, Trim):
         names = iter(command.names)
+    elif isinstance(command, CommitSlices):
+        names = (part.appends[0].command.name for part in command.slices)
     elif isinstance(command, LinkSubscription):
         names = _watched_by(machine, command)
     elif isinstance(command, ClaimRanges):
@@ -424,6 +445,7 @@ def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> boo
     del machine.evicted[name]
     machine.streams[name] = stream
     machine.by_uid[uid] = stream
+    list_by_profile(machine, stream)
     machine.disordered = True
     machine.changes.streams.add(uid)
     machine.drop_slice(stub.pack, now_ms)

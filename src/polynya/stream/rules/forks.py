@@ -28,6 +28,7 @@ from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.rules.writes import media_type, other_type
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Pin, Stream
+from polynya.stream.state.regimes import profile_of
 from polynya.stream.state.tails import stable_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ForkPoint(msgspec.Struct, frozen=True, gc=False):
 def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
     """Pin the fork point. The reply's detail: [record, byte, content type, encoding, TTL seconds,
     Expires-At ms, depth of the fork, prefix bytes, first kept record that the fork inherits, its
-    byte].
+    byte]. The profile of a stream that is not replicated follows.
 
     NOT_YET: the point lies in cold slices or in an ancestor. Read the stream to find the record's
       boundary, then retry with `resolved`."""
@@ -84,6 +85,8 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
         pin.prefix,
         *first,
     ]
+    if profile := profile_of(stream):  # only nodes of level 3 have such streams
+        reply.detail.append(profile)
     return reply
 
 

@@ -13,11 +13,10 @@ from polynya.stream.commands import Produce, Producer, ProducerIds
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules import producers
 from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
-from polynya.stream.rules.writes import add_batch
-from polynya.stream.state.effects import TailMoved
+from polynya.stream.rules.profiles import judge_logged
+from polynya.stream.rules.writes import AddBatch, add_batch, tail_moved
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream
-from polynya.stream.state.tails import is_stable
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -27,37 +26,30 @@ _HALF = 1 << 30
 _LEVEL = level_of(Produce)
 
 
-def apply_produce(machine: Machine, command: Produce, place: int) -> Reply:
+def apply_produce(
+    machine: Machine, command: Produce, place: int, add: AddBatch = add_batch
+) -> Reply:
     """Append a batch: OK, or DUPLICATE with the first record that the batch got before.
 
     Refusals: NOT_FOUND, EVICTED, GONE, INCARNATION, CLOSED, PRODUCER_STALE, PRODUCER_GAP,
-    DUPLICATE_SEQUENCE, PRODUCER_LIMIT."""
+    DUPLICATE_SEQUENCE, PRODUCER_LIMIT, WRONG_PROFILE, NOT_YET. `add` as in `apply_append`."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
+    record, batch, producer = stream.next_record, command.batch, command.producer
+    if machine.diskless and add is add_batch and (reply := judge_logged(machine, stream, batch)):
+        return reply
     reply = judge(stream, command)
     if reply is not None:
         return reply
-    record, batch, producer = stream.next_record, command.batch, command.producer
     if producer is not None:
         _keep(stream, producer, command.now_ms, record, batch.records)
     machine.changes.streams.add(stream.uid)
-    add_batch(machine, stream, command, batch, place)
+    size = add(machine, stream, command, batch, place)
     stream.activity_ms = command.now_ms
     if stream.uid in machine.watched:
-        begin = stream.next_byte - len(batch.payload)
-        tail = (stream.next_record, stream.next_byte)
-        machine.effects.append(
-            TailMoved(
-                stream.uid,
-                record,
-                begin,
-                *tail,
-                batch,
-                stream.closed,
-                unstable=not is_stable(stream),
-            )
-        )
+        live = batch if add is add_batch else None
+        machine.effects.append(tail_moved(stream, live, record, size))
     return Reply(
         Code.OK,
         stream.uid,

@@ -13,6 +13,7 @@ from polynya.stream.rules.trimming import past_of, release_past, release_trimmed
 from polynya.stream.state import index
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.model import Stream
+from polynya.stream.state.regimes import unlist
 from polynya.stream.state.tails import stable_of
 from polynya.stream.subscriptions.links import forget_stream
 
@@ -152,6 +153,7 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     release_past(machine, stream, now_ms)
     machine.retaining.pop(stream.uid, None)
     machine.leased.pop(stream.uid, None)
+    unlist(machine, stream)
     fork = stream.fork
     if fork is None:
         return

@@ -172,9 +172,10 @@ def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Re
         return Reply(Code.NOT_FOUND, detail=0)
     if command.group in pack.groups:
         pack.groups.remove(command.group)
-        machine.changes.packs.add(command.pack)
         if not pack.groups:
             pack.condemned_ms = max(command.now_ms, pack.written_ms)
+        machine.packs[command.pack] = pack
+        machine.changes.packs.add(command.pack)
     return Reply(Code.OK, detail=pack.condemned_ms)
 
 

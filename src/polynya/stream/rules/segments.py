@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from polynya.base.limits import SEGMENTS_KEPT_MAX
 from polynya.stream.commands import Rollover, SegmentLimits
+from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import tail_reply
 from polynya.stream.rules.trimming import extras_of
 from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import SealedSegment, Segments, Stream
+from polynya.stream.state.regimes import profile_of
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -95,7 +97,7 @@ def segment_differences(
         return []
     known = segments_of(stream)
     if known is None:
-        return [("profile", "replicated")]
+        return [("profile", Profile.NAMES[profile_of(stream)])]
     found: list[tuple[str, str | int | None]] = []
     if wanted.records and known.records_max != wanted.records:
         found.append(("segment_records", known.records_max))

@@ -13,7 +13,8 @@ import msgspec
 
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.table_lifetimes import live_table
-from polynya.stream.table_commands import TableFail, TableRetry
+from polynya.stream.state import feature_level
+from polynya.stream.table_commands import TableFail, TableFault, TableRetry
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -38,6 +39,17 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
     last_ms: int
     aside: bool = False  # the jobs go on without it
     again: bool = False  # the next job reads it again
+
+
+def apply_fault(machine: Machine, command: TableFault, place: int) -> Reply:
+    """Note why a job failed that has not committed. Detail: the table."""
+    machine.level = max(machine.level, feature_level.level_of(TableFault))  # see `apply_evict`
+    table = live_table(machine, command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if command.job > table.committed:
+        table.fault, table.fault_ms = command.reason, command.now_ms
+    return Reply(Code.OK, table.uid, detail=table)
 
 
 def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:

@@ -34,7 +34,7 @@ from polynya.stream.rules.table_watches import covers
 from polynya.stream.state import feature_level, index, record_gaps
 from polynya.stream.state.model import Stream, TableClaim
 from polynya.stream.state.tails import stable_of
-from polynya.stream.table_commands import TableMake
+from polynya.stream.table_commands import TableMake, TableMove
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -69,10 +69,21 @@ class Table(msgspec.Struct, array_like=True, gc=False):
     failures: list[Failure] = []
     dropped_ms: int = 0  # 0: not dropped; else its files are still to be deleted …
     forgotten: bool = False  # … and all groups have forgotten it
+    partitions: list[str] = []  # expressions of base/partitions.py
+    moved_job: int = 0  # the job that wrote the table to its present folder; 0: the first folder
+    moved_ms: int = 0  # its commit: readers of the folder before have the grace from then on
+    transform: str = ""  # of a derived table
+    fault: str = ""  # why the last job failed; "": it did not
+    fault_ms: int = 0
 
     @property
     def prefixes(self) -> list[str]:
         return [self.prefix, *self.others]
+
+    @property
+    def folder(self) -> str:
+        """Return the key of the folder of the table's files."""
+        return folder_of(self.uid, self.moved_job)
 
     @property
     def open(self) -> bool:
@@ -106,6 +117,11 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
     watched: bool = False  # the group knows the table, and counts them
 
 
+def folder_of(uid: int, job: int) -> str:
+    """Return the key of the folder of a table's files that `job` moved them to, or of the first."""
+    return f"tables/{uid}/{job:012d}" if job else f"tables/{uid}"
+
+
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
     """Create a table. Replies CREATED, EXISTS (same name and prefix) or EXISTS_DIFFERENT (name or
     prefix is taken). Detail: the table."""
@@ -122,19 +138,21 @@ def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
     """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with
     other options, is different."""
     machine.level = max(machine.level, feature_level.level_of(TableMake))  # see `apply_evict`
-    options = (command.hold, command.columns)
+    options = (command.hold, command.columns, command.partitions, command.transform)
     for table in live_tables(machine):
         same = (
             table.name == command.name
             and table.prefixes == command.prefixes
-            and (table.hold, table.columns) == options
+            and (table.hold, table.columns, table.partitions, table.transform) == options
         )
-        if same or table.name == command.name or set(table.prefixes) & set(command.prefixes):
+        derived = table.transform or command.transform
+        overlap = not derived and set(table.prefixes) & set(command.prefixes)
+        if same or table.name == command.name or overlap:
             return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
     uid = machine.next_uid()
     table = Table(uid, command.name, command.prefixes[0], command.now_ms)
     table.others, table.typed = command.prefixes[1:], command.typed
-    table.hold, table.columns = command.hold, command.columns
+    table.hold, table.columns, table.partitions, table.transform = options
     machine.tables[uid] = table
     return Reply(Code.CREATED, uid, detail=table)
 
@@ -169,22 +187,47 @@ def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
     table = live_table(machine, command.table)
     if table is None:
         return Reply(Code.NOT_FOUND)
+    code = _advanced(table, command)
+    if code == Code.OK:
+        table.rows += command.rows
+        table.dlq_rows += command.dlq_rows
+    return Reply(code, table.uid, detail=table)
+
+
+def apply_move(machine: Machine, command: TableMove, place: int) -> Reply:
+    """Commit a job that wrote the whole table to its own folder. Replies as `apply_commit`.
+
+    Columns that were declared meanwhile stay declared."""
+    machine.level = max(machine.level, feature_level.level_of(TableMove))  # see `apply_evict`
+    table = live_table(machine, command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    code = _advanced(table, command)
+    if code == Code.OK:
+        table.dlq_rows += command.dlq_rows
+        table.columns = list((dict(table.columns) | dict(command.columns)).items())
+        table.partitions = command.partitions
+        table.moved_job, table.moved_ms = command.job, command.now_ms
+    return Reply(code, table.uid, detail=table)
+
+
+def _advanced(table: Table, command: TableCommit | TableMove) -> Code:
+    """Move a table's pointers and job number if the command's job is open on its base."""
     if table.committed == command.job and table.attempt == command.attempt:
-        return Reply(Code.DUPLICATE, table.uid, detail=table)
+        return Code.DUPLICATE
     if (
         not table.open
         or not table.planned
         or table.job != command.job
         or (table.main, table.dlq) != (command.base_main, command.base_dlq)
     ):
-        return Reply(Code.NOT_YET, table.uid, detail=table)
+        return Code.NOT_YET
     table.committed = command.job
     table.main, table.dlq, table.attempt = command.main, command.dlq, command.attempt
     table.committed_ms, table.result = command.now_ms, command.result
-    table.rows += command.rows
-    table.dlq_rows += command.dlq_rows
+    table.fault, table.fault_ms = "", 0
     settle(table)
-    return Reply(Code.OK, table.uid, detail=table)
+    return Code.OK
 
 
 def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from sys import intern
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Batch, Create, Encoding, Fork, Produce, Retention
+from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, release, tail_reply
 from polynya.stream.rules.producers import (
@@ -16,6 +18,7 @@ from polynya.stream.rules.producers import (
     producer_key,
     repeat_of,
 )
+from polynya.stream.rules.profiles import begin_first, judge_logged, profile_differences
 from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.rules.segments import open_first, segment_differences
 from polynya.stream.state.effects import TailMoved
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 _KAFKA_LEVEL = level_of(Produce)
 Value: TypeAlias = str | int | None  # of a setting
+# adds an accepted batch at the tail of a stream, and returns the bytes of its payload
+AddBatch: TypeAlias = "Callable[[Machine, Stream, Append | Produce, Batch, int], int]"
 
 
 def media_type(content_type: str) -> str:
@@ -37,9 +42,51 @@ def media_type(content_type: str) -> str:
     return content_type.split(";", 1)[0].strip().lower()
 
 
-def apply_append(machine: Machine, command: Append, place: int) -> Reply:
+def add_batch(
+    machine: Machine, stream: Stream, command: Append | Create | Produce, batch: Batch, place: int
+) -> int:
+    """Add the command's batch at the stream's tail, as a hot one. Return the bytes of its
+    payload."""
+    producer = command.producer
+    origin: tuple[Any, ...] | None = None
+    if producer is not None:
+        origin = (producer.id, producer.epoch, producer.sequence)
+        if producer.kind:
+            origin += (producer.sequence_last, producer.kind)
+    payload, records, encoding = batch.payload, batch.records, batch.encoding
+    record, byte, size = stream.next_record, stream.next_byte, len(payload)
+    hot = HotBatch(
+        record,
+        byte,
+        records,
+        payload,
+        batch.lengths,
+        batch.crc,
+        command.now_ms,
+        batch.record_time_ms_max,
+        encoding,
+        place,
+        origin,
+        batch.flags,
+    )
+    if encoding == Encoding.KAFKA:  # a standalone node gets no `SetLevel`
+        machine.level = max(machine.level, _KAFKA_LEVEL)
+    stream.next_record = record + records
+    stream.next_byte = byte + size
+    machine.hot_bytes += size
+    if stream.hot:
+        stream.hot.append(hot)
+    else:
+        stream.hot = [hot]
+        machine.hot[stream.uid] = stream
+    if stream.links is not None:
+        note_append(machine.subscriptions, stream)
+    return size
+
+
+def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = add_batch) -> Reply:
     """Append to a stream. This is the hot path: about 2 us with a producer. Nothing changes before
-    every check passes."""
+    every check passes. `add` adds an accepted batch: that of the command, or one in a pack."""
     stream = machine.streams.get(command.name)
     if stream is None:
         return machine.absent(command.name)
@@ -52,10 +99,10 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         or command.incarnation
         or stream.expires_at_ms is not None
         or stream.ttl_seconds is not None
-    ):
-        reply = _judge_state(stream, command)
-        if reply is not None:
-            return reply
+    ) and (reply := _judge_state(stream, command)) is not None:
+        return reply
+    if machine.diskless and add is add_batch and (reply := judge_logged(machine, stream, batch)):
+        return reply
     content_type = command.content_type
     if (
         batch is not None
@@ -75,9 +122,9 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         )
         if reply is not None:
             return reply
-    machine.changes.streams.add(stream.uid)
-    if batch is not None:
-        add_batch(machine, stream, command, batch, place)
+    uid = stream.uid
+    machine.changes.streams.add(uid)
+    size = 0 if batch is None else add(machine, stream, command, batch, place)
     if stream_seq is not None:
         stream.stream_seq = stream_seq
     stream.activity_ms = now_ms
@@ -85,12 +132,13 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         stream.closed = True
         if producer is not None:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
-    if stream.uid in machine.watched:
-        machine.effects.append(_tail_moved(stream, batch, record))
+    if uid in machine.watched:
+        live = batch if add is add_batch else None
+        machine.effects.append(tail_moved(stream, live, record, size))
     if producer is None:
         return Reply(
             0,
-            stream.uid,
+            uid,
             stream.next_record,
             stream.next_byte,
             stream.closed,
@@ -100,12 +148,10 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
             -1,
             record,
         )
-    last = producer.sequence_last
-    if last < 0:
-        last = producer.sequence
+    last = producer.sequence if producer.sequence_last < 0 else producer.sequence_last
     return Reply(
         0,
-        stream.uid,
+        uid,
         stream.next_record,
         stream.next_byte,
         stream.closed,
@@ -117,13 +163,12 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
     )
 
 
-def _tail_moved(stream: Stream, batch: Batch | None, record: int) -> TailMoved:
-    """Return the effect of an append on the stream's live readers. `record` is the first one
-    appended."""
-    size = 0 if batch is None else len(batch.payload)
+def tail_moved(stream: Stream, batch: Batch | None, record: int, size: int) -> TailMoved:
+    """Return the effect of an append of `size` bytes on the stream's live readers. `record` is the
+    first one appended, or -1. Without `batch` readers read them."""
     return TailMoved(
         stream.uid,
-        stream.next_record if batch is None else record,
+        stream.next_record if record < 0 else record,
         stream.next_byte - size,
         stream.next_record,
         stream.next_byte,
@@ -159,45 +204,6 @@ def _judge_state(stream: Stream, command: Append) -> Reply | None:
     elif command.batch is None:
         return tail_reply(Code.ALREADY_CLOSED, stream)
     return tail_reply(Code.CLOSED, stream)
-
-
-def add_batch(
-    machine: Machine, stream: Stream, command: Append | Create | Produce, batch: Batch, place: int
-) -> None:
-    """Add the command's batch at the stream's tail."""
-    producer = command.producer
-    origin: tuple[Any, ...] | None = None
-    if producer is not None:
-        origin = (producer.id, producer.epoch, producer.sequence)
-        if producer.kind:
-            origin += (producer.sequence_last, producer.kind)
-    hot = HotBatch(
-        stream.next_record,
-        stream.next_byte,
-        batch.records,
-        batch.payload,
-        batch.lengths,
-        batch.crc,
-        command.now_ms,
-        batch.record_time_ms_max,
-        batch.encoding,
-        place,
-        origin,
-        batch.flags,
-    )
-    size = len(batch.payload)
-    if batch.encoding == Encoding.KAFKA:  # a standalone node gets no `SetLevel`
-        machine.level = max(machine.level, _KAFKA_LEVEL)
-    stream.next_record += batch.records
-    stream.next_byte += size
-    machine.hot_bytes += size
-    if stream.hot:
-        stream.hot.append(hot)
-    else:
-        stream.hot = [hot]
-        machine.hot[stream.uid] = stream
-    if stream.links is not None:
-        note_append(machine.subscriptions, stream)
 
 
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
@@ -301,6 +307,8 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         set_retention(machine, stream, command.retention)
     if command.segments is not None:
         open_first(machine, stream, command.segments)
+    if command.profile == Profile.DISKLESS:
+        begin_first(machine, stream, command.profile)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
     machine.changes.streams.add(stream.uid)
@@ -333,6 +341,7 @@ def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
         found
         + _retention_differences(retention_of(stream), command.retention)
         + segment_differences(stream, command.segments)
+        + profile_differences(stream, command.profile)
         + _fork_differences(stream.fork, fork)
     )
 

@@ -8,9 +8,9 @@ entries with the same uid the later one counts; the head lists the final deletio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw, structs
@@ -29,6 +29,8 @@ from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
+V = TypeVar("V")
+
 VERSION = 1
 _LENGTH = Struct("<I")
 _MANY = Struct(">BI")  # msgpack: header of a long array
@@ -45,6 +47,7 @@ _ONE_BY_ONE = (
     "subscriptions",
     "topics",
     "consumer_groups",
+    "writers",
 )
 
 
@@ -58,6 +61,7 @@ class Gone(msgspec.Struct, array_like=True, gc=False):
     homes: list[str] = []
     topics: list[str] = []
     consumer_groups: list[str] = []
+    writers: list[str] = []
 
 
 class DeltaHead(msgspec.Struct, array_like=True, gc=False):
@@ -87,7 +91,7 @@ class _Home(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Named(msgspec.Struct, array_like=True, gc=False):
-    """The first field of a topic, or the id of a consumer group."""
+    """The first field of a topic, of a consumer group or of a writer."""
 
     name: str
 
@@ -133,12 +137,8 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     image.outbox = snapshots.outbox_of(machine, None if whole else changes.messages)
     image.attempts = list(machine.attempts) if whole else changes.attempts
     image.released = list(machine.released) if whole else changes.released
-    image.held = {
-        pack: held for pack, held in machine.held.items() if whole or pack in changes.held
-    }
-    image.packs = {
-        pack: machine.packs[pack] for pack in machine.packs if whole or pack in changes.packs
-    }
+    image.held = _entries(machine.held, None if whole else changes.held)
+    image.packs = _entries(machine.packs, None if whole else changes.packs)
     image.subscriptions = (
         structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
     )
@@ -146,18 +146,27 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     image.consumer_groups = snapshots.consumer_groups_of(
         machine, None if whole else changes.consumer_groups
     )
+    image.writers = snapshots.writers_of(machine, None if whole else changes.writers)
     away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
     gone = Gone(
         sorted(uid for uid in changes.streams if uid not in machine.by_uid and uid not in away),
         sorted(changes.messages - machine.outbox.keys()),
-        sorted(changes.held - machine.held.keys()),
-        sorted(changes.packs - machine.packs.keys()),
+        sorted(pack for pack in changes.held if pack not in machine.held),
+        sorted(pack for pack in changes.packs if pack not in machine.packs),
         sorted(changes.homes - machine.subscriptions.homes.keys()),
         sorted(changes.topics - machine.topics.keys()),
         sorted(changes.consumer_groups - machine.consumer_groups.by_id.keys()),
+        sorted(changes.writers - machine.writers.keys()),
     )
     head = _encode(DeltaHead(VERSION, Raw(_encode(image)), gone, watched, streams))
     return _LENGTH.pack(len(head)) + head
+
+
+def _entries(known: Mapping[str, V], names: Iterable[str] | None) -> dict[str, V]:
+    """Return the entries of a map, all or those of some names."""
+    if names is None:
+        return dict(known.items())
+    return {name: known[name] for name in sorted(names) if name in known}
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -204,6 +213,7 @@ class _Merged:
         self.homes: dict[str, tuple[int, Raw]] = {}  # with their uids
         self.topics: dict[str, Raw] = {}
         self.consumer_groups: dict[str, Raw] = {}
+        self.writers: dict[str, Raw] = {}
         self.attempts: list[str] = []
         self.released: list[str] = []
         self.watches: list[Raw] = []  # tombstones, registrations, dropped incarnations
@@ -240,6 +250,7 @@ class _Merged:
             gone.homes,
             gone.topics,
             gone.consumer_groups,
+            gone.writers,
         )
         for known, all_gone, keys in zip(self._maps, self.gone, tombstones, strict=True):
             all_gone.update(keys)
@@ -256,11 +267,12 @@ class _Merged:
             self.homes,
             self.topics,
             self.consumer_groups,
+            self.writers,
         )
 
     def _add(self, image: list[Raw], streams: list[Raw], *, watched: bool) -> None:
         image += _DEFAULTS[len(image) :]  # an earlier release wrote fewer fields
-        outbox, attempts, held, packs, released, _, subscribed, topics, consumers = (
+        outbox, attempts, held, packs, released, _, subscribed, topics, consumers, writers = (
             image[_FIELDS.index(name)] for name in _ONE_BY_ONE
         )
         self.image = image
@@ -277,6 +289,7 @@ class _Merged:
             {(named := _home_of(home)).id: (named.uid, home) for home in _list_of(homes)},
             {_named_of(topic).name: topic for topic in _list_of(topics)},
             {_named_of(group).name: group for group in _list_of(consumers)},
+            {_named_of(writer).name: writer for writer in _list_of(writers)},
         )
         for known, gone, new in zip(self._maps, self.gone, news, strict=True):
             known.update(new)
@@ -300,6 +313,7 @@ class _Merged:
             [homes, *watches],
             [self.topics[name] for name in sorted(self.topics)],
             [self.consumer_groups[id_] for id_ in sorted(self.consumer_groups)],
+            [self.writers[name] for name in sorted(self.writers)],
         )
         for name, part in zip(_ONE_BY_ONE, parts, strict=True):
             self.image[_FIELDS.index(name)] = Raw(_encode(part))

@@ -22,7 +22,9 @@ from polynya.stream.rules.table_watches import Watch
 from polynya.stream.rules.tables import Table
 from polynya.stream.rules.topics import Topic, TopicChanges
 from polynya.stream.state import entries, index
-from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream
+from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream, WriterState
+from polynya.stream.state.pack_tables import HeldPacks, HomePacks
+from polynya.stream.state.regimes import list_by_profile
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionsImage as Subscribed
 
@@ -66,6 +68,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     transactions: list[Raw] = []
     topic_revision: int = 0
     epoch_bases: list[int] = []
+    writers: list[WriterState] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -98,10 +101,12 @@ def _whole_image_of(machine: Machine) -> Image:
     image = image_of(machine)
     image.outbox = outbox_of(machine)
     image.attempts, image.released = list(machine.attempts), list(machine.released)
-    image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
+    image.held = dict(machine.held.items())
+    image.packs = dict(sorted(machine.packs.items()))
     image.subscriptions = links.encode_image(machine.subscriptions)
     image.topics = topics_of(machine)
     image.consumer_groups = consumer_groups_of(machine)
+    image.writers = writers_of(machine)
     return image
 
 
@@ -109,6 +114,12 @@ def consumer_groups_of(machine: Machine, ids: Container[str] | None = None) -> l
     """Return the consumer groups, all or those given, by id."""
     known = machine.consumer_groups.by_id
     return [known[id_] for id_ in sorted(known) if ids is None or id_ in ids]
+
+
+def writers_of(machine: Machine, names: Container[str] | None = None) -> list[WriterState]:
+    """Return the writers of diskless streams, all or those given, by name."""
+    known = machine.writers
+    return [known[name] for name in sorted(known) if names is None or name in names]
 
 
 def topics_of(machine: Machine, names: Container[str] | None = None) -> list[Topic]:
@@ -208,10 +219,9 @@ def decode(
     machine.message_counter = image.message_counter
     machine.outbox = {message: (group, command) for message, group, command in image.outbox}
     machine.attempts = dict.fromkeys(image.attempts)
-    machine.held = image.held
-    machine.pack_keys = {held.number: pack for pack, held in image.held.items()}
+    machine.held = HeldPacks(image.held)
     machine.pack_counter = image.pack_counter
-    machine.packs = image.packs
+    machine.packs = HomePacks(image.packs)
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs
@@ -231,6 +241,7 @@ def decode(
     machine.level = image.level
     machine.producer_id_counter = image.producer_id_counter
     machine.epoch_bases = image.epoch_bases
+    machine.writers = {state.writer: state for state in image.writers}
     # 0: written by 0.1.0
     machine.log_ms = image.log_ms or max(
         (stream.activity_ms for stream in image.streams), default=0
@@ -294,6 +305,7 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
         machine.retaining[stream.uid] = stream
     if stream.extras is not None and stream.extras.segments is not None:
         machine.leased[stream.uid] = stream
+    list_by_profile(machine, stream)
     for attempt, pin in (stream.pins or {}).items():
         if not pin.confirmed:
             machine.unconfirmed[attempt] = stream.uid

@@ -161,6 +161,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[StreamLoss]:
         for key, groups in survey.packs.get(image.group, {}).items()
     }
     image.released = []
+    image.writers = []  # no process of the old cluster goes on
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += UID_JUMP
     image.producer_id_counter += PRODUCER_ID_JUMP
@@ -192,12 +193,9 @@ def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int)
         fresh = Table(
             image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms
         )
-        fresh.others, fresh.typed, fresh.hold, fresh.columns = (
-            table.others,
-            table.typed,
-            table.hold,
-            table.columns,
-        )
+        fresh.others, fresh.typed, fresh.hold = table.others, table.typed, table.hold
+        fresh.columns, fresh.partitions = table.columns, table.partitions
+        fresh.transform = table.transform
         return fresh
     table.job = survey.last_job(table.uid)
     table.abandoned, table.planned = table.job > table.committed, False

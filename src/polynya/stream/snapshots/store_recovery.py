@@ -42,6 +42,11 @@ class UnnamedSlice(msgspec.Struct, frozen=True):
 
 def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[StreamLoss]:
     """Change the state to match the object store; `pieces` are by uid. Returns the known losses."""
+    # only the log knows the place of a slice that a diskless writer stored
+    placed = {
+        uid: [each for each in some if each.slice.record >= 0] for uid, some in pieces.items()
+    }
+    pieces = {uid: some for uid, some in placed.items() if some}
     notes = [
         note
         for stream in image.streams

@@ -6,6 +6,17 @@ from __future__ import annotations
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 
 _COUNTER = (1 << 48) - 1
+_SETS = (
+    "streams",
+    "evicted",
+    "messages",
+    "held",
+    "packs",
+    "homes",
+    "topics",
+    "consumer_groups",
+    "writers",
+)
 
 
 class Changes:
@@ -28,6 +39,7 @@ class Changes:
         "streams",
         "topics",
         "watched",
+        "writers",
     )
 
     def __init__(self, born: int = 0) -> None:
@@ -42,6 +54,7 @@ class Changes:
         self.homes: set[str] = set()  # subscriptions
         self.topics: set[str] = set()
         self.consumer_groups: set[str] = set()
+        self.writers: set[str] = set()
         self.attempts: list[str] = []  # remembered since, in order; `released` as well
         self.released: list[str] = []
         # True writes all registrations, tombstones and dropped incarnations of subscriptions
@@ -64,20 +77,21 @@ class Changes:
     def put_back(self, taken: Changes) -> None:
         """Merge back the changes `taken` for a snapshot that was not written."""
         self.born = taken.born
-        for name in (
-            "streams",
-            "evicted",
-            "messages",
-            "held",
-            "packs",
-            "homes",
-            "topics",
-            "consumer_groups",
-        ):
+        for name in _SETS:
             getattr(self, name).update(getattr(taken, name))
         self.attempts[:0] = taken.attempts
         self.released[:0] = taken.released
         self.watched = self.watched or taken.watched
+
+    def include(self, later: Changes) -> None:
+        """Add later changes."""
+        for name in _SETS:
+            getattr(self, name).update(getattr(later, name))
+        self.attempts += later.attempts
+        self.released += later.released
+        del self.attempts[: -2 * ATTEMPTS_REMEMBERED_MAX]
+        del self.released[: -2 * ATTEMPTS_REMEMBERED_MAX]
+        self.watched = self.watched or later.watched
 
     def __bool__(self) -> bool:
         """Report whether anything changed."""
@@ -91,10 +105,73 @@ class Changes:
                 self.homes,
                 self.topics,
                 self.consumer_groups,
+                self.writers,
                 self.attempts,
                 self.released,
             ),
         )
+
+
+class SinceCopy:
+    """The changes to a group since its state was copied to the object store."""
+
+    __slots__ = ("base", "changes", "left", "recent")
+
+    def __init__(self, left: int) -> None:
+        """Start at the moment of a copy, right after the changes before were taken."""
+        self.base = -1  # index of the copy, once the store has it
+        self.changes = Changes()
+        self.recent: set[int] = set()  # uids of streams, since the last delta of the copy
+        self.left = left  # `Machine.diskless_left` at the last delta of the copy
+
+
+class KeptChanges:
+    """The changes of a machine that its fresh `Changes` no longer has: those that were put back,
+    and those since the last copy."""
+
+    __slots__ = ("returned", "since_copy")
+
+    def __init__(self) -> None:
+        self.returned: Changes | None = None
+        self.since_copy: SinceCopy | None = None  # None: no copy is the base of a delta
+
+    def take(self, fresh: Changes) -> Changes:
+        """Return all changes that no snapshot has. Fresh ones are noted for the next delta of a
+        copy."""
+        if self.since_copy is not None:
+            self.since_copy.changes.include(fresh)
+            self.since_copy.recent |= fresh.streams
+        if self.returned is not None:
+            fresh.put_back(self.returned)
+            self.returned = None
+        return fresh
+
+    def put_back(self, taken: Changes) -> None:
+        """Keep changes that were taken for a snapshot which was not written."""
+        if self.returned is not None:
+            taken.put_back(self.returned)
+        self.returned = taken
+
+    def join(self, before: SinceCopy | None) -> None:
+        """Go on from the copy before, because the last one was not stored."""
+        since = self.since_copy
+        if since is before:
+            return
+        if before is None or since is None:
+            self.since_copy = None
+            return
+        before.changes.include(since.changes)
+        before.recent |= since.recent
+        self.since_copy = before
+
+    def __bool__(self) -> bool:
+        """Report whether changes were put back."""
+        return bool(self.returned)
+
+    @property
+    def streams(self) -> int:
+        """The number of changed streams that were put back."""
+        return len(self.returned.streams) if self.returned is not None else 0
 
 
 def keys_of(changes: Changes) -> list[int | str]:

@@ -35,6 +35,7 @@ RECORD_MS_MIN = -(2**63)
 _HEAD = Struct("<IBBBBQq")
 HEAD_BYTES = _HEAD.size
 _VERSION = 2
+CHUNKED_VERSION = 3  # of an index that is written in its chunks
 _MARK = 0xFF  # in this place version 1 has the highest byte of a record number, at most 0x7f
 _MARK_AT = 7
 _RECORD_TIME = Struct("<52xq20x")
@@ -98,6 +99,22 @@ def head_of(entries: bytes, *, bounds: Iterable[tuple[int, int]] = ()) -> bytes:
     return _HEAD.pack(count, _VERSION, flags, ENTRY_BYTES, _MARK, append_ms, largest_ms)
 
 
+def head_of_chunks(bounds: Iterable[tuple[int, int]], count: int, append_ms: int) -> bytes:
+    """Return the head of an index that is written in its chunks; `bounds` are those of `bounds_of`."""
+    largest_ms, flags = RECORD_MS_MIN, 0
+    for record_ms, some in bounds:
+        largest_ms, flags = max(largest_ms, record_ms), flags | some
+    return _HEAD.pack(count, CHUNKED_VERSION, flags, ENTRY_BYTES, _MARK, append_ms, largest_ms)
+
+
+def is_chunked(data: bytes) -> bool:
+    """Report whether a written index is written in its chunks."""
+    if len(data) < HEAD_BYTES or data[_MARK_AT] != _MARK:
+        return False
+    _, version, _, size, *_ = _HEAD.unpack_from(data)
+    return (version, size) == (CHUNKED_VERSION, ENTRY_BYTES)
+
+
 def _record_times(entries: bytes) -> Iterable[int]:
     count = len(entries) // ENTRY_BYTES
     if count > _AT_ONCE_MAX:
@@ -123,6 +140,11 @@ def bounds_of(chunk: bytes) -> tuple[int, int]:
     return record_ms, flags
 
 
+def append_ms_of(chunk: bytes) -> int:
+    """Return the largest append time of a chunk's entries."""
+    return int(_HEAD.unpack_from(chunk)[5])
+
+
 def written(entries: bytes, bounds: Iterable[tuple[int, int]] = ()) -> bytes:
     """Return an index as it is written: a chunk of all entries, or version 1 if none has more."""
     encodings = entries[ENCODING_AT::ENTRY_BYTES]
@@ -135,7 +157,7 @@ def written(entries: bytes, bounds: Iterable[tuple[int, int]] = ()) -> bytes:
 
 
 def entries_of(data: bytes) -> bytes:
-    """Return the entries of a written index, of either version. Raises CorruptData."""
+    """Return the entries of an index written in version 1 or 2. Raises CorruptData."""
     if len(data) <= _MARK_AT or data[_MARK_AT] < 0x80:
         return _from_v1(data)
     if len(data) < HEAD_BYTES:
@@ -144,7 +166,7 @@ def entries_of(data: bytes) -> bytes:
     if (version, size, mark) != (_VERSION, ENTRY_BYTES, _MARK):
         raise CorruptData(
             f"an index has version {version} with entries of {size} bytes; this release reads "
-            f"version {_VERSION} with {ENTRY_BYTES}: use the release that wrote it"
+            f"versions {_VERSION} and {CHUNKED_VERSION} with {ENTRY_BYTES}: use the release that wrote it"
         )
     if len(data) != HEAD_BYTES + count * ENTRY_BYTES:
         raise CorruptData(f"an index chunk of {count} entries has {len(data)} bytes")

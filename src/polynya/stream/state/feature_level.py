@@ -21,6 +21,7 @@ from polynya.stream.commands import (
     SetLevel,
     TopicPut,
 )
+from polynya.stream.diskless_commands import Profile, SetProfile
 from polynya.stream.replies import Code, Reply
 
 
@@ -42,6 +43,8 @@ def level_of(kind: type[Command]) -> int:
 
 def level_for(command: Command) -> int:
     """Return the feature level that a group must have before this command is logged."""
+    if type(command) is Produce:  # the hot path
+        return level_of(Produce)
     if isinstance(command, Bundle):
         return max([level_of(Bundle), *map(level_for, command.commands)])
     if isinstance(command, Append):
@@ -52,6 +55,8 @@ def level_for(command: Command) -> int:
         return level_of(Produce)
     if isinstance(command, Create) and command.segments is not None:
         return level_of(Rollover)
+    if isinstance(command, Create) and command.profile == Profile.DISKLESS:
+        return level_of(SetProfile)
     retention = getattr(command, "retention", None)
     if isinstance(retention, Retention) and retention.record_time:
         return RECORD_TIME_LEVEL

@@ -1,11 +1,11 @@
-"""A stream's index as packed bytes: 80 per slice, in stream order.
+"""A stream's index as packed bytes: at most 80 per slice, in stream order.
 
 Each flush adds a slice to its stream's index, and a group may hold millions. As objects they would
 take five times the memory. The bytes are never changed in place, so a reader may keep them. Entries
 hold pack numbers; the machine maps these to keys.
 
-A short index is one `bytes`. A long one is `Chunked`, so that an append copies one chunk at most.
-Both are written as the same bytes (`entries.py`).
+A short index is one `bytes`. A long one is `Chunked`: an append copies one chunk at most, and closed
+chunks are compact. Snapshots have the chunks; `written` gives the same bytes for both.
 
 The records and bytes of an entry are spans of numbers and positions. Some of them may be missing:
 so entries that follow each other touch, whatever was removed from them.
@@ -20,8 +20,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from polynya.stream.commands import ColdSlice
+from polynya.stream.state import chunked
 from polynya.stream.state import entries as form
-from polynya.stream.state.entries import ENTRY_BYTES, HEAD_BYTES, packed
+from polynya.stream.state.chunked import Chunked
+from polynya.stream.state.entries import ENTRY_BYTES, packed
 
 __all__ = ["ENTRY_BYTES", "Chunked", "Entries", "Index", "packed"]
 
@@ -30,109 +32,11 @@ _TIME = Struct("<16xQ")
 _RECORDS = Struct("<Q16xI")
 _END = Struct("<QQ8xII")
 _SIZES = Struct("<24xII28xII12x")  # records, length, missing records, missing bytes
-_PACK = Struct("<I")
-_PACK_AT = 32
+_PACK = Struct("<32xI44x")
 _RECORD_TIME = Struct("<q")
 _RECORD_TIME_AT = 52
 _SPAN = Struct("<I")
 _SPAN_AT = 48
-CHUNK = 64  # entries of a closed chunk
-
-
-class Chunked:
-    """The entries of a long index: closed chunks of `CHUNK` entries, then an open one.
-
-    A closed chunk has the head of a written one. The first may have entries that are skipped. A
-    value never changes: an append gives a new one. The two share the list of closed chunks, which
-    only grows behind the end of each."""
-
-    __slots__ = ("_closed", "_count", "_open", "_skip")
-
-    def __init__(self, closed: list[bytes], count: int, rest: bytes, skip: int) -> None:
-        """`count`: the closed chunks of this value; `skip`: entries before its first."""
-        self._closed = closed
-        self._count = count
-        self._open = rest
-        self._skip = skip
-
-    @classmethod
-    def of(cls, data: bytes) -> Chunked:
-        """Cut an index into chunks."""
-        size = CHUNK * ENTRY_BYTES
-        whole = len(data) // size * size
-        closed = [form.chunk_of(data[at : at + size]) for at in range(0, whole, size)]
-        return cls(closed, len(closed), data[whole:], 0)
-
-    def __len__(self) -> int:
-        """Return the bytes of all entries, as of an index that is one `bytes`."""
-        return (self._count * CHUNK - self._skip) * ENTRY_BYTES + len(self._open)
-
-    def appended(self, entry: bytes) -> Chunked:
-        """Return this index with one more entry."""
-        rest = self._open + entry
-        if len(rest) < CHUNK * ENTRY_BYTES:
-            return Chunked(self._closed, self._count, rest, self._skip)
-        closed = self._closed if len(self._closed) == self._count else self._closed[: self._count]
-        closed.append(form.chunk_of(rest))
-        return Chunked(closed, self._count + 1, b"", self._skip)
-
-    def place(self, at: int) -> tuple[bytes, int]:
-        """Return the bytes that hold the entry of this number, and where it begins there."""
-        number, rest = divmod(at + self._skip, CHUNK)
-        if number < self._count:
-            return self._closed[number], HEAD_BYTES + rest * ENTRY_BYTES
-        return self._open, rest * ENTRY_BYTES
-
-    def behind(self, count: int) -> Chunked | bytes:
-        """Return this index without its first entries."""
-        number, skip = divmod(count + self._skip, CHUNK)
-        if number >= self._count:
-            return self._open[skip * ENTRY_BYTES :]
-        closed = self._closed[number : self._count]
-        return Chunked(closed, len(closed), self._open, skip)
-
-    def replaced(self, begin: int, end: int, entries: bytes) -> Chunked:
-        """Return this index with other entries in a range; the closed chunks before it are
-        shared."""
-        number = min((begin + self._skip) // CHUNK, self._count)
-        skip = self._skip if number else 0
-        first = number * CHUNK - skip
-        rest = b"".join(self.parts(first))
-        rest = rest[: (begin - first) * ENTRY_BYTES] + entries + rest[(end - first) * ENTRY_BYTES :]
-        more = Chunked.of(rest)
-        return Chunked(self._closed[:number] + more._closed, number + more._count, more._open, skip)
-
-    def parts(self, begin: int = 0) -> Iterator[bytes]:
-        """Yield the entries from number `begin` on, as bytes in order."""
-        number, skip = divmod(begin + self._skip, CHUNK)
-        for at in range(number, self._count):
-            yield self._closed[at][HEAD_BYTES + skip * ENTRY_BYTES :]
-            skip = 0
-        yield self._open[skip * ENTRY_BYTES :]
-
-    def bounds(self) -> Iterator[tuple[int, int]]:
-        """Yield the largest record time and the flags of each chunk."""
-        skipped = self._closed[0][HEAD_BYTES + self._skip * ENTRY_BYTES :] if self._skip else b""
-        for chunk in self._closed[bool(skipped) : self._count]:
-            yield form.bounds_of(chunk)
-        for some in (skipped, self._open):
-            if some:
-                yield form.bounds_of(form.head_of(some))
-
-    def first_dated(self, begin: int, time_ms: int) -> int:
-        """Return the number of the first entry from `begin` on whose largest record time is
-        `time_ms` or later, or the count."""
-        number, skip = divmod(begin + self._skip, CHUNK)
-        for at in range(number, self._count):
-            if form.bounds_of(self._closed[at])[0] >= time_ms:
-                found = _first_dated(self._closed[at], HEAD_BYTES + skip * ENTRY_BYTES, time_ms)
-                if found is not None:
-                    return (at * CHUNK) + skip + found - self._skip
-            skip = 0
-        found = _first_dated(self._open, skip * ENTRY_BYTES, time_ms)
-        rest = len(self._open) // ENTRY_BYTES if found is None else skip + found
-        return self._count * CHUNK + rest - self._skip
-
 
 if TYPE_CHECKING:
     Entries: TypeAlias = bytes | Chunked
@@ -150,7 +54,7 @@ def appended(data: Entries | None, entry: bytes) -> Entries:
     if data is None:
         return entry
     if isinstance(data, bytes):
-        if len(data) < CHUNK * ENTRY_BYTES:
+        if len(data) < chunked.CHUNK * ENTRY_BYTES:
             return data + entry
         data = Chunked.of(data)
     return data.appended(entry)
@@ -166,7 +70,7 @@ def cut(data: Entries, begin: int, end: int) -> bytes:
     """Return the entries from `begin` to before `end`."""
     if isinstance(data, bytes):
         return data[begin * ENTRY_BYTES : end * ENTRY_BYTES]
-    return b"".join(data.parts(begin))[: (end - begin) * ENTRY_BYTES] if begin < end else b""
+    return b"".join(data.parts(begin, end)) if begin < end else b""
 
 
 def behind(data: Entries, begin: int) -> Entries:
@@ -178,15 +82,30 @@ def loaded(data: bytes | None) -> Entries | None:
     """Return a written index in the form that appends want. Raises CorruptData."""
     if not data:
         return None
+    if form.is_chunked(data):
+        return Chunked.loaded(data)
     entries = form.entries_of(data)
-    return Chunked.of(entries) if len(entries) > CHUNK * ENTRY_BYTES else entries
+    return Chunked.of(entries) if len(entries) > chunked.CHUNK * ENTRY_BYTES else entries
 
 
 def written(data: Entries | None) -> bytes | None:
-    """Return an index as it is written."""
+    """Return the bytes of an index, the same ones whatever its chunks are."""
     if not data:
         return None
     return form.written(joined(data), () if isinstance(data, bytes) else data.bounds())
+
+
+def stored(data: Entries | None) -> bytes | None:
+    """Return an index as snapshots have it: a long one in its chunks."""
+    in_chunks = None if not data or isinstance(data, bytes) else data.written()
+    return written(data) if in_chunks is None else in_chunks
+
+
+def preceded(data: Entries | None, entries: bytes) -> Entries:
+    """Return the index with other entries before it."""
+    if not data:
+        return entries
+    return entries + data if isinstance(data, bytes) else data.preceded(entries)
 
 
 def replaced(data: Entries, begin: int, end: int, entries: bytes) -> Entries:
@@ -200,8 +119,8 @@ def pack_numbers(data: Entries | None, begin: int = 0, end: int | None = None) -
     """Return the pack numbers of the entries from `begin` to before `end`, in order."""
     if not data:
         return []
-    places = (_place(data, at) for at in range(count(data))[begin:end])
-    return [_PACK.unpack_from(chunk, at + _PACK_AT)[0] for chunk, at in places]
+    some = cut(data, begin, count(data) if end is None else end)
+    return [number for (number,) in _PACK.iter_unpack(some)]
 
 
 def lengths(data: Entries) -> list[int]:
@@ -211,10 +130,10 @@ def lengths(data: Entries) -> list[int]:
 
 def records_in(data: Entries, begin: int) -> int:
     """Return the records of the entries from `begin` on, without missing numbers."""
-    parts = (data[begin * ENTRY_BYTES :],) if isinstance(data, bytes) else data.parts(begin)
-    return sum(
-        records - missing for part in parts for records, _, missing, _ in _SIZES.iter_unpack(part)
-    )
+    if not isinstance(data, bytes):
+        return data.records_in(begin)
+    sizes = _SIZES.iter_unpack(data[begin * ENTRY_BYTES :])
+    return sum(records - missing for records, _, missing, _ in sizes)
 
 
 def span(data: Entries, begin: int, end: int) -> tuple[int, int]:
@@ -228,14 +147,16 @@ def first_from(data: Entries | None, record: int) -> int:
     """Return the number of the first entry that begins at `record` or later, or the count."""
     if not data:
         return 0
-    return bisect_left(range(count(data)), record, key=lambda at: begin_of(data, at)[0])
+    low, high = _range(data, record, right=False)
+    return bisect_left(range(high), record, low, key=lambda at: begin_of(data, at)[0])
 
 
 def holding(data: Entries | None, record: int) -> int:
     """Return the number of the last entry that begins at `record` or before, or -1."""
     if not data:
         return -1
-    return bisect_right(range(count(data)), record, key=lambda at: begin_of(data, at)[0]) - 1
+    low, high = _range(data, record)
+    return bisect_right(range(high), record, low, key=lambda at: begin_of(data, at)[0]) - 1
 
 
 def holding_byte(data: Entries | None, byte: int) -> int:
@@ -243,7 +164,8 @@ def holding_byte(data: Entries | None, byte: int) -> int:
     -1."""
     if not data:
         return -1
-    return bisect_right(range(count(data)), byte, key=lambda at: begin_of(data, at)[1]) - 1
+    low, high = _range(data, byte, by_byte=True)
+    return bisect_right(range(high), byte, low, key=lambda at: begin_of(data, at)[1]) - 1
 
 
 def first_reaching(data: Entries | None, time_ms: int) -> int:
@@ -251,7 +173,8 @@ def first_reaching(data: Entries | None, time_ms: int) -> int:
     count."""
     if not data:
         return 0
-    return bisect_left(range(count(data)), time_ms, key=lambda at: time_ms_max(data, at))
+    low, high = (0, count(data)) if isinstance(data, bytes) else data.range_at(time_ms)
+    return bisect_left(range(high), time_ms, low, key=lambda at: time_ms_max(data, at))
 
 
 def first_dated(data: Entries | None, begin: int, time_ms: int) -> int:
@@ -262,16 +185,8 @@ def first_dated(data: Entries | None, begin: int, time_ms: int) -> int:
         return 0
     if not isinstance(data, bytes):
         return data.first_dated(begin, time_ms)
-    found = _first_dated(data, begin * ENTRY_BYTES, time_ms)
+    found = chunked.first_dated(data[begin * ENTRY_BYTES :], time_ms)
     return len(data) // ENTRY_BYTES if found is None else begin + found
-
-
-def _first_dated(data: bytes, at: int, time_ms: int) -> int | None:
-    """Return the number of the first such entry from position `at` on, counted from there."""
-    for number, place in enumerate(range(at, len(data), ENTRY_BYTES)):
-        if _RECORD_TIME.unpack_from(data, place + _RECORD_TIME_AT)[0] >= time_ms:
-            return number
-    return None
 
 
 def record_time_ms_max(data: Entries, at: int) -> int:
@@ -306,13 +221,6 @@ def end_of(data: Entries, at: int) -> tuple[int, int]:
     return record + records, byte + length
 
 
-def stored_end_of(data: Entries, at: int) -> tuple[int, int]:
-    """Return the (record, byte) after an entry, less what its span misses."""
-    (record, byte), place = begin_of(data, at), _place(data, at)
-    records, length, missing, missing_bytes = _SIZES.unpack_from(*place)
-    return record + records - missing, byte + length - missing_bytes
-
-
 def entries_before(data: Entries | None, record: int) -> int:
     """Return the number of entries that lie wholly before `record`."""
     at = holding(data, record)
@@ -337,6 +245,15 @@ def record_of(data: Entries | None, byte: int) -> int | None:
         return None
     record, begin = begin_of(data, at)
     return record if begin == byte else None
+
+
+def _range(
+    data: Entries, value: int, *, by_byte: bool = False, right: bool = True
+) -> tuple[int, int]:
+    """Return the range of entries in which a bisection by record or byte ends."""
+    if isinstance(data, bytes):
+        return 0, count(data)
+    return data.range_of(value, by_byte=by_byte, right=right)
 
 
 def _place(data: Entries, at: int) -> tuple[bytes, int]:

@@ -23,11 +23,13 @@ __all__ = [
     "Pack",
     "PackReference",
     "Pin",
+    "Regime",
     "SealedSegment",
     "Segments",
     "Stream",
     "StreamExtras",
     "TableClaim",
+    "WriterState",
 ]
 
 
@@ -50,11 +52,11 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 class DecodedBatches(Sequence[HotBatch]):
-    """The batches of a decoded slice, made when they are accessed. There is no gap between them."""
+    """The batches of a decoded slice, made when they are accessed."""
 
     @abstractmethod
     def whole(self, begin: int, end: int) -> Sequence[HotBatch]:
-        """Return these batches; undivided ones as a single one."""
+        """Return these batches; undivided ones without a gap between them as a single one."""
 
     @abstractmethod
     def before_record(self, record: int) -> int:
@@ -140,6 +142,27 @@ class Segments(msgspec.Struct, array_like=True, gc=False):
     sealed: list[SealedSegment] = []
 
 
+class Regime(msgspec.Struct, array_like=True, gc=False):
+    """The way in which the records from `record` on are stored first, until the next regime."""
+
+    profile: int  # `diskless_commands.Profile`
+    epoch: int  # of the stream's regimes, from 1
+    record: int  # its first
+    byte: int
+    since_ms: int
+    changing_since_ms: int = 0  # a change to `wanted` has begun and waits for its seal; 0: none
+    wanted: int = 0
+
+
+class WriterState(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The last commit of a writer of diskless streams to this group."""
+
+    writer: str
+    sequence: int
+    replies: bytes  # to its appends: msgpack, a list of `Reply`
+    time_ms: int  # log time
+
+
 class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     """The rarely used fields of a stream: its own retention, the past kept for forks, and eviction
     data."""
@@ -151,6 +174,7 @@ class StreamExtras(msgspec.Struct, array_like=True, gc=False):
     # set only in snapshots and in streams shown from a stub: see eviction.py
     evicted: Evicted | None = None
     segments: Segments | None = None  # of a leased stream
+    regime: Regime | None = None  # None: replicated since its creation
 
 
 class OpenTransaction(msgspec.Struct, array_like=True, gc=False):

@@ -88,11 +88,12 @@ def run_end(batches: Sequence[HotBatch], begin: int, end: int) -> int:
 
 
 def entries_behind(cold: index.Entries) -> list[int]:
-    """Return the entries of an index that begin right after a gap, or after missing bytes."""
+    """Return the entries of an index that do not begin where the one before ends: a gap between
+    them is in no span."""
     return [
         at
         for at in range(1, index.count(cold))
-        if index.begin_of(cold, at) != index.stored_end_of(cold, at - 1)
+        if index.begin_of(cold, at) != index.end_of(cold, at - 1)
     ]
 
 
