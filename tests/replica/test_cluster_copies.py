@@ -9,7 +9,7 @@ from long_tests import long
 from sim.copies import Copies
 
 
-@pytest.mark.parametrize("seed", [4, *long((1, 9, 14))])
+@pytest.mark.parametrize("seed", [1, *long((2, 3, 5))])
 def test_an_older_image_is_kept_out_and_nothing_is_lost(seed: int) -> None:
     episode = Copies(seed, 40)
     episode.play()

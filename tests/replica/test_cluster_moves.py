@@ -54,6 +54,17 @@ async def test_a_node_without_a_replica_answers_as_any_other(world: World) -> No
 
 
 @story
+async def test_a_transfer_to_the_node_that_leads_by_now_is_done(world: World) -> None:
+    """The leader may have moved there since the caller looked."""
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    leader = next(node for node in world.alive() if node.core.replicas.is_leader(group))
+    assert await outsider.reconfiguration.transfer(group, leader.number) is None
+    refused = await outsider.reconfiguration.transfer(group, outsider.number)
+    assert refused is ProposalRefused.NOT_A_VOTER
+
+
+@story
 async def test_a_group_moves_while_all_nodes_write_and_read(world: World) -> None:
     group, outsider = world.group_of(A), off(world)
     await outsider.create(A)

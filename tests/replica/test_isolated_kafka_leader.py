@@ -51,6 +51,9 @@ class NodeBrokers:
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
         return [], []
 
+    async def follow(self) -> None:
+        pass
+
 
 class Asker:
     """The handlers of one node's Kafka front."""

@@ -13,8 +13,10 @@ from itertools import pairwise
 from statistics import median
 
 import pytest
-from sim.chaos import Episode
+from commit_seed import commit_seed
+from long_tests import long
 from sim.cluster import Node, World
+from sim.leased import LeasedEpisode, LeasedSwarm
 from sim.loop import run_simulated
 from stories.cluster import A, led, stories
 
@@ -24,7 +26,6 @@ from polynya.service.stream_segments import LeasedSegments, view_of
 from polynya.service.streams.segments import SegmentWriter
 from polynya.stream.commands import Append, SegmentLimits
 from polynya.stream.replies import Done
-from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.model import Stream
 
 
@@ -40,6 +41,7 @@ async def leased(records: int = 10) -> tuple[World, Node]:
     return world, leader
 
 
+FIRST = commit_seed()
 story = stories(leased)
 replicated = stories(led)
 
@@ -141,6 +143,28 @@ async def test_a_rollover_stalls_writers_for_less_than_20_ms(world: World, leade
 
 
 @story
+async def test_a_segment_is_closed_on_request_by_any_node_once(world: World, leader: Node) -> None:
+    other = next(node for node in world.alive() if node is not leader)
+    writing = asyncio.ensure_future(
+        asyncio.gather(*(appends(node, b"%d" % node.number, 20) for node in world.alive()))
+    )
+    await world.wait(lambda: segments_at(leader).segments[-1].records > 3)
+    epoch = segments_at(leader).segments[-1].epoch
+    rolls = [other.process.drive(other.engine.segments.roll(A, epoch)) for _ in range(3)]
+    told = await asyncio.gather(*rolls)
+    assert any(each is not None and each.rolled for each in told)
+    assert all(each is not None and each.segments.segments[-1].epoch > epoch for each in told)
+    sent = [payload for each in await writing for payload in each]
+    await world.wait_equal()
+    found = segments_at(leader).segments
+    assert [each.epoch for each in found] == list(range(1, len(found) + 1))
+    assert found[epoch - 1].records <= 10
+    content = await other.read(A)
+    assert sorted(content.split(b";")[:-1]) == sorted(payload[:-1] for payload in sent)
+    assert await other.process.drive(other.engine.segments.roll("test/none")) is None
+
+
+@story
 async def test_sealed_segments_are_read_from_a_replica_without_a_leader(
     world: World, leader: Node
 ) -> None:
@@ -213,23 +237,22 @@ def test_appends_by_another_than_the_writer_are_caught(
         run_simulated(run())
 
 
-class LeasedEpisode(Episode):
-    """An episode whose streams are leased ones, with segments of five records."""
-
-    async def _create(self, name: str) -> None:
-        world, group = self.world, self.world.group_of(name)
-        world.segments = SegmentLimits(5, 0)
-        await world.wait(
-            lambda: all(node.engine.local.machines[group].level >= 3 for node in world.alive())
-        )
-        await super()._create(name)
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3, 5, 6, 7])
 def test_histories_with_kills_pauses_and_rollovers(seed: int) -> None:
     episode = LeasedEpisode(seed, mishaps=15)
     episode.play()
-    machines = episode.world.nodes[1].engine.local.machines.values()
-    chains = [segments_of(stream) for machine in machines for stream in machine.leased.values()]
-    assert len(chains) == len(episode.streams)
-    assert sum(chain.epoch for chain in chains if chain is not None) > 5
+    epochs = episode.epochs()
+    assert len(epochs) == len(episode.streams)
+    assert sum(epochs) > 5
+
+
+@pytest.mark.parametrize("number", [0, *long(range(1, 12))])
+def test_leased_streams_in_the_worlds_of_the_swarm(number: int) -> None:
+    """With object stores and disks that fail, evictions, five nodes."""
+    seed = FIRST + number
+    try:
+        episode = LeasedSwarm(seed)
+        episode.play()
+        assert sum(episode.epochs()) > 10
+    except Exception as fault:
+        raise AssertionError(f"again: make sim ARGS=--leased SEED={seed}") from fault

@@ -6,174 +6,19 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from worlds.forwarding import OK, World, story, turns, until
 
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
-from polynya.replica.log import decode_command, encode_command
-from polynya.service.routing import forwarding, messages
-from polynya.service.routing.forwarding import CoreAddress, Forwarding, ForwardingAppender
-from polynya.service.routing.group_locations import BirthMap, GroupLocations
+from polynya.replica.log import encode_command
+from polynya.service.routing import flights, forwarding, messages
 from polynya.service.routing.relay import THROUGH
-from polynya.stream.any_command import AnyCommand
-from polynya.stream.commands import Acknowledge, Append, Batch, Command
-from polynya.stream.replies import Code, Reply
+from polynya.stream.commands import Acknowledge, Append, Batch
 from polynya.transport.errors import encode_error
-
-OK = Reply(Code.OK)
-
-
-class World:
-    """Core 0 of the two of node 1; groups 0, 2, 4 are its own. `asked`: (place, number of the
-    message, how to answer)."""
-
-    def __init__(self) -> None:
-        self.led: set[int] = set()
-        self.leaders: dict[int, int] = {}
-        self.gone: set[int] = set()
-        self.others = [1]
-        self.protocols = 3
-        self._passed: list[tuple[int, int, Any]] = []
-        self.here: list[tuple[int, int, Any]] = []
-        self.asked: list[tuple[int, int, Any]] = []
-        self.told: list[dict[int, int]] = []
-        self.told_epochs: list[dict[int, int]] = []
-        self.epochs: dict[int, int] = {}
-        self.handlers: dict[int, Any] = {}
-        self.forwarding = Forwarding(
-            CoreAddress(1, 0, 2, 4),
-            self,
-            self,
-            lambda group, command, done: self.here.append((group, _number_of(command), done)),
-            stamped=lambda command: command,
-            address=lambda node, core: node << 8 | core,
-            group_locations=GroupLocations(
-                1, BirthMap((1, 2, 3)), lambda node: node not in self.gone
-            ),
-        )
-
-    def leader_of(self, group: int) -> int:
-        return self.leaders.get(group, 0)
-
-    def epoch(self, group: int) -> int:
-        return self.epochs.get(group, 0)
-
-    def fit(self, group: int) -> bool:
-        return group % 2 == 0
-
-    def lead(self, group: int, node: int) -> None:
-        """The replica here has news."""
-        self.leaders[group] = node
-        self.led.add(group) if node == 1 else self.led.discard(group)
-        self.forwarding.led(group)
-
-    def hear(self, **leaders: int) -> None:
-        """The sibling core has news."""
-        self.handlers[messages.LEADERS](
-            messages.encode(
-                {int(group[1:]): (node, self.epoch(0)) for group, node in leaders.items()}
-            ),
-            None,
-            1,
-        )
-
-    def on(self, kind: int, handler: Any) -> None:
-        self.handlers[kind] = handler
-
-    def send(self, core: int, kind: int, body: bytes) -> bool:
-        assert (core, kind) == (1, messages.LEADERS)
-        told = messages_decode(body)
-        self.told.append({int(group): node for group, (node, _) in told.items()})
-        self.told_epochs.append({int(group): epoch for group, (_, epoch) in told.items()})
-        return True
-
-    def call_nowait(
-        self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]
-    ) -> None:
-        if kind == messages.PASS_ON:
-            kind, group = struct.unpack_from("<HH", body)
-            self.call_nowait(core, kind, body[4:], done)
-            self._passed.append((kind, group, self.asked[-1][1]))
-            return
-        if kind == messages.PROPOSE_ALL:
-            rest = msgspec.msgpack.decode(body[2:], type=list[AnyCommand])
-            self.asked.append((core, [_number_of(command) for command in rest], done))
-            return
-        assert kind == messages.PROPOSE
-        self.asked.append((core, _number_of(decode_command(body[2:])), done))
-
-    def protocol(self, core: int) -> int:
-        return self.protocols
-
-    def passed(self) -> list[tuple[int, int, Any]]:
-        """What was to be passed on, of what was asked: kind, group, numbers."""
-        return self._passed
-
-    def answer_all(self, index: int, replies: list[Reply]) -> None:
-        self.asked[index][2](messages.encode([replies, {}]))
-
-    def append(self, group: int, number: int) -> list[Any]:
-        answers: list[Any] = []
-        self.forwarding.propose(group, Append(str(number), 1, "", None), answers.append)
-        return answers
-
-    def appender(self, group: int) -> tuple[list[tuple[int, Any]], Callable[[int], list[Any]]]:
-        """What reaches the stream straight, as (number, done), and a function that appends a
-        number."""
-        straight: list[tuple[int, Any]] = []
-        to = ForwardingAppender(
-            self.forwarding,
-            group,
-            lambda command, done: straight.append((_number_of(command), done)),
-        )
-
-        def append(number: int) -> list[Any]:
-            answers: list[Any] = []
-            to.append(Append(str(number), 1, "", None), answers.append)
-            return answers
-
-        return straight, append
-
-    def propose(self, group: int, number: int) -> list[Any]:
-        answers: list[Any] = []
-        self.forwarding.propose(group, Acknowledge(number), answers.append)
-        return answers
-
-    def places(self) -> list[tuple[int, int]]:
-        return [(place, number) for place, number, _ in self.asked]
-
-
-def _number_of(command: Command) -> int:
-    assert isinstance(command, Acknowledge | Append)
-    return command.message if isinstance(command, Acknowledge) else int(command.name)
-
-
-def messages_decode(body: bytes) -> Any:
-    return msgspec.msgpack.decode(body, strict=False)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def story(work: Callable[[World], Any]) -> None:
-    async def run() -> None:
-        world = World()
-        try:
-            await work(world)
-        finally:
-            world.forwarding.close()
-
-    asyncio.run(run())
-
-
-async def turns(count: int = 3) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_what_is_led_here_stays_here():
@@ -236,6 +81,65 @@ def test_a_kept_appender_does_not_overtake_what_was_refused_and_sets_out_again()
         append(4)
         append(5)
         assert [entry[1] for entry in world.here] == [1, 2, 3, 4] and straight[1][0] == 5
+
+    story(work)
+
+
+class DisklessReplica:
+    """A replica of a group whose streams are diskless."""
+
+    def __init__(self, *names: str) -> None:
+        self.streams = {name: SimpleNamespace(uid=number) for number, name in enumerate(names)}
+        self.diskless = {each.uid: each for each in self.streams.values()}
+        self.changing: dict[int, Any] = {}
+
+
+class Packed:
+    """A writer that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def append(self, group: int, command: Append, done: Callable[[object], None]) -> None:
+        self.names.append(command.name)
+
+
+def test_the_first_append_to_a_diskless_stream_does_not_cross_to_its_leader():
+    async def work(world: World) -> None:
+        _, append = world.appender(2)
+        writer = world.forwarding.diskless.writer = Packed()
+        world.lead(2, 3)
+        replica = DisklessReplica("1", "2", "4")
+        world.forwarding.replicas = {2: replica}  # type: ignore[dict-item]
+        replica.changing = {1: replica.streams["2"]}
+        append(1)
+        append(1)
+        assert writer.names == ["1", "1"]
+        append(2)
+        append(3)
+        await turns()
+        assert world.places() == [(3 << 8, [2, 3])], "one changes still, one is unknown"
+        append(4)
+        append(4)
+        assert writer.names == ["1", "1"], "earlier ones may be on their way"
+        await until(lambda: writer.names == ["1", "1", "4", "4"])
+        world.answer_all(0, [OK, OK])
+
+    story(work)
+
+
+def test_an_append_that_waits_for_a_leader_is_not_overtaken_on_the_way_to_the_writer():
+    async def work(world: World) -> None:
+        _, append = world.appender(2)
+        writer = world.forwarding.diskless.writer = Packed()
+        world.forwarding.replicas = {2: DisklessReplica("1")}  # type: ignore[dict-item]
+        world.lead(2, 0)
+        world.forwarding.propose(2, Append("1", 1, "", None), lambda answer: None)
+        append(1)
+        assert not writer.names
+        world.lead(2, 3)
+        await until(lambda: len(world.asked) == 1)
+        assert world.places() == [(3 << 8, [1, 1])]
 
     story(work)
 
@@ -329,8 +233,9 @@ def test_what_is_under_way_to_an_old_leader_keeps_its_place():
 def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_before_later_ones():
     async def work(world: World) -> None:
         world.lead(2, 3)
+        await world.prove(2)
         answers = [world.append(2, number) for number in range(4)]
-        assert not world.asked and world.forwarding.forwarded == 4
+        assert not world.asked and world.forwarding.forwarded == 5
         await turns()
         assert world.places() == [(3 << 8, [0, 1, 2, 3])]
         reply = messages.encode(
@@ -349,6 +254,91 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
         assert world.places()[2] == (2 << 8, [1, 3, 4, 5])
         world.asked[2][2](messages.encode(([OK] * 4, {})))
         assert answers == [[OK]] * 4 and later == last == [OK] and world.forwarding.retried == 3
+
+    story(work)
+
+
+def test_behind_an_append_that_a_new_leader_may_refuse_none_is_sent_before_one_was_accepted():
+    """A leader that was just elected refuses what comes before it has applied the earlier terms. It
+    would accept the second of two that are under way, and the first after it."""
+
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        first = world.append(2, 0)
+        await turns()
+        later = [world.append(2, 1), world.propose(2, 2), world.append(2, 3)]
+        await turns()
+        assert world.places() == [(3 << 8, 0)]
+        world.asked[0][2](NotLeader(0))
+        await until(lambda: len(world.asked) == 2)
+        assert world.places()[1:] == [(3 << 8, [0, 1])]
+        world.answer_all(1, [OK, OK])
+        await until(lambda: len(world.asked) == 4)
+        assert world.places()[2:] == [(3 << 8, 2), (3 << 8, 3)], "it accepts: all that there is"
+        for _, _, done in world.asked[2:]:
+            done(messages.encode(OK))
+        assert [first, *later] == [[OK]] * 4
+
+    story(work)
+
+
+@pytest.mark.parametrize("news", ["a refusal", "another epoch", "another leader"])
+def test_a_leader_has_to_accept_again_after_a_refusal_and_in_another_epoch(news: str) -> None:
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        await world.prove(2)
+        if news == "a refusal":
+            world.append(2, 0)
+            await turns()
+            world.asked.pop()[2](NotLeader(3))
+            await until(lambda: world.asked)
+        else:
+            if news == "another leader":
+                world.lead(2, 2)
+            world.epochs[2] = 8
+            world.lead(2, 3)
+            world.append(2, 0)
+            await turns()
+        world.append(2, 1)
+        await turns()
+        assert world.places() == [(3 << 8, 0)]
+        world.asked[0][2](messages.encode(OK))
+        await until(lambda: len(world.asked) == 2)
+        world.append(2, 2)
+        await turns()
+        assert world.places()[1:] == [(3 << 8, 1), (3 << 8, 2)]
+
+    story(work)
+
+
+def test_an_answer_that_takes_long_holds_up_nothing_that_follows(monkeypatch):
+    """Such as one about a stream that is loaded first: a refusal would have come."""
+    monkeypatch.setattr(flights, "SILENCE_SECONDS", 0.02)
+
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        world.append(2, 0)
+        await turns()
+        world.append(2, 1)
+        await turns()
+        assert len(world.asked) == 1
+        await until(lambda: len(world.asked) == 2)
+        assert world.places()[1:] == [(3 << 8, 1)]
+
+    story(work)
+
+
+def test_a_proposal_out_of_an_answer_comes_after_those_of_its_bundle_that_were_refused():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        await world.prove(2)
+        more = partial(world.append, 2, 2)
+        world.forwarding.propose(2, Append("0", 1, "", None), lambda reply: more())
+        world.append(2, 1)
+        await turns()
+        world.asked[0][2](messages.encode(([OK, None], {1: encode_error(NotLeader(3))})))
+        await until(lambda: len(world.asked) == 2)
+        assert world.places()[1:] == [(3 << 8, [1, 2])]
 
     story(work)
 
@@ -372,6 +362,7 @@ def test_only_one_append_looks_for_an_unknown_leader():
 def test_what_is_no_append_does_not_overtake_appends_nor_they_it():
     async def work(world: World) -> None:
         world.lead(2, 3)
+        await world.prove(2)
         world.append(2, 0), world.append(2, 1), world.propose(2, 2), world.append(2, 3)
         await turns()
         assert [number for _, number in world.places()] == [[0, 1], 2, 3]
@@ -634,5 +625,23 @@ def test_what_is_passed_on_for_a_group_that_is_none_is_answered_and_what_names_n
         assert [type(answer) for answer in answers] == [NotLeader]
         with pytest.raises(InvalidMessage):
             world.handlers[messages.PASS_ON](b"\x01\x00", answers.append, 2 << 8)
+
+    story(work)
+
+
+def test_leaders_that_other_nodes_know_go_to_the_sibling_cores_and_to_what_waits():
+    async def work(world: World) -> None:
+        world.gone = {2, 3}
+        answers = world.propose(1, 7)
+        assert not world.asked, "no node is reached"
+        world.gone = set()
+        world.forwarding.learn_leaders({1: (3, 5)})
+        assert world.told[-1] == {1: 3} and world.told_epochs[-1] == {1: 5}
+        assert world.places() == [(3 << 8 | 1, 7)]
+        world.asked[0][2](messages.encode(OK))
+        assert answers == [OK]
+        for leader, epoch in ((2, 4), (1, 6)):  # an older one, and this node, which has no replica
+            world.forwarding.learn_leaders({1: (leader, epoch)})
+            assert (world.forwarding.leader_of(1), world.forwarding.epoch_of(1)) == (3, 5)
 
     story(work)

@@ -14,9 +14,10 @@ from worlds.service import Code, Node, World, name_in
 
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
+from polynya.service.streams import retention
 from polynya.service.streams.retention import TrimCounters
 from polynya.service.streams.retention_job import RetentionJob
-from polynya.stream.commands import Retention, SetRetention, TableCommit
+from polynya.stream.commands import Delete, Retention, SetRetention, TableCommit
 from polynya.stream.machine import Machine
 from polynya.stream.state import index
 
@@ -95,6 +96,38 @@ async def place_of(world: World, name: str, time_ms: int) -> int:
     )
     assert isinstance(page, Page)
     return page.begin_record
+
+
+class Renewed:
+    """The service of a world, in which the stream is deleted and created again before the first
+    read."""
+
+    def __init__(self, world: World, trimmed: int) -> None:
+        self.world, self.trimmed = world, trimmed
+        self.facts, self.call, self.now_ms = (
+            world.service.facts,
+            world.service.call,
+            world.service.now_ms,
+        )
+
+    async def read(self, query: ReadQuery) -> Page | Refusal:
+        world = self.world
+        await world.send(Delete(query.name, world.clock.ms))
+        await world.create(query.name)
+        for _ in range(3):
+            await world.append(query.name, BODY)
+        if self.trimmed:
+            await trim(world, query.name, self.trimmed)
+        return await world.service.read(query)
+
+
+@pytest.mark.parametrize("trimmed", [0, 2])
+@story
+async def test_a_trim_does_not_mix_two_streams_of_one_name(world: World, trimmed: int) -> None:
+    await fill(world, A, 3, flush_every=4)
+    found = await retention.trim(Renewed(world, trimmed), TrimQuery(A, 1, len(BODY)))
+    assert found == Refusal(Code.NOT_FOUND), "the stream to trim is gone"
+    assert await first_kept(world, A) == trimmed, "the other one is as it was"
 
 
 # --- everything shrinks ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import asyncio
 import tempfile
 from typing import Any
 
+import msgspec
 import pytest
 from worlds.service import IDLE_MS, Node, World, name_in
 
@@ -17,6 +18,7 @@ from polynya.stream.placement import META_GROUP
 from polynya.stream.rules import tables as stream_tables
 from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Lag, lag_of
+from polynya.stream.table_commands import TableMove
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 
@@ -452,6 +454,104 @@ def test_a_drop_gives_every_record_to_the_next_table_and_leaves_no_file() -> Non
             await world.collector.sweep(grace_ms=0)
         left = [info.key async for info in world.store.list(f"tables/{uid}/")]
         assert not left and uid not in world.local.here(0).tables
+
+    in_one_core(tell)
+
+
+def test_partitions_are_checked_and_kept() -> None:
+    async def tell(world: World) -> None:
+        create = world.tables.create
+        made, new = await create(
+            "p", "p/", columns=[("at", "date")], partitions=["DAY( at )", "bucket(16,key)"]
+        )
+        assert new and made.partitions == ["day(at)", "bucket(16, key)"]
+        again = {"columns": [("at", "date")], "partitions": ["day(at)", "bucket(16, key)"]}
+        assert await create("p", "p/", **again) == (made, False)
+        for wrong in (
+            ["day(n)"],
+            ["day(key)"],
+            ["hour(at)"],
+            ["value"],
+            ["bucket(key)"],
+            ["bucket(1, key)"],
+            ["week(at)"],
+            ["day(at"],
+            [""],
+            ["day(at)", "day(at)"],
+            ["stream", "offset", "batch", "incarnation", "byte_offset"],
+        ):
+            with pytest.raises(TableRefused) as refused:
+                await create("w", "w/", columns=[("at", "date")], partitions=wrong)
+            assert refused.value.code == "TABLE_PARTITION"
+        with pytest.raises(TableRefused) as other:
+            await create("p", "p/", columns=[("at", "date")])
+        assert other.value.code == "TABLE_EXISTS"
+
+    in_one_core(tell)
+
+
+def test_a_derived_table_claims_nothing_and_tells_why_its_job_failed() -> None:
+    """It has the prefix of another table, and neither takes a record from the other."""
+
+    async def tell(world: World) -> None:
+        sql = "sql:select * from input"
+        derived, new = await world.tables.create("d", "test/", transform=sql, partitions=["x"])
+        assert new and await world.tables.overlaps(derived) == ([], [])
+        await world.tables.create("longer", f"{STREAMS[0]}")
+        lake = Lake(world)
+        planned = await world.tables.plan("d")
+        assert planned is not None and planned.ranges == []
+        assert planned.streams == sorted(STREAMS), "also those that another table takes"
+        failed = await world.tables.abandon(derived.uid, planned.job, "no such column")
+        assert failed.fault == "no such column" and failed.fault_ms == world.clock.ms
+        planned = await world.tables.plan("d")
+        assert planned is not None and await lake.commit(planned)
+        assert (await world.tables.find("d")).fault == ""
+        ordinary = await world.tables.plan("t")
+        assert ordinary is not None and len({part.uid for part in ordinary.ranges}) == 3
+        for change in ({"hold": True}, {"columns": [("a", "long")]}):
+            with pytest.raises(TableRefused, match="its transform decides"):
+                await world.tables.alter("d", **change)
+        for wrong in (
+            {"transform": "select 1"},
+            {"transform": "python:os"},
+            {"transform": "python:a b:c"},
+            {"transform": "sql: "},
+            {"transform": sql, "hold": True},
+            {"transform": sql, "columns": [("a", "long")]},
+        ):
+            with pytest.raises(TableRefused) as refused:
+                await world.tables.create("w", "w/", **wrong)
+            assert refused.value.code == "TABLE_TRANSFORM"
+
+    in_one_core(tell)
+
+
+def test_a_job_moves_the_table_once_and_the_next_ones_go_on_there() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
+        rebuild, rival = await lake.plan(merge=True), await lake.plan(merge=True)
+        assert rebuild is not None and rival is not None and rebuild.ranges == []
+        await world.tables.alter("t", columns=[("late", "date")])
+        table, now_ms = rebuild.table, world.clock.ms
+        parts = (table.uid, rebuild.job, rebuild.attempt, table.main, table.dlq, "m", "d")
+        move = TableMove(*parts, 4, "r", [("id", "long")], ["day(id)"], now_ms)
+        with pytest.raises(TableRefused, match="expected one of type"):
+            await world.tables.commit(move)
+        move = msgspec.structs.replace(move, partitions=["stream"])
+        for _ in range(2):  # a repeat succeeds
+            moved = await world.tables.commit(move)
+            assert (moved.folder, moved.main) == (f"tables/{table.uid}/{rebuild.job:012d}", "m")
+            assert moved.columns == [("late", "date"), ("id", "long")]
+            assert (moved.rows, moved.dlq_rows, moved.partitions) == (1, 4, ["stream"])
+        assert not await lake.commit(rival), "its base has changed"
+        await grow(world)
+        planned = await lake.plan()
+        assert planned is not None and planned.table.folder == moved.folder
+        assert await lake.commit(planned)
+        await lake.check()
 
     in_one_core(tell)
 

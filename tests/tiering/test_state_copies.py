@@ -5,64 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from worlds.cold import FaultyStore
-from worlds.stream import World, raw_batch
+from worlds.led_group import GROUPS, NAME, WHOLE, Led, owned
+from worlds.stream import raw_batch
 
 from polynya.backup import copies
 from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.base.names import group_of
 from polynya.objectstore import StoreUnavailable
-from polynya.service.streams.outbox_sender import OutboxSender
-from polynya.stream.commands import Append, Create, Delete, Encoding, PublishSlices, ReleasePack
+from polynya.stream.commands import Append, Create, Encoding
 from polynya.tiering.state_copies import EVERY_SECONDS, StateCopyWorker
-
-GROUPS = 2
-NAME = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)
-WHOLE = CompleteMark("c1", 1, GROUPS)
-
-
-class Led:
-    """A core that leads group 1, as a copier and an outbox sender see it."""
-
-    def __init__(self) -> None:
-        self.world = World(GROUPS)
-        self.group = SimpleNamespace(term=1, applied_index=0, machine=self.world.machines[1])
-        self.snapshotter = SimpleNamespace(encoding=asyncio.Lock())
-        self.sent: list[tuple[int, Any]] = []
-        led = {1: self.world.machines[1]}
-        self.local = SimpleNamespace(led=led, machines=led, turns=0)
-        self.service: Any = SimpleNamespace(
-            now_ms=lambda: 99, local=self.local, propose_to=self._propose
-        )
-        self.outbox_sender = OutboxSender(self.service)
-        self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
-
-    def _propose(self, group: int, command: Any, done: Any) -> None:
-        self.sent.append((group, command))
-
-    def apply(self, command: Any) -> Any:
-        self.group.applied_index += 1
-        self.local.turns += 1
-        return self.world.apply(1, command)
-
-    def a_stream_in_a_pack_goes(self) -> None:
-        self.apply(Create(NAME, 1, "text/plain", Encoding.BYTES, batch=raw_batch(b"x")))
-        stream = self.world.machines[1].streams[NAME]
-        cold = self.world.slice_of(stream, 1, "p")
-        self.apply(PublishSlices("p", 2, 1, [(stream.uid, cold)]))
-        self.apply(Delete(NAME, 2))
-
-    def releases(self) -> list[str]:
-        return [command.pack for _, command in self.sent if isinstance(command, ReleasePack)]
-
-
-async def owned() -> bool:
-    return True
 
 
 def copier_of(led: Led, store: FaultyStore) -> StateCopyWorker:
@@ -106,10 +61,10 @@ def test_what_has_not_changed_is_not_copied_and_one_copy_of_a_group_is_kept() ->
         copier = copier_of(led, store)
         await copier.look()
         await copier.look()
-        assert copier.counters.copies == 1
+        assert copier.counters.stored == 1
         led.a_stream_in_a_pack_goes()
         await copier.look()
-        assert copier.counters.copies == 2
+        assert copier.counters.stored == 2
         whole, found = await copies.newest(store, "c1")
         assert (whole, [copy.index for copy in found.values()]) == (WHOLE, [3])
         assert len([key for key in store.objects if "/00001/" in key]) == 1
@@ -131,10 +86,10 @@ def test_a_group_that_is_only_written_to_is_copied_now_and_then(
         await copier.look()
         led.apply(Append(NAME, 1, "text/plain", raw_batch(b"x")))
         await copier.look()
-        assert copier.counters.copies == 1
+        assert copier.counters.stored == 1
         now = EVERY_SECONDS
         await copier.look()
-        assert copier.counters.copies == 2
+        assert copier.counters.stored == 2
 
     asyncio.run(test())
 

@@ -11,6 +11,7 @@ from sim.loop import run_simulated
 from worlds.cold import CoreWorld
 
 from polynya.base.errors import Unavailable
+from polynya.config.model import Config
 from polynya.config.sections import ColdConfig
 from polynya.objectstore import MemoryStore, StoreUnavailable, WatchedStore
 from polynya.tiering.tier import Tier
@@ -24,7 +25,7 @@ def test_a_core_whose_store_is_away_since_its_start_flushes_what_it_has_nothing_
         core, made = CoreWorld(), asyncio.Event()
         claim: Any = SimpleNamespace(made=made, owned=lambda: True, reason="it does not answer")
         birth = SimpleNamespace(cluster_id="c1", node=1, history=1)
-        start: Any = SimpleNamespace(core=0, birth=birth, config=SimpleNamespace(cold=ColdConfig()))
+        start: Any = SimpleNamespace(core=0, birth=birth, config=Config())
         groups: Any = core
         tier = Tier(
             WatchedStore(MemoryStore(), asyncio.get_running_loop().time), start, groups, claim
@@ -64,7 +65,7 @@ def test_what_waits_for_the_store_is_flushed_soon_after_its_return(seconds: floa
         claim: Any = SimpleNamespace(made=made, owned=lambda: True, reason=None)
         birth = SimpleNamespace(cluster_id="c1", node=0, history=1)
         cold = ColdConfig(flush_bytes=1, flush_interval_ms=1)
-        start: Any = SimpleNamespace(core=0, birth=birth, config=SimpleNamespace(cold=cold))
+        start: Any = SimpleNamespace(core=0, birth=birth, config=Config(cold=cold))
         groups: Any = core
         tier = Tier(WatchedStore(store, loop.time), start, groups, claim)
         core.create("docs/a")

@@ -3,8 +3,15 @@ does."""
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from sim.loop import run_simulated
+
 from polynya.transport.keepalive import MOVED_BYTES, SILENCE_SECONDS, Keepalive
 from polynya.transport.link import FrameType
+from polynya.transport.raft_links import PAUSE_SECONDS, RaftLinks
 
 TICK = 0.25
 
@@ -74,3 +81,34 @@ def test_what_is_given_while_nothing_is_taken_is_no_life():
     wire.rate = 0
     wire.give(100 * MOVED_BYTES)
     assert ticks_until_lost(wire, keepalive, 1) == (SILENCE_SECONDS / TICK, 0)
+
+
+class Ends:
+    """As much of a connected link as a lane sees."""
+
+    up, full, quiet, handed, unsent = True, False, False, 0, 0
+
+    def __init__(self) -> None:
+        self.transport = SimpleNamespace(set_write_buffer_limits=lambda high, low: None)
+
+    def send(self, *frame: object) -> None:
+        """Send to a process that stands still."""
+        self.quiet = True
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_a_node_that_fell_silent_seems_up_for_a_moment_and_one_that_hung_up_does_not(pauses):
+    async def story():
+        links = RaftLinks((0, 1), {2: lambda core: None}, lambda *bulk: True)
+        lane = links._nodes[2].lanes[0]
+        assert not links.seems_up(2)
+        assert lane._begin(Ends())
+        assert links.is_up(2) and links.seems_up(2)
+        await asyncio.sleep(SILENCE_SECONDS + 0.1 if pauses else 0.1)
+        lane._gone()
+        assert not links.is_up(2)
+        assert links.seems_up(2) == pauses
+        await asyncio.sleep(PAUSE_SECONDS + 0.1)
+        assert not links.seems_up(2) and not links.seems_up(3)
+
+    run_simulated(story())

@@ -194,15 +194,20 @@ class Controller:
             told = NodeAnnounce(own.id, own.peer, own.http, zone, cores, *self._kafka_of(record))
             if any(getattr(record, name) != getattr(told, name) for name in _ANNOUNCED):
                 await self._propose(told)
+            if not self._announces_kafka():
+                return WAIT_SECONDS
         return IDLE_SECONDS
 
     def _kafka_of(self, record: NodeRecord) -> tuple[str, tuple[int, ...]]:
         """Return this node's address for Kafka clients and the ports of its cores, once all nodes
         know of such."""
-        if self._view.works_at() < level_of(TopicPut):
+        if not self._announces_kafka():
             return record.kafka, record.kafka_ports
         start = self._start
         return start.kafka_advertised, tuple(address.port for address in start.kafka_direct)
+
+    def _announces_kafka(self) -> bool:
+        return self._view.works_at() >= level_of(TopicPut)
 
     async def _take(self, step: Step) -> None:
         """Take one step. The next round observes a failure and plans again."""

@@ -13,6 +13,7 @@ from polynya.base.errors import ConfigError
 from polynya.cluster.certificates import date_trouble, expires, peer_tls_of
 from polynya.cluster.feature_level import FeatureLevels
 from polynya.cluster.map_cache import map_at_birth
+from polynya.cluster.owner_hints import OwnerHints
 from polynya.cluster.status import Replica, replica_of
 from polynya.config.cluster_settings import ClusterNode
 from polynya.config.core_start import CoreStart
@@ -118,12 +119,11 @@ class ClusterMember:
         engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
         service = engine.service
         service.join(self.forwarding)
+        service.seems_up = lambda node: node == own or self._raft.seems_up(node)
         self.stranded = StaleReaders(service, self.forwarding)
-        # client URL of each node
-        self.urls = {node.id: node.http for node in start.config.cluster.nodes}
-        service.hint = lambda name: self.urls.get(
-            self.forwarding.elsewhere(service.group_of(name)), ""
-        )
+        urls = {node.id: node.http for node in start.config.cluster.nodes}
+        self._hints = OwnerHints(own, self.forwarding, service, urls)
+        service.hint = self._hints.url
         if start.config.cluster.leader_follows_writers:
             self._core.leadership.follow(
                 self.forwarding.demand,
@@ -144,13 +144,16 @@ class ClusterMember:
         self.on_removed: Callable[[int, int], None] = lambda by, epoch: None
         transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
+    @property
+    def urls(self) -> dict[int, str]:
+        """The client URL of each node."""
+        return self._hints.urls
+
     def meet(self, now: ClusterMap) -> None:
         """Connect to the nodes of the map and dismiss those that it drops.
         A removed node stays connected until it disconnects, so that it learns of its removal."""
         self._transport.know(now.epoch)
-        self.urls = {
-            number: now.nodes[number].http for number in now.members if now.nodes[number].http
-        } or self.urls
+        self._hints.learn(now)
         for number, record in now.nodes.items():
             if number == self._start.birth.node:
                 continue

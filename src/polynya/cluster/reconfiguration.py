@@ -81,6 +81,8 @@ class Reconfiguration:
 
     async def _transfer(self, asked: TransferRequest) -> int:
         self._must_lead(asked.group)
+        if asked.node == self._core.node:
+            return 0  # it became the leader since the caller looked
         return self._core.transfer(asked.group, asked.node) or 0
 
     async def _status(self, asked: StatusRequest) -> GroupStatus:

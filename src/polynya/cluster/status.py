@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from polynya import __version__
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import PolynyaError
 from polynya.base.levels import LEVEL
 from polynya.base.msgpack import UNREADABLE
+from polynya.cluster.every_core import ask_core, other_cores
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
@@ -24,11 +25,10 @@ from polynya.replica.memory import waits
 from polynya.replica.planner import ClusterObservation, GroupView, is_at_rest
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import META_GROUP, ClusterMap
-from polynya.transport import Reply, Transport, address, node_of
+from polynya.transport import Reply, Transport
 
 KIND_STATUSES = 1004  # message kind between cores
 GATHER_SECONDS = 2.0  # a core that takes longer counts as down
-ASK_AGAIN_SECONDS = 0.05
 HEALTH_SECONDS = 0.5  # maximum age of a cached health answer
 TRUST_SHOWN = 3  # reasons shown for each unreachable node
 LAG_ENTRIES = 10_000  # a replica further behind is reported as a problem
@@ -180,17 +180,14 @@ class ClusterView:
         told = {(own, start.core): self._told()}
         if self._transport is None:
             return told
-        places = {(own, core): core for core in self._transport.others}
-        raft = self._transport.raft
-        for node in self._transport.nodes:  # includes a removed node that does not know it yet
-            if raft is not None and raft.is_up(node):
-                places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
+        places = other_cores(self._transport, own)
 
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
             asked = self.clock()
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    part = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
+                    answer = await ask_core(transport, place, KIND_STATUSES)
+                part = msgspec.msgpack.decode(answer, type=Told)
             except (PolynyaError, TimeoutError, *UNREADABLE):
                 return
             if not math.isfinite(part.clock):  # NaN or infinite: treated as not sent
@@ -235,18 +232,6 @@ class ClusterView:
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
-
-
-async def _answer(transport: Transport, place: int) -> bytes:
-    """Ask a connected core. Retry until its connection is lost, as the request's connection may
-    still be opening."""
-    while True:
-        try:
-            return await transport.call(place, KIND_STATUSES, b"")
-        except (Unavailable, OutcomeUnknown):
-            if transport.raft is None or not transport.raft.is_up(node_of(place)):
-                raise
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 def replica_of(group: int, status: Status, node: int) -> Replica:

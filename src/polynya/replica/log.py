@@ -14,6 +14,7 @@ from polynya.stream.sense import fault_of
 # the largest append plus its record lengths; also the limit of messages between nodes
 ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
+_PAYLOAD_TAGS = frozenset((2, 8, 99))  # of `Append`, `Produce` and `Bundle`
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 _parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(
@@ -60,6 +61,11 @@ def decode_command(data: bytes) -> Command:
     """Decode an entry. Raises msgspec.ValidationError when this release does not know the
     command."""
     return _decoder.decode(data)
+
+
+def has_payload(data: bytes) -> bool:
+    """Report whether an entry is an append with its payload, or a bundle of such."""
+    return data[1] in _PAYLOAD_TAGS and data[0] & 0xF0 == 0x90
 
 
 def count_of(data: bytes) -> int:

@@ -7,9 +7,11 @@ from typing import Protocol
 
 import msgspec
 
+from polynya.service.bucket_profiles import BucketProfiles
 from polynya.stream.commands import Append, Command, Retention
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import Stream
+from polynya.stream.state.regimes import profile_of
 from polynya.stream.state.tails import stable_of
 
 DoneAll = Callable[[Sequence[Reply | BaseException]], None]
@@ -39,6 +41,7 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     high: int = 0  # high watermark: the next record with those of open transactions
     segment: int = 0  # epoch of the open segment of a leased stream; 0: it has none
     segment_writer: int = 0  # the node that appends to it
+    profile: int = 0  # `Profile` that appends need now
 
     @property
     def high_watermark(self) -> int:
@@ -71,6 +74,7 @@ def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
         stream.next_record,
         0 if segments is None else segments.epoch,
         0 if segments is None else segments.writer,
+        0 if extras is None else profile_of(stream),
     )
 
 
@@ -104,6 +108,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     uncommitted: bool = False  # with the records of open transactions
     # the reader goes on where the page ends: what follows is fetched ahead
     sequential: bool = False
+    append_times: bool = False  # of each plain record: see `Span.append_times`
 
 
 OWN_ENCODING = -1  # of a span from an older node: the stream's
@@ -123,6 +128,17 @@ class Span(msgspec.Struct, gc=False, array_like=True):
     time_ms: int = 0  # append time; 0 from an older node
     record_time_ms_max: int = 0  # largest time that clients gave; 0: the append time
     flags: int = 0  # of a batch: 1 transactional, 2 control
+    # in reads with `append_times`, where the records were not appended at one time: packed pairs
+    # (i64 each) of a record and the time of it and those behind it
+    append_times: bytes = b""
+
+
+class ReadLimits(msgspec.Struct, frozen=True, gc=False):
+    """The part of a `ReadQuery` that also holds in the source of a fork."""
+
+    bytes_max: int
+    whole_records: bool
+    append_times: bool = False
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
@@ -216,9 +232,14 @@ class Service(Protocol):
     """The service of one core process."""
 
     @property
-    def hint(self) -> Callable[[str], str] | None:
-        """Return the URL of the node that leads a stream's group, for clients that route. "": this
-        node, or no known leader. None outside a cluster."""
+    def hint(self) -> Callable[[str, str], str] | None:
+        """Return the URL of the node to use for a stream, for clients that route. "": this node, or
+        none is known. The second argument is the client's zone. None outside a cluster."""
+        ...
+
+    @property
+    def bucket_profiles(self) -> BucketProfiles:
+        """The default profiles of buckets, as this core knows them."""
         ...
 
     def now_ms(self) -> int:
@@ -250,6 +271,14 @@ class Service(Protocol):
 
     def group_of(self, name: str) -> int:
         """Return the group of a stream."""
+        ...
+
+    def expect_diskless(self, name: str) -> None:
+        """Expect appends of a stream that is diskless. If it is not, they only take longer."""
+        ...
+
+    def is_readable(self, group: int) -> bool:
+        """Report whether this core may answer reads of the group now, without other nodes."""
         ...
 
     def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:

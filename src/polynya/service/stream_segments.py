@@ -1,20 +1,36 @@
-"""The segments of a leased stream, for views of it. The group's leader answers."""
+"""The segments of a leased stream: views of them, and rollovers on request. The group's leader
+answers."""
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import msgspec
 
+from polynya.base.errors import NotLeader
+from polynya.base.futures import settle
 from polynya.service.api import Refusal
 from polynya.service.routing.service import NodeService
+from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.segments import segments_of
 from polynya.stream.state.model import SealedSegment, Stream
 
 SEGMENTS = 58  # messages between cores
+ROLL = 59
 
 
 class SegmentsQuery(msgspec.Struct, array_like=True, frozen=True):
     group: int
     name: str  # canonical
+
+
+class RollRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Close the open segment, if it has this epoch; 0: whichever it has."""
+
+    group: int
+    name: str  # canonical
+    epoch: int
 
 
 class SegmentView(msgspec.Struct, array_like=True, frozen=True):
@@ -39,12 +55,20 @@ class LeasedSegments(msgspec.Struct, array_like=True, frozen=True):
     segments: list[SegmentView]
 
 
+class Rolled(msgspec.Struct, array_like=True, frozen=True):
+    """`rolled`: the request closed a segment."""
+
+    rolled: bool
+    segments: LeasedSegments
+
+
 class SegmentFinder:
     """The segments of any stream of the cluster. Create one on every core."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
         service.serve(SEGMENTS, SegmentsQuery, LeasedSegments | None, self._here)
+        service.serve(ROLL, RollRequest, Rolled | None, self._roll_here)
 
     async def find(self, name: str) -> LeasedSegments | None:
         """Return the segments of a stream; None without such a stream, or if it has none. Raises
@@ -54,6 +78,30 @@ class SegmentFinder:
             query.group, SEGMENTS, query, self._here
         )
         return found
+
+    async def roll(self, name: str, epoch: int = 0) -> Rolled | None:
+        """Close the open segment of a stream before it is full, unless it has another epoch or no
+        records. None without such a stream. Raises Unavailable, and OutcomeUnknown."""
+        request = RollRequest(self._service.group_of(name), name, epoch)
+        found: Rolled | None = await self._service.at_home(
+            request.group, ROLL, request, self._roll_here, changes=True
+        )
+        return found
+
+    async def _roll_here(self, request: RollRequest) -> Rolled | None:
+        local = self._service.local
+        await local.linearize(request.group)
+        stream = local.find(request.group, request.name)
+        if isinstance(stream, Refusal) or segments_of(stream) is None:
+            return None
+        if request.group not in local.led:
+            raise NotLeader(0)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        rolled = False
+        if local.segments.roll(request.group, stream, request.epoch, partial(settle, future)):
+            rolled = (await future).code == Code.OK
+        found = view_of(stream)
+        return None if found is None else Rolled(rolled, found)
 
     async def _here(self, query: SegmentsQuery) -> LeasedSegments | None:
         local = self._service.local

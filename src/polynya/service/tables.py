@@ -12,8 +12,11 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.names import canonical_prefixes, spelled_name
+from polynya.base.partitions import BadPartition, parse_partitions
+from polynya.service.api import Facts
 from polynya.service.routing import messages
 from polynya.service.routing.service import NodeService
+from polynya.service.table_leases import TableLeases
 from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableOpen, TablePlanned
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
@@ -25,7 +28,9 @@ from polynya.stream.table_commands import (
     TableAlter,
     TableDrop,
     TableFail,
+    TableFault,
     TableMake,
+    TableMove,
     TableRetry,
     WatchStreams,
 )
@@ -37,6 +42,10 @@ SLICE_COST = 96  # minimum bytes of a slice in the budget, besides its payload
 FailedRow = tuple[int, str, int, int, str, int, str]  # as in `TableFail.ranges`
 COLUMN_TYPES = ("long", "double", "decimal", "string", "timestamptz", "date", "boolean")
 COLUMNS_MAX = 500  # declared columns of a table, as many as it can have
+TRANSFORM_CHARACTERS_MAX = 64 << 10  # it is state of the meta group
+FAULT_CHARACTERS_MAX = 1000
+DERIVED_STREAMS_MAX = 10_000  # input streams of a derived table: each job asks for all of them
+PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _RANGES: msgspec.msgpack.Decoder[list[ClaimedRange]] = msgspec.msgpack.Decoder(list[ClaimedRange])
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
@@ -60,6 +69,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
     attempt: str
     ranges: list[ClaimedRange]
     more: bool = False
+    streams: list[str] = []  # canonical names: the input of a derived table
 
 
 class Tables:
@@ -70,24 +80,36 @@ class Tables:
         self._service = service
         self._flush = flush
         self._planning: dict[int, asyncio.Lock] = {}
+        self._leases = TableLeases(service)
 
     async def create(
-        self, name: str, prefix: str, *, hold: bool = False, columns: Sequence[tuple[str, str]] = ()
+        self,
+        name: str,
+        prefix: str,
+        *,
+        hold: bool = False,
+        columns: Sequence[tuple[str, str]] = (),
+        partitions: Sequence[str] = (),
+        transform: str = "",
     ) -> tuple[Table, bool]:
-        """Create a table. Return it, and True if it is new."""
+        """Create a table, with `transform` a derived one. Return it, and True if it is new."""
         _check_name(name)
         _check_columns(columns)
+        _check_transform(transform, hold=hold, columns=columns)
+        parts = _checked_partitions(partitions, None if transform else columns)
         service = self._service
         try:
             prefixes = canonical_prefixes(prefix)
         except ValueError as error:
             raise TableRefused(400, "TABLE_PREFIX", str(error)) from None
-        command = TableMake(name, prefixes, prefix, hold, list(columns), service.now_ms())
+        now_ms = service.now_ms()
+        command = TableMake(name, prefixes, prefix, hold, list(columns), now_ms, parts, transform)
         reply = await service.call(META_GROUP, command)
         table = _table(reply.detail)
         if reply.code == Code.EXISTS_DIFFERENT:
             raise TableRefused(409, "TABLE_EXISTS", _conflict(table, command))
-        await self._watch(table, range(1, service.groups + 1))
+        if not transform:
+            await self._watch(table, range(1, service.groups + 1))
         return table, reply.code == Code.CREATED
 
     async def _watch(self, table: Table, groups: Iterable[int]) -> None:
@@ -113,6 +135,7 @@ class Tables:
         stays declared."""
         table, service = await self.find(name), self._service
         _check_name(new_name or name)
+        _check_transform(table.transform, hold=bool(hold), columns=columns)
         held, declared = table.hold, dict(table.columns)
         for field, kind in columns:
             if declared.setdefault(field, kind) != kind:
@@ -200,18 +223,37 @@ class Tables:
             messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed)
         )
 
-    async def plan(self, name: str, *, merge: bool = False) -> PlannedJob | None:
+    async def plan(self, name: str, *, merge: bool = False, worker: str = "") -> PlannedJob | None:
         """Return the open job or the next one. The next one has the pending records after a flush,
         and is None without any; with `merge` it has no ranges.
 
-        An open job without ranges is a merge of another driver, and any driver may run it.
+        An open job without ranges is a merge of another driver, and any driver may run it. A
+        `worker` gets a job with the table's lease; without one, leases do not matter.
         """
         table = await self.find(name)
+        if worker and not await self._leases.is_free(table.uid, worker):
+            raise _leased(name)
         async with self._planning.setdefault(table.uid, asyncio.Lock()):
-            if merge or (table.open and table.planned):
-                return await self._plan(table, [], merge=merge)
-            lags = await self._flushed(table)
-            return await self._plan(table, lags) if lags else None
+            lags: list[Lag] = []
+            bare = merge or bool(table.transform)
+            if not bare and not (table.open and table.planned):
+                lags = await self._flushed(table)
+                if not lags:
+                    return None
+            if worker and not await self._leases.take(table.uid, worker):
+                raise _leased(name)
+            planned = await self._plan(table, lags, merge=bare)
+        if worker and planned is None:
+            await self._leases.release(table.uid, worker, 0)
+        return planned
+
+    async def extend_lease(self, name: str, worker: str) -> bool:
+        """Extend a worker's lease of a table. Return False if it does not have it."""
+        return await self._leases.extend((await self.find(name)).uid, worker)
+
+    async def release_lease(self, name: str, worker: str, rest_ms: int) -> None:
+        """End a worker's lease of a table; other workers leave the table alone for `rest_ms`."""
+        await self._leases.release((await self.find(name)).uid, worker, rest_ms)
 
     async def _flushed(self, table: Table) -> list[Lag]:
         """Flush the table's streams. Return the lags behind them; empty when the table needs no
@@ -252,7 +294,21 @@ class Tables:
         if not ranges and not (merge or again):
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
-        return PlannedJob(table, table.job, secrets.token_hex(16), ranges, more or again)
+        streams = await self._input(table) if table.transform else []
+        attempt = secrets.token_hex(16)
+        return PlannedJob(table, table.job, attempt, ranges, more or again, streams)
+
+    async def _input(self, table: Table) -> list[str]:
+        """Return the canonical names of the streams of a derived table."""
+        names = await self.names(table, DERIVED_STREAMS_MAX + 1)
+        if len(names) > DERIVED_STREAMS_MAX:
+            raise TableRefused(
+                400,
+                "TABLE_TRANSFORM",
+                f"the derived table '{table.name}' covers more than {DERIVED_STREAMS_MAX} streams; "
+                "drop it and create it with a longer prefix",
+            )
+        return names
 
     async def _claim(self, table: Table, share: dict[int, int]) -> tuple[list[ClaimedRange], bool]:
         """Return the ranges of the job, and True if a group may have more than its share of
@@ -294,7 +350,7 @@ class Tables:
         return [
             prefix
             for other in await self.all()
-            if other.uid != table.uid
+            if other.uid != table.uid and not other.transform and not table.transform
             for prefix in other.prefixes
             if prefix.startswith(tuple(table.prefixes))
         ]
@@ -302,7 +358,11 @@ class Tables:
     async def overlaps(self, table: Table) -> tuple[list[Table], list[Table]]:
         """Return the tables that take streams under this table's prefix, and those that it takes
         streams from."""
-        others = [other for other in await self.all() if other.uid != table.uid]
+        others = [
+            other
+            for other in await self.all()
+            if other.uid != table.uid and not other.transform and not table.transform
+        ]
         inner = [
             each
             for each in others
@@ -317,16 +377,23 @@ class Tables:
 
     async def names(self, table: Table, limit: int) -> list[str]:
         """Return the first canonical names of the streams that the table covers."""
-        longer = await self._longer(table)
-        found: set[str] = set()
-        for prefix in table.prefixes:
-            found |= {
-                facts.name
-                for facts in await self._service.list_streams(prefix, "", limit + len(longer))
-            }
-        return sorted(name for name in found if covers(name, table.prefixes, longer))[:limit]
+        return [facts.name for facts in await self.covered(table, limit)]
 
-    async def commit(self, command: TableCommit) -> Table:
+    async def covered(self, table: Table, limit: int) -> list[Facts]:
+        """Return the first streams that the table covers, by canonical name."""
+        longer = await self._longer(table)
+        found: dict[str, Facts] = {}
+        for prefix in table.prefixes:
+            listed = await self._service.list_streams(prefix, "", limit + len(longer))
+            found |= {facts.name: facts for facts in listed}
+        return [found[name] for name in sorted(found) if covers(name, table.prefixes, longer)][
+            :limit
+        ]
+
+    async def commit(self, command: TableCommit | TableMove) -> Table:
+        if isinstance(command, TableMove):
+            _check_columns(command.columns)
+            _checked_partitions(command.partitions, command.columns)
         reply = await self._service.call(META_GROUP, command)
         if reply.code == Code.NOT_FOUND:
             raise TableRefused(404, "TABLE_NOT_FOUND", "there is no such table")
@@ -363,8 +430,13 @@ class Tables:
             reply = await service.call(META_GROUP, TableRetry(table.uid, service.now_ms()))
         return _table(reply.detail)
 
-    async def abandon(self, table: int, job: int) -> Table:
-        reply = await self._service.call(META_GROUP, TableAbandon(table, job))
+    async def abandon(self, table: int, job: int, reason: str = "") -> Table:
+        """Abandon a job, and note the reason if it failed."""
+        service = self._service
+        if reason:
+            fault = TableFault(table, job, reason[:FAULT_CHARACTERS_MAX], service.now_ms())
+            await service.call(META_GROUP, fault)
+        reply = await service.call(META_GROUP, TableAbandon(table, job))
         if reply.code == Code.NOT_FOUND:
             raise TableRefused(404, "TABLE_NOT_FOUND", "there is no such table")
         return _table(reply.detail)
@@ -391,6 +463,33 @@ def _check_columns(columns: Sequence[tuple[str, str]]) -> None:
             if wrong
             else f"{len(columns)} columns are declared; at most {COLUMNS_MAX} can be",
         )
+
+
+def _checked_partitions(
+    texts: Sequence[str], columns: Sequence[tuple[str, str]] | None
+) -> list[str]:
+    """Return the partitions in their canonical spelling. Without `columns` these are unknown. Raises
+    TableRefused."""
+    declared = None if columns is None else dict(columns)
+    try:
+        return [str(each) for each in parse_partitions(texts, declared)]
+    except BadPartition as bad:
+        raise TableRefused(400, "TABLE_PARTITION", str(bad)) from None
+
+
+def _check_transform(transform: str, *, hold: bool, columns: Sequence[tuple[str, str]]) -> None:
+    kind, colon, code = transform.partition(":")
+    bad = ""
+    if transform and not (colon and kind in ("sql", "python") and code.strip()):
+        bad = "a transform is 'sql:' and a statement, or 'python:MODULE:FUNCTION'"
+    elif kind == "python" and not PYTHON.fullmatch(code):
+        bad = f"'{code}' names no function; expected MODULE:FUNCTION"
+    elif len(transform) > TRANSFORM_CHARACTERS_MAX:
+        bad = f"the transform has {len(transform)} characters; at most {TRANSFORM_CHARACTERS_MAX}"
+    elif transform and (hold or columns):
+        bad = "a derived table holds no records, and its transform decides its columns"
+    if bad:
+        raise TableRefused(400, "TABLE_TRANSFORM", bad)
 
 
 def _not_found(name: str) -> TableRefused:
@@ -458,6 +557,14 @@ def _conflict(table: Table, asked: TableMake) -> str:
 
 def _preempted() -> TableRefused:
     return TableRefused(409, "JOB_PREEMPTED", "another planner has taken over this job; retry")
+
+
+def _leased(name: str) -> TableRefused:
+    return TableRefused(
+        409,
+        "TABLE_LEASED",
+        f"another worker syncs the table '{name}', or did so a moment ago; come back later",
+    )
 
 
 def _table(detail: object) -> Table:

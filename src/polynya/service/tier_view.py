@@ -10,12 +10,12 @@ from polynya.engine.snapshots.snapshotter import Snapshotter
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch
 
 
 class CoreGroups:
-    """Implements `polynya.cold.groups.Groups`."""
+    """Implements `polynya.cold.groups.Groups` and `polynya.diskless.homes.LedGroups`."""
 
     def __init__(
         self,
@@ -33,11 +33,24 @@ class CoreGroups:
     def machines(self) -> Mapping[int, Machine]:
         return self._service.local.led
 
+    @property
+    def numbers(self) -> Sequence[int]:
+        """All groups of streams."""
+        return range(1, self._service.groups + 1)
+
+    def leader_of(self, group: int) -> int:
+        """Return the node that leads a group, if this node reaches it; -1: none is known."""
+        return self._service.reached_leader_of(group)
+
     def turns(self) -> int:
         return self._service.local.turns
 
     async def propose(self, group: int, command: Command) -> Reply:
         return await self._service.call(group, command)
+
+    def propose_nowait(self, group: int, command: Command, done: Done) -> None:
+        """Propose a command to the leader of its group; `done` gets the outcome."""
+        self._service.propose_to(group, command, done)
 
     @property
     def recent(self) -> dict[int, int]:

@@ -17,11 +17,12 @@ from polynya.backup import copies
 from polynya.backup.copies import CompleteMark
 from polynya.backup.group_file import Header
 from polynya.base.errors import Unavailable
-from polynya.engine.snapshots.capture import captured
+from polynya.engine.snapshots.capture import Captured, captured
 from polynya.objectstore import OBJECT_BYTES_MAX, ObjectStore, StoreUnavailable
 from polynya.service.assembly import CoreRuntime
 from polynya.stream.commands import ReleasePack
 from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP
 
 LOOK_SECONDS = 1.0
 STATE_BYTES_MAX = OBJECT_BYTES_MAX - 4096
@@ -31,10 +32,10 @@ BYTES_PER_SECOND = 4 << 20  # of a core: large states are copied less often
 log = logging.getLogger("polynya.tier")
 
 
-class CopyCounters(msgspec.Struct):
-    """Counters for metrics; they only grow."""
+class StoredCounters(msgspec.Struct):
+    """Counters for metrics of copies, or of their deltas; they only grow."""
 
-    copies: int = 0
+    stored: int = 0
     bytes: int = 0
     failures: int = 0
 
@@ -50,11 +51,16 @@ class StateCopyWorker:
         owned: Callable[[], Awaitable[bool]],
         *,
         soon_seconds: float = SOON_SECONDS,
+        diskless_seconds: float = SOON_SECONDS,
     ) -> None:
-        self.counters = CopyCounters()
+        """`soon_seconds`: how long a copy may lack a pack; `diskless_seconds`: how long the store
+        may lack diskless streams and Kafka topics."""
+        self.counters = StoredCounters()
         self._engine, self._store, self._whole, self._owned = engine, store, whole, owned
         self._place = (whole.cluster, whole.history)
         self._soon_seconds = min(soon_seconds, SOON_SECONDS)
+        self._diskless_seconds = diskless_seconds
+        self._topics = -1  # revision of the topics in the copy of the meta group
         self._indexes: dict[int, int] = {}  # of the newest copies that this core wrote
         self._written: dict[int, float] = {}  # time of the newest copy
         self._covered: dict[int, int] = {}  # the last outbox message that the copy includes
@@ -103,9 +109,18 @@ class StateCopyWorker:
         if self._indexes.get(number) == self._engine.storage.shard.groups[number].applied_index:
             return False
         waited = self._loop.time() - self._written.get(number, -EVERY_SECONDS)
-        return waited >= EVERY_SECONDS or (
-            waited >= self._soon_seconds and self._is_urgent(number, machine)
+        return (
+            waited >= EVERY_SECONDS
+            or (waited >= self._soon_seconds and self._is_urgent(number, machine))
+            or (waited >= self._diskless_seconds and self._lacks_diskless(number, machine))
         )
+
+    def _lacks_diskless(self, number: int, machine: Machine) -> bool:
+        """Return True if diskless streams have no copy that deltas could build on, or if the copy
+        of the meta group lacks changes of topics."""
+        if number == META_GROUP:
+            return machine.topic_changes.revision != self._topics
+        return bool(machine.diskless) and machine.kept.since_copy is None
 
     def _is_urgent(self, number: int, machine: Machine) -> bool:
         """Return True if the group gained packs, or must release some, since the copy."""
@@ -119,13 +134,37 @@ class StateCopyWorker:
 
     async def _copy(self, number: int, machine: Machine) -> float:
         """Copy one state; return the seconds to pause."""
+        topics, before = machine.topic_changes.revision, machine.kept.since_copy
+        found: Captured | None = None
+        try:
+            found = await self._stored(number, machine)
+        finally:
+            if found is None:
+                machine.kept.join(before)
+        if found is None:
+            return 0.0
+        if machine.kept.since_copy is not None:
+            machine.kept.since_copy.base = found.index
+        if number == META_GROUP:
+            self._topics = topics
+        self.counters.stored += 1
+        self.counters.bytes += found.state_bytes
+        self._indexes[number] = found.index
+        self._covered[number] = max(found.messages, self._covered.get(number, 0))
+        self._packs[number] = found.packs
+        if await self._owned():
+            await copies.forget_older(self._store, self._place, number, found.index)
+        return found.state_bytes / BYTES_PER_SECOND
+
+    async def _stored(self, number: int, machine: Machine) -> Captured | None:
+        """Capture and store one state, unless another core leads the group by now."""
         group = self._engine.storage.shard.groups[number]
         try:
-            found = await captured(group, self._engine.snapshotter.encoding, hot=False)
+            found = await captured(group, self._engine.snapshotter.encoding, hot=False, begins=True)
         except Unavailable:
-            return 0.0
+            return None
         if self._engine.local.led.get(number) is not machine:
-            return 0.0
+            return None
         header = Header(
             number,
             found.term,
@@ -142,14 +181,4 @@ class StateCopyWorker:
                 "may have"
             )
         await copies.write(self._store, self._place, header, found.state)
-        self.counters.copies += 1
-        self.counters.bytes += found.state_bytes
-        self._indexes[number] = header.index
-        self._covered[number] = max(found.messages, self._covered.get(number, 0))
-        self._packs[number] = found.packs
-        await self._forget(header)
-        return found.state_bytes / BYTES_PER_SECOND
-
-    async def _forget(self, header: Header) -> None:
-        if await self._owned():
-            await copies.forget_older(self._store, self._place, header)
+        return found

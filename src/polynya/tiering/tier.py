@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from polynya.base import limits
-from polynya.base.errors import ConfigError, Unavailable
+from polynya.base.errors import ConfigError, OutcomeUnknown, Unavailable
 from polynya.cold import (
     ColdReader,
     Collector,
@@ -24,9 +24,9 @@ from polynya.cold import (
     StateReader,
 )
 from polynya.config.core_start import CoreStart
-from polynya.config.sections import ColdConfig
+from polynya.config.sections import ColdConfig, DisklessConfig
+from polynya.diskless import DisklessSettings, Writer
 from polynya.objectstore import (
-    ObjectStore,
     StoreError,
     StoreUnavailable,
     WatchedStore,
@@ -36,6 +36,7 @@ from polynya.objectstore import (
 from polynya.service.tier_view import CoreGroups
 from polynya.stream.commands import Evict
 from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
+from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.root_claim import StoreRootClaim, was_held
 from polynya.tiering.store_health import StoreAccess
 
@@ -71,6 +72,10 @@ def collector_settings(cold: ColdConfig) -> CollectorSettings:
     )
 
 
+def diskless_settings(diskless: DisklessConfig) -> DisklessSettings:
+    return DisklessSettings(interval=diskless.interval / 1000, pack_bytes=diskless.pack_size)
+
+
 class Tier:
     """The object tier of one core. Create it with `open_tier`; the backend `none` has no tier.
     Nothing is written before the root is claimed."""
@@ -79,28 +84,49 @@ class Tier:
         self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: StoreRootClaim
     ) -> None:
         cluster = start.birth.cluster_id
-        self.store: ObjectStore = store
+        self.store = store
         self.claim = claim
         self.access = StoreAccess(store, lambda: claim.reason)
         # in a cluster the other nodes still use it
         self._releases = start.core == 0 and not start.birth.node
         self._claiming: asyncio.Task[None] | None = None
-        self.verifier = PackVerifier(groups, store)
-        self.reader = ColdReader(store)
-        self.states = StateReader(store)
-        self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
+        self._flushing: dict[str, asyncio.Task[None]] = {}
+        self._of_tables = store.of("table")
+        self.verifier = PackVerifier(groups, store.of("collect"))
+        self.copy_verifier = CopyVerifier(store.of("collect"), (cluster, start.birth.history))
+        self.reader = ColdReader(store.of("read"))
+        self.states = StateReader(store.of("state"))
+        self.flusher = Flusher(
+            groups, store.of("flush"), flush_settings(start.config.cold), cluster
+        )
         store.writes.on_recovery = self.flusher.recover
+        self.writer = Writer(
+            groups,
+            groups.propose_nowait,
+            store.of("diskless"),
+            diskless_settings(start.config.diskless),
+            cluster,
+            in_flight=self.flusher.in_flight,
+            keep=self.reader.keep,
+        )
+        self.writer.store_is_full = lambda: store.writes.full
         self.merger = Merger(
-            groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight
+            groups,
+            store.of("merge"),
+            merge_settings(start.config.cold),
+            cluster,
+            self.flusher.in_flight,
         )
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
-        self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
+        self.evictor = Evictor(
+            groups, store.of("state"), settings, cluster, in_flight=self.flusher.in_flight
+        )
         if start.birth.node:  # all nodes must know the command
             self.evictor.may = lambda machine: machine.level >= level_of(Evict)
             self.flusher.may = self.merger.may = lambda machine: machine.level >= ENTRY_LEVEL
         self.collector = Collector(
             groups,
-            store,
+            store.of("collect"),
             collector_settings(start.config.cold),
             packs_prefix=f"{cluster}/packs/",
             in_flight=self.flusher.in_flight,
@@ -136,6 +162,21 @@ class Tier:
         elif await self.flusher.has_hot(prefix):
             raise Unavailable("the object store cannot be used yet; retry later")
 
+    def flush_soon(self, name: str) -> None:
+        """Begin to flush a stream whose hot batches something waits for, unless that is under
+        way."""
+        if name in self._flushing:
+            return
+        task = asyncio.get_running_loop().create_task(self._flush_one(name))
+        self._flushing[name] = task
+        task.add_done_callback(lambda _: self._flushing.pop(name))
+
+    async def _flush_one(self, name: str) -> None:
+        try:
+            await self.flush_now(name)
+        except (Unavailable, OutcomeUnknown) as fault:  # the next refusal begins another
+            log.info("a stream could not be flushed now", extra={"error": str(fault)})
+
     async def _claimed(self) -> None:
         assert self._claiming is not None
         await self._claiming
@@ -146,14 +187,17 @@ class Tier:
         await run()
 
     async def read_object(self, key: str) -> bytes:
-        """Read an object. Raises Unavailable."""
+        """Read an object of a table. Raises Unavailable."""
         try:
-            return await self.store.get(key)
+            return await self._of_tables.get(key)
         except StoreError as error:
             raise Unavailable(f"the object {key} cannot be read: {error}") from None
 
     async def close(self) -> None:
         """Close the store. The first core also releases the root, if the store answers in time."""
+        await self.writer.close()
+        for task in self._flushing.values():
+            task.cancel()
         await self.reader.close()
         await self.states.close()
         if self._claiming is not None:

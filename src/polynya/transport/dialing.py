@@ -71,6 +71,8 @@ class Dialer:
         self.on_removed: Callable[[Hello], None] = lambda hello: None
         # … or as a stale copy of its data
         self.on_stale_copy: Callable[[Hello], None] = lambda hello: None
+        # called with each new connection
+        self.on_link: Callable[[FrameLink], None] = lambda link: None
         # returns what a stale peer's journal lacks
         self.rejection: Callable[[Hello], str] = lambda hello: ""
         self._troubles: set[str] | None = None  # None before the first attempt
@@ -94,6 +96,7 @@ class Dialer:
             self._note(repr(error))
             raise ConnectionError(repr(error)) from error
         self._note("")
+        self.on_link(link)
         return link
 
     async def ask(self) -> Hello:

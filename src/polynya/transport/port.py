@@ -82,6 +82,8 @@ class NodePort:
             InboundConnection, int
         ] = {}  # each connection and the number of its silent ticks
         self.on_hello: Callable[[Hello], None] = lambda hello: None
+        # called with each connection from a node
+        self.on_link: Callable[[int, FrameLink], None] = lambda node, link: None
         self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a connected node
         self._twins: dict[
             int, tuple[str, float]
@@ -337,6 +339,7 @@ class NodePort:
             return -1
         connection.journal = other.journal
         self.on_hello(other)
+        self.on_link(other.node, connection.link)
         connection.link.send(FrameType.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
 

@@ -15,8 +15,12 @@ from math import gcd
 
 from polynya.transport.backoff import Connect
 from polynya.transport.handshake import PROTOCOL_MAX, PROTOCOL_MIN, Hello
+from polynya.transport.keepalive import SILENCE_SECONDS
 from polynya.transport.lane import Lane, join_messages, messages_of
 
+# A node that only fell silent, as one does that gets no CPU, is mostly connected again within this
+# time. The owners of streams stay until then: they would change twice.
+PAUSE_SECONDS = 1.5
 Shared = Callable[[int], bool]  # of a group: whether it is on that core of the other node
 log = logging.getLogger("polynya.transport")
 
@@ -24,7 +28,7 @@ log = logging.getLogger("polynya.transport")
 class _Node:
     """Another node: its number of cores, its incarnation, and the lanes to it by core."""
 
-    __slots__ = ("connect", "cores", "lanes", "level", "protocol", "start", "tasks")
+    __slots__ = ("connect", "cores", "lanes", "level", "paused_at", "protocol", "start", "tasks")
 
     def __init__(self, connect: Callable[[int], Connect], cores: int) -> None:
         self.connect = connect
@@ -32,6 +36,7 @@ class _Node:
         self.start = ""  # its start id
         self.protocol = PROTOCOL_MIN  # the newest that both support
         self.level = 0  # the newest log level that it supports
+        self.paused_at = float("-inf")  # when a connection was last given up for its silence
         self.lanes: dict[int, Lane] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -92,6 +97,14 @@ class RaftLinks:
         """Return whether a core that shares groups with this one is connected."""
         there = self._nodes.get(node)
         return there is not None and any(lane.connected for lane in there.lanes.values())
+
+    def seems_up(self, node: int) -> bool:
+        """Return whether the node is up, or fell silent so recently that it may only pause."""
+        if self.is_up(node):
+            return True
+        there = self._nodes.get(node)
+        now = asyncio.get_running_loop().time()
+        return there is not None and now - there.paused_at < PAUSE_SECONDS
 
     def life_of(self, node: int) -> str:
         """Return the start id of a connected node; empty while it is down."""
@@ -223,9 +236,11 @@ class RaftLinks:
         def lost() -> None:
             for hear in self.on_gone:
                 hear(node, core)
-            self.on_lost(
-                node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000)
-            )
+            now = asyncio.get_running_loop().time()
+            silent = lane.silent_seconds(now)
+            if silent > SILENCE_SECONDS:
+                there.paused_at = now
+            self.on_lost(node, shared, int(silent * 1000))
 
         lane = Lane(
             there.connect(core),

@@ -34,6 +34,7 @@ from polynya.transport.peer_journal_positions import PeerJournalPositions
 from polynya.transport.peer_listener import ConnectionSet, Handler, PeerListener, StreamHandler
 from polynya.transport.port import NodePort
 from polynya.transport.raft_links import RaftLinks
+from polynya.transport.traffic import LinkTraffic
 
 CALL_SECONDS = 60.0  # a call without an answer for this long fails, because the peer hangs
 TICK_SECONDS = 0.25
@@ -96,6 +97,7 @@ class Transport:
         # a core of another node completed the handshake
         self.on_met: Callable[[Hello], None] = lambda hello: None
         self.peer_positions = PeerJournalPositions()  # journal positions of other nodes
+        self.traffic = LinkTraffic()  # to other nodes
         self.raft: RaftLinks | None = None  # None outside a cluster
         # contexts may be replaced; new connections use them
         self.tls = cluster.tls if cluster is not None else None
@@ -125,6 +127,7 @@ class Transport:
             made.on_removed = self._removed
             made.on_stale_copy = self._reject_stale_copy
             made.rejection = self.peer_positions.rejection
+            made.on_link = partial(self.traffic.open, node)
             return made
 
         self._dialer = dialer
@@ -149,6 +152,7 @@ class Transport:
             tls=cluster.tls,
         )
         self._port.on_hello, self._port.peer_positions = self._visited, self.peer_positions
+        self._port.on_link = self.traffic.open
         self._port.life_of = raft.life_of
         self._port.on_sending = raft.sending
 

@@ -14,8 +14,9 @@ Propose = Callable[[GroupPut, Done], None]
 
 
 def clock_ms() -> int:
-    """Return the loop's time: sessions must not end when the wall clock jumps."""
-    return int(asyncio.get_running_loop().time() * 1000)
+    """Return the loop's time: sessions must not end when the wall clock jumps. It is rounded, so a
+    timer for a deadline is never one millisecond early, and never set again at once."""
+    return round(asyncio.get_running_loop().time() * 1000)
 
 
 class RunningGroup:

@@ -9,6 +9,7 @@ produce) travels alone.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, cast
@@ -94,6 +95,7 @@ class Bundles:
 
     def __init__(self, way: BundleRpc, landed: Landed | None = None) -> None:
         self.open: dict[int, AppendBundle] = {}  # by group
+        self.payload: defaultdict[int, int] = defaultdict(int)  # bytes sent, by core
         self._way = way
         self._landed = landed or _hand_out
         self._loop = asyncio.get_running_loop()
@@ -147,6 +149,7 @@ class Bundles:
             self._leave(bundle)
 
     def _leave(self, bundle: AppendBundle) -> None:
+        self.payload[bundle.target % relay.THROUGH] += bundle.size
         group, bodies, come = (
             bundle.group.to_bytes(2, "little"),
             bundle.bodies,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -23,10 +23,13 @@ from polynya.replica.log import encode_command
 from polynya.service.api import AppendTo
 from polynya.service.routing import messages, relay
 from polynya.service.routing.bundles import AppendBundle, Bundles
+from polynya.service.routing.diskless import DisklessRoutes
+from polynya.service.routing.flights import Flights
 from polynya.service.routing.group_locations import GroupLocations
 from polynya.service.routing.relay import THROUGH
 from polynya.stream.commands import Append, Command, Produce
-from polynya.stream.replies import Done, Reply
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Done, Reply
 
 PATIENCE_SECONDS = 2.5  # retry timeout while a group has no leader
 HOPS_MAX = 3  # immediate retries of an attempt after redirects; later retries wait for the timer
@@ -39,6 +42,7 @@ LOOK_SECONDS = 0.05  # retry interval for waiting attempts, even without news
 # interval at which the leaders are sent to the other cores again: a message may have been lost
 TELL_SECONDS = 1.0
 Leader = tuple[int, int]  # node, leader epoch
+_WRONG_PROFILE = int(Code.WRONG_PROFILE)
 _LEADERS: msgspec.msgpack.Decoder[dict[int, Leader]] = msgspec.msgpack.Decoder(dict[int, Leader])
 
 
@@ -132,6 +136,8 @@ class Forwarding:
         self.demand = AppendOrigins(place.node, place.groups)
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
+        self.diskless = DisklessRoutes(self.propose)
+        self.replicas: Mapping[int, Machine] = {}  # of this core, by group
         self._way = way
         self._bundles = Bundles(way, self._landed)
         # by group: the bundle for its known leader in this pass of the loop
@@ -150,10 +156,8 @@ class Forwarding:
         self._turns: dict[int, int] = {}  # group → unsuccessful attempts to find its leader
         self._waiting: dict[int, deque[_Attempt]] = {}
         self._waiting_bytes = self._attempts = 0
-        self._flying: dict[int, int] = {}  # group → attempts in flight …
-        self._target: dict[
-            int, int
-        ] = {}  # … and their target: to keep the order, the group uses another target only when none is in flight
+        self._flights = Flights(self._loop.time)
+        self._flying = self._flights.counts  # group → attempts in flight
         # Groups led here of which no proposal is in flight or waits. Members are re-judged by
         # `propose`, and leave when the leader may change, or when an attempt sets out or waits.
         self.direct: set[int] = set()
@@ -219,10 +223,16 @@ class Forwarding:
 
     def voters_of(self, group: int) -> dict[int, bool]:
         """Return the voters of the group, each with True if this node reaches it."""
-        here, there = self.place.node, self.group_locations.is_there
-        return {
-            node: node == here or there(node) for node in self.group_locations.map.placed_on(group)
-        }
+        return {node: self.is_up(node) for node in self.group_locations.map.placed_on(group)}
+
+    @property
+    def payload(self) -> Mapping[int, int]:
+        """The bytes of appends sent to each core of another node."""
+        return self._bundles.payload
+
+    def is_up(self, node: int) -> bool:
+        """Report whether this node reaches another one, or is it."""
+        return node == self.place.node or self.group_locations.is_there(node)
 
     def places(self) -> Iterator[int]:
         """Yield all cores of the other reachable nodes, as transport numbers."""
@@ -253,6 +263,7 @@ class Forwarding:
     def gone(self, group: int) -> None:
         """Handle the removal of the group's replica from this core."""
         self.direct.discard(group)
+        self._flights.doubt(group)
         self._leaders[group] = 0
         self._leaderless.pop(group, None)
         self._news.add(group)
@@ -287,14 +298,30 @@ class Forwarding:
         self.demand.here[group] += 1
         self._here(group, command, partial(self.answered, group, command, done))
 
+    def is_diskless(self, group: int, name: str) -> bool:
+        """Report whether this core sends the appends to a stream to its writer. It learns from its
+        replica that a stream is diskless, before the payload crosses to the leader in vain."""
+        if name in self.diskless.names:
+            return True
+        machine = self.replicas.get(group)
+        if machine is None or not machine.diskless or group in self._led or group in self._waiting:
+            return False
+        stream = machine.streams.get(name)
+        if stream is None or stream.uid not in machine.diskless or stream.uid in machine.changing:
+            return False
+        self.diskless.expect(name, settles=bool(self._flying.get(group)))
+        return True
+
     def answered(
         self, group: int, command: Command, done: Done, answer: Reply | BaseException
     ) -> None:
         """Handle the answer to a proposal to a group that this core led."""
-        if type(answer) is NotLeader:
+        if type(answer) is Reply and answer.code != _WRONG_PROFILE:
+            done(answer)
+        elif type(answer) is NotLeader:
             self._send(self._attempt(group, command, done))
         else:
-            done(answer)
+            self.diskless.answered(group, command, done, answer)
 
     def led(self, group: int) -> None:
         """Handle a possible change of the leader or role of a local group."""
@@ -307,6 +334,7 @@ class Forwarding:
         before, epoch = self._leaders[group], self._epochs.get(group, 0)
         is_new = leader != before and (leader or before == self.place.node or self.knows(group))
         if is_new or self.epoch_of(group) != epoch:
+            self._flights.doubt(group)
             self._leaders[group] = leader
             if not self._news:
                 self._loop.call_soon(self._tell)
@@ -334,11 +362,14 @@ class Forwarding:
         wait."""
         group = attempt.group
         target, known = self._target_of(group)
-        if not self._flying.get(group) or (known and self._target[group] == target):
+        is_local = target == self.place.core
+        if not self._flying.get(group) or (
+            known and self._flights.may_join(group, target, is_local=is_local)
+        ):
             return target, known
         bundle = self._open.get(group) if isinstance(attempt.command, Append | Produce) else None
         # that bundle has not been sent yet
-        joins = bundle is not None and bundle.target == target >= THROUGH
+        joins = bundle is not None and bundle.target == target
         return target if joins else -1, known
 
     def _target_of(self, group: int, *, through: bool = True) -> tuple[int, bool]:
@@ -387,7 +418,6 @@ class Forwarding:
     def _go(self, attempt: _Attempt, target: int, *, known: bool) -> None:
         group, command = attempt.group, attempt.command
         self.direct.discard(group)
-        self._target[group] = target
         if target != self.place.core:
             self.forwarded += 1
             attempt.body = attempt.body or encode_command(command)
@@ -398,15 +428,15 @@ class Forwarding:
                     self._bundles.bundle(target, group, grows=known or target >= THROUGH),
                 )
                 return
-        self._flying[group] = self._flying.get(group, 0) + 1
+        self._flights.begin(group, target)
 
         def answered(answer: Reply | BaseException) -> None:
-            self._flying[group] -= 1
+            self._flights.end(group)
             if type(answer) is NotLeader:
                 self._again(attempt, target, answer)
             else:
-                self._found(group, target)
-                attempt.done(answer)
+                self._found(group, target, is_accepted=type(answer) is Reply)
+                self.diskless.answered(group, command, attempt.done, answer)
 
         try:
             if target == self.place.core:
@@ -414,14 +444,13 @@ class Forwarding:
             else:
                 self._bundles.propose(target, group, command, attempt.body, answered)
         except BaseException:  # it was never sent, and later attempts must not wait for it
-            self._flying[group] -= 1
+            self._flights.end(group)
             raise
 
     def _join(self, attempt: _Attempt, command: Append | Produce, bundle: AppendBundle) -> None:
         """Add an append to its group's bundle. A bundle counts as one attempt in flight."""
         if not bundle.dones:
-            group = attempt.group
-            self._flying[group] = self._flying.get(group, 0) + 1
+            self._flights.begin(attempt.group, bundle.target)
             bundle.deadline = attempt.deadline
         bundle.number = max(bundle.number, attempt.number)
         bundle.tried[len(bundle.dones)] = attempt
@@ -429,15 +458,13 @@ class Forwarding:
 
     def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
         group, target = bundle.group, bundle.target
-        self._flying[group] -= 1
-        refused: list[tuple[int, NotLeader]] = []
-        for index, outcome in enumerate(outcomes):
-            if type(outcome) is NotLeader:
-                refused.append((index, outcome))
-            else:
-                bundle.dones[index](outcome)
+        self._flights.end(group)
+        refused = [
+            (index, outcome) for index, outcome in enumerate(outcomes) if type(outcome) is NotLeader
+        ]
         if len(refused) < len(outcomes):
-            self._found(group, target)
+            is_accepted = any(type(outcome) is Reply for outcome in outcomes)
+            self._found(group, target, is_accepted=is_accepted)
         for index, fault in refused:
             # an append without an attempt joined the bundle later and comes after all others
             attempt = bundle.tried.get(index)
@@ -445,9 +472,16 @@ class Forwarding:
             self._again(
                 attempt or _Attempt(bundle.number, group, *more, bundle.deadline), target, fault
             )
+        # after the refused ones: an answered proposer may propose at once, and then comes after
+        for done, command, outcome in zip(bundle.dones, bundle.commands, outcomes, strict=True):
+            if type(outcome) is Reply and outcome.code != _WRONG_PROFILE:
+                done(outcome)
+            elif type(outcome) is not NotLeader:
+                self.diskless.answered(group, command, done, outcome)
 
     def _again(self, attempt: _Attempt, target: int, fault: NotLeader) -> None:
         """Retry an attempt whose target was not the leader."""
+        self._flights.doubt(attempt.group)
         if self._loop.time() >= attempt.deadline:
             attempt.done(fault)
             return
@@ -464,8 +498,9 @@ class Forwarding:
         self._soon.discard(group)
         self._retry(group)
 
-    def _found(self, group: int, target: int) -> None:
-        """Record that the target accepted a proposal, and so is the leader."""
+    def _found(self, group: int, target: int, *, is_accepted: bool) -> None:
+        """Record that the target did not refuse a proposal, and so is the leader."""
+        is_news = is_accepted and self._flights.accept(group, target)
         if (
             not self._leaders[group]
             and target < THROUGH
@@ -473,8 +508,9 @@ class Forwarding:
             and not self.knows(group)
         ):
             self._leaders[group] = self._nodes.get(target, 0)
-            if group in self._waiting:
-                self._loop.call_soon(self._retry, group)
+            is_news = True
+        if is_news and group in self._waiting:
+            self._loop.call_soon(self._retry, group)
 
     def learn(self, group: int, target: int, leader: int) -> bool:
         """Record a redirect from `target`, and return True if it named a new leader. The replicas
@@ -567,7 +603,30 @@ class Forwarding:
                 "invalid LEADERS message: the sender must be a core of this node, and the groups "
                 "must exist"
             )
-        for group, (leader, epoch) in told.items():
+        self._take(told)
+
+    def known_leader(self, group: int) -> Leader | None:
+        """Return the leader that a replica of this core knows, and its epoch."""
+        leader = self.leader_of(group) if group in self._leaders and self.knows(group) else 0
+        return (leader, self.epoch_of(group)) if leader else None
+
+    def learn_leaders(self, leaders: Mapping[int, Leader]) -> None:
+        """Take over what another node knows of groups without a replica here, unless it is old."""
+        news = {
+            group: (leader, epoch)
+            for group, (leader, epoch) in leaders.items()
+            if leader != self.place.node
+            and not self.knows(group)
+            and epoch >= self._epochs.get(group, 0)
+        }
+        self._take(news)
+        self._news.update(news)
+        self._tell()
+
+    def _take(self, leaders: Mapping[int, Leader]) -> None:
+        for group, (leader, epoch) in leaders.items():
+            if epoch != self._epochs.get(group) or leader != self._leaders[group]:
+                self._flights.doubt(group)
             self._epochs[group] = epoch
             if leader != self._leaders[group]:
                 self._leaders[group] = leader
@@ -591,6 +650,8 @@ class ForwardingAppender:
         if group in forwarding.direct:
             forwarding.demand.here[group] += 1
             self._here(command, partial(forwarding.answered, group, command, done))
+        elif forwarding.is_diskless(group, command.name):
+            forwarding.diskless.append(group, command, done)
         else:
             forwarding.propose(group, command, done)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
+from polynya.service.api import Facts, Page, ReadQuery, Refusal
+from polynya.service.streams.pieces import PlannedPage, PlannedSpans
 from polynya.stream.commands import Retention
 from polynya.stream.replies import Reply
 from polynya.stream.rules.tables import Lag, Table
@@ -31,14 +32,17 @@ PASS_ON = 15
 TOPICS = 16
 CONSUMER_GROUPS = 17
 EPOCH_END = 18
+LEADERS_OF = 19
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
     uid: int
     at: tuple[int, int]
     until: tuple[int, int]
-    limits: tuple[int, bool]
+    limits: tuple[int, bool]  # bytes, whole records
     local: bool = False
+    far: bool = False  # the core that asks can read pieces of diskless streams
+    append_times: bool = False
 
 
 class TimeOfUid(msgspec.Struct, array_like=True, gc=False):
@@ -89,6 +93,7 @@ class TopicQuery(msgspec.Struct, array_like=True, gc=False):
 class Query(msgspec.Struct, array_like=True, gc=False):
     group: int
     query: ReadQuery
+    far: bool = False  # as in `ReadUid`
 
 
 _encoder = msgspec.msgpack.Encoder(
@@ -106,10 +111,10 @@ def encode(value: Any) -> bytes:
 
 _REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _FACTS: msgspec.msgpack.Decoder[Facts | Refusal] = msgspec.msgpack.Decoder(Facts | Refusal)
-_PAGE: msgspec.msgpack.Decoder[Page | Refusal] = msgspec.msgpack.Decoder(Page | Refusal)
-_SPANS: msgspec.msgpack.Decoder[tuple[list[Span], tuple[int, int]]] = msgspec.msgpack.Decoder(
-    tuple[list[Span], tuple[int, int]]
+_PAGE: msgspec.msgpack.Decoder[Page | Refusal | PlannedPage] = msgspec.msgpack.Decoder(
+    Page | Refusal | PlannedPage
 )
+_SPANS: msgspec.msgpack.Decoder[PlannedSpans] = msgspec.msgpack.Decoder(PlannedSpans)
 _LIST: msgspec.msgpack.Decoder[list[Facts]] = msgspec.msgpack.Decoder(list[Facts])
 DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     PROPOSE: _REPLY,
@@ -132,3 +137,12 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
 def decode(kind: int, body: bytes) -> Any:
     """Decode the body of a response."""
     return DECODERS[kind].decode(body)
+
+
+def payload_of(answer: Any) -> int:
+    """Return the bytes of records in an answer to a read."""
+    if type(answer) is PlannedPage:
+        answer = answer.page
+    if type(answer) is not Page and type(answer) is not PlannedSpans:
+        return 0
+    return sum(len(span.payload) for span in answer.spans)

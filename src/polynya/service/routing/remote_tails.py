@@ -4,6 +4,7 @@ many readers there are."""
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from copy import copy
 from typing import Protocol
@@ -168,27 +169,35 @@ class _PushSink:
     """The sink for all live readers of one stream on another core. For tail watches it takes
     uncommitted records, too, and that core withholds them from those that want none."""
 
-    __slots__ = ("_numbers", "_push", "uncommitted")
+    __slots__ = ("_count", "_numbers", "_push", "uncommitted")
 
-    def __init__(self, push: TailPush, *, numbers: bool) -> None:
-        self._push = push
+    def __init__(self, push: TailPush, count: Callable[[int], None], *, numbers: bool) -> None:
+        self._push, self._count = push, count
         self._numbers = self.uncommitted = numbers
 
     def live(self, event: LiveEvent) -> None:
         if self._numbers:
             event = structs.replace(event, payload=b"", frames={})
+        elif event.payload:
+            self._count(len(event.payload))
         self._push.item(messages.encode(event))
         if event.gone or event.cut:
             self._push.end()
 
 
-def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
-    """Serve the subscriptions of other cores to the streams of this one."""
+def serve_tails(
+    transport: TailTransport, local: LocalGroups, payload: defaultdict[int, int]
+) -> None:
+    """Serve the subscriptions of other cores to the streams of this one. `payload` counts the bytes
+    of records sent to each."""
 
     waiting: set[asyncio.Task[None]] = set()
 
-    def attach(question: messages.Attach, push: TailPush) -> None:
-        sink = _PushSink(push, numbers=question.numbers)
+    def attach(question: messages.Attach, push: TailPush, peer: int) -> None:
+        def count(size: int) -> None:
+            payload[peer] += size
+
+        sink = _PushSink(push, count, numbers=question.numbers)
         found = local.attach(question.group, question.name, sink, local=question.local)
         if isinstance(found, Facts):
             uid = found.uid
@@ -198,22 +207,22 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         if isinstance(found, Refusal):
             push.end()
 
-    async def attach_later(question: messages.Attach, push: TailPush) -> None:
+    async def attach_later(question: messages.Attach, push: TailPush, peer: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         push.on_cancel = task.cancel
         try:
             await local.prepare(question.group, local=question.local)
-            attach(question, push)
+            attach(question, push, peer)
         except Exception as fault:  # the calling core raises it again
             push.end(fault)
 
     def subscribed(body: bytes, push: TailPush, peer: int) -> None:
         question = msgspec.msgpack.decode(body, type=messages.Attach)
         if local.fit(question.group) if question.local else local.readable(question.group):
-            attach(question, push)
+            attach(question, push, peer)
         else:
-            task = asyncio.get_running_loop().create_task(attach_later(question, push))
+            task = asyncio.get_running_loop().create_task(attach_later(question, push, peer))
             waiting.add(task)
             task.add_done_callback(waiting.discard)
 

@@ -4,6 +4,7 @@ core that hosts it."""
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
@@ -15,12 +16,14 @@ from msgspec import structs
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
+from polynya.cold import PackGone
 from polynya.replica.log import check_proposal, decode_command, encode_command
 from polynya.service.api import (
     AppendTo,
     DoneAll,
     Facts,
     Page,
+    ReadLimits,
     ReadQuery,
     Refusal,
     Sink,
@@ -28,8 +31,10 @@ from polynya.service.api import (
     Trimmed,
     TrimQuery,
 )
+from polynya.service.bucket_profiles import BucketProfiles
 from polynya.service.routing import messages, relay
-from polynya.service.routing.bundles import Bundles, handler_of
+from polynya.service.routing.bundles import AppendBundle, Bundles, handler_of
+from polynya.service.routing.diskless import DisklessRoutes, DisklessWriter, RemoteAppender
 from polynya.service.routing.fan_out import ReplicaFanOut
 from polynya.service.routing.forwarding import (
     LOOK_SECONDS,
@@ -37,14 +42,17 @@ from polynya.service.routing.forwarding import (
     Forwarding,
     ForwardingAppender,
 )
+from polynya.service.routing.local_answers import LocalAnswers
 from polynya.service.routing.outcomes import Outcomes
+from polynya.service.routing.remote_leaders import RemoteLeaders
 from polynya.service.routing.remote_tails import RemoteTails, TailTransport, serve_tails
 from polynya.service.streams.appends import Appender
 from polynya.service.streams.forks import create_fork
 from polynya.service.streams.leader_epochs import epoch_end
 from polynya.service.streams.local import LocalGroups
+from polynya.service.streams.pieces import PlannedPage, PlannedSpans
 from polynya.service.streams.retention import set_bucket, trim
-from polynya.stream.commands import Command, Create, Retention
+from polynya.stream.commands import Append, Command, Create, Produce, Retention
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.tables import Lag, Table
 from polynya.stream.rules.topics import TopicNews
@@ -80,20 +88,28 @@ class NodeService:
         transport: CoreTransport | None,
     ) -> None:
         self.local = local
+        self.bucket_profiles = BucketProfiles(self)
+        self._answers = LocalAnswers(local)
         self.now_ms = local.now_ms  # bound once: it is called for each append
         self.groups = groups
         self._core = core
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
-        # returns the URL of the node that leads a stream's group, unless it is this one
-        self.hint: Callable[[str], str] | None = None
+        # returns the URL of the node to use for a stream in a zone, unless it is this one
+        self.hint: Callable[[str, str], str] | None = None
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails: dict[
             tuple[bool, bool], RemoteTails
         ] = {}  # by the arguments of `attach`: local, numbers
         self._forwarding: Forwarding | None = None
+        self._remote_leaders: RemoteLeaders | None = None
+        self.is_up: Callable[[int], bool] = lambda node: True  # reports a node that it reaches
+        # … or that fell silent a moment ago: it still owns streams
+        self.seems_up: Callable[[int], bool] = lambda node: True
         self._bundles: Bundles | None = None
+        self.payload: defaultdict[int, int] = defaultdict(int)  # of reads by other cores
+        self._diskless = DisklessRoutes(self._propose_waited)
         self._machines = local.machines  # of the local groups
         self._places = ReplicaFanOut(local, core, cores)
         local.parents = self
@@ -106,8 +122,24 @@ class NodeService:
 
     def join(self, forwarding: Forwarding) -> None:
         """Join a cluster, in which other nodes may lead groups."""
-        self._forwarding = forwarding
+        self._forwarding, self.is_up = forwarding, forwarding.is_up
+        forwarding.diskless, forwarding.replicas = self._diskless, self._machines
         self._places.join(forwarding)
+        self._remote_leaders = RemoteLeaders(forwarding, self.ask_core)
+        self.serve(
+            messages.LEADERS_OF, list[int], dict[int, tuple[int, int]], self._remote_leaders.answer
+        )
+
+    def take_diskless(self, writer: DisklessWriter) -> None:
+        """Send the appends of diskless streams to this core's writer."""
+        self._diskless.writer = writer
+
+    def expect_diskless(self, name: str) -> None:
+        self._diskless.expect(name)
+
+    def expects_diskless(self, name: str) -> bool:
+        """Report whether this core sends appends of a stream to its writer."""
+        return name in self._diskless.names
 
     def group_of(self, name: str) -> int:
         group = self._routes.get(name)
@@ -121,19 +153,18 @@ class NodeService:
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
         group = self.group_of(name)
-        if (
-            group not in self._machines
-            or not self.local.settled(name)
-            or not self.local.readable(group)
-        ):
+        if not (self.is_readable(group) and self.local.settled(name)):
             return None
         return self.local.facts(group, name)
+
+    def is_readable(self, group: int) -> bool:
+        return group in self._machines and self.local.readable(group)
 
     async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
         question = messages.Attach(group, name, local)
         found: Facts | Refusal = await self._at_replica(
-            group, messages.FACTS, question, self._facts_here, local=local
+            group, messages.FACTS, question, self._answers.facts, local=local
         )
         return found
 
@@ -141,32 +172,49 @@ class NodeService:
         group = self._routes.get(name) or self.group_of(name)
         forwarding = self._forwarding
         if group % self._cores == self._core:
-            here = Appender(self.local.appends, group).append
+            here = Appender(self.local.appends, group, self._diskless).append
             return (
                 here if forwarding is None else ForwardingAppender(forwarding, group, here).append
             )
-        if forwarding is not None:
-            return partial(forwarding.propose, group)
-        return partial(self._propose_at, group)
+        there = self._propose_at if forwarding is None else forwarding.propose
+        return RemoteAppender(self._diskless, group, there).append
 
     def propose(self, name: str, command: Command, done: Done) -> None:
-        self.propose_to(self.group_of(name), command, done)
+        group = self.group_of(name)
+        if isinstance(command, Append | Produce) and self._is_diskless(group, name):
+            self._diskless.append(group, command, done)
+        else:
+            self.propose_to(group, command, done)
+
+    def _is_diskless(self, group: int, name: str) -> bool:
+        if self._forwarding is None:
+            return name in self._diskless.names
+        return self._forwarding.is_diskless(group, name)
 
     def propose_to(self, group: int, command: Command, done: Done) -> None:
         """Propose a command by group number; it may name no stream."""
         if self._forwarding is not None:
             self._forwarding.propose(group, command, done)
         elif group % self._cores == self._core:
+            if type(command) is Append or type(command) is Produce:
+                done = self._diskless.watching(group, command, done)
             self.local.propose(group, command, done)
         else:
             self._propose_at(group, command, done)
+
+    def _propose_waited(self, group: int, command: Command, done: Done) -> None:
+        """Propose an append that has waited: log time never goes back."""
+        self.propose_to(group, self.local.stamped(command), done)
 
     def propose_all(self, group: int, commands: Sequence[Command], done_all: DoneAll) -> None:
         outcomes = Outcomes(len(commands), done_all)
         for number, command in enumerate(commands):
             done = partial(outcomes.done, number)
             try:
-                self.propose_to(group, command, done)
+                if type(command) is Append or type(command) is Produce:
+                    self.propose(command.name, command, done)
+                else:
+                    self.propose_to(group, command, done)
             except Exception as fault:  # the other commands still need their outcomes
                 done(fault)
 
@@ -174,8 +222,13 @@ class NodeService:
         """Propose to the core of this node that hosts the group."""
         if self._bundles is None:
             assert self._transport is not None
-            self._bundles = Bundles(self._transport)
+            self._bundles = Bundles(self._transport, self._landed)
         self._bundles.propose(group % self._cores, group, command, encode_command(command), done)
+
+    def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
+        """Hand out the outcomes of appends that another core of this node judged."""
+        for command, done, outcome in zip(bundle.commands, bundle.dones, outcomes, strict=True):
+            self._diskless.answered(bundle.group, command, done, outcome)
 
     async def call(self, group: int, command: Command) -> Reply:
         """Propose a command as one step of a larger operation. Raise the fault that `done` would
@@ -192,27 +245,37 @@ class NodeService:
         return self.local.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
+        try:
+            return await self._read(query)
+        except PackGone:  # the index has changed since the plan: plan again, once
+            return await self._read(query)
+
+    async def _read(self, query: ReadQuery) -> Page | Refusal:
         group = self.group_of(query.name)
-        question = messages.Query(group, query)
-        page: Page | Refusal = await self._at_replica(
-            group, messages.READ, question, self._read_here, local=query.local
+        question = messages.Query(group, query, self.local.cold is not None)
+        answer: Page | Refusal | PlannedPage = await self._at_replica(
+            group, messages.READ, question, self._answers.read, local=query.local
         )
-        return page
+        if isinstance(answer, PlannedPage):
+            return await self.local.pieces.page(answer, query)
+        return answer
 
     async def read_uid(
         self,
         uid: int,
         at: tuple[int, int],
         until: tuple[int, int],
-        limits: tuple[int, bool],
+        limits: ReadLimits,
         *,
         local: bool = False,
     ) -> tuple[list[Span], tuple[int, int]]:
-        question = messages.ReadUid(uid, at, until, limits, local)
-        spans: tuple[list[Span], tuple[int, int]] = await self._at_replica(
-            uid >> 48, messages.READ_UID, question, self._read_uid_here, local=local
+        pair = (limits.bytes_max, limits.whole_records)
+        far = self.local.cold is not None
+        question = messages.ReadUid(uid, at, until, pair, local, far, limits.append_times)
+        answer: PlannedSpans = await self._at_replica(
+            uid >> 48, messages.READ_UID, question, self._answers.read_uid, local=local
         )
-        return spans
+        return await self.local.pieces.planned_spans(answer, limits, local=local)
 
     async def place_of_time(
         self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
@@ -221,7 +284,7 @@ class NodeService:
         `record_from`: of a record time, from this record on."""
         question = messages.TimeOfUid(uid, time_ms, until, record_from)
         found: tuple[int, int] = await self._at_replica(
-            uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here
+            uid >> 48, messages.PLACE_OF_TIME, question, self._answers.place_of_time
         )
         return found
 
@@ -261,7 +324,11 @@ class NodeService:
             return messages.ListQuery(prefix, after, limit, local, groups)
 
         parts = await self.of_groups(
-            range(1, self.groups + 1), messages.LIST, question, self._list_here, local=local
+            range(1, self.groups + 1),
+            messages.LIST,
+            question,
+            self._answers.list_streams,
+            local=local,
         )
         return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[
             :limit
@@ -270,7 +337,7 @@ class NodeService:
     async def ask_tables(self) -> list[Table]:
         """Return the tables from the meta group."""
         tables: list[Table] = await self._at_replica(
-            0, messages.TABLES, messages.Flush(""), self._tables_here
+            0, messages.TABLES, messages.Flush(""), self._answers.tables
         )
         return tables
 
@@ -283,7 +350,7 @@ class NodeService:
     async def buckets(self) -> dict[str, Retention]:
         """Return the retention of each bucket from the meta group."""
         found: dict[str, Retention] = await self._at_replica(
-            0, messages.BUCKETS, messages.Flush(""), self._buckets_here
+            0, messages.BUCKETS, messages.Flush(""), self._answers.buckets
         )
         return found
 
@@ -292,14 +359,14 @@ class NodeService:
         of this node's replica."""
         question = messages.TopicQuery(since, local)
         found: TopicNews = await self._at_replica(
-            0, messages.TOPICS, question, self._topics_here, local=local
+            0, messages.TOPICS, question, self._answers.topics, local=local
         )
         return found
 
     async def meta(self, scope: str) -> dict[str, bytes]:
         """Return the entries of the meta group under a scope (see `polynya.stream.rules.meta`)."""
         found: dict[str, bytes] = await self._at_replica(
-            0, messages.META, messages.Flush(scope), self._meta_here
+            0, messages.META, messages.Flush(scope), self._answers.meta
         )
         return found
 
@@ -310,7 +377,7 @@ class NodeService:
             return structs.replace(query, groups=groups)
 
         parts = await self.of_groups(
-            range(1, self.groups + 1), messages.LAG, question, self._lags_here
+            range(1, self.groups + 1), messages.LAG, question, self._answers.lags
         )
         return [lag for part in parts for lag in part]
 
@@ -339,12 +406,24 @@ class NodeService:
         """Return the node that leads a group, as far as this core knows; 0: none, or no cluster."""
         return 0 if self._forwarding is None else self._forwarding.leader_of(group)
 
+    def reached_leader_of(self, group: int) -> int:
+        """Return the node that leads a group, if this node reaches it; -1: none is known. 0: this
+        node, outside a cluster."""
+        leader = self.leader_of(group)
+        known = self._forwarding is None or (leader and self.is_up(leader))
+        return leader if known else -1
+
     def epoch_of(self, group: int) -> int:
         """Return the leader epoch of a group, as far as this core knows; -1: unknown."""
         if self._forwarding is not None:
             return self._forwarding.epoch_of(group) or -1
         # all groups have the same base, and a single node has no terms
         return next((machine.epoch_base for machine in self._machines.values()), -1)
+
+    async def learn_leaders(self) -> None:
+        """Ask for the leaders of the groups that have no replica on this node."""
+        if self._remote_leaders is not None:
+            await self._remote_leaders.refresh()
 
     async def epoch_end(self, name: str, epoch: int) -> int | Refusal:
         """Return the end of the records of a leader epoch; -1: the epoch has not begun."""
@@ -491,80 +570,31 @@ class NodeService:
                 self._leads, self._leader_of, self.local.propose, self.local.now_ms, self._came
             ),
         )
-        serve_tails(transport, self.local)
-        self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
-        self._on_async(transport, messages.READ, messages.Query, self._read_here)
-        self._on_async(transport, messages.READ_UID, messages.ReadUid, self._read_uid_here)
+        serve_tails(transport, self.local, self.payload)
+        self._on_async(transport, messages.FACTS, messages.Attach, self._answers.facts)
         self._on_async(
-            transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here
+            transport,
+            messages.READ,
+            messages.Query,
+            lambda question: self._answers.read_for(question, far=question.far),
         )
-        self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
-        self._on_async(transport, messages.TOPICS, messages.TopicQuery, self._topics_here)
+        self._on_async(transport, messages.READ_UID, messages.ReadUid, self._answers.read_uid_for)
+        self._on_async(
+            transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._answers.place_of_time
+        )
+        self._on_async(transport, messages.BUCKETS, messages.Flush, self._answers.buckets)
+        self._on_async(transport, messages.TOPICS, messages.TopicQuery, self._answers.topics)
         self._on_async(transport, messages.EPOCH_END, messages.EpochQuery, self._epoch_end_here)
-        self._on_async(transport, messages.META, messages.Flush, self._meta_here)
-        self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
-        self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
-        self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
+        self._on_async(transport, messages.META, messages.Flush, self._answers.meta)
+        self._on_async(transport, messages.LIST, messages.ListQuery, self._answers.list_streams)
+        self._on_async(transport, messages.TABLES, messages.Flush, self._answers.tables)
+        self._on_async(transport, messages.LAG, messages.LagQuery, self._answers.lags)
         self._on_async(
             transport,
             messages.FLUSH,
             messages.Flush,
             lambda question: self.flush_here(question.prefix),
         )
-
-    async def _read_here(self, question: messages.Query) -> Page | Refusal:
-        group, query = question.group, question.query
-        try:
-            await self.local.prepare(group, local=query.local)
-        except Unavailable as fault:
-            return await self.local.read_sealed(group, query, fault)
-        return await self.local.read(group, query)
-
-    async def _read_uid_here(
-        self, question: messages.ReadUid
-    ) -> tuple[list[Span], tuple[int, int]]:
-        await self.local.prepare(question.uid >> 48, local=question.local)
-        return await self.local.read_uid(
-            question.uid, question.at, question.until, question.limits, local=question.local
-        )
-
-    async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
-        await self.local.linearize(question.uid >> 48)
-        return await self.local.times.place_in_source(
-            question.uid, question.time_ms, question.until, question.record_from
-        )
-
-    async def _tables_here(self, question: messages.Flush) -> list[Table]:
-        await self.local.linearize(0)
-        return self.local.tables()
-
-    async def _buckets_here(self, question: messages.Flush) -> dict[str, Retention]:
-        await self.local.linearize(0)
-        return dict(self.local.here(0).buckets)
-
-    async def _topics_here(self, question: messages.TopicQuery) -> TopicNews:
-        await self.local.prepare(0, local=question.local)
-        machine = self.local.here(0)
-        news = machine.topic_changes.since(question.since, machine.topics)
-        news.topics = [structs.replace(topic) for topic in news.topics]
-        return news
-
-    async def _meta_here(self, question: messages.Flush) -> dict[str, bytes]:
-        await self.local.linearize(0)
-        scope = question.prefix
-        return {
-            name: value
-            for name, value in self.local.here(0).meta.items()
-            if name == scope or name.startswith(f"{scope}/")
-        }
-
-    async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
-        await self.local.linearize_all(question.groups)
-        return await self.local.lags(question)
-
-    async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
-        await self.local.prepare(question.group, local=question.local)
-        return self.local.facts(question.group, question.name, local=question.local)
 
     async def _epoch_end_here(self, question: messages.EpochQuery) -> int | Refusal:
         group, epoch = question.group, question.epoch
@@ -574,31 +604,23 @@ class NodeService:
         )
         return await epoch_end(self.local, group, question.name, epoch) if epoch <= newest else -1
 
-    async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
-        await asyncio.gather(
-            *(self.local.prepare(group, local=question.local) for group in question.groups)
-        )
-        for group in question.groups:
-            self.local.here(group)
-        groups = frozenset(question.groups)
-        return await self.local.list_streams(
-            question.prefix, question.after, question.limit, groups
-        )
-
     def _on_async(
         self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]
     ) -> None:
         decoder = msgspec.msgpack.Decoder(shape)
         running: set[asyncio.Task[None]] = set()
 
-        async def run(body: bytes, reply: Answer) -> None:
+        async def run(body: bytes, reply: Answer, peer: int) -> None:
             try:
-                reply(messages.encode(await handle(decoder.decode(body))))
+                found = await handle(decoder.decode(body))
+                if size := messages.payload_of(found):
+                    self.payload[peer] += size
+                reply(messages.encode(found))
             except Exception as fault:  # the calling core raises it again
                 reply(fault)
 
         def handler(body: bytes, reply: Answer, peer: int) -> None:
-            task = asyncio.get_running_loop().create_task(run(bytes(body), reply))
+            task = asyncio.get_running_loop().create_task(run(bytes(body), reply, peer))
             running.add(task)
             task.add_done_callback(running.discard)
 

@@ -3,17 +3,20 @@ proposed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Protocol
 
 from polynya.base.errors import NotLeader
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cold import FaultedStreams
 from polynya.service.streams.dependencies import Proposer
+from polynya.service.streams.profile_changes import ProfileChanges
 from polynya.service.streams.segments import SegmentWriter
 from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.diskless_commands import Profile
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
+from polynya.stream.rules.profiles import profile_of
 from polynya.stream.rules.repeats import adds_nothing
 from polynya.stream.state.model import Stream
 
@@ -76,6 +79,8 @@ class Waiting(Protocol):
 class LocalStreams(Protocol):
     """The interface of the local streams that decides about an append before the log does."""
 
+    profiles: ProfileChanges
+
     def readable(self, group: int) -> bool: ...
 
     def settled(self, name: str) -> bool: ...
@@ -100,6 +105,7 @@ class Appends:
     ) -> None:
         self.epoch = 0
         self._segments = segments
+        self._profiles = streams.profiles
         self._machines = machines
         self._proposer = proposer
         self._streams = streams
@@ -137,6 +143,16 @@ class Appends:
             if not adds_nothing(stream, command):
                 done(Reply(Code.STREAM_FAULTED))
                 return False
+        if machine.diskless and stream is not None and stream.uid in machine.diskless:
+            plain = False
+            if profile_of(stream) == Profile.DISKLESS:  # for the writer of the core that took it
+                done(Reply(Code.WRONG_PROFILE))
+            else:
+                self._profiles.hold(group, command, done)
+            return False
+        if self._profiles.changes and name in self._profiles.changes:
+            self._profiles.hold(group, command, done)
+            return False
         if machine.leased and stream is not None and stream.uid in machine.leased:
             plain = False
             if not self._segments.admit(group, stream, command, done):
@@ -164,13 +180,25 @@ class Appends:
             memory.refuse(size, done)
 
 
+class OtherWay(Protocol):
+    """The interface of the routes of diskless streams."""
+
+    @property
+    def names(self) -> Container[str]: ...
+
+    def append(self, group: int, command: Append | Produce, done: Done) -> None: ...
+
+    def watching(self, group: int, command: Command, done: Done) -> Done: ...
+
+
 class Appender:
     """The bound appender of one stream of a local group. It judges the stream once in an epoch."""
 
-    __slots__ = ("_appends", "_epoch", "_group")
+    __slots__ = ("_appends", "_diskless", "_epoch", "_group")
 
-    def __init__(self, appends: Appends, group: int) -> None:
+    def __init__(self, appends: Appends, group: int, diskless: OtherWay) -> None:
         self._appends = appends
+        self._diskless = diskless
         self._group = group
         self._epoch = -1  # in which the stream needs no judgement
 
@@ -180,5 +208,8 @@ class Appender:
         epoch = appends.epoch
         if self._epoch == epoch:
             appends.admit(self._group, command, done)
+        elif command.name in self._diskless.names:
+            self._diskless.append(self._group, command, done)
         else:
+            done = self._diskless.watching(self._group, command, done)
             self._epoch = epoch if appends.propose(self._group, command, done) else -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from polynya.service.api import Span
+from polynya.service.api import ReadLimits, Span
 from polynya.stream.commands import Command
 from polynya.stream.replies import Done
 from polynya.stream.state.model import ColdSlice, HotBatch
@@ -50,6 +50,11 @@ class ColdReader(Protocol):
         """Fetch and verify the batches of a slice."""
         ...
 
+    async def append_times(self, cold: ColdSlice, begin: int, end: int) -> bytes:
+        """Return the append times of the records from `begin` to `end` (exclusive) of a slice; see
+        `Span.append_times`."""
+        ...
+
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
         """Return the start of the slice's first batch at or after this time, or the end of the
         slice."""
@@ -83,7 +88,7 @@ class ParentReader(Protocol):
         uid: int,
         at: tuple[int, int],
         until: tuple[int, int],
-        limits: tuple[int, bool],
+        limits: ReadLimits,
         *,
         local: bool = False,
     ) -> tuple[list[Span], tuple[int, int]]: ...

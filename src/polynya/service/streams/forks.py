@@ -203,6 +203,7 @@ async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fo
         prefix,
         first_record,
         first_byte,
+        *profile,
     ) = pinned.detail
     batch = create.batch
     if prefix:
@@ -222,6 +223,7 @@ async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fo
         expires_at_ms=expires_at_ms,
         batch=batch,
         fork=fork,
+        profile=create.profile or (profile[0] if profile and create.segments is None else 0),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from typing import cast
 
 from msgspec import structs
@@ -12,24 +12,46 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.base.names import group_of
 from polynya.cold import FaultedStreams, PackGone
-from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span, facts_of
+from polynya.service.api import (
+    Facts,
+    Page,
+    Position,
+    ReadLimits,
+    ReadQuery,
+    Refusal,
+    Sink,
+    Span,
+    facts_of,
+)
 from polynya.service.routing.messages import LagQuery
 from polynya.service.streams.appends import Appends, HotMemory
 from polynya.service.streams.dependencies import Agreement, ColdReader, ParentReader, Proposer
 from polynya.service.streams.feeds import Feeds
 from polynya.service.streams.lifetimes import Lifetimes, found_in_grace
-from polynya.service.streams.name_index import SortedNames
+from polynya.service.streams.name_index import SortedNames, live_names
+from polynya.service.streams.page_spans import span_of, whole_span_of
+from polynya.service.streams.pieces import (
+    PieceReader,
+    PlannedPage,
+    PlannedSpans,
+    far_pieces,
+    finish,
+    hot_spans,
+    limits_of,
+    slices_of,
+)
+from polynya.service.streams.profile_changes import ProfileChanges
 from polynya.service.streams.rehydration import Rehydration
 from polynya.service.streams.retention import TrimCounters
 from polynya.service.streams.segments import SEGMENT_LIMITS, SegmentWriter
 from polynya.service.streams.time_lookups import TimeLookups
 from polynya.stream.commands import (
     Append,
+    ColdSlice,
     Command,
     ConfirmPin,
     Create,
     Delete,
-    Encoding,
     Evict,
     Expire,
     PinSource,
@@ -40,15 +62,9 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
+from polynya.stream.diskless_commands import CommitSlices, SetProfile
 from polynya.stream.machine import Machine
-from polynya.stream.read_plan import (
-    ColdPiece,
-    HotPiece,
-    Inherited,
-    ReadPlan,
-    ReadRefused,
-    cut,
-)
+from polynya.stream.read_plan import ColdPiece, Inherited, ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, where_of
 from polynya.stream.rules.segments import segments_of
@@ -87,6 +103,7 @@ class LocalGroups:
         self.feeds = Feeds()
         self.now_ms = now_ms
         self.cold: ColdReader | None = None
+        self.profiles = ProfileChanges(self, proposer.propose)
         self.parents: ParentReader | None = None
         self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
         self.trims = TrimCounters()
@@ -95,6 +112,7 @@ class LocalGroups:
         self._groups = groups
         self.rehydration = Rehydration(machines, proposer.propose, self._propose_again, now_ms)
         self.times = TimeLookups(self)
+        self.pieces = PieceReader(self)
         self.faulted = FaultedStreams(machines)
         self.faulted.changed = self._changed
         self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
@@ -103,7 +121,7 @@ class LocalGroups:
             machines, proposer, self, self.memory, self.faulted, self.rehydration, self.segments
         )
         self._names = SortedNames(
-            name for machine in machines.values() for name in _live_names(machine)
+            name for machine in machines.values() for name in live_names(machine)
         )
         for machine in machines.values():
             machine.watched = self.feeds.sinks
@@ -151,7 +169,7 @@ class LocalGroups:
         self.remove(group)
         self.machines[group] = machine
         machine.watched = self.feeds.sinks
-        for name in _live_names(machine):
+        for name in live_names(machine):
             self._names.add(name)
         self._changed()
 
@@ -161,7 +179,7 @@ class LocalGroups:
         old = self.machines.pop(group, None)
         if old is None:
             return
-        for name in _live_names(old):
+        for name in live_names(old):
             self._names.discard(name)
         self.cut_readers(group)
         for each in [
@@ -285,6 +303,9 @@ class LocalGroups:
             done = ready
         if isinstance(command, Create):
             self._propose_create(group, command, done)
+        elif isinstance(command, SetProfile):
+            self.appends.epoch += 1
+            self.profiles.begin(group, command, done)
         elif isinstance(command, Delete):
             self._propose_delete(group, command, done)
         elif isinstance(command, PinSource):
@@ -402,7 +423,13 @@ class LocalGroups:
             self.feeds.moved(machine.take_effects(), known=self.readable(group))
         if kind is Append or kind is Produce:
             return
+        if kind is CommitSlices:
+            if group in self.led:
+                self.profiles.note(cast("CommitSlices", command), reply)
+            return
         self.appends.epoch += 1
+        if machine is not None and (machine.changing or self.profiles.changes):
+            self.profiles.look(group)
         if kind is Create:
             if reply.code == Code.CREATED:
                 self._names.add(cast("Create", command).name)
@@ -431,7 +458,9 @@ class LocalGroups:
         self.memory.measure()
 
     def sweep(self) -> None:
-        """Expire streams that no request has found. Call this about once a second."""
+        """Expire streams that no request has found, and go on with changes of profiles. Call this
+        about once a second."""
+        self.profiles.sweep()
         for group, stream in self.lifetimes.sweep():
             if group in self.led and self.settled(stream.name):
                 self._expire(group, stream)
@@ -455,7 +484,7 @@ class LocalGroups:
             kind = type(piece)
             if kind is ColdPiece or kind is Inherited:
                 return None
-        shown = _whole_of if query.whole_records else _span_of
+        shown = whole_span_of if query.whole_records else span_of
         spans = [*map(shown, plan.pieces)]  # type: ignore[arg-type]
         return self._page(stream, plan, spans, known=not query.local or self.readable(group))
 
@@ -476,12 +505,24 @@ class LocalGroups:
         return page
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
-        try:
-            return await self._read(group, query)
-        except PackGone:  # the index has changed since the plan: plan again, once
-            return await self._read(group, query)
+        """Return a page, with all its records."""
+        answer = await self.read_for(group, query, far=False)
+        assert not isinstance(answer, PlannedPage)
+        return answer
 
-    async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
+    async def read_for(
+        self, group: int, query: ReadQuery, *, far: bool
+    ) -> Page | Refusal | PlannedPage:
+        """Return a page. `far`: for another core, which reads the pieces of diskless streams
+        itself."""
+        try:
+            return await self._read(group, query, far=far)
+        except PackGone:  # the index has changed since the plan: plan again, once
+            return await self._read(group, query, far=far)
+
+    async def _read(
+        self, group: int, query: ReadQuery, *, far: bool
+    ) -> Page | Refusal | PlannedPage:
         if query.record in Position.TIMES:
             place = await self.times.place_at(group, query)
             if isinstance(place, Refusal):
@@ -498,37 +539,39 @@ class LocalGroups:
         stream, plan = planned
         # facts as of the plan: later appends belong to the next page
         page = self._page(stream, plan, [], known=not query.local or self.readable(group))
-        spans, end = await self._materialise(
-            plan, (min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records), local=query.local
+        pieces = far_pieces(stream, plan.pieces) if far else []
+        if pieces:
+            page.spans = hot_spans(plan.pieces, whole=query.whole_records)
+            ahead = [] if plan.up_to_date else self._next(group, stream, query, page)
+            return PlannedPage(page, pieces, ahead)
+        page.spans, end = await self.pieces.spans(
+            plan.pieces,
+            ((plan.begin_record, plan.begin_byte), (plan.record, plan.byte)),
+            limits_of(query),
+            local=query.local,
         )
-        page.spans = spans
-        if spans:
-            page.begin_record, page.begin_byte = spans[0].record, spans[0].byte
-        page.record, page.byte = end
-        page.up_to_date = page.up_to_date and end == (plan.record, plan.byte)
-        if query.sequential and spans and not page.up_to_date:
-            self._read_ahead(group, stream, structs.replace(query, record=end[0], byte=end[1]))
+        finish(page, end)
+        if page.spans and not page.up_to_date:
+            self.pieces.begin(self._next(group, stream, query, page))
         return page
 
-    def _read_ahead(self, group: int, stream: Stream, query: ReadQuery) -> None:
-        """Begin to fetch the slices of the page behind one that was read."""
+    def _next(self, group: int, stream: Stream, query: ReadQuery, page: Page) -> list[ColdSlice]:
+        """Return the slices of the page behind one that was read, if they are wanted."""
         machine = self.machines.get(group)
-        if machine is None or self.cold is None:
-            return
+        if machine is None or not query.sequential:
+            return []
         size = min(query.bytes_max, PAGE_BYTES_MAX)
         plan = machine.plan_read(
-            stream, query.record, query.byte, bytes_max=size, whole_records=query.whole_records
+            stream, page.record, page.byte, bytes_max=size, whole_records=query.whole_records
         )
-        for piece in () if isinstance(plan, ReadRefused) else plan.pieces:
-            if type(piece) is ColdPiece:
-                self.cold.begin(piece.slice)
+        return [] if isinstance(plan, ReadRefused) else slices_of(plan.pieces)
 
     async def read_uid(
         self,
         uid: int,
         at: tuple[int, int],
         until: tuple[int, int],
-        limits: tuple[int, bool],
+        limits: ReadLimits,
         *,
         local: bool = False,
     ) -> tuple[list[Span], tuple[int, int]]:
@@ -544,22 +587,45 @@ class LocalGroups:
         uid: int,
         at: tuple[int, int],
         until: tuple[int, int],
-        limits: tuple[int, bool],
+        limits: ReadLimits,
         *,
         local: bool,
     ) -> tuple[list[Span], tuple[int, int]]:
-        bytes_max, whole = limits
+        _, plan = self._plan_uid(uid, at, until, limits)
+        bounds = (plan.begin_record, plan.begin_byte), (plan.record, plan.byte)
+        return await self.pieces.spans(plan.pieces, bounds, limits, local=local)
+
+    def plan_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: ReadLimits
+    ) -> PlannedSpans | None:
+        """Return what `read_uid` would, without the pieces of a diskless stream. None: all of it
+        is to be read here."""
+        stream, plan = self._plan_uid(uid, at, until, limits)
+        pieces = far_pieces(stream, plan.pieces)
+        if not pieces:
+            return None
+        return PlannedSpans(
+            hot_spans(plan.pieces, whole=limits.whole_records),
+            (plan.record, plan.byte),
+            (plan.begin_record, plan.begin_byte),
+            pieces,
+        )
+
+    def _plan_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: ReadLimits
+    ) -> tuple[Stream, ReadPlan]:
         machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
             raise Unavailable(
                 f"this node no longer has the source of this fork (incarnation {uid})"
             )
-        plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
+        size, whole = limits.bytes_max, limits.whole_records
+        plan = machine.plan_read(stream, *at, bytes_max=size, whole_records=whole, until=until)
         # the fork has been trimmed or deleted since its page was planned
         if isinstance(plan, ReadRefused):
             raise PackGone(f"the source of this fork no longer has record {at[0]}; retry")
-        return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
+        return stream, self.faulted.readable(uid, plan)
 
     def _plan(
         self, group: int, query: ReadQuery, copy: Stream | None = None
@@ -605,42 +671,6 @@ class LocalGroups:
             plan.up_to_date,
         )
 
-    async def _materialise(
-        self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool
-    ) -> tuple[list[Span], tuple[int, int]]:
-        """Return the plan's spans and their end. A piece that comes back short ends the page."""
-        bytes_max, whole = limits
-        shown = _whole_of if whole else _span_of
-        spans: list[Span] = []
-        end = (plan.begin_record, plan.begin_byte)
-        for piece in plan.pieces[1:]:  # all at once
-            if type(piece) is ColdPiece and self.cold is not None:
-                self.cold.begin(piece.slice)
-        for piece in plan.pieces:
-            if isinstance(piece, HotPiece):
-                spans.append(shown(piece))
-                end = (plan.record, plan.byte)  # hot pieces come last
-                continue
-            if type(piece) is ColdPiece:
-                goal = piece.want.until
-                assert self.cold is not None and goal is not None, (
-                    "a cold slice without an object store"
-                )
-                part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
-                found = [shown(hot) for hot in part.pieces if isinstance(hot, HotPiece)]
-                end = (part.record, part.byte)
-            else:
-                assert type(piece) is Inherited and self.parents is not None
-                goal = (piece.to_record, piece.to_byte)
-                left = bytes_max - sum(len(span.payload) for span in spans)
-                found, end = await self.parents.read_uid(
-                    piece.source_uid, (piece.record, piece.byte), goal, (left, whole), local=local
-                )
-            spans += found
-            if end != goal:
-                break
-        return spans, end
-
     # --- live -------------------------------------------------------------------------------------
 
     def attach(self, group: int, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
@@ -659,38 +689,8 @@ class LocalGroups:
             self.lifetimes.touch(uid >> 48, stream)  # it was being read until now
 
 
-_RAW = Encoding.BYTES
 _NOT_FOUND = Refusal(Code.NOT_FOUND)
 _GONE = Refusal(Code.GONE)
-
-
-def _span_of(piece: HotPiece) -> Span:
-    """Return a piece as a span, without the lengths of its records."""
-    return Span(
-        piece.record,
-        piece.byte,
-        piece.payload,  # type: ignore[arg-type]
-        piece.encoding,
-        b"",
-        piece.records,
-        piece.time_ms,
-        piece.record_time_ms_max,
-        piece.flags,
-    )
-
-
-def _whole_of(piece: HotPiece) -> Span:
-    """Return a piece of whole records as a span. JSON ones need no lengths."""
-    span = _span_of(piece)
-    if piece.lengths and piece.encoding == _RAW:
-        span.lengths = piece.lengths
-    return span
-
-
-def _live_names(machine: Machine) -> Iterator[str]:
-    """Yield the names of the streams that are not soft-deleted."""
-    yield from (name for name, stream in machine.streams.items() if not stream.deleted)
-    yield from machine.evicted
 
 
 def _ignore(reply: Reply | BaseException) -> None:

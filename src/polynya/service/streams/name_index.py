@@ -4,7 +4,9 @@ number."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from polynya.stream.machine import Machine
 
 # initial names per block; a block splits at twice that, so an insert moves a few kilobytes
 BLOCK = 512
@@ -77,3 +79,9 @@ class SortedNames:
         number = max(0, bisect_right(self._firsts, name) - 1)
         block = self._blocks[number]
         return number, block, bisect_left(block, name)
+
+
+def live_names(machine: Machine) -> Iterator[str]:
+    """Yield the names of the streams that are not soft-deleted."""
+    yield from (name for name, stream in machine.streams.items() if not stream.deleted)
+    yield from machine.evicted

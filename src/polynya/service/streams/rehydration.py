@@ -39,6 +39,7 @@ from polynya.stream.commands import (
     Return,
     Trim,
 )
+from polynya.stream.diskless_commands import CommitSlices
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.eviction import evicted_view, needed_by, slice_of, whole_of
@@ -324,6 +325,8 @@ def _named(command: Command) -> Sequence[str]:
     """Return the streams that a command names, if any."""
     if isinstance(command, Trim):
         return command.names
+    if isinstance(command, CommitSlices):
+        return [each.appends[0].command.name for each in command.slices]
     name = getattr(command, "name", None)
     return () if name is None else (name,)
 

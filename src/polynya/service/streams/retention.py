@@ -55,18 +55,30 @@ async def trim(service: TrimmingService, query: TrimQuery) -> Trimmed | Refusal:
     page = await service.read(
         ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True)
     )
-    if isinstance(page, Refusal):
-        return Trimmed(facts.uid, page.record, page.byte) if page.code == Code.TRIMMED else page
-    return await _cut(service, facts.uid, page)
+    if isinstance(page, Page):
+        return await _cut(service, facts.uid, page)
+    return await _start(service, facts.uid, query.name) if page.code == Code.TRIMMED else page
+
+
+async def _start(service: TrimmingService, uid: int, name: str) -> Trimmed | Refusal:
+    """Return the start of a stream. Another stream may have its name by now."""
+    facts = await service.facts(name)
+    if isinstance(facts, Refusal):
+        return facts
+    if facts.uid != uid:  # deleted meanwhile
+        return Refusal(Code.NOT_FOUND)
+    return Trimmed(uid, facts.first_record, facts.first_byte)
 
 
 async def _cut(service: TrimmingService, uid: int, page: Page) -> Trimmed | Refusal:
+    if page.facts.uid != uid:  # deleted meanwhile
+        return Refusal(Code.NOT_FOUND)
     reply = await service.call(
         uid >> 48,
         Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]),
     )
     cut: Any = reply.detail[0]
-    if cut is None or page.facts.uid != uid:  # deleted meanwhile
+    if cut is None:  # likewise
         return Refusal(Code.NOT_FOUND)
     return Trimmed(uid, *cut)
 

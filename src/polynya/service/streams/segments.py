@@ -101,7 +101,7 @@ class Groups(Protocol):
 class SegmentCounters(msgspec.Struct):
     """The counters of one core's leased streams. They only grow."""
 
-    rollovers: int = 0  # at a limit
+    rollovers: int = 0  # at a limit, or on request
     takeovers: int = 0  # by a leader that the open segment does not name
     refused: int = 0  # appends, because too many waited
 
@@ -109,6 +109,7 @@ class SegmentCounters(msgspec.Struct):
 class _Waiting(msgspec.Struct):
     group: int
     appends: list[tuple[Append | Produce, Done]]
+    rolls: list[Done]  # requests for the rollover itself
 
 
 class SegmentWriter:
@@ -152,12 +153,29 @@ class SegmentWriter:
                 return True
             if group not in self._groups.led:
                 return True  # the engine names the leader
-            waiting = self._waiting[stream.uid] = _Waiting(group, [])
+            waiting = self._waiting[stream.uid] = _Waiting(group, [], [])
             self._hold(waiting, command, done)
             self._roll(group, stream, segments)
         else:
             self._hold(waiting, command, done)
         return False
+
+    def roll(self, group: int, stream: Stream, epoch: int, done: Done) -> bool:
+        """Close the open segment of a led stream before it is full. `done` gets the reply, or why
+        there is none. Return False if nothing is to be closed: another epoch than this one (0: any)
+        is open, it has no records, or the stream takes no appends."""
+        segments = segments_of(stream)
+        if segments is None or stream.closed or stream.deleted:
+            return False
+        if epoch not in (0, segments.epoch) or stream.next_record == segments.record:
+            return False
+        waiting = self._waiting.get(stream.uid)
+        if waiting is not None:
+            waiting.rolls.append(done)
+            return True
+        self._waiting[stream.uid] = _Waiting(group, [], [done])
+        self._roll(group, stream, segments)
+        return True
 
     def _is_full(self, stream: Stream, segments: Segments) -> bool:
         limits = self._limits
@@ -193,6 +211,8 @@ class SegmentWriter:
     def _release(self, uid: int, reply: Reply | BaseException) -> None:
         """Propose what waited for a rollover again, in order; none of it was in the log."""
         waiting = self._waiting.pop(uid)
+        for roll in waiting.rolls:
+            roll(reply)
         for command, done in waiting.appends:
             self._waiting_bytes -= _size(command)
             if isinstance(reply, OutcomeUnknown):

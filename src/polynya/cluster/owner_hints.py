@@ -1,0 +1,43 @@
+"""The node that HTTP clients are told to use for a stream: the group's leader, or for a diskless
+stream the owner in the client's zone."""
+
+from __future__ import annotations
+
+from polynya.base.owners import owner
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.service import NodeService
+from polynya.stream.placement import ClusterMap
+
+
+class OwnerHints:
+    """The hints of one core. `urls` has the client URL of each node; `node` is this one."""
+
+    def __init__(
+        self, node: int, forwarding: Forwarding, service: NodeService, urls: dict[int, str]
+    ) -> None:
+        self.urls = urls
+        self._node, self._forwarding, self._service = node, forwarding, service
+        self._zone = ""
+        self._zones: dict[int, str] = {}  # of the active nodes
+
+    def learn(self, now: ClusterMap) -> None:
+        """Take over the nodes of a new map."""
+        nodes = now.nodes
+        self.urls = {
+            number: nodes[number].http for number in now.members if nodes[number].http
+        } or self.urls
+        self._zone = nodes[self._node].zone if self._node in nodes else ""
+        self._zones = {node: nodes[node].zone for node in now.active if nodes[node].http}
+
+    def url(self, name: str, zone: str) -> str:
+        """Return the URL of the node to use for a stream; "" for this one, or if none is known.
+        `zone`: of the client; "": this node's."""
+        if self._service.expects_diskless(name):
+            node = self._owner(name, zone or self._zone)
+            return "" if node == self._node else self.urls.get(node, "")
+        return self.urls.get(self._forwarding.elsewhere(self._service.group_of(name)), "")
+
+    def _owner(self, name: str, zone: str) -> int:
+        there = [node for node in self._zones if self._service.seems_up(node)]
+        near = [node for node in there if self._zones[node] == zone] if zone else there
+        return owner(name, near or there)

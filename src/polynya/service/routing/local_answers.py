@@ -1,0 +1,113 @@
+"""The answers of one core to questions of any core about the groups that it hosts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import structs
+
+from polynya.base.errors import Unavailable
+from polynya.service.api import Facts, Page, ReadLimits, Refusal
+from polynya.service.routing import messages
+from polynya.service.streams.local import LocalGroups
+from polynya.service.streams.pieces import PlannedPage, PlannedSpans
+from polynya.stream.commands import Retention
+from polynya.stream.rules.tables import Lag, Table
+from polynya.stream.rules.topics import TopicNews
+
+
+class LocalAnswers:
+    """Waits until this core may answer, and answers. All methods raise Unavailable."""
+
+    def __init__(self, local: LocalGroups) -> None:
+        self._local = local
+
+    async def read(self, question: messages.Query) -> Page | Refusal | PlannedPage:
+        """Return a page, all of it read here."""
+        return await self.read_for(question, far=False)
+
+    async def read_for(
+        self, question: messages.Query, *, far: bool
+    ) -> Page | Refusal | PlannedPage:
+        """Return a page. `far`: the core that asks reads the pieces of diskless streams."""
+        group, query = question.group, question.query
+        try:
+            await self._local.prepare(group, local=query.local)
+        except Unavailable as fault:
+            return await self._local.read_sealed(group, query, fault)
+        return await self._local.read_for(group, query, far=far)
+
+    async def read_uid(self, question: messages.ReadUid) -> PlannedSpans:
+        """Return records of a fork's source, all of them read here."""
+        await self._local.prepare(question.uid >> 48, local=question.local)
+        limits = ReadLimits(*question.limits, question.append_times)
+        return PlannedSpans(
+            *await self._local.read_uid(
+                question.uid, question.at, question.until, limits, local=question.local
+            )
+        )
+
+    async def read_uid_for(self, question: messages.ReadUid) -> object:
+        """Read for another core. An older one expects spans and their end alone."""
+        await self._local.prepare(question.uid >> 48, local=question.local)
+        limits = ReadLimits(*question.limits, question.append_times)
+        place = (question.uid, question.at, question.until, limits)
+        planned = self._local.plan_uid(*place) if question.far else None
+        return planned or await self._local.read_uid(*place, local=question.local)
+
+    async def place_of_time(self, question: messages.TimeOfUid) -> tuple[int, int]:
+        """Return the position of a time in a fork's source."""
+        await self._local.linearize(question.uid >> 48)
+        return await self._local.times.place_in_source(
+            question.uid, question.time_ms, question.until, question.record_from
+        )
+
+    async def tables(self, question: messages.Flush) -> list[Table]:
+        """Return the tables, on the core of the meta group."""
+        await self._local.linearize(0)
+        return self._local.tables()
+
+    async def buckets(self, question: messages.Flush) -> dict[str, Retention]:
+        """Return the retention of each bucket."""
+        await self._local.linearize(0)
+        return dict(self._local.here(0).buckets)
+
+    async def topics(self, question: messages.TopicQuery) -> TopicNews:
+        """Return the topics that changed since a number."""
+        await self._local.prepare(0, local=question.local)
+        machine = self._local.here(0)
+        news = machine.topic_changes.since(question.since, machine.topics)
+        news.topics = [structs.replace(topic) for topic in news.topics]
+        return news
+
+    async def meta(self, question: messages.Flush) -> dict[str, bytes]:
+        """Return the entries of a scope."""
+        await self._local.linearize(0)
+        scope = question.prefix
+        return {
+            name: value
+            for name, value in self._local.here(0).meta.items()
+            if name == scope or name.startswith(f"{scope}/")
+        }
+
+    async def lags(self, question: messages.LagQuery) -> list[Lag]:
+        """Return a table's lag in each of the groups."""
+        await self._local.linearize_all(question.groups)
+        return await self._local.lags(question)
+
+    async def facts(self, question: messages.Attach) -> Facts | Refusal:
+        """Return the facts of a stream."""
+        await self._local.prepare(question.group, local=question.local)
+        return self._local.facts(question.group, question.name, local=question.local)
+
+    async def list_streams(self, question: messages.ListQuery) -> list[Facts]:
+        """Return streams of the groups by name."""
+        await asyncio.gather(
+            *(self._local.prepare(group, local=question.local) for group in question.groups)
+        )
+        for group in question.groups:
+            self._local.here(group)
+        groups = frozenset(question.groups)
+        return await self._local.list_streams(
+            question.prefix, question.after, question.limit, groups
+        )

@@ -1,0 +1,46 @@
+"""The spans of a page, from the pieces of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polynya.service.api import Span
+from polynya.service.streams.dependencies import ColdReader
+from polynya.stream.commands import Encoding
+from polynya.stream.read_plan import HotPiece
+from polynya.stream.state.model import ColdSlice
+
+_PAIR_BYTES = 16  # a record and a time
+
+
+def span_of(piece: HotPiece) -> Span:
+    """Return a piece as a span, without the lengths of its records."""
+    return Span(
+        piece.record,
+        piece.byte,
+        piece.payload,  # type: ignore[arg-type]
+        piece.encoding,
+        b"",
+        piece.records,
+        piece.time_ms,
+        piece.record_time_ms_max,
+        piece.flags,
+    )
+
+
+def whole_span_of(piece: HotPiece) -> Span:
+    """Return a piece of whole records as a span. JSON ones need no lengths."""
+    span = span_of(piece)
+    if piece.lengths and piece.encoding == Encoding.BYTES:
+        span.lengths = piece.lengths
+    return span
+
+
+async def fill_append_times(reader: ColdReader, cold: ColdSlice, spans: Iterable[Span]) -> None:
+    """Set the times of the spans of a slice. Kafka batches have the times of their records."""
+    for span in spans:
+        if span.encoding != Encoding.KAFKA and span.records > 1:
+            end = span.record + span.records
+            times = await reader.append_times(cold, span.record, end)
+            if len(times) > _PAIR_BYTES:
+                span.append_times = times

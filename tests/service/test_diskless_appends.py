@@ -1,0 +1,190 @@
+"""Appends to diskless streams through the service: the way to the writer of the core that took
+them, and back when the profile is another."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from google_crc32c import value as crc32c
+from stories.service import node_story, story, story_on_one_and_two_cores
+from worlds.service import Code, Listener, Node, World, name_in
+
+from polynya.base.futures import settle
+from polynya.service.api import Facts
+from polynya.service.routing import diskless
+from polynya.stream.commands import (
+    KAFKA_CONTENT_TYPE,
+    Batch,
+    Command,
+    Create,
+    Encoding,
+    Produce,
+    Producer,
+)
+from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.replies import Reply
+
+A, B = "test/a", "test/b"
+THERE = name_in(1)  # of core 1
+
+
+def bound(world: World, name: str, *records: bytes) -> asyncio.Future[Reply]:
+    """Append through the bound appender, as HTTP does."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    world.service.appender(name)(world.append_of(name, *records), partial(settle, future))
+    return future
+
+
+async def create(world: World, name: str, **more: object) -> None:
+    reply = await world.create(name, profile=Profile.DISKLESS, **more)
+    assert reply.code == Code.CREATED
+
+
+@story_on_one_and_two_cores
+async def test_an_append_is_in_the_store_when_it_is_answered(world: World) -> None:
+    for name in (A, B, THERE):
+        await create(world, name)
+        world.service.expect_diskless(name)
+    first = await asyncio.gather(*(bound(world, name, b"1") for name in (A, B, THERE)))
+    assert [(each.code, each.record, each.byte, each.first_record) for each in first] == [
+        (Code.OK, 1, 1, 0)
+    ] * 3
+    second = await world.append(A, b"23")
+    assert (second.code, second.record, second.byte) == (Code.OK, 2, 3)
+    assert await world.read(A) == b"123"
+    assert await world.read(THERE) == b"1"
+    facts = await world.facts(A)
+    assert isinstance(facts, Facts)
+    assert facts.profile == Profile.DISKLESS
+    assert world.hot_bytes == 0
+    assert world.reader.counters.misses == 0, "the writer keeps what it stored"
+    assert world.writer.counters.appends == 4
+    assert world.writer.counters.packs == 2
+
+
+@story_on_one_and_two_cores
+async def test_appends_that_are_sent_together_keep_their_order(world: World) -> None:
+    await create(world, THERE)
+    sent = [bound(world, THERE, b"%d" % number) for number in range(5)]
+    await asyncio.sleep(0.02)  # the first ones are refused, or are to be
+    sent += [world.send(world.append_of(THERE, b"%d" % number)) for number in range(5, 9)]
+    assert {(await each).code for each in sent} == {Code.OK}
+    assert await world.read(THERE) == b"012345678"
+
+
+@story_on_one_and_two_cores
+async def test_a_repeat_is_answered_as_before_and_refusals_reach_the_client(world: World) -> None:
+    await create(world, THERE)
+    producer = Producer("p", 0, 0)
+    first = await world.append(THERE, b"1", producer=producer)
+    again = await world.append(THERE, b"1", producer=producer)
+    assert (first.code, again.code, again.record) == (Code.OK, Code.DUPLICATE, 1)
+    gap = await world.append(THERE, b"3", producer=Producer("p", 0, 2))
+    assert (gap.code, gap.expected_sequence) == (Code.PRODUCER_GAP, 1)
+    other = await world.append(THERE, b"x", incarnation=12345)
+    assert other.code == Code.INCARNATION
+    closed = await world.append(THERE, b"4", close=True)
+    assert (closed.code, closed.closed) == (Code.OK, True)
+    assert (await world.append(THERE, b"5")).code == Code.CLOSED
+    assert (await world.append("test/none", b"5")).code == Code.NOT_FOUND
+    assert await world.read(THERE) == b"14"
+
+
+@story_on_one_and_two_cores
+async def test_a_stream_that_turns_replicated_takes_its_appends_in_order(world: World) -> None:
+    await create(world, THERE)
+    assert (await bound(world, THERE, b"0")).code == Code.OK
+    sent = [bound(world, THERE, b"1")]
+    changed = await world.send(SetProfile(THERE, Profile.REPLICATED, world.clock.ms), THERE)
+    assert changed.code == Code.OK
+    for number in range(2, 8):
+        sent.append(bound(world, THERE, b"%d" % number))
+        await asyncio.sleep(0.004)
+    assert {(await each).code for each in sent} == {Code.OK}
+    assert await world.read(THERE) == b"01234567"
+    assert THERE not in world.service._diskless.names
+    changed = await world.send(SetProfile(THERE, Profile.DISKLESS, world.clock.ms), THERE)
+    assert changed.code == Code.OK
+
+
+@story
+async def test_a_first_batch_of_the_creation_is_flushed_before_the_next_append(
+    world: World,
+) -> None:
+    create_of = world.create_of(A, profile=Profile.DISKLESS)
+    batch = Batch(Encoding.BYTES, 1, b"0", crc32c(b"0"))
+    await world.send(Create(A, create_of.now_ms, "text/plain", 0, batch=batch, profile=1))
+    assert world.hot_bytes == 1
+    assert (await bound(world, A, b"1")).code == Code.OK
+    assert world.hot_bytes == 0
+    assert await world.read(A) == b"01"
+
+
+@story
+async def test_an_evicted_stream_comes_back_for_a_commit(world: World) -> None:
+    await create(world, A)
+    await bound(world, A, b"1")
+    assert await world.evict() == 1
+    assert world.evicted == {A}
+    assert (await bound(world, A, b"2")).code == Code.OK
+    assert await world.read(A) == b"12"
+
+
+@story
+async def test_a_kafka_batch_is_stored_as_it_came(world: World) -> None:
+    await world.send(
+        Create(A, world.clock.ms, KAFKA_CONTENT_TYPE, Encoding.KAFKA, profile=Profile.DISKLESS)
+    )
+    payload = b"any three records"
+    batch = Batch(Encoding.KAFKA, 3, payload, crc32c(payload), record_time_ms_max=7)
+    produced = Produce(A, world.clock.ms, batch, Producer("5", 0, 0, 2, 1))
+    replies = [await world.send(produced) for _ in range(2)]
+    assert [(each.code, each.first_record) for each in replies] == [
+        (Code.OK, 0),
+        (Code.DUPLICATE, 0),
+    ]
+    page = await world.page(A)
+    assert [
+        (bytes(span.payload), span.records, span.record_time_ms_max) for span in page.spans
+    ] == [(payload, 3, 7)]
+
+
+@story
+async def test_commands_that_are_proposed_together_take_both_ways(world: World) -> None:
+    group = world.service.group_of(A)
+    other = next(
+        name
+        for name in (f"test/{number}" for number in range(100))
+        if world.service.group_of(name) == group
+    )
+    await create(world, A)
+    await world.create(other)
+    commands: list[Command] = [world.append_of(A, b"1"), world.append_of(other, b"1")]
+    future: asyncio.Future[list[Reply]] = asyncio.get_running_loop().create_future()
+    world.service.propose_all(group, commands, lambda found: future.set_result(list(found)))  # type: ignore[arg-type]
+    assert [each.code for each in await future] == [Code.OK, Code.OK]
+    assert (world.writer.counters.appends, world.hot_bytes) == (1, 1)
+
+
+@story
+async def test_without_a_writer_an_append_is_refused(world: World) -> None:
+    await create(world, A)
+    world.service.take_diskless(diskless.NoWriter())
+    future = bound(world, A, b"1")
+    await asyncio.wait([future])
+    assert "cold.backend" in str(future.exception())
+
+
+@node_story
+async def test_live_readers_hear_of_commits(node: Node) -> None:
+    here, there = node.worlds
+    listener = Listener()
+    await create(here, THERE)
+    await there.service.attach(THERE, listener)
+    await bound(here, THERE, b"1")
+    async with asyncio.timeout(5):
+        while not listener.events:
+            await asyncio.sleep(0.005)
+    assert [(event.record, event.byte) for event in listener.events] == [(1, 1)]
+    assert (here.writer.counters.appends, there.writer.counters.appends) == (1, 0)
