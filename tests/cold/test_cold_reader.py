@@ -104,7 +104,7 @@ def test_the_cache_is_bounded_and_forgets_the_least_used() -> None:
     async def story() -> None:
         store = FaultyStore()
         slices = await packed(store, slices=4, size=1000)
-        one = (await ColdReader(store).slice(slices[0])).stored
+        one = slices[0].stored
         reader = ColdReader(store, cache_bytes=2 * one + 200)
         for cold in (slices[0], slices[1], slices[0], slices[2]):
             await reader.slice(cold)

@@ -12,9 +12,10 @@ from worlds.cold import GROUPS, FaultyStore, Tier, play, play_each
 from polynya.admin.store_checks import GRACE_SECONDS_MIN
 from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
-from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept
+from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept, collector
 from polynya.cold.steps import WRITE_MS_MAX
 from polynya.stream.commands import PackWritten, PublishSlices
+from polynya.stream.state import pack_tables, sorted_rows
 from polynya.wire.pack import read_footer
 
 
@@ -206,6 +207,40 @@ def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
         return calls
 
     play_each(story, over=5)
+
+
+def test_lost_packs_among_many_old_ones_are_settled_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most packs are rows, and each pass looks at one of them."""
+    monkeypatch.setattr(pack_tables, "RECENT_MAX", 2)
+    monkeypatch.setattr(sorted_rows, "LEAF_ROWS", 2)
+    monkeypatch.setattr(collector, "LOOK_MAX", 1)
+
+    async def story() -> None:
+        tier, lost = Tier(), list[object]()
+
+        def lose(number: int, command: object) -> str:
+            """Each other pack gives up after three tries, and is planned again."""
+            if not isinstance(command, PublishSlices):
+                return ""
+            lost.append(command)
+            return "lost" if len(lost) % 4 else ""
+
+        tier.world.fail = lose
+        for turn in range(16):
+            tier.append("default/a", b"%d" % turn)
+            await tier.flusher.flush_now()
+        tier.world.fail = lambda number, command: ""
+        packs = [machine.packs for machine in tier.world.machines().values()]
+        assert sum(len(each._rows) for each in packs) > 6
+        assert {key for each in packs for key in each} > tier.live(), "packs were lost"
+        for _ in range(16):
+            await tier.settle_all()
+        await tier.check()
+        tier.check_nothing_leaks()
+
+    play(story)
 
 
 def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:

@@ -16,6 +16,7 @@ ENTRIES_MAX = 64  # of a stream with less than a full slice or two
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_the_index_of_a_busy_node_stays_short() -> None:
     command = [
         sys.executable,

@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from long_tests import long
 from worlds.cold import GROUPS, MERGE_SETTINGS, FaultyStore, Tier, play, play_each
 
 from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import CollectorSettings, MergeSettings, PackGone
-from polynya.cold.merger import cut_requests
+from polynya.cold.requests import cut_requests
 from polynya.stream.commands import ClaimRanges, ColdSlice, ReplaceSlices
 from polynya.wire.pack import read_footer
 
@@ -124,7 +125,7 @@ def test_any_call_of_the_store_may_fail(after: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["before", "after", "lost"])
-@pytest.mark.parametrize("in_a_row", [1, 3])
+@pytest.mark.parametrize("in_a_row", [1, *long([3])])
 def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
     async def story(number: int) -> int:
         tier = Tier()

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 from worlds.cold import GROUPS, Tier, play
 from worlds.stream import kafka_batch
 
@@ -159,7 +160,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_all_of_it_reads_back_against_a_list(steps: list[tuple[str, int]]) -> None:
     asyncio.run(_against_a_list(steps))

@@ -22,7 +22,8 @@ from worlds.lakehouse import Lake, quiet
 from polynya.cold.table_sweeper import RESULTS_KEPT, TableSweeper
 from polynya.lakehouse.formats.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
 from polynya.lakehouse.jobs.commit import run_job
-from polynya.lakehouse.jobs.worker import compact, merge
+from polynya.lakehouse.jobs.redo import Redefined
+from polynya.lakehouse.jobs.worker import compact, merge, rebuild
 from polynya.objectstore import StoreSettings, open_store
 from polynya.stream.rules.tables import Table
 
@@ -40,7 +41,7 @@ class Groups:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.ahead_ms = 0
-        self.committed_ms = 0
+        self.committed_ms = self.moved_ms = 0
 
     def machines(self) -> Mapping[int, Any]:
         found = self.lake.coordinator.table
@@ -53,6 +54,9 @@ class Groups:
             committed_ms=self.committed_ms,
             main=found.iceberg,
             dlq=found.iceberg_dlq,
+            result=found.result,
+            moved_job=int([*found.location.split("/"), "0"][2]),
+            moved_ms=self.moved_ms,
         )
         return {0: SimpleNamespace(tables={7001: table})}
 
@@ -106,6 +110,23 @@ class World:
         finally:
             self.groups.committed_ms = int(time.time() * 1000)
 
+    def rebuild(self, die_at: str = "") -> None:
+        """Write the table to a new folder; with `die_at` the driver is killed there."""
+
+        def progress(step: str, told: str) -> None:
+            if step == die_at:
+                raise Died
+
+        lake, before = self.lake, self.lake.coordinator.table.location
+        try:
+            rebuild(lake.coordinator, "flights", lambda: lake.runner, progress, Redefined())
+        except Died:
+            return
+        finally:
+            self.groups.committed_ms = int(time.time() * 1000)
+            if lake.coordinator.table.location != before:
+                self.groups.moved_ms = self.groups.committed_ms
+
     def data(self, part: str = "main") -> set[str]:
         return {key for key in self.files() if f"/{part}/data/" in key}
 
@@ -157,7 +178,8 @@ class World:
                     self.exists(task.file.file_path)
                     for task in StaticTable.from_metadata(older.metadata_file).scan().plan_files()
                 )
-            delta = DeltaTable(f"{self.lake.settings.root}/tables/7001/{part}")
+            location = self.lake.coordinator.table.location
+            delta = DeltaTable(f"{self.lake.settings.root}/{location}/{part}")
             for version in range(max(0, delta.version() + 1 - versions), delta.version() + 1):
                 delta.load_as_version(version)
                 assert all(map(self.exists, delta.file_uris()))
@@ -177,7 +199,7 @@ def test_a_table_in_order_loses_its_old_plans_alone(world: World) -> None:
     assert world.find() == set(), "all is young"
     world.age()
     assert {key.split("/")[2] for key in world.find()} == {"jobs"}
-    assert not [key for key in world.files() if key.endswith(".plan.json")]
+    assert not [key for key in world.files() if key.endswith((".plan.json", ".task.json"))]
     assert len([key for key in world.files() if key.endswith(".result.json")]) == 3
     assert world.find() == set()
     world.check()
@@ -188,14 +210,18 @@ def test_a_table_in_order_loses_its_old_plans_alone(world: World) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        "planned",
-        "plan-object",
-        "ran",
-        "result-object",
-        "staged-main",
-        "staged-dlq",
         "pointer",
-        "delta-main",
+        *long(
+            [
+                "ran",
+                "staged-dlq",
+                "planned",
+                "plan-object",
+                "result-object",
+                "staged-main",
+                "delta-main",
+            ]
+        ),
     ],
 )
 def test_what_a_killed_driver_left_goes_once_its_job_is_over_and_nothing_else(
@@ -344,6 +370,7 @@ def test_manifests_that_name_too_few_files_are_not_believed(
     world.check()
 
 
+@pytest.mark.long
 def test_the_same_in_a_bucket(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,7 +456,7 @@ def test_merged_files_go_after_the_snapshots_that_have_them_and_the_grace(
     world.check(versions=8)
 
 
-@pytest.mark.parametrize("step", ["ran", "staged-dlq", "pointer"])
+@pytest.mark.parametrize("step", ["pointer", *long(["ran", "staged-dlq"])])
 def test_a_merge_that_died_leaves_what_others_need(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -452,6 +479,55 @@ def test_a_merge_that_died_leaves_what_others_need(
         world.find()
     world.check(versions=3)
     assert len(world.data()) <= 12
+
+
+def test_the_folder_before_a_rebuild_goes_after_the_grace(world: World) -> None:
+    for _ in range(3):
+        world.job()
+    held = world.lake.coordinator.table.iceberg
+    world.rebuild()
+    world.age()
+    assert world.find() == set(), "its readers have the grace from the move on"
+    assert StaticTable.from_metadata(held).scan().to_arrow().num_rows == 6
+    world.groups.ahead_ms = 2 * HOUR_MS
+    assert {key.split("/")[2] for key in world.find()} == {"main", "dlq", "jobs"}
+    left = {key for key in world.files() if not key.startswith("tables/7001/000000000004/")}
+    assert left, "the last results"
+    assert all(key.endswith(".result.json") for key in left)
+    world.check()
+    world.job(die_at="pointer")
+    world.find()
+    world.drain()
+    world.rebuild()
+    world.groups.ahead_ms = 5 * HOUR_MS
+    world.age()
+    for _ in range(RESULTS_KEPT + 1):
+        world.job()
+        world.age()
+        world.find()
+    assert {key.split("/")[2] for key in world.files()} == {"000000000006"}
+    world.check()
+
+
+@pytest.mark.parametrize("step", ["pointer", *long(["ran", "result-object", "staged-dlq"])])
+def test_a_rebuild_that_died_is_swept_or_finished(world: World, step: str) -> None:
+    for _ in range(3):
+        world.job()
+    world.rebuild(die_at=step)
+    world.age()
+    world.groups.ahead_ms = 2 * HOUR_MS
+    assert not [key for key in world.find() if "/7001/0" in key], "it may be committed"
+    for _ in range(2):
+        world.job()
+    world.drain()
+    world.groups.ahead_ms = 4 * HOUR_MS
+    world.age()
+    world.find()
+    moved = world.lake.coordinator.table.location != "tables/7001"
+    assert moved == (step != "ran")
+    there = {key for key in world.files() if "/000000000004/" in key and "/data/" in key}
+    assert bool(there) == moved
+    world.check()
 
 
 def test_delta_commits_before_an_old_checkpoint_go(

@@ -80,11 +80,11 @@ def test_a_kind_of_entry_that_only_a_newer_release_knows_is_no_damage(which: str
 
 def test_a_command_that_only_a_newer_release_knows_is_no_damage() -> None:
     disk = with_entry(
-        disk_of("lone"), "lone", FrameKind.COMMAND, msgspec.msgpack.encode([120, "what"])
+        disk_of("lone"), "lone", FrameKind.COMMAND, msgspec.msgpack.encode([127, "what"])
     )
     with pytest.raises(
         ConfigError,
-        match=r"group 1: entry \d+ of the journal is a command that this release does not know .*120",
+        match=r"group 1: entry \d+ of the journal is a command that this release does not know .*127",
     ):
         opened(disk, "lone")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_tests import long
 from worlds.service import json_batch, raw_batch
 
 from polynya.base.errors import ConfigError
@@ -20,8 +21,9 @@ from polynya.config.node_identity import NodeIdentity, journal_id_of, write_json
 from polynya.engine.membership import Membership
 from polynya.engine.storage import open_storage
 from polynya.raft import EntryKind
-from polynya.recovery import reshard
-from polynya.recovery.reshard import finish, reshare
+from polynya.recovery import folder_switch, reshard
+from polynya.recovery.folder_switch import finish
+from polynya.recovery.reshard import reshare
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
 from polynya.service.assembly import CoreRuntime, Shape
@@ -156,7 +158,8 @@ def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
     places = [
         (Path, "rename"),
         (Path, "unlink"),
-        (reshard, "sync_folder"),
+        (folder_switch, "sync_folder"),
+        (folder_switch, "write_json"),
         (reshard, "write_json"),
         (Journal, "write"),
     ]
@@ -170,7 +173,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
     return done
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), *long([(3, 1)])])
 def test_a_change_that_is_cut_off_anywhere_has_not_begun_or_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:

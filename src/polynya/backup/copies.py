@@ -16,6 +16,7 @@ from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
 
 MARK = "whole.json"
 _KEY = re.compile(r"(\d{20})/(\d{5})/(\d{20})-(\d{20})", re.ASCII)
+_DELTA = re.compile(r"(\d{20})/(\d{5})/(\d{20})-(\d{20})-(\d{20})", re.ASCII)
 _MARK = re.compile(r"(\d{20})/whole\.json", re.ASCII)
 
 
@@ -39,12 +40,23 @@ class StateCopy(msgspec.Struct, frozen=True, order=True):
     size: int
 
 
-def folder_of(cluster: str, history: int) -> str:
-    return f"{cluster}/copies/{history:020d}/"
+class CopyDelta(msgspec.Struct, frozen=True, order=True):
+    """The location of the changes to a state since its copy at `base`, or since any later copy."""
+
+    index: int
+    term: int
+    base: int
+    key: str
+
+
+def folder_of(cluster: str, history: int, group: int | None = None) -> str:
+    """Return the folder of a history, or of a group in it."""
+    folder = f"{cluster}/copies/{history:020d}/"
+    return folder if group is None else f"{folder}{group:05d}/"
 
 
 def key_of(cluster: str, history: int, header: Header) -> str:
-    return f"{folder_of(cluster, history)}{header.group:05d}/{header.index:020d}-{header.term:020d}"
+    return f"{folder_of(cluster, history, header.group)}{header.index:020d}-{header.term:020d}"
 
 
 async def mark(store: ObjectStore, whole: CompleteMark) -> None:
@@ -65,13 +77,24 @@ async def write(
         await put_again(store, key_of(*place, header), [pack_header(header), *state])
 
 
-async def forget_older(store: ObjectStore, place: tuple[str, int], header: Header) -> None:
-    """Delete the group's copies older than this one. Raises StoreUnavailable."""
-    folder = f"{folder_of(*place)}{header.group:05d}/"
+async def write_delta(
+    store: ObjectStore, place: tuple[str, int], header: Header, base: int, delta: Sequence[bytes]
+) -> None:
+    """Write the changes since the copy at `base` durably. The header describes the delta. Raises
+    StoreUnavailable."""
+    with suppress(AlreadyExists):  # an earlier leader wrote the same
+        await put_again(
+            store, f"{key_of(*place, header)}-{base:020d}", [pack_header(header), *delta]
+        )
+
+
+async def forget_older(store: ObjectStore, place: tuple[str, int], group: int, index: int) -> None:
+    """Delete the group's copies and deltas up to before this index. Raises StoreUnavailable."""
+    folder = folder_of(*place, group)
     old = [
         info.key
         async for info in store.list(folder)
-        if int(info.key.removeprefix(folder)[:20]) < header.index
+        if int(info.key.removeprefix(folder)[:20]) < index
     ]
     await store.delete(old)
 
@@ -121,13 +144,38 @@ async def newest(store: ObjectStore, cluster: str) -> tuple[CompleteMark, dict[i
     return whole, found.get(history, {})
 
 
+async def deltas(
+    store: ObjectStore, whole: CompleteMark, found: Mapping[int, StateCopy]
+) -> dict[int, list[CopyDelta]]:
+    """Return the deltas that fit the copies found by `newest`, by group, the newest first. Each is
+    enough: it has all changes since its base. Raises StoreUnavailable."""
+    root = f"{whole.cluster}/copies/"
+    fitting: dict[int, list[CopyDelta]] = {}
+    async for info in store.list(folder_of(whole.cluster, whole.history)):
+        if match := _DELTA.fullmatch(info.key.removeprefix(root)):
+            _, group, index, term, base = map(int, match.groups())
+            copy = found.get(group)
+            if copy is not None and base <= copy.index < index:
+                fitting.setdefault(group, []).append(CopyDelta(index, term, base, info.key))
+    return {group: sorted(some, reverse=True) for group, some in fitting.items()}
+
+
 async def read(store: ObjectStore, copy: StateCopy) -> GroupFile:
     """Read a copy. Raises CorruptData, StoreUnavailable."""
+    return await _read(store, copy.key, copy.group)
+
+
+async def read_delta(store: ObjectStore, delta: CopyDelta, group: int) -> GroupFile:
+    """Read a delta, which is in place of the state. Raises CorruptData, StoreUnavailable."""
+    return await _read(store, delta.key, group)
+
+
+async def _read(store: ObjectStore, key: str, group: int) -> GroupFile:
     try:
-        return parse(await store.get(copy.key), copy.group)
+        return parse(await store.get(key), group)
     except NotFound:
         raise CorruptData(
-            f"{copy.key} was deleted during the recovery: does a node use this root?"
+            f"{key} was deleted during the recovery: does a node use this root?"
         ) from None
     except CorruptData as fault:
-        raise CorruptData(f"{copy.key} is damaged: {fault}") from None
+        raise CorruptData(f"{key} is damaged: {fault}") from None

@@ -20,7 +20,7 @@ from polynya.stream.read_plan import record_lengths
 from polynya.stream.rules.eviction import ghosts, slice_of, where_of, whole_of
 from polynya.stream.state import record_gaps
 from polynya.stream.state.model import HotBatch, Stream
-from polynya.wire.slices import parse_slice
+from polynya.wire.slices import parse_run
 
 MACHINES_MAX = 2  # in memory: the groups of a fork and of its source
 
@@ -96,7 +96,7 @@ class BackupStreams:
     async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
         data = await self._read(stream, cold)
         try:
-            found = await asyncio.to_thread(parse_slice, data, cold.crc)
+            found = await asyncio.to_thread(parse_run, data, cold)
         except CorruptData as fault:
             raise CorruptData(
                 f"objects/{cold.pack}, which {stream.name} needs, is damaged: {fault}"

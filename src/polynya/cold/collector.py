@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterable
 from collections.abc import Set as AbstractSet
 from secrets import token_hex
 
@@ -17,6 +17,7 @@ from polynya.cold.table_sweeper import TableSweeper
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
 from polynya.stream.commands import PackDeleted, PublishSlices
+from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
 from polynya.stream.table_commands import ForgetTable
 from polynya.wire.pack import home_group_of
@@ -24,6 +25,7 @@ from polynya.wire.pack import home_group_of
 log = logging.getLogger("polynya.cold")
 
 SETTLE_MAX = 256  # proposals per pass
+LOOK_MAX = 4096  # settled packs of a group that one pass looks at; the next pass goes on
 DELETE_MAX = 256  # objects per pass
 ORPHANS_MAX = 10_000  # per sweep; the next sweep finds the rest
 
@@ -94,6 +96,7 @@ class Collector:
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
         self._name, self._asking = token_hex(16), asyncio.Lock()
+        self._places: dict[int, int] = {}  # in the packs of home groups: the next pass goes on
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -127,22 +130,33 @@ class Collector:
     async def _settle(self) -> None:
         """Resolve logged packs that a group neither holds nor released, because a crash lost the
         publish."""
-        open_questions = [
-            (group, home, key)
-            for home, key, group in self._unsettled()
-            if self._is_open(group, key)
-        ]
-        for group, home, key in open_questions[:SETTLE_MAX]:
-            await self.settle(group, home, [key])
+        left = SETTLE_MAX
+        for home, machine in list(self._groups.machines().items()):
+            place = self._places.get(home, 0)
+            unsettled, self._places[home] = self._unsettled(machine, place)
+            opened = [(group, key) for key, group in unsettled if self._is_open(group, key)]
+            if len(opened) > left:
+                self._places[home] = place
+            for group, key in opened[:left]:
+                await self.settle(group, home, [key])
+                left -= 1
+            await asyncio.sleep(0)
 
     async def _settle_elsewhere(self) -> None:
         """Ask remote leaders to resolve the packs of their groups, whose state is unknown here."""
         if self.elsewhere is None:
             return
         machines, asked = self._groups.machines(), dict[tuple[int, int], list[str]]()
-        for home, key, group in self._unsettled():
-            if group not in machines:
-                asked.setdefault((group, home), []).append(key)
+        for home, machine in list(machines.items()):
+            place = 0
+            while True:
+                unsettled, place = self._unsettled(machine, place)
+                for key, group in unsettled:
+                    if group not in machines:
+                        asked.setdefault((group, home), []).append(key)
+                if not place:
+                    break
+                await asyncio.sleep(0)
         for (group, home), keys in asked.items():
             try:
                 for begin in range(0, len(keys), SETTLE_MAX):
@@ -165,15 +179,18 @@ class Collector:
             and key not in self._in_flight
         )
 
-    def _unsettled(self) -> Iterator[tuple[int, str, int]]:
-        """Yield (home, pack, group) of packs that are not released and older than
-        `settle_after_ms`."""
+    def _unsettled(self, machine: Machine, place: int) -> tuple[list[tuple[str, int]], int]:
+        """Return (pack, group) of packs that are not released and older than `settle_after_ms`:
+        of the newest and of some from a place on. Return the next place, or 0."""
         before_ms = self._groups.now_ms() - self._settings.settle_after_ms
-        for home, machine in self._groups.machines().items():
-            for key, pack in machine.packs.items():
-                if pack.written_ms <= before_ms and key not in self._in_flight:
-                    for group in pack.groups:
-                        yield home, key, group
+        packs, place = machine.packs.some(place, LOOK_MAX)
+        found = [
+            (key, group)
+            for key, pack in packs
+            if pack.written_ms <= before_ms and key not in self._in_flight
+            for group in pack.groups
+        ]
+        return found, place
 
     async def _delete(self) -> None:
         """Delete objects first, then log it. A crash between the two repeats the deletion."""

@@ -53,6 +53,16 @@ class Fetches(Generic[Value]):
         Raises as `begin`."""
         return await asyncio.shield(self._fetching.get(place) or self.begin(place, begin))
 
+    def keep(self, place: Place, value: Value) -> None:
+        """Cache a value, unless the place has one or the value is larger than the cache."""
+        size = self._cost(value)
+        if size > self._bytes_max or place in self._kept:
+            return
+        self._kept[place] = value
+        self.kept_bytes += size
+        while self.kept_bytes > self._bytes_max:
+            self.kept_bytes -= self._cost(self._kept.popitem(last=False)[1])
+
     def is_idle(self, place: Place, at_once: int) -> bool:
         """Report whether the place is neither cached nor fetched, and fewer fetches are in
         flight."""
@@ -76,19 +86,10 @@ class Fetches(Generic[Value]):
 
     async def _fetch(self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
         value = await begin()
-        self._keep(place, value)
+        self.keep(place, value)
         return value
 
     def _fetched(self, place: Place, done: asyncio.Task[Value]) -> None:
         del self._fetching[place]
         if not done.cancelled():
             done.exception()  # waiting callers raise it; mark it retrieved in case none is left
-
-    def _keep(self, place: Place, value: Value) -> None:
-        size = self._cost(value)
-        if size > self._bytes_max:
-            return
-        self._kept[place] = value
-        self.kept_bytes += size
-        while self.kept_bytes > self._bytes_max:
-            self.kept_bytes -= self._cost(self._kept.popitem(last=False)[1])

@@ -21,6 +21,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.cold.planner import SLICES_MAX
+from polynya.cold.sparse_packs import PACKS_SPARE
 
 FAN_IN = 16  # entries that make a merge worth a request and a place in a pack
 GROWTH = 8
@@ -39,6 +40,8 @@ class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
     pack_bytes_max: int = limits.FLUSH_BYTES
     bytes_per_second: int = limits.MERGE_BYTES_PER_SECOND
     interval_ms: int = limits.MERGE_INTERVAL_MS  # between two scans of the indexes; 0: never
+    # packs beyond those that the bytes fill, before small ones are emptied into larger ones
+    packs_spare: int = PACKS_SPARE
     # slices given to the driver of a table's job stay unmerged for this time
     claim_rest_ms: int = 3_600_000
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from heapq import nlargest
 from operator import attrgetter
 from secrets import token_bytes
@@ -26,6 +36,9 @@ from polynya.cold.merge_planner import (
     plan_packs,
     plan_runs,
 )
+from polynya.cold.planner import SLICES_MAX
+from polynya.cold.requests import cut_requests
+from polynya.cold.sparse_packs import PackLimits, choose_packs, is_worth, runs_in
 from polynya.cold.steps import Steps, entries_for, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
 from polynya.stream.commands import ColdSlice, ReplaceSlices
@@ -34,7 +47,7 @@ from polynya.stream.replies import Reply
 from polynya.stream.state import index, record_gaps
 from polynya.stream.state.model import Stream
 from polynya.wire.pack import PackBuilder, pack_key
-from polynya.wire.slices import RECORDS_MAX, Slice, merge_slices, parse_slice
+from polynya.wire.slices import RECORDS_MAX, Slice, gap, merge_slices, parse_slice
 
 log = logging.getLogger("polynya.cold")
 
@@ -45,11 +58,9 @@ LOOK_REST = 50
 BOUNDS_MAX = 4096  # changes of encoding that are remembered of one stream
 RUNS_MAX = 4096  # runs found by one scan
 BYTES_MAX = 64 * limits.MIB  # payload merged per scan; after that other runs may be better
-GAP_BYTES_MAX = 64 * limits.KIB  # largest gap between two slices that one request fetches
-REQUEST_BYTES_MAX = 4 * limits.MIB
 REQUESTS = 16  # concurrent requests
+GATHER_SECONDS = 10.0  # between two looks for small packs: they read all indexes
 _WORTH = attrgetter("worth")
-_PLACE = attrgetter("pack", "offset")
 
 Place = tuple[str, int]  # (object key, offset)
 
@@ -112,6 +123,7 @@ class Merger:
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
         # reports whether the group's log may have index entries of version 2
         self.may: Callable[[Machine], bool] = lambda machine: True
+        self._gather_at = 0.0  # the earliest time of the next look for small packs
         self._failures = 0  # consecutive passes with a failed pack
         self._look_seconds = 0.0  # duration of the last scan
         self._more = False  # the last scan found more than was merged
@@ -136,6 +148,7 @@ class Merger:
         began = monotonic()
         found = await self._look()
         self._look_seconds = monotonic() - began
+        found += await self._gather({run.uid for run in found})
         chosen = list(_within(found))
         self._more = len(chosen) < len(found)
         for runs in plan_packs(chosen, self._settings):
@@ -180,6 +193,55 @@ class Merger:
                 await asyncio.sleep(0)
         return nlargest(RUNS_MAX, found, key=_WORTH)
 
+    async def _gather(self, busy: Container[int]) -> list[MergeRun]:
+        """Return runs that empty small packs, if this core has too many packs. The streams `busy`
+        have other runs."""
+        machines, spare = list(self._groups.machines().items()), self._settings.packs_spare
+        if sum(len(each.held) for _, each in machines) <= spare or monotonic() < self._gather_at:
+            return []
+        self._gather_at = monotonic() + GATHER_SECONDS
+        sizes, slices = Counter[str](), Counter[str]()
+        async for _, machine, stream in _each_stream(machines):
+            for number, length in _packs_of(stream):
+                key = machine.pack_keys.get(number, "")
+                sizes[key] += length
+                slices[key] += 1
+        live = {key: (size, slices[key]) for key, size in sizes.items() if key}
+        chosen = set(choose_packs(live, self._pack_limits()))
+        found: list[MergeRun] = []
+        moved: Counter[str] = Counter()
+        now_ms = self._groups.now_ms()
+        async for group, machine, stream in _each_stream(machines if chosen else []):
+            if stream.uid not in busy and stream.uid not in self._damaged:
+                for run, keys in self._sparse_runs(group, machine, stream, chosen, now_ms):
+                    found.append(run)
+                    moved.update(keys)
+        emptied = sum(moved[key] >= slices[key] for key in chosen)
+        return found if is_worth(emptied, len(plan_packs(found, self._settings))) else []
+
+    def _pack_limits(self) -> PackLimits:
+        return PackLimits(
+            pack_bytes=self._settings.pack_bytes_max,
+            pack_slices=SLICES_MAX,
+            spare=self._settings.packs_spare,
+            bytes_max=BYTES_MAX,
+            slices_max=RUNS_MAX,
+        )
+
+    def _sparse_runs(
+        self, group: int, machine: Machine, stream: Stream, chosen: Container[str], now_ms: int
+    ) -> Iterator[tuple[MergeRun, list[str]]]:
+        """Yield the runs of one stream whose slices are in chosen packs, and these packs."""
+        places, data = _packs_of(stream), stream.cold
+        keys = [machine.pack_keys.get(number, "") for number, _ in places]
+        if data is None or not any(key in chosen for key in keys):
+            return
+        lengths = [length for _, length in places]
+        segments, _ = self._segments(stream, data, len(places), now_ms)
+        for begin, end in runs_in(keys, lengths, segments, chosen, self._settings.slice_bytes_max):
+            span, size = index.span(data, begin, end), sum(lengths[begin:end])
+            yield MergeRun(group, stream.uid, *span, end - begin, size), keys[begin:end]
+
     def _note_jobs(self, machine: Machine, now_ms: int) -> None:
         for table, job in machine.claimed_jobs.items():
             if self._jobs.get(table, (-1, 0))[0] < job:
@@ -191,16 +253,8 @@ class Merger:
         skipped = index.first_from(stream.cold, settled)
         data = index.behind(stream.cold, skipped)
         lengths = index.lengths(data)
-        bounds, resting = self._bounds(stream, data, now_ms)
-        runs, quiet = plan_runs(
-            lengths,
-            cut_segments(
-                len(lengths),
-                [*bounds, *self._known(stream.uid, data), *record_gaps.entries_behind(data)],
-                resting,
-            ),
-            self._settings.slice_bytes_max,
-        )
+        segments, resting = self._segments(stream, data, len(lengths), now_ms)
+        runs, quiet = plan_runs(lengths, segments, self._settings.slice_bytes_max)
         if not runs and not resting:
             self._looked[stream.uid] = skipped + len(lengths)
         if quiet + skipped >= SETTLED_MIN:
@@ -215,6 +269,14 @@ class Merger:
             )
             for begin, end in runs
         ]
+
+    def _segments(
+        self, stream: Stream, data: index.Entries, count: int, now_ms: int
+    ) -> tuple[list[Segment], list[Segment]]:
+        """Return the segments that may be merged, and those that a driver may be reading."""
+        bounds, resting = self._bounds(stream, data, now_ms)
+        known = [*bounds, *self._known(stream.uid, data), *record_gaps.entries_behind(data)]
+        return cut_segments(count, known, resting), resting
 
     def _known(self, uid: int, data: index.Entries) -> list[int]:
         """Return the entries of an index that join no earlier one, as far as merging has found."""
@@ -368,24 +430,6 @@ class Merger:
             )
 
 
-def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
-    """Group slices that are neighbours in a pack into one request each."""
-    requests: list[list[ColdSlice]] = []
-    for cold in sorted(slices, key=_PLACE):
-        if requests:
-            first, last = requests[-1][0], requests[-1][-1]
-            gap = cold.offset - last.offset - last.stored
-            if (
-                cold.pack == last.pack
-                and gap <= GAP_BYTES_MAX
-                and cold.offset + cold.stored - first.offset <= REQUEST_BYTES_MAX
-            ):
-                requests[-1].append(cold)
-                continue
-        requests.append([cold])
-    return requests
-
-
 def build_merged(
     sources: Sequence[MergeSource], data: dict[Place, memoryview], key: str, now_ms: int
 ) -> tuple[list[bytes], list[ColdSlice | None]]:
@@ -396,19 +440,23 @@ def build_merged(
     """
     builder = PackBuilder()
     made: list[ColdSlice | None] = []
+    uses = Counter(_place_of(cold) for source in sources for cold in source.entries)
     for source in sources:
         run, head = source.run, source.entries[0]
         try:
-            parsed = [
-                parse_slice(bytes(data.pop((cold.pack, cold.offset))), cold.crc)
-                for cold in source.entries
-            ]
+            parsed = _parsed(source.entries, data)
         except (KeyError, CorruptData):
             made.append(None)
             continue
+        finally:
+            _drop(source.entries, data, uses)
         source.bounds = bounds_in(source.entries, parsed)
         try:
-            merged = None if source.bounds else merge_slices(head.record, head.byte, parsed)
+            merged = (
+                None
+                if source.bounds
+                else merge_slices(head.record, head.byte, _with_gaps(source.entries, parsed))
+            )
         except CorruptData:
             merged = None
         if merged is None:
@@ -417,18 +465,82 @@ def build_merged(
         entry = builder.add(
             run.uid, run.group, merged, path=source.path, content_type=source.content_type
         )
+        behind = _missing_behind(source.entries[-1], parsed[-1])
         made.append(
             entry.at(
                 key,
                 head.record,
                 head.byte,
-                missing_records=source.entries[-1].missing_records,
-                missing_bytes=source.entries[-1].missing_bytes,
+                missing_records=behind[0],
+                missing_bytes=behind[1],
             )
         )
         let_the_loop_run()
     parts, _ = builder.finish(home_group=sources[0].run.group, created_ms=now_ms)
     return parts, made
+
+
+async def _each_stream(
+    machines: Iterable[tuple[int, Machine]],
+) -> AsyncIterator[tuple[int, Machine, Stream]]:
+    """Yield the streams that have slices, with their groups. Others work between."""
+    for group, machine in machines:
+        streams = list(machine.streams.values())
+        for begin in range(0, len(streams), SURVEY_STREAMS):
+            for stream in streams[begin : begin + SURVEY_STREAMS]:
+                if stream.cold:
+                    yield group, machine, stream
+            await asyncio.sleep(0)
+
+
+def _packs_of(stream: Stream) -> list[tuple[int, int]]:
+    """Return the pack number and the payload bytes of each slice."""
+    if not stream.cold:
+        return []
+    return list(zip(index.pack_numbers(stream.cold), index.lengths(stream.cold), strict=True))
+
+
+def _parsed(entries: Sequence[ColdSlice], data: Mapping[Place, memoryview]) -> list[Slice]:
+    """Return the slices of these entries, or the parts of slices that they name. Raises KeyError,
+    CorruptData."""
+    slices: dict[Place, Slice] = {}
+    for cold in entries:
+        place = _place_of(cold)
+        if place not in slices:
+            slices[place] = parse_slice(bytes(data[place]), cold.crc)
+    return [slices[_place_of(cold)].run(cold) for cold in entries]
+
+
+def _drop(
+    entries: Sequence[ColdSlice], data: dict[Place, memoryview], uses: Counter[Place]
+) -> None:
+    """Remove the data that no later entry needs. Parts of one slice may be in several runs."""
+    for cold in entries:
+        place = _place_of(cold)
+        uses[place] -= 1
+        if not uses[place]:
+            data.pop(place, None)
+
+
+def _place_of(cold: ColdSlice) -> Place:
+    return cold.pack, cold.offset
+
+
+def _with_gaps(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[Slice]:
+    """Return the slices with gaps for what is missing between them."""
+    found: list[Slice] = []
+    for cold, each in zip(entries, parsed, strict=True):
+        found.append(each)
+        missing = _missing_behind(cold, each)
+        if any(missing) and cold is not entries[-1]:
+            found.append(gap(each.encoding, each.append_times_ms[-1], *missing))
+    return found
+
+
+def _missing_behind(cold: ColdSlice, found: Slice) -> tuple[int, int]:
+    """Return the numbers and positions of an entry's span that lie behind its slice."""
+    records, length = found.span
+    return cold.records - records, cold.length - length
 
 
 def bounds_in(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[int]:
@@ -440,9 +552,8 @@ def bounds_in(entries: Sequence[ColdSlice], parsed: Sequence[Slice]) -> list[int
         if (
             parsed[at].encoding != parsed[at - 1].encoding
             or cold.record + cold.records - begin > RECORDS_MAX
-            or entries[at - 1].missing_records
-            or entries[at - 1].missing_bytes
             or cold.record != entries[at - 1].record + entries[at - 1].records
+            or cold.byte != entries[at - 1].byte + entries[at - 1].length
         ):
             bounds.append(cold.record)
             begin = cold.record

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import partial
-
-import msgspec
+from struct import pack
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
 from polynya.cold.fetches import Fetches, gone
+from polynya.cold.requests import ReadCounters, SliceRequests
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.slices import Slice, parse_slice
@@ -21,25 +21,21 @@ AHEAD_BYTES_MAX = CACHE_BYTES // 8  # of a slice: a larger one would drive out t
 POSITION_BYTES = 8  # memory of a parsed slice per record, besides its stored bytes
 
 
-class ReadCounters(msgspec.Struct):
-    """Counters for metrics; they only grow."""
-
-    hits: int = 0
-    misses: int = 0  # fetches, and readers that waited for one
-    fetched_bytes: int = 0
-
-
 class ColdReader:
     """The slice reader of one core."""
 
     def __init__(self, store: ObjectStore, cache_bytes: int = CACHE_BYTES) -> None:
         self.counters = ReadCounters()
-        self._store = store
+        self._requests = SliceRequests(store, self.counters)
         self._slices: Fetches[Slice] = Fetches(cache_bytes, _cost)
 
     @property
     def cached_bytes(self) -> int:
         return self._slices.kept_bytes
+
+    def keep(self, pack: str, offset: int, found: Slice) -> None:
+        """Cache a slice that this core has just stored, so that its readers need no request."""
+        self._slices.keep((pack, offset), found)
 
     def begin(self, cold: ColdSlice) -> None:
         """Begin to fetch a slice that is read soon, unless it is there or there is much to fetch."""
@@ -60,11 +56,25 @@ class ColdReader:
         found = await self.slice(cold)
         return found.cut(begin - cold.record, min(end - cold.record, found.records))
 
+    async def append_times(self, cold: ColdSlice, begin: int, end: int) -> bytes:
+        """Return the append times of records `begin` to `end` (exclusive), all inside the slice:
+        packed pairs of a record and the time of it and those behind it. Raises as `slice`."""
+        found = await self.slice(cold)
+        records, times_ms = found.batch_begins[0], found.append_times_ms
+        first = bisect_right(records, begin - cold.record) - 1
+        pairs = [begin, times_ms[first]]
+        for number in range(first + 1, bisect_left(records, end - cold.record)):
+            if times_ms[number] != pairs[-1]:
+                pairs.extend((cold.record + records[number], times_ms[number]))
+        return pack(f"<{len(pairs)}q", *pairs)
+
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
         """Return the (record, byte) of the slice's first batch appended at `time_ms` or later, else
         the slice's end. Raises as `slice`."""
         found = await self.slice(cold)
-        number = bisect_left(found.append_times_ms, time_ms)
+        # times of several writers are not in order
+        times = enumerate(found.append_times_ms)
+        number = next((at for at, own_ms in times if own_ms >= time_ms), found.batches)
         records, ends = found.batch_begins
         return cold.record + records[number], cold.byte + ends[number]
 
@@ -75,7 +85,8 @@ class ColdReader:
         of those that end behind record `begin`. Raises as `slice`."""
         found = await self.slice(cold)
         records, ends = found.batch_begins
-        for number, own_ms in enumerate(found.record_times_ms):
+        for number in found.kept:
+            own_ms = found.record_times_ms[number]
             dated = (own_ms or found.append_times_ms[number]) >= time_ms
             if dated and cold.record + records[number + 1] > begin:
                 return cold.record + records[number], cold.byte + ends[number]
@@ -87,46 +98,44 @@ class ColdReader:
         found = await self.slice(cold)
         records = found.batch_begins[0]
         times = (
-            own_ms or found.append_times_ms[number]
-            for number, own_ms in enumerate(found.record_times_ms)
+            found.record_times_ms[number] or found.append_times_ms[number]
+            for number in found.kept
             if cold.record + records[number + 1] > begin
         )
         return max(times, default=None)
 
     async def slice(self, cold: ColdSlice) -> Slice:
-        """Return the parsed slice. Raises PackGone, CorruptData, or Unavailable if the store is
-        unavailable."""
+        """Return the parsed slice, or the part of it that the entry names. Raises PackGone,
+        CorruptData, or Unavailable if the store is unavailable.
+
+        The cache has whole slices: entries that are parts of one slice share a fetch."""
         place = (cold.pack, cold.offset)
         found = self._slices.kept(place)
-        if found is not None:
+        if found is None:
+            self.counters.misses += 1
+            found = await self._slices.fetch(place, partial(self._fetch, cold))
+        else:
             self.counters.hits += 1
-            return found
-        self.counters.misses += 1
-        return await self._slices.fetch(place, partial(self._fetch, cold))
+        return found.run(cold)
 
     async def close(self) -> None:
         """Cancel fetches in flight."""
         await self._slices.close()
+        await self._requests.close()
 
     async def _fetch(self, cold: ColdSlice) -> Slice:
         try:
-            data = await self._store.get_range(cold.pack, cold.offset, cold.stored)
+            data = await self._requests.fetch(cold)
         except NotFound:
             raise gone(cold.pack) from None
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from fault
         except ValueError as fault:
             raise CorruptData(f"a pack is shorter than its index says: {fault}") from None
-        self.counters.fetched_bytes += len(data)
-        found = parse_slice(data, cold.crc)
-        sizes = (cold.records - cold.missing_records, cold.length - cold.missing_bytes)
-        if (found.records, len(found.payload)) != sizes:
-            raise CorruptData(
-                f"the slice at {cold.offset} of {cold.pack} does not match its index entry"
-            )
-        return found
+        return parse_slice(data, cold.crc)
 
 
 def _cost(found: Slice) -> int:
     records = 0 if found.undivided else found.records
-    return found.stored + POSITION_BYTES * (records + 2 * found.batches)
+    per_batch = 4 if found.has_gaps else 2
+    return found.size + POSITION_BYTES * (records + per_batch * found.batches)

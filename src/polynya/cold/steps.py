@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.limits import WRITE_MS_MAX
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
 from polynya.stream.commands import ColdSlice, Command, PackWritten
@@ -18,11 +19,17 @@ from polynya.stream.state.entries import as_v1
 TRIES = 3  # attempts of one step, with the same key and command
 BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX
 BACKOFF_SECONDS_MAX = 30.0
-# from the start of a put; a later pack may already have been swept as an orphan
-WRITE_MS_MAX = 300_000
+BESIDE_SECONDS_MAX = 2.0  # longest pause of a step that clients wait for
+HOME_SECONDS = (
+    1.0  # for an intent, longer than most elections take; then another home may be faster
+)
 
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
+
+
+class HomeLate(Exception):
+    """The home group did not log an intent in time, and another group may be faster."""
 
 
 class Steps:
@@ -50,6 +57,38 @@ class Steps:
                 "writing the pack took more than 5 minutes: the sweep may delete it as an orphan"
             )
 
+    async def write_beside(  # noqa: PLR0913
+        self,
+        key: str,
+        parts: Sequence[bytes],
+        home_group: int,
+        groups: list[int],
+        seconds: float,
+        leaves: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Put the object while its home group logs it, and return the log time of that intent.
+        Both are tried for so many seconds. While the intent is late, `leaves` is called each
+        second: True ends both with HomeLate. Raises as `write`."""
+        now_ms, loop = self.groups.now_ms(), asyncio.get_running_loop()
+        intent = loop.create_task(
+            self._insist_for(
+                seconds, lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms))
+            )
+        )
+        put = loop.create_task(self._insist_for(seconds, lambda: put_again(self.store, key, parts)))
+        try:
+            while not (await asyncio.wait([intent], timeout=HOME_SECONDS))[0]:
+                if leaves():
+                    raise HomeLate
+            await asyncio.wait([put])
+            await put
+            await intent
+        finally:
+            intent.cancel()
+            put.cancel()
+            await asyncio.gather(put, intent, return_exceptions=True)
+        return now_ms
+
     async def propose_all(self, commands: Mapping[int, Command]) -> list[tuple[int, Outcome]]:
         """Propose commands to all groups concurrently and return each outcome.
 
@@ -75,6 +114,20 @@ class Steps:
             except (StoreUnavailable, Unavailable, OutcomeUnknown):
                 await self.sleep(BACKOFF_SECONDS * 2**attempt)
         return await step()
+
+    async def _insist_for(self, seconds: float, step: Callable[[], Awaitable[T]]) -> T:
+        """Run an idempotent step until it succeeds, or the time is over."""
+        now, failures = asyncio.get_running_loop().time, 0
+        until = now() + seconds
+        while True:
+            try:
+                return await step()
+            except (StoreUnavailable, Unavailable, OutcomeUnknown):
+                pause = min(pause_after(failures), BESIDE_SECONDS_MAX)
+                if now() + pause > until:
+                    raise
+            await self.sleep(pause)
+            failures += 1
 
 
 def entries_for(

@@ -21,6 +21,9 @@ files that name it. The sweep relies on these rules:
 * A driver repairs both Delta logs before it begins a job. So a result is needed while its job is the
 last committed one or the one before; `RESULTS_KEPT` is more.
 
+* A rebuild writes the table to a folder of its job, `tables/UID/JOB/`. The folder of a finished job
+  that is not the table's goes. So does the folder before, the grace after the move.
+
 * A checkpoint of a Delta log has the whole state. Older commits and checkpoints go when it is older
   than `DELTA_LOG_KEPT_MS`.
 
@@ -50,8 +53,9 @@ RESULTS_KEPT = 10  # results of the last committed jobs
 PARTS = ("main", "dlq")
 
 _DATA = re.compile(rb"(\d{12})-[0-9a-f]{32}-\d{5,}-([0-9a-f]{16})\.parquet")
-_PLAN = re.compile(r"/jobs/(\d{12})/[0-9a-f]{32}\.\d+\.plan\.json")
+_PLAN = re.compile(r"/jobs/(\d{12})/[0-9a-f]{32}\.\d+(?:\.\d{5,}\.task|\.plan)\.json")
 _RESULT = re.compile(r"/jobs/(\d{12})/[0-9a-f]{32}\.result\.json")
+_REBUILT = re.compile(r"tables/\d+/(\d{12})/")
 _METADATA = re.compile(r"/(\d{5,})-[0-9a-f-]{36}\.metadata\.json")
 _MANIFEST = re.compile(rb"[0-9A-Za-z_-]+\.avro")
 _DELTA_COMMIT = re.compile(r"/(\d{20})\.(?:json|checkpoint[.\w-]*\.parquet)")
@@ -140,13 +144,15 @@ class _TableSweep:
     def __init__(self, store: ObjectStore, table: Table, now_ms: int, grace_ms: int) -> None:
         self._store = store
         self._table = table
-        self._folder = f"tables/{table.uid}"
+        self._folder = table.folder
         self._before_ms = now_ms - grace_ms
+        self._moved_long_ago = table.moved_ms <= self._before_ms
         self._staged_ms = min(table.committed_ms - grace_ms, self._before_ms)
         self._logged_ms = now_ms - max(grace_ms, DELTA_LOG_KEPT_MS)
 
     async def find(self) -> list[ObjectInfo]:
         found = [info async for info in self._finished()]
+        found += await self._elsewhere()
         for part, pointer in zip(PARTS, (self._table.main, self._table.dlq), strict=True):
             if pointer:
                 folder = f"{self._folder}/{part}"
@@ -166,6 +172,25 @@ class _TableSweep:
             last = self._table.committed - (RESULTS_KEPT if result else 0)
             if 0 <= job <= last and info.key != self._table.result:
                 yield info
+
+    async def _elsewhere(self) -> list[ObjectInfo]:
+        """Return the files of folders that are not the table's: of rebuilds that were lost, and of
+        the folders before the present one. Repairs of the Delta logs need the last results."""
+        found: list[ObjectInfo] = []
+        if not self._moved_long_ago:
+            return found
+        table = self._table
+        async for info in self._old(f"tables/{table.uid}/"):
+            if info.key.startswith(f"{self._folder}/") and table.moved_job:
+                continue
+            match = _REBUILT.match(info.key)
+            if int(match[1]) > table.committed if match else not table.moved_job:
+                continue
+            result = _RESULT.search(info.key)
+            needed = result and int(result[1]) > table.committed - RESULTS_KEPT
+            if not needed and info.key != table.result and len(found) < FILES_MAX:
+                found.append(info)
+        return found
 
     async def _half_commits(self, folder: str) -> AsyncIterator[ObjectInfo]:
         """Yield temporary files of Delta log commits whose writers died."""

@@ -15,7 +15,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.limits import MIB
 from polynya.cold.flusher import SURVEY_STREAMS
 from polynya.cold.groups import Groups
-from polynya.cold.merger import cut_requests
+from polynya.cold.requests import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts, slice_of, stubs, whole_of
@@ -89,7 +89,7 @@ class PackVerifier:
         part = VerifiedPart()
         begin = bisect_right(table.keys, after)
         for key in table.keys[begin : begin + PART_PACKS]:
-            slices = table.packs[key]
+            slices = _stored(table.packs[key])
             part.after = key
             part.packs += 1
             part.slices += len(slices)
@@ -187,6 +187,11 @@ class PackVerifier:
         return found
 
 
+def _stored(entries: Sequence[ColdSlice]) -> list[ColdSlice]:
+    """Return one entry for each stored slice: others may name further parts of it."""
+    return list({(cold.offset, cold.stored, cold.crc): cold for cold in entries}.values())
+
+
 def _named_by(machine: Machine, ghost: Stream, state: bytes) -> list[ColdSlice]:
     """Return the slices that an evicted stream's state names, if the state is intact and the stream
     is still evicted."""
@@ -198,7 +203,7 @@ def _named_by(machine: Machine, ghost: Stream, state: bytes) -> list[ColdSlice]:
         return []
     return (
         list(Index(cold, machine.pack_keys))
-        if machine.pack_keys.keys() >= set(pack_numbers(cold))
+        if all(number in machine.pack_keys for number in set(pack_numbers(cold)))
         else []
     )
 

@@ -43,11 +43,14 @@ from polynya.objectstore.root import (
     release_root,
 )
 from polynya.objectstore.settings import StoreSettings, open_store
+from polynya.objectstore.usage import REQUESTS, WORKS, StoreUsage
 from polynya.objectstore.watched import Record, WatchedStore
 
 __all__ = [
     "MARKER_KEY",
     "OBJECT_BYTES_MAX",
+    "REQUESTS",
+    "WORKS",
     "AlreadyExists",
     "Conflict",
     "MemoryStore",
@@ -60,6 +63,7 @@ __all__ = [
     "StoreError",
     "StoreSettings",
     "StoreUnavailable",
+    "StoreUsage",
     "WatchedStore",
     "check_key",
     "check_prefix",

@@ -1,11 +1,14 @@
-"""A store wrapper that records how long calls have failed, and why."""
+"""A store wrapper that records how long calls have failed, and why, and counts them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from copy import copy
 from typing import TypeVar
 
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreError, StoreUnavailable
+from polynya.objectstore.usage import DOWN, PAGE, StoreUsage
 
 FULL_SECONDS = 5.0
 T = TypeVar("T")
@@ -82,32 +85,79 @@ class Record:
 
 
 class WatchedStore:
-    """An `ObjectStore` wrapper. `now` returns the seconds of a monotonic clock."""
+    """An `ObjectStore` wrapper, which also counts the requests under a kind of work, at first
+    `other`. `now` returns the seconds of a monotonic clock."""
 
     def __init__(self, store: ObjectStore, now: Callable[[], float]) -> None:
         self._store = store
         self.writes, self.reads = Record(now), Record(now)
+        self.usage = StoreUsage()
+        self._calls = self.usage.of("other")
+
+    def of(self, work: str) -> WatchedStore:
+        """Return the same store, which counts under this kind of work (one of `WORKS`)."""
+        other = copy(self)
+        other._calls = self.usage.of(work)
+        return other
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> None:
-        await self.writes.of(self._store.put(key, parts))
+        size = len(parts) if isinstance(parts, bytes) else sum(map(len, parts))
+        await self.writes.of(self._counted("put", self._store.put(key, parts), up=size))
 
     async def get(self, key: str) -> bytes:
-        return await self.reads.of(self._store.get(key))
+        data = await self.reads.of(self._counted("get", self._store.get(key)))
+        self._calls.counts[DOWN] += len(data)
+        return data
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        return await self.reads.of(self._store.get_range(key, start, length))
+        work = self._store.get_range(key, start, length)
+        data = await self.reads.of(self._counted("get", work) if length else work)
+        self._calls.counts[DOWN] += len(data)
+        return data
 
     async def head(self, key: str) -> ObjectInfo:
-        return await self.reads.of(self._store.head(key))
+        return await self.reads.of(self._counted("head", self._store.head(key)))
 
-    def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        return self._store.list(prefix, after)
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        found = counted = 0
+        try:
+            async for info in self._store.list(prefix, after):
+                found += 1
+                counted = self._count_pages(found, counted)
+                yield info
+        except asyncio.CancelledError:
+            self._count_pages(found + 1, counted)
+            raise
+        self._count_pages(max(found, 1), counted)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._store.delete(keys)
+        for _ in range(0, len(keys), PAGE):
+            self._calls.add("delete")
 
     async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
-        return await self.writes.of(self._store.compare_and_swap(key, data, expected))
+        swap = self._store.compare_and_swap(key, data, expected)
+        return await self.writes.of(self._counted("put", swap, up=len(data)))
 
     async def close(self) -> None:
         await self._store.close()
+
+    def _count_pages(self, keys: int, counted: int) -> int:
+        """Count the pages of a listing of so many keys, of which some are counted. Return their
+        number."""
+        pages = -(-keys // PAGE)
+        for _ in range(counted, pages):
+            self._calls.add("list")
+        return pages
+
+    async def _counted(self, request: str, work: Awaitable[T], *, up: int = 0) -> T:
+        """Await a call and count it, unless the store gave no answer. A cancelled one is counted:
+        it has probably left."""
+        try:
+            result = await work
+        except (StoreError, asyncio.CancelledError) as error:
+            if not isinstance(error, StoreUnavailable):
+                self._calls.add(request, up=up)
+            raise
+        self._calls.add(request, up=up)
+        return result

@@ -1,5 +1,5 @@
-"""Restore from the object store after the loss of all nodes, from copies of the groups' states and
-later packs."""
+"""Restore from the object store after the loss of all nodes, from copies of the groups' states,
+what changed since, and later packs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.backup import copies
-from polynya.backup.copies import CompleteMark, StateCopy
+from polynya.backup.copies import CompleteMark, CopyDelta, StateCopy
+from polynya.backup.group_file import GroupFile
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.objectstore import ObjectInfo, ObjectStore, read_root
 from polynya.recovery.restore import RestoredState, RestoreResult
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots.deltas import SnapshotPart, merge
 from polynya.stream.snapshots.encode import Image, decode_image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
@@ -34,15 +36,24 @@ class FromStore:
     `open`."""
 
     def __init__(
-        self, store: ObjectStore, whole: CompleteMark, found: Mapping[int, StateCopy]
+        self,
+        store: ObjectStore,
+        whole: CompleteMark,
+        found: Mapping[int, StateCopy],
+        deltas: Mapping[int, Sequence[CopyDelta]],
     ) -> None:
+        """`deltas`: those that fit the copies, of each group the newest first."""
         self.whole = whole
         self.lost: dict[int, list[StreamLoss]] = {}  # by group
         self.warnings: list[str] = []
         self.packs = 0  # packs that were read because some copy of their groups does not name them
-        self._store, self._copies = store, found
+        self._store, self._copies, self._deltas = store, found, deltas
+        self._damaged: set[str] = set()  # keys of deltas
         self._pieces: dict[int, dict[int, list[UnnamedSlice]]] = {}  # group -> uid
         self._named: dict[str, set[int]] = {}  # pack -> groups whose copies name their slices in it
+        self._released: dict[
+            str, set[int]
+        ] = {}  # pack -> groups that judged it, and need it no more
 
     @classmethod
     async def open(cls, store: ObjectStore) -> FromStore:
@@ -54,14 +65,16 @@ class FromStore:
                 "polynya-root.json is missing: this is not the root of a cluster's objects"
             )
         whole, found = await copies.newest(store, marker.cluster_id)
-        states = cls(store, whole, found)
+        states = cls(store, whole, found, await copies.deltas(store, whole, found))
         await states._look_at_packs()
         return states
 
     @property
     def next_history(self) -> int:
         """The history number of the restored cluster."""
-        digest = crc32c(msgspec.json.encode([copy.key for copy in sorted(self._copies.values())]))
+        keys = [copy.key for copy in sorted(self._copies.values())]
+        keys += [some[0].key for _, some in sorted(self._deltas.items())]
+        digest = crc32c(msgspec.json.encode(keys))
         return self.whole.history + 1 + int(digest) % (1 << 20)
 
     async def state(self, group: int) -> RestoredState:
@@ -75,12 +88,27 @@ class FromStore:
         done.warnings += self.warnings
 
     async def _copied(self, group: int) -> tuple[Image, int, int]:
-        """Return the copied state, its log time and its term."""
+        """Return the copied state with the changes of its delta, its log time and its term."""
         copy = self._copies.get(group)
         if copy is None:  # the group never had an entry
             return decode_image(Machine(group, self.whole.groups).snapshot()), 0, 0
         file = await copies.read(self._store, copy)
-        return decode_image(file.state), file.header.log_ms, file.header.term
+        delta = await self._delta(group)
+        if delta is None:
+            return decode_image(file.state), file.header.log_ms, file.header.term
+        parts = [SnapshotPart(file.state), SnapshotPart(delta.state, delta=True, root=False)]
+        return decode_image(merge(parts)), delta.header.log_ms, delta.header.term
+
+    async def _delta(self, group: int) -> GroupFile | None:
+        """Return the newest delta of a group's copy that is intact."""
+        for delta in self._deltas.get(group, ()):
+            try:
+                return await copies.read_delta(self._store, delta, group)
+            except CorruptData as fault:
+                if delta.key not in self._damaged:
+                    self._damaged.add(delta.key)
+                    self.warnings.append(f"{fault}; an older state is recovered")
+        return None
 
     async def _look_at_packs(self) -> None:
         """Read packs that some copy does not name. A pack has slices of several groups, whose
@@ -93,6 +121,8 @@ class FromStore:
             holders |= {key: pack.groups for key, pack in image.packs.items()}
             for key in image.held:
                 self._named.setdefault(key, set()).add(group)
+            for key in image.released:
+                self._released.setdefault(key, set()).add(group)
         gone = set(self._named)
         others: list[ObjectInfo] = []
         async for info in self._store.list(f"{self.whole.cluster}/packs/"):
@@ -121,8 +151,21 @@ class FromStore:
         except (CorruptData, ValueError) as fault:
             self.warnings.append(f"{info.key} cannot be read ({fault}); it is skipped")
             return
-        for entry in footer.entries:
-            if entry.base_record < 0 or entry.group in self._named.get(info.key, ()):
+        named = self._named.get(info.key, ())
+        entries = [entry for entry in footer.entries if entry.group not in named]
+        judged = self._released.get(info.key, ())
+        unplaced = sum(
+            1
+            for entry in entries
+            if entry.base_record < 0 and entry.uid and entry.group not in judged
+        )
+        if unplaced:
+            self.warnings.append(
+                f"{info.key} has {unplaced} slices of diskless streams that no copy of an index "
+                "names; their records are not recovered"
+            )
+        for entry in entries:
+            if entry.base_record < 0:
                 continue
             cold = entry.at(
                 info.key, entry.base_record, entry.base_byte, time_ms=entry.append_time_ms_max

@@ -15,36 +15,20 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
-from polynya.config.node_identity import FILE, NodeIdentity, journal_id_of, write_json
+from polynya.config.node_identity import NodeIdentity, journal_id_of, write_json
 from polynya.engine.snapshots.merge_process import merge
 from polynya.engine.standalone import KIND_COPY
 from polynya.engine.storage import refuse_lost_journal
-from polynya.files import is_full, sync_folder
+from polynya.files import is_full
+from polynya.recovery.folder_switch import NEW, PLAN, ReshardPlan, finish
 from polynya.replica.log import count_of
 from polynya.stream.snapshots.encode import places_of, with_places
 from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
 from polynya.wal.recovery import OFFSET_MASK
 
-NEW, OLD, PLAN = "cores.new", "cores.old", "plan.json"
 WRITE_BYTES = 4 * MIB  # staged bytes that trigger a write
 SAID_FIRST_SECONDS, SAID_SECONDS = 2.0, 5.0  # delay to the first progress message, and the interval
 log = logging.getLogger("polynya.node")
-
-
-class ReshardPlan(msgspec.Struct, frozen=True):
-    """The marker of complete new folders; only the switch is left."""
-
-    cores: int
-
-
-def finish(data: Path) -> None:
-    """Complete an interrupted reshard after a crash, or undo it. Call it before anything else reads
-    the folder. Raises OSError."""
-    plan = data / NEW / PLAN
-    if plan.exists():
-        _switch(data, msgspec.json.decode(plan.read_bytes(), type=ReshardPlan).cores)
-    for name in (NEW, OLD):
-        shutil.rmtree(data / name, ignore_errors=True)
 
 
 def say(text: str) -> None:
@@ -85,7 +69,6 @@ def reshare(
             f"or start with --cores {birth.cores}. Nothing was changed"
         ) from None
     write_json(data / NEW / PLAN, ReshardPlan(cores))
-    _switch(data, cores)
     finish(data)
     if progress.said:
         say(f"the data is resharded to {_cores(cores)}; it took {time.monotonic() - began:.0f} s")
@@ -243,38 +226,3 @@ def _write(journal: Journal) -> None:
     if batch is not None:
         journal.write(batch)
         journal.synced(batch)
-
-
-def _switch(data: Path, cores: int) -> None:
-    """Replace the old folders by the new ones; idempotent after a crash at any point."""
-    new, old = data / NEW, data / OLD
-    old.mkdir(exist_ok=True)
-    sync_folder(data)
-    there = [
-        int(path.name.removeprefix("core-"))
-        for path in data.glob("core-*")
-        if path.name.removeprefix("core-").isdecimal()
-    ]
-    for core in sorted({*there, *range(cores)}):
-        name = f"core-{core}"
-        if core < cores and not (new / name).exists():
-            continue  # already switched
-        if (data / name).exists():
-            _move(data / name, old / name)
-        if core < cores:
-            _move(new / name, data / name)
-    path = data / FILE
-    write_json(
-        path,
-        msgspec.structs.replace(
-            msgspec.json.decode(path.read_bytes(), type=NodeIdentity), cores=cores
-        ),
-    )
-    (new / PLAN).unlink()
-    sync_folder(new)
-
-
-def _move(source: Path, target: Path) -> None:
-    source.rename(target)
-    sync_folder(target.parent)
-    sync_folder(source.parent)

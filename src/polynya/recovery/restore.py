@@ -249,9 +249,9 @@ class Restorer:
         if not why:
             return frozenset(tables)
         self.done.warnings += [
-            f"the table {table.name} starts over ({why}); its old rows stay under tables/{uid}, "
+            f"the table {table.name} starts over ({why}); its old rows stay under {table.folder}, "
             "as a Delta table"
-            for uid, table in tables.items()
+            for table in tables.values()
         ]
         return frozenset()
 
@@ -273,7 +273,7 @@ class Restorer:
     async def _is_ahead(self, table: Table) -> bool:
         """Return True if a result exists of a job later than the last one known to be committed."""
         assert self._store is not None
-        folder = f"tables/{table.uid}/jobs/"
+        folder = f"{table.folder}/jobs/"
         async for info in self._store.list(folder):
             job = info.key.removeprefix(folder).partition("/")[0]
             if info.key.endswith(".result.json") and (
