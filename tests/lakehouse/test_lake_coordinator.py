@@ -3,6 +3,7 @@ otherwise."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.lakehouse.server import coordinator as room
 from polynya.lakehouse.server.coordinator import HttpCoordinator, NoSuchTable
+from polynya.lakehouse.server.leases import Leased
 from polynya.wire.tables import CommitRequest, StoreRef
 
 TABLE = {
@@ -78,6 +80,42 @@ def test_a_job_that_another_planner_took_over_is_asked_for_again() -> None:
                 409, json={"error": {"code": "JOB_PREEMPTED", "message": "ask again"}}
             )
         ).plan("t")
+
+
+def test_a_worker_takes_extends_and_releases_the_lease_of_a_table() -> None:
+    asked: list[tuple[str, Any]] = []
+    plan = {"table": TABLE, "job": 4, "attempt": "a" * 32, "store": STORE, "ranges": [RANGE]}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        verb, body = request.url.path.rpartition("/")[2], json.loads(request.content)
+        asked.append((verb, body))
+        if verb == "lease":  # the server of the release before knows none
+            return httpx.Response(404, json={"error": {"code": "NO_ROUTE", "message": "none"}})
+        if request.url.path.split("/")[-2] == "held":
+            told = {"code": "TABLE_LEASED", "message": "another worker syncs the table"}
+            return httpx.Response(409, json={"error": told})
+        return httpx.Response(200, json=plan)
+
+    transport = httpx.MockTransport(answer)
+    made = HttpCoordinator(
+        "http://a:1", "http://b:2", httpx.Client(transport=transport), worker="w"
+    )
+    with pytest.raises(Leased, match="another worker syncs the table"):
+        made.plan("held")
+    made.release_lease("held", 1.0)
+    made.extend_leases()
+    assert [verb for verb, _ in asked] == ["plan"], "what is not held is left alone"
+    assert made.plan("t") is not None and made.plan("u") is not None
+    assert asked[-1][1]["worker"] == "w"
+    made.extend_leases()
+    made.release_lease("t", 1e9)
+    made.release_leases()
+    made.release_leases()
+    released = [body for verb, body in asked if verb == "lease" and "rest_ms" in body]
+    assert released == [{"worker": "w", "rest_ms": 3_600_000}, {"worker": "w", "rest_ms": 0}]
+    assert asked.count(("lease", {"worker": "w"})) == 2
+    client(answer).plan("t")
+    assert "worker" not in asked[-1][1]
 
 
 def test_the_list_comes_from_the_base_port() -> None:

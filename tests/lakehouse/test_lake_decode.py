@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 
 from polynya.lakehouse.decoding import rows
 from polynya.lakehouse.decoding.assemble import arrow_type
@@ -137,7 +138,7 @@ def test_numbers_are_placed_alike_in_all_columns(kinds: list[str], around: bytes
         check([record], Schema(columns))
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of, records_of, st.booleans(), st.booleans())
 def test_fast_equals_naive(
     sample: list[bytes], records: list[bytes], full: bool, hinted: bool
@@ -147,7 +148,7 @@ def test_fast_equals_naive(
     check(records, Schema(columns, hints, full=full))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of, records_of)
 def test_wishes_lead_to_a_schema_without_unknown_fields(
     sample: list[bytes], records: list[bytes]

@@ -12,6 +12,7 @@ from pyiceberg.table import StaticTable
 from worlds.lakehouse import Lake, quiet
 
 from polynya.lakehouse.jobs.worker import compact
+from polynya.objectstore.files import Files
 
 COPIES_MAX = 20  # of the metadata of both tables, a job; pyiceberg alone makes over 60
 
@@ -45,3 +46,27 @@ def test_a_job_copies_the_metadata_a_few_times_and_old_snapshots_expire(
     place = lake.blobs.uri("tables/7001/main").removeprefix("file://")
     checkpoints = list(Path(place, "_delta_log").glob("*.checkpoint*.parquet"))
     assert checkpoints and DeltaTable(place).version() == 13
+
+
+def test_a_job_syncs_the_files_of_the_delta_log_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job opens the store again, as a worker's does."""
+    monkeypatch.setattr("polynya.lakehouse.reading.blobs._NEWEST_FILES", 4)
+    lake, synced, costs = Lake(str(tmp_path / "store")), 0, []
+    real = Files.sync
+
+    def counted(files: Files, descriptor: int) -> None:
+        nonlocal synced
+        synced += 1
+        real(files, descriptor)
+
+    monkeypatch.setattr(Files, "sync", counted)
+    for number in range(24):
+        before = synced
+        lake.source.append("s", [b'{"n":%d}' % number])
+        compact(lake.coordinator, [], lambda: lake.runner, quiet)
+        costs.append(synced - before)
+    lake.check_exactly_once()
+    assert sorted(costs[1:])[11] <= costs[1] + 1, costs
+    assert max(costs[1:]) <= costs[1] + 4, "no job syncs the log of those before"

@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
+from long_tests import in_turn
 from product import environment
 
 from polynya.admin.sql_worker import NO_MEMORY_TO_LINK
@@ -245,7 +246,7 @@ def test_the_first_layer_lets_a_scoped_name_pass_and_duckdb_answers(statement: s
     assert connection.execute(statement).fetchall()
 
 
-@pytest.mark.parametrize("statement", [*FILES, *ACTS])
+@pytest.mark.parametrize("statement", in_turn([*FILES, *ACTS], 3))
 def test_the_second_layer_alone_gives_nothing_away(statement: str, places: dict[str, str]) -> None:
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
     connection.execute("create table flights as select 1 as n")
@@ -305,8 +306,8 @@ def in_process(sql: str, seconds: float) -> tuple[int, dict[str, Any], float, in
     ids=[*range(len(ENDLESS)), *(f"nested-{number}" for number in range(len(NESTED)))],
 )
 def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
-    code, told, seconds, peak = in_process(sql, 3.0)
-    assert seconds < 3.0 + 5.0
+    code, told, seconds, peak = in_process(sql, 1.5)
+    assert seconds < 1.5 + 5.0
     assert peak < 2 * MEMORY + DATA_BYTES_EXTRA
     if not told:
         assert code < 0 or code == NO_MEMORY_TO_LINK, "ended when its time or memory was over"

@@ -17,6 +17,7 @@ from worlds.lakehouse import Lake, quiet
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.jobs.commit import STEPS, run_job
 from polynya.lakehouse.jobs.merge_plan import TIERS, chosen
+from polynya.lakehouse.jobs.merging import merge_all
 from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.jobs.worker import compact, merge
 
@@ -135,7 +136,7 @@ def test_two_drivers_that_merge_at_once(lake: Lake) -> None:
 
     def work(plan: Any) -> None:
         outcomes.append(
-            run_job(plan, lake.coordinator, lake.runner, lake.blobs, in_step, whole=True)
+            run_job(plan, lake.coordinator, lake.runner, lake.blobs, in_step, rewrite=merge_all)
         )
 
     threads = [threading.Thread(target=work, args=(plan,)) for plan in plans]

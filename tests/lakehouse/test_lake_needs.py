@@ -88,6 +88,16 @@ def test_tables_cannot_be_where_others_do_not_see_them() -> None:
         serving(lake_interval="1min", cold_backend="memory")
 
 
+def test_a_master_that_is_none_is_named_before_the_node_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(needs, "find_java_home", lambda: "/java")
+    lacking(monkeypatch)
+    serving(lake_interval="1min", lake_master="spark://127.0.0.1:1")  # it may start later
+    with pytest.raises(ConfigError, match=r"lake\.interval: .* 'nonsense' is no Spark master"):
+        serving(lake_interval="1min", lake_master="nonsense")
+
+
 @pytest.mark.parametrize("words", [("compact",), ("lake", "run")])
 def test_the_verbs_ask_nobody_before_they_have_what_they_need(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

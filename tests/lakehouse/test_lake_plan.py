@@ -62,6 +62,21 @@ def test_large_jobs_are_cut_into_equal_shares_for_the_cores() -> None:
     assert max(sizes) - min(sizes) <= 4 << 20
 
 
+def test_one_stream_of_two_gigabytes_is_split_by_bytes() -> None:
+    tasks = layout([part(record=10 * number, length=4 << 20) for number in range(512)], {}, 2)
+    sizes = [sum(found.length for found in task.ranges) for task in tasks]
+    assert len(tasks) == 12
+    assert max(sizes) <= TASK_BYTES_MAX and max(sizes) - min(sizes) <= 4 << 20
+    starts = [task.ranges[0].record for task in tasks]
+    assert starts == sorted(starts), "the records of a task follow those of the task before"
+
+
+def test_a_thousand_streams_of_one_record_are_one_small_job() -> None:
+    ranges = [part(f"s{number:04}", length=100, uid=number) for number in range(1000)]
+    [task] = layout(ranges, {}, 2)
+    assert [found.uid for found in task.ranges] == list(range(1000))
+
+
 def test_small_jobs_are_one_task() -> None:
     assert len(layout([part(stream) for stream in "abcdef"], {}, 16)) == 1
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+from s3_server import ACCESS_KEY
 from worlds.lakehouse import Lake
 
+from polynya.base.errors import ConfigError
 from polynya.lakehouse.jobs.worker import compact, merge
+from polynya.lakehouse.machine.store import check_store
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.sql.policy import BadQuery, Bounds
 from polynya.lakehouse.sql.query import ask, query
@@ -40,6 +44,17 @@ def test_blobs(settings: StoreSettings) -> None:
     assert blobs.get_range("a/large", 5, 3) == b"xxx"
     assert blobs.list_keys("a") == ["a/b", "a/large"]
     assert blobs.key(blobs.uri("a/b")) == "a/b"
+
+
+def test_a_check_of_the_store_names_the_key_that_is_refused(settings: StoreSettings) -> None:
+    open_blobs(settings).put("a", b"one")
+    check_store(settings)
+    for name, told in (
+        ("POLYNYA_COLD_S3_ACCESS_KEY_ID", "refused the access key 'wrong'"),
+        ("POLYNYA_COLD_S3_SECRET_ACCESS_KEY", f"refused the access key '{ACCESS_KEY}'"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            check_store(settings, {**os.environ, name: "wrong"})
 
 
 def test_tables_in_a_bucket(settings: StoreSettings) -> None:

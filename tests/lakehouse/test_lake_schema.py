@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 
 from polynya.lakehouse.schema.columns import (
     DEPTH_MAX,
@@ -185,7 +186,7 @@ samples = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(samples, samples)
 def test_columns_only_ever_grow(first: list[Any], second: list[Any]) -> None:
     columns = grown([], *first)

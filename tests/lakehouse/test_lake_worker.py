@@ -14,9 +14,10 @@ from worlds.lakehouse import Lake
 
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.lakehouse.decoding import decode
+from polynya.lakehouse.jobs.lazy_runner import LazyRunner
 from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, store_settings
 from polynya.lakehouse.jobs.task import TaskResult, run_task
-from polynya.lakehouse.jobs.worker import LazyRunner, Memory, TablesFailed, compact, run_worker
+from polynya.lakehouse.jobs.worker import Syncing, TablesFailed, compact, run_worker
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.server.coordinator import NoSuchTable
 from polynya.wire.tables import CommitRequest, StoreRef
@@ -167,7 +168,7 @@ def test_a_decoder_that_fails_names_the_range(lake: Lake, monkeypatch: pytest.Mo
             raise OverflowError("a defect")
         return real(data, ends, schema)
 
-    monkeypatch.setattr("polynya.lakehouse.jobs.task.decode", decoding)
+    monkeypatch.setattr("polynya.lakehouse.decoding.kinds.decode", decoding)
     lake.source.append_many({"a": [[b'{"n":1}']], "b": [[b'{"n":"poison"}']], "c": [[b'{"n":3}']]})
     with pytest.raises(TablesFailed, match=r"record 0 of stream 'b'.*OverflowError: a defect"):
         compact(lake.coordinator, [], lambda: lake.runner, Told())
@@ -242,8 +243,22 @@ def test_a_server_that_is_gone_stops_all_tables_at_once(
     for lake in two.lakes.values():
         monkeypatch.setattr(lake.coordinator, "plan", away)
     with pytest.raises(Unavailable):
-        compact(two, [], Here, Told())  # type: ignore[arg-type]
+        compact(two, [], Here, Told(), at_once=1)  # type: ignore[arg-type]
     assert len(calls) == 2
+
+
+def test_a_spark_that_does_not_start_is_tried_once_for_all_tables(two: TwoTables) -> None:
+    tries = []
+
+    def away() -> Any:
+        tries.append(1)
+        raise Unavailable("no Spark master answers")
+
+    with pytest.raises(Unavailable, match="no Spark master answers"):
+        compact(two, [], away, Told())  # type: ignore[arg-type]
+    assert len(tries) == 1
+    compact(two, [], Here, Told())  # type: ignore[arg-type]
+    two.lakes["pears"].check_exactly_once()
 
 
 def test_the_worker_rests_only_the_table_that_failed(
@@ -416,10 +431,10 @@ def test_a_delta_log_that_is_behind_is_repaired_without_a_job(
         )
         with pytest.raises(TablesFailed, match="ConnectionError"):
             compact(lake.coordinator, [], lambda: lake.runner, Told())
-    memory = Memory()
-    assert compact(lake.coordinator, [], lambda: lake.runner, Told(), memory=memory) == []
+    syncing = Syncing(lake.coordinator, lambda: lake.runner, Told())
+    assert syncing.sync([]) == []
     lake.check_exactly_once()
-    assert memory.repaired == {"7001": lake.coordinator.table.result}
+    assert syncing.repaired == {"7001": lake.coordinator.table.result}
 
 
 def test_a_runner_starts_once_and_is_closed(lake: Lake) -> None:

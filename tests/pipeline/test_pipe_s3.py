@@ -7,14 +7,34 @@ import json
 from pathlib import Path
 
 import pytest
+from long_tests import long
+from product import polynya
 from s3_server import S3Server
 from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
+def check_refusals(world: PipeWorld) -> None:
+    """What a driver lacks is named before Spark starts: credentials, a right one, a master."""
+    keys = {
+        name: ""
+        for name in world.variables
+        if name.endswith(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
+    }
+    for own, options, told in (
+        (keys, (), "no S3 credentials were found: set POLYNYA_COLD_S3_ACCESS_KEY_ID"),
+        (dict.fromkeys(keys, "wrong"), (), "refused the access key 'wrong'"),
+        ({}, ("--master", "spark://127.0.0.1:1"), "no Spark master answers at 127.0.0.1:1"),
+    ):
+        variables = {"HOME": "/nonexistent", **world.variables, **own}
+        done = polynya("table", "sync", *options, server=world.node.url, **variables)
+        assert done.code in (2, 3) and told in done.err and "Traceback" not in done.err, done
+
+
+@pytest.mark.parametrize("killed", [False, *long([True])])
 def test_streams_become_tables_in_a_bucket(
-    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:  # noqa: F811
     variables = {
         f"POLYNYA_COLD_{name.upper()}": value for name, value in s3_server.settings().items()
@@ -29,10 +49,12 @@ def test_streams_become_tables_in_a_bucket(
             world.append(
                 f"air/{number % 5}", *({"n": number, "part": part} for part in range(200)), ["odd"]
             )
-        driver = world.spawn("table", "sync", "-v", "air")
-        driver.wait_said("result-object")
-        driver.kill()
-        world.wait_no_strays()
+        check_refusals(world)
+        if killed:
+            driver = world.spawn("table", "sync", "-v", "air")
+            driver.wait_said("result-object")
+            driver.kill()
+            world.wait_no_strays()
         world.append("air/1", {"n": "text"})
         done = world.run("compact", "air")
         assert done.code == 0, done

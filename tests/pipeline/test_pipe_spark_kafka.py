@@ -27,6 +27,7 @@ spark = (
     SparkSession.builder.master("local[1]")
     .config("spark.jars", jars)
     .config("spark.ui.enabled", False)
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     .config("spark.sql.shuffle.partitions", 1)
     .getOrCreate()
 )

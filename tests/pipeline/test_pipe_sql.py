@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from long_tests import long
 from worlds.pipeline import PipeWorld
 
 from polynya.client import Client, Refused
@@ -126,12 +127,16 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
         ("select * from fligths", "The tables are: flights"),
         ("select nothing from flights", "nothing"),
         ("drop table flights", "one SELECT"),
-        ("insert into flights values (1)", "one SELECT"),
-        ("create table x as select * from flights", "one SELECT"),
-        ("copy (select 1) to '/tmp/polynya-should-not-be-there'", "one SELECT"),
-        ("select 1; select 2", "one SELECT"),
-        ("", "one SELECT"),
-        ("select offset from flights", "offset"),
+        *long(
+            [
+                ("insert into flights values (1)", "one SELECT"),
+                ("create table x as select * from flights", "one SELECT"),
+                ("copy (select 1) to '/tmp/polynya-should-not-be-there'", "one SELECT"),
+                ("select 1; select 2", "one SELECT"),
+                ("", "one SELECT"),
+                ("select offset from flights", "offset"),
+            ]
+        ),
     ],
 )
 def test_wrong_questions_are_told_as_such(asked: PipeWorld, statement: str, told: str) -> None:

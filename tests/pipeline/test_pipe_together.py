@@ -45,6 +45,7 @@ def keep_appending(world: PipeWorld, stop: threading.Event) -> None:
             stop.wait(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_two_drivers_and_appends_while_the_server_is_killed(world: PipeWorld) -> None:
     world.start("--cores", "2")
@@ -93,6 +94,7 @@ def test_streams_deleted_while_a_job_waits_fall_out_of_it(world: PipeWorld) -> N
     world.check_exactly_once("short")
 
 
+@pytest.mark.long
 def test_compact_says_how_it_ends(world: PipeWorld, tmp_path: Path) -> None:
     world.start()
     nothing = world.run("compact")

@@ -4,11 +4,15 @@ of the server, and leaves nothing behind."""
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from polling import wait_until
+from product import SOURCE
 from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -31,10 +35,40 @@ def programs_below(world: PipeWorld) -> list[str]:
     return found
 
 
-def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -> None:
+def derive(world: PipeWorld, folder: Path) -> None:
+    """Two derived tables of the same streams: by SQL and by a function."""
+    (folder / "even.sql").write_text("select stream, `offset`, n from input where n % 2 = 0;\n")
+    (folder / "of_air.py").write_text(
+        "from pyspark.sql import DataFrame, functions as f\n\n"
+        "def sums(frame: DataFrame) -> DataFrame:\n"
+        "    return frame.groupBy('stream').agg(f.sum('n').alias('total'))\n"
+    )
+    sql, function = ("--sql", str(folder / "even.sql")), ("--python", "of_air:sums")
+    for name, transform in (("even", sql), ("sums", function)):
+        made = world.run("table", "create", name, "--from", "air/", *transform)
+        assert made.code == 0, made
+
+
+def derived(world: PipeWorld, name: str) -> list[tuple[Any, ...]]:
+    """The rows of a derived table, once it is up to date, as both formats have them."""
+    wait_until(
+        lambda: world.tables()[name]["records_behind"] == 0, what=f"the table {name}", seconds=200
+    )
+    both = [
+        sorted(tuple(row.values()) for row in read(name)) for read in (world.iceberg, world.delta)
+    ]
+    assert both[0] == both[1]
+    return both[0]
+
+
+def test_a_worker_keeps_tables_fresh_and_outlives_the_server(
+    world: PipeWorld, tmp_path: Path
+) -> None:
+    world.variables["PYTHONPATH"] = os.pathsep.join([str(SOURCE), str(tmp_path)])
     world.start()
-    worker = world.spawn("lake", "run", "--interval", "0.2s")
     assert world.run("table", "create", "air", "--prefix", "air/").code == 0
+    derive(world, tmp_path)
+    worker = world.spawn("lake", "run", "--interval", "0.2s")
     world.append("air/a", {"n": 1})
     wait_fresh(world, 1)
     world.append("air/b", {"n": 2}, {"n": 3})
@@ -44,6 +78,11 @@ def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -
     world.start()
     world.append("air/b", {"n": 4})
     wait_fresh(world, 4)
+    assert derived(world, "even") == [("air/b", 0, 2), ("air/b", 2, 4)]
+    sums = derived(world, "sums")  # of each job's records
+    assert [sum(row[1] for row in sums if row[0] == name) for name in ("air/a", "air/b")] == [1, 9]
+    listed = world.run("table", "ls").out
+    assert listed.count("up to date") == 3, listed
     assert sum("starting Spark" in line for line in worker.lines) == 1  # one session for all of it
     worker.process.send_signal(signal.SIGINT)  # as Ctrl-C, which Spark would like to answer itself
     assert worker.wait(200) == 0, worker.lines
@@ -53,6 +92,7 @@ def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -
     world.check_exactly_once("air")
 
 
+@pytest.mark.long
 def test_the_servers_own_worker_dies_with_it(world: PipeWorld) -> None:
     world.start("--lake-interval", "200ms")
     assert world.run("table", "create", "air", "--prefix", "air/").code == 0

@@ -3,7 +3,9 @@ as a source; and what `POST /v1/ranges` refuses."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -11,11 +13,16 @@ import pytest
 from worlds.pipeline import PipeWorld
 
 from polynya.base.errors import Unavailable
+from polynya.lakehouse.jobs.plan import store_settings
+from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.reading.slices import BASE_TYPES
 from polynya.spark.options import source_options
 from polynya.spark.planning import DataLoss, Slab, batch_spans, slabs
 from polynya.spark.reading import batches
 from polynya.spark.server import Server
+from polynya.wire.slices import parse_slice
+
+ROUNDS_MAX = 40  # of repeats, until some are in the pack of the append that they repeat
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -115,3 +122,48 @@ def test_wrong_requests_for_ranges_are_refused(node: PipeWorld) -> None:
         assert node.http.post(path, content=body).status_code == 400, body
     absent = node.http.post(path, content=b'{"streams": [{"name": "no/such"}]}')
     assert absent.status_code == 200 and absent.json()["streams"] == [None]
+
+
+def names_parts(node: PipeWorld, stream: str) -> bool:
+    """Whether an index entry names a part of its slice: a repeat lay in the same pack."""
+    (slab,) = planned(node, stream=stream)
+    assert slab.store is not None
+    blobs = open_blobs(store_settings(slab.store))
+    stored = [blobs.get_range(part.pack, part.offset, part.stored) for part in slab.ranges]
+    return any(
+        parse_slice(data, part.crc).batches > part.batches
+        for data, part in zip(stored, slab.ranges, strict=True)
+    )
+
+
+def test_a_diskless_stream_has_the_accepted_records_alone(node: PipeWorld) -> None:
+    """Repeats of a producer are in the packs, and in no index entry: entries are parts of
+    slices."""
+    node.create("nodisk/x", Stream_Profile="diskless")
+    path = f"{node.node.url}/v1/stream/nodisk/x"
+
+    def post(sequence: int) -> int:
+        headers = {
+            "content-type": "application/json",
+            "producer-id": "p",
+            "producer-epoch": "0",
+            "producer-seq": str(sequence),
+        }
+        return node.http.post(path, content=b'[{"n":%d}]' % sequence, headers=headers).status_code
+
+    assert post(0) == 200
+    count, has_parts = 1, False
+    with ThreadPoolExecutor(8) as threads:
+        while count < ROUNDS_MAX and not has_parts:
+            assert sorted(threads.map(post, [count] * 4)) == [200, 204, 204, 204]
+            count, has_parts = count + 1, names_parts(node, "nodisk/x")
+    assert has_parts
+    node.note("nodisk/x", [b'{"n":%d}' % sequence for sequence in range(count)])
+    expected = [("nodisk/x", number, b'{"n":%d}' % number) for number in range(count)]
+    assert rows(planned(node, stream="nodisk/x")) == expected
+    found = node.http.get(path, params={"offset": "-1"}).json()
+    assert found == [{"n": number} for number in range(count)]
+    body = {"prefix": "nodisk/"}
+    assert node.http.put(f"{node.node.url}/v1/tables/nodisk", json=body).status_code == 201
+    node.compact_here("nodisk")
+    node.check_exactly_once("nodisk", Counter(expected))

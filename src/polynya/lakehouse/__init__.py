@@ -3,8 +3,9 @@ at once.
 
 The server makes plans: ranges of packs that it has claimed for a table (`server` has its client).
 A driver fixes the schema from samples (`schema`, pure) and cuts the ranges into tasks (`jobs`).
-Spark runs the tasks (`jobs.spark`, the only file that imports it). A task reads ranges (`reading`),
-decodes them (`decoding`) and writes Parquet; records never become JVM rows. Then the driver commits
+Spark runs the tasks (`jobs.spark`). A task reads ranges (`reading`), decodes them (`decoding`) and
+writes Parquet; records never become JVM rows, except in derived tables (`jobs.transform`). No other
+file imports Spark. Then the driver commits
 (`jobs.commit`, `formats`): one compare-and-swap of the server moves the Iceberg metadata pointers of
 the table and of its dead-letter table `NAME__dlq`. The Delta logs follow. `sql` reads tables, and
 `machine` has what a driver needs installed. docs/formats/tables.md has the formats.

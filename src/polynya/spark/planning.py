@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.lakehouse.jobs.plan import Range
+from polynya.lakehouse.jobs.plan import Range, span_of
 from polynya.spark.options import EARLIEST, LATEST, SERVER, Connection, SourceOptions, Start
 from polynya.spark.server import StreamRanges, Tail, TimedRange
 from polynya.wire.tables import StoreRef
@@ -155,8 +155,8 @@ def _cut(
     reached = max(first, answer.end)
     for part in answer.ranges:
         skip = max(0, first - part.record)
-        take = min(part.records, span.end - part.record) - skip
-        reached = max(reached, part.record + part.records)
+        take = min(span_of(part), span.end - part.record) - skip
+        reached = max(reached, part.record + span_of(part))
         if take > 0:
             found.append(msgspec.structs.replace(part, skip=skip, take=take))
     if reached >= span.end:

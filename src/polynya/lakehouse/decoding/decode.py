@@ -32,7 +32,7 @@ _SAMPLE_ROWS = 64  # rows checked for each unknown field of a block
 _SPACES = b" \t\r\n"
 _OBJECT_BEGINS = np.frombuffer(b"{" + _SPACES, np.uint8)
 _OBJECT_ENDS = np.frombuffer(b"}" + _SPACES, np.uint8)
-_NO_OBJECT = (rows.NOT_JSON, rows.NOT_OBJECT, rows.BAD_TEXT)
+NO_OBJECT = (rows.NOT_JSON, rows.NOT_OBJECT, rows.BAD_TEXT)
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -315,7 +315,7 @@ def without_strangers(decoded: Decoded) -> Decoded:
     kept = {
         row: found
         for row, found in decoded.problems.items()
-        if found[0].field or found[0].reason not in _NO_OBJECT
+        if found[0].field or found[0].reason not in NO_OBJECT
     }
     return Decoded(decoded.arrays, kept, decoded.wishes)
 

@@ -21,7 +21,9 @@ from polynya.lakehouse.reading.blobs import Blobs, LocalBlobs
 
 _TRIES = 5
 _CHECKPOINT_EVERY = "10"  # commits; opening a table reads those since the last checkpoint
-_TEXT_CHARACTERS_MAX = 32  # longer string bounds are omitted, because Delta requires rounded ones
+# longer string bounds are omitted, because the log repeats them for each file …
+_TEXT_CHARACTERS_MAX = 32
+_NAME_CHARACTERS_MAX = 1024  # … except those of streams' names, by which readers skip files
 _MEASURED_MAX = 32  # columns with statistics, Delta's own default
 
 
@@ -70,7 +72,7 @@ def _commit(
     """Commit one job. The log does not enforce application versions, but of two commits on one base
     with the same application one fails. Streaming readers skip files without a data change."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
-    is_new, folder = not change.removed, f"{location}/"
+    is_new, folder = not change.removed or change.rewritten, f"{location}/"
     actions: list[AddAction | RemoveAction] = [
         RemoveAction(each.key.removeprefix(folder), is_new, now_ms, each.size, {})
         for each in change.removed
@@ -117,9 +119,10 @@ def statistics(file: File) -> str:
             1 for at, one in enumerate(found) if one.null_count == footer.row_group(at).num_rows
         )
         if bounds and len(bounds) + empty == len(found):
+            length = _NAME_CHARACTERS_MAX if path == "stream" else _TEXT_CHARACTERS_MAX
             low, high = (
-                _bound(min(low for low, _ in bounds), up=False),
-                _bound(max(high for _, high in bounds), up=True),
+                _bound(min(low for low, _ in bounds), length, up=False),
+                _bound(max(high for _, high in bounds), length, up=True),
             )
             if low is not None and high is not None:
                 least[path], most[path] = low, high
@@ -128,7 +131,7 @@ def statistics(file: File) -> str:
     )
 
 
-def _bound(value: Any, *, up: bool) -> Any:
+def _bound(value: Any, length: int, *, up: bool) -> Any:
     """Return a bound in Delta's spelling, or None if it has no exact one."""
     if isinstance(value, datetime):
         micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
@@ -137,7 +140,7 @@ def _bound(value: Any, *, up: bool) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, str):
-        return value if len(value) <= _TEXT_CHARACTERS_MAX else None
+        return value if len(value) <= length else None
     return None if isinstance(value, bytes | bool | Decimal) else value
 
 

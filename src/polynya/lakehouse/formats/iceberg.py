@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,7 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import (
@@ -29,9 +30,9 @@ from pyiceberg.table import (
     Transaction,
 )
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, parse_transform
 from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import (
     BinaryType,
@@ -53,7 +54,7 @@ from polynya.base.errors import CorruptData
 from polynya.lakehouse.formats.parquet import ORDER, Change, File
 from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs
-from polynya.lakehouse.schema.columns import DECIMAL_DIGITS
+from polynya.lakehouse.schema.partitions import Cut
 
 KEPT_SNAPSHOTS = 20
 EXPIRE_EVERY_JOBS = 10  # an expiry costs as many copies of the metadata as snapshots expire
@@ -66,8 +67,14 @@ _TYPES: list[tuple[Any, IcebergType]] = [
     (_LEAF.is_date32, DateType()),
     (_LEAF.is_boolean, BooleanType()),
     (_LEAF.is_binary, BinaryType()),
-    (_LEAF.is_decimal, DecimalType(DECIMAL_DIGITS, 0)),
 ]
+
+
+class TableShape(NamedTuple):
+    """The columns of a table, with field ids once they are fixed, and the partitions of a new one."""
+
+    schema: pa.Schema
+    cuts: Sequence[Cut] = ()
 
 
 class StagingCatalog(NoopCatalog, MetastoreCatalog):
@@ -89,14 +96,15 @@ class StagingCatalog(NoopCatalog, MetastoreCatalog):
         return self._io._blobs.key(uri)
 
     def create_transaction(
-        self, name: str, schema: Schema, location: str
+        self, name: str, schema: Schema, location: str, cuts: Sequence[Cut] = ()
     ) -> CreateTableTransaction:
-        """Create a table at a location."""
+        """Create a table at a location, divided by `cuts`."""
         return MetastoreCatalog.create_table_transaction(
             self,
             ("polynya", name),
             schema,
             location,
+            partition_spec=_partition_spec(schema, cuts),
             sort_order=_sort_order(schema),
             properties=table_properties(location),
         )
@@ -136,16 +144,20 @@ class _Transaction(Transaction):
         return self._known[1]
 
 
-class _Replace(_OverwriteFiles):
-    """A snapshot that replaces files by others with the same rows: readers of changes skip it.
-
-    pyiceberg has no such snapshot, and finds no file to delete in a table without partitions.
-    """
+class _Rewrite(_OverwriteFiles):
+    """A snapshot that replaces files. pyiceberg looks for them by a predicate; these are known."""
 
     def _build_delete_files_partition_predicate(self) -> None: ...
 
     def _build_manifest_evaluator(self, spec_id: int) -> Any:
         return lambda manifest: True
+
+
+class _Replace(_Rewrite):
+    """A snapshot that replaces files by others with the same rows: readers of changes skip it.
+
+    pyiceberg has no such snapshot.
+    """
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         made = super()._summary(snapshot_properties)
@@ -215,11 +227,27 @@ class _Stream(io.BytesIO):
 
 
 def _sort_order(schema: Schema) -> SortOrder:
-    """Return the order of the rows in each file."""
+    """Return the order of the rows in each file. A derived table may have none."""
+    if not set(ORDER) <= set(schema.column_names):
+        return UNSORTED_SORT_ORDER
     return SortOrder(
         *[
             SortField(source_id=schema.find_field(name).field_id, transform=IdentityTransform())
             for name in ORDER
+        ]
+    )
+
+
+def _partition_spec(schema: Schema, cuts: Sequence[Cut]) -> PartitionSpec:
+    return PartitionSpec(
+        *[
+            PartitionField(
+                source_id=schema.find_field(cut.column).field_id,
+                field_id=PARTITION_FIELD_ID_START + number,
+                transform=parse_transform(cut.spelled),
+                name=cut.name,
+            )
+            for number, cut in enumerate(cuts)
         ]
     )
 
@@ -236,6 +264,7 @@ def table_properties(location: str) -> dict[str, str]:
         "write.metadata.previous-versions-max": "5",
         "write.metadata.delete-after-commit.enabled": "false",
         "write.metadata.metrics.max-inferred-column-defaults": "600",
+        "write.metadata.metrics.column.stream": "full",  # names may differ at their ends only
         "write.metadata.metrics.column.value": "none",
         "write.metadata.metrics.column.key": "none",
         "write.metadata.metrics.column.headers.element.key": "none",
@@ -249,7 +278,7 @@ def with_field_ids(
 ) -> pa.Schema:
     """Return `wanted` with the Parquet field ids that it will have in the table at `pointer` (""
     creates one)."""
-    transaction = _widened(catalog, "job", pointer, location, wanted)
+    transaction = _widened(catalog, "job", pointer, location, TableShape(wanted))
     schema = transaction.table_metadata.schema()
     return pa.schema(
         [
@@ -266,17 +295,17 @@ def stage(
     pointer: str,
     location: str,
     *,
-    schema: pa.Schema,
+    shape: TableShape,
     change: Change,
     summary: dict[str, str],
 ) -> str:
-    """Write the metadata of a change to the table at `pointer`. Return the new pointer. `schema`
-    has field ids."""
-    transaction = _widened(catalog, name, pointer, location, schema)
+    """Write the metadata of a change to the table at `pointer`. Return the new pointer."""
+    schema = shape.schema
+    transaction = _widened(catalog, name, pointer, location, shape)
     metadata = transaction.table_metadata
     if not _same(schema, metadata.schema()):
         raise AssertionError("the table's field ids are not those that the files were written with")
-    if change.files:
+    if change.files or change.removed:
         _snapshot(catalog, transaction, change, summary).commit()
     if pointer and int(summary["polynya.job"]) % EXPIRE_EVERY_JOBS == 0:
         _expire(transaction)
@@ -287,7 +316,12 @@ def stage(
 def live_files(catalog: StagingCatalog, pointer: str) -> list[Merged]:
     """Return the data files of the table at `pointer`."""
     return [
-        Merged(catalog.key(each.file_path), each.record_count, each.file_size_in_bytes)
+        Merged(
+            catalog.key(each.file_path),
+            each.record_count,
+            each.file_size_in_bytes,
+            list(each.partition._data),
+        )
         for each in _live(catalog, pointer)
     ]
 
@@ -308,7 +342,7 @@ def _snapshot(
     update = transaction.update_snapshot(snapshot_properties=summary)
     producer: Any
     if change.removed:
-        producer = _Replace(
+        producer = (_Rewrite if change.rewritten else _Replace)(
             Operation.OVERWRITE, transaction, catalog._io, snapshot_properties=summary
         )
         gone = {each.key for each in change.removed}
@@ -332,14 +366,34 @@ def iceberg_schema(wanted: pa.Schema) -> Schema:
 
 
 def _widened(
-    catalog: StagingCatalog, name: str, pointer: str, location: str, wanted: pa.Schema
+    catalog: StagingCatalog,
+    name: str,
+    pointer: str,
+    location: str,
+    shape: TableShape,
 ) -> Transaction:
     if not pointer:
-        return catalog.create_transaction(name, iceberg_schema(wanted), location)
+        return catalog.create_transaction(name, iceberg_schema(shape.schema), location, shape.cuts)
     transaction = _Transaction(catalog.open(name, pointer))
-    with transaction.update_schema() as update:
-        update.union_by_name(iceberg_schema(wanted))
+    if not _has_fields(transaction.table_metadata.schema().as_struct(), shape.schema):
+        with transaction.update_schema() as update:
+            update.union_by_name(iceberg_schema(shape.schema))
     return transaction
+
+
+def _has_fields(known: StructType, wanted: Iterable[pa.Field]) -> bool:
+    """Report whether a struct has all wanted fields, at any depth. Fields never change their
+    type."""
+    inner = {field.name: field.field_type for field in known.fields}
+    return all(field.name in inner and _has_type(inner[field.name], field.type) for field in wanted)
+
+
+def _has_type(known: IcebergType, wanted: pa.DataType) -> bool:
+    if isinstance(known, StructType):
+        return _has_fields(known, wanted)
+    if isinstance(known, ListType):
+        return _has_type(known.element_type, wanted.value_type)
+    return not isinstance(known, MapType) or _has_type(known.value_type, wanted.item_type)
 
 
 def _nested_field(field: pa.Field, numbers: Any) -> NestedField:
@@ -370,6 +424,8 @@ def _iceberg_type(kind: pa.DataType, numbers: Any) -> IcebergType:
             value_type=_iceberg_type(kind.item_type, numbers),
             value_required=False,
         )
+    if pa.types.is_decimal(kind):
+        return DecimalType(kind.precision, kind.scale)
     return next(made for test, made in _TYPES if test(kind))
 
 
@@ -430,7 +486,7 @@ def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -
                 content=DataFileContent.DATA,
                 file_path=catalog._io._blobs.uri(file.key),
                 file_format=FileFormat.PARQUET,
-                partition=Record(),
+                partition=Record(*file.partition),
                 file_size_in_bytes=file.size,
                 sort_order_id=metadata.default_sort_order_id,
                 spec_id=metadata.default_spec_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,9 +13,11 @@ import pyarrow.parquet as pq
 from polynya.lakehouse.jobs.plan import Merged
 from polynya.lakehouse.reading.blobs import Blobs, Upload
 from polynya.lakehouse.schema.columns import OUR_COLUMNS
+from polynya.lakehouse.schema.partitions import Value
 
 ORDER = ("stream", "incarnation", "offset")  # of the rows in a file; it ends with their key
 UNMEASURED = ("value", "key", "headers")  # no statistics, which would be as large as the values
+_BYTES_STREAMS = "polynya.bytes"  # in a footer: the incarnations whose records are not parsed
 _SAMPLE_ROWS = 4096
 _DISTINCT_SHARE = 4  # a dictionary pays off when a value repeats at least this often
 
@@ -26,6 +29,7 @@ class File(msgspec.Struct, frozen=True):
     rows: int
     size: int
     footer: bytes  # the file's Parquet footer, the source of both formats' statistics
+    partition: list[Value] = []  # one value for each of the table's partitions
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -33,15 +37,22 @@ class Change(msgspec.Struct, frozen=True):
 
     files: list[File]
     removed: list[Merged]
+    rewritten: bool = False  # the rows that replace those of `removed` have other values
 
 
 class Writer:
     """A Parquet file being uploaded to the store."""
 
     def __init__(
-        self, blobs: Blobs, key: str, schema: pa.Schema, sample: pa.Table | None = None
+        self,
+        blobs: Blobs,
+        key: str,
+        schema: pa.Schema,
+        sample: pa.Table | None = None,
+        partition: Sequence[Value] = (),
     ) -> None:
         self._key = key
+        self._partition = list(partition)
         self._upload = blobs.open_upload(key)
         self._sink = _Sink(self._upload)
         self._metadata: list[Any] = []
@@ -67,13 +78,17 @@ class Writer:
         self._parquet.write_table(table, row_group_size=max(1, len(table)))
         self.rows += len(table)
 
-    def close(self) -> File:
+    def close(self, bytes_streams: Iterable[int] = ()) -> File:
+        """Complete the file, which names incarnations that hold bytes."""
+        if named := ",".join(map(str, sorted(bytes_streams))):
+            self._parquet.add_key_value_metadata({_BYTES_STREAMS: named})
         self._parquet.close()
         self._upload.close()
         self._open = False
         footer = pa.BufferOutputStream()
         self._metadata[0].write_metadata_file(footer)
-        return File(self._key, self.rows, self._sink.size, footer.getvalue().to_pybytes())
+        size, own = self._sink.size, footer.getvalue().to_pybytes()
+        return File(self._key, self.rows, size, own, self._partition)
 
     def abort(self) -> None:
         if self._open:
@@ -105,6 +120,12 @@ class _Sink:
 
     def tell(self) -> int:
         return self.size
+
+
+def bytes_streams(footer: pq.FileMetaData) -> set[int]:
+    """Return the incarnations of a file that hold bytes."""
+    named = (footer.metadata or {}).get(_BYTES_STREAMS.encode(), b"")
+    return set(map(int, named.split(b","))) if named else set()
 
 
 def _dictionary_columns(schema: pa.Schema, sample: pa.Table | None) -> list[str]:

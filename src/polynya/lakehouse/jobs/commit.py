@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
 
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse.formats import delta
-from polynya.lakehouse.formats.iceberg import StagingCatalog, stage
-from polynya.lakehouse.jobs.merging import produce_merge
+from polynya.lakehouse.formats.iceberg import StagingCatalog, TableShape, stage
+from polynya.lakehouse.jobs.merging import merge_due
 from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, check_plan
+from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
 from polynya.lakehouse.jobs.results import (
     PARTS,
+    Progress,
     Result,
+    Rewrite,
     Runner,
     find_result,
-    fingerprint,
     folder,
     load_result,
     part_of,
+    result_of,
 )
 from polynya.lakehouse.jobs.stopping import finish_first
 from polynya.lakehouse.jobs.task import TaskResult, claimed_records
@@ -35,9 +38,6 @@ from polynya.wire.tables import CommitRequest, FailedRange
 DECIDED_TOLD = 20  # new columns that a step names
 UNCOVERED_MAX = 100  # fields without a column that are named
 ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
-
-Progress = Callable[[str, str], None]
-"""A callback with the name of the finished step (`STEPS`) and a sentence about it."""
 
 STEPS = (
     "planned",
@@ -51,6 +51,9 @@ STEPS = (
     "delta-main",
     "delta-dlq",
 )
+
+# by the URI of a table's folder: the last result that this process saw or put into both Delta logs
+_complete: dict[str, str] = {}
 
 
 class RangesFailed(PolynyaError):
@@ -81,8 +84,9 @@ class JobOutcome(msgspec.Struct, frozen=True):
     dead_rows: int
     bytes: int
     ours: bool  # False: another driver's attempt was committed
-    replaced: int = 0  # files that were merged
+    replaced: int = 0  # files that were merged or decoded again
     unmerged: int = 0  # files that were added since the last merge
+    work: str = ""  # of a job without ranges, as in `Result`
 
 
 def run_job(
@@ -92,23 +96,23 @@ def run_job(
     blobs: Blobs,
     progress: Progress,
     *,
-    whole: bool = False,
+    rewrite: Rewrite = merge_due,
 ) -> JobOutcome | None:
     """Run a plan to its end. Every step is idempotent. Raises the errors of the store, the runner
     and the coordinator.
 
-    A plan without ranges merges files, with `whole` all small ones. Without files to merge the job
-    is abandoned, and None returned.
+    A plan without ranges is for `rewrite`, unless another driver's result is there. If it finds
+    nothing to do, the job is abandoned, and None returned.
     """
     check_plan(plan)
-    what = f"{len(plan.ranges)} ranges, {_size(plan)}" if plan.ranges else "a merge of files"
+    what = f"{len(plan.ranges)} ranges, {_size(plan)}" if plan.ranges else "a rewrite of files"
     progress("planned", f"job {plan.job} of '{plan.table.name}': {what}")
     repair(blobs, plan.table)
     key = find_result(blobs, plan)
     if not key and plan.ranges:
         key = _produce(plan, runner, blobs, progress)
     elif not key:
-        key = _merge(plan, coordinator, runner, blobs, progress, whole=whole)
+        key = _rewritten(plan, coordinator, runner, blobs, progress, rewrite)
     if not key:
         return None
     result = load_result(blobs, key)
@@ -131,12 +135,14 @@ def run_job(
         ours,
         sum(len(part.removed) for part in result.parts.values()),
         result.unmerged,
+        result.work,
     )
 
 
 def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> None:
     """Bring both Delta logs up to the table's last committed job."""
-    if not table.result:
+    place = blobs.uri(table.location)
+    if not table.result or _complete.get(place) == table.result:
         return
     last = load_result(blobs, table.result)
     for name in PARTS:
@@ -154,6 +160,7 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
             )
         if progress:
             progress(f"delta-{name}", f"job {last.job} is in Delta ({name})")
+    _complete[place] = table.result
 
 
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
@@ -170,8 +177,8 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         if fixed.decided:
             progress("columns", _decisions(fixed))
         progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
-        key = f"{folder(plan)}/{plan.attempt}.{number}.plan.json"
-        blobs.put(key, msgspec.json.encode(job))
+        key = plan_key(plan, number)
+        store_plan(blobs, job, key)
         progress("plan-object", key)
         results = runner.run(job, key)
         failed = [each for result in results for each in result.failed]
@@ -197,25 +204,24 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     return key
 
 
-def _merge(
+def _rewritten(
     plan: JobPlan,
     coordinator: Coordinator,
     runner: Runner,
     blobs: Blobs,
     progress: Progress,
-    *,
-    whole: bool,
+    rewrite: Rewrite,
 ) -> str:
-    """Run a merge. Return the key of its result, or "". A merge that fails or is not due is
+    """Run a rewrite. Return the key of its result, or "". One that fails or has nothing to do is
     abandoned: the table's next job need not wait for it."""
     try:
-        key = produce_merge(plan, runner, blobs, progress, whole=whole)
+        key = rewrite(plan, runner, blobs, progress)
     except Exception as fault:
-        reason = f"{type(fault).__name__}: {fault}"[:500]
-        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, reason)
+        told = str(fault) if isinstance(fault, PolynyaError) else f"{type(fault).__name__}: {fault}"
+        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, told[:500], failed=True)
         raise
     if not key:
-        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, "no merge is due")
+        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, "nothing is to do")
     return key
 
 
@@ -244,21 +250,7 @@ def _result(
         "main": part_of(main, job.arrow_schema, previous, plan, "main"),
         "dlq": part_of(dead, job.arrow_schema_dlq, previous, plan, "dlq"),
     }
-    return Result(
-        job=plan.job,
-        attempt=plan.attempt,
-        uid=plan.table.uid,
-        name=plan.table.name,
-        location=plan.table.location,
-        fingerprint=fingerprint(plan),
-        columns=job.columns,
-        rows=parts["main"].rows_added,
-        dead_rows=parts["dlq"].rows_added,
-        parts=parts,
-        merges=previous.merges if previous else 0,
-        files_merged=previous.files_merged if previous else 0,
-        unmerged=max(len(main), len(dead)) + (previous.unmerged if previous else 0),
-    )
+    return result_of(plan, job, parts, previous)
 
 
 def _staged(
@@ -268,6 +260,7 @@ def _staged(
     catalog = StagingCatalog(blobs)
     base = {"main": plan.table.iceberg, "dlq": plan.table.iceberg_dlq}
     pointers = {}
+    known = base if result.move is None else dict.fromkeys(base, "")
     summary = {
         "polynya.job": str(plan.job),
         "polynya.attempt": plan.attempt,
@@ -279,14 +272,17 @@ def _staged(
         "polynya.fields-without-column": msgspec.json.encode(result.uncovered).decode(),
     }
     for name, part in result.parts.items():
-        pointers[name] = base[name]
+        pointers[name] = known[name]
         if part.changed:
             pointers[name] = stage(
                 catalog,
                 f"{plan.table.name}{'__dlq' if name == 'dlq' else ''}",
-                base[name],
-                f"{blobs.uri(plan.table.location)}/{name}",
-                schema=pa.ipc.read_schema(pa.BufferReader(part.arrow_schema)),
+                known[name],
+                f"{blobs.uri(result.location)}/{name}",
+                shape=TableShape(
+                    pa.ipc.read_schema(pa.BufferReader(part.arrow_schema)),
+                    result.cuts if name == "main" else (),
+                ),
                 change=part.change,
                 summary=summary,
             )
@@ -302,6 +298,7 @@ def _staged(
         result=key,
         rows=result.rows,
         dead_rows=result.dead_rows,
+        move=result.move,
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from polynya.base.errors import CorruptData
-from polynya.lakehouse.formats.parquet import ORDER, File, Writer
+from polynya.lakehouse.formats.parquet import ORDER, File, Writer, bytes_streams
 from polynya.lakehouse.jobs.plan import Merge
 from polynya.lakehouse.reading.blobs import Blobs
 
@@ -30,7 +30,7 @@ def merge_files(blobs: Blobs, merge: Merge, key: str, schema: pa.Schema) -> File
     """Write the rows of the files of `merge` to one file, in order. Older files get null in the
     columns that they lack. Raises CorruptData if a file has another number of rows."""
     runs = [run for file in merge.files for run in _runs(blobs, file.key, file.rows)]
-    order, run_of = _order(runs)
+    order, run_of = _order(runs, schema)
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     begin = 0
@@ -42,11 +42,11 @@ def merge_files(blobs: Blobs, merge: Merge, key: str, schema: pa.Schema) -> File
     try:
         for begin in range(0, len(order), step):
             table = _interleaved(runs, run_of[order[begin : begin + step]])
-            writer = writer or Writer(blobs, key, schema, table)
+            writer = writer or Writer(blobs, key, schema, table, merge.files[0].partition)
             writer.write(table)
         if writer is None:
             raise CorruptData(f"the files to merge into {key} have no rows")
-        return writer.close()
+        return writer.close({uid for run in runs for uid in run.bytes_streams})
     except BaseException:
         if writer is not None:
             writer.abort()
@@ -61,6 +61,7 @@ class _Run:
         self._group = group
         described = parquet.metadata.row_group(group)
         self.rows: int = described.num_rows
+        self.bytes_streams = bytes_streams(parquet.metadata)
         self._row_bytes = max(1, described.total_byte_size // max(1, self.rows))
         self._left: Iterator[pa.Table] = iter(())
         self._held: pa.Table | None = None
@@ -115,11 +116,14 @@ def _runs(blobs: Blobs, key: str, rows: int) -> list[_Run]:
     ]
 
 
-def _order(runs: Sequence[_Run]) -> tuple[Positions, Positions]:
-    """Return the positions of all rows in order, and the run of each position."""
+def _order(runs: Sequence[_Run], schema: pa.Schema) -> tuple[Positions, Positions]:
+    """Return the positions of all rows in order, and the run of each position. Rows of a derived
+    table may have no order."""
+    run_of = np.repeat(np.arange(len(runs)), [run.rows for run in runs])
+    if not set(ORDER) <= set(schema.names):
+        return np.arange(len(run_of), dtype=np.int64), run_of
     keys = pa.concat_tables([run.keys() for run in runs])
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in ORDER])
-    run_of = np.repeat(np.arange(len(runs)), [run.rows for run in runs])
     return order.to_numpy().astype(np.int64), run_of
 
 

@@ -6,9 +6,10 @@ ones are merged: so each row is rewritten about once a tier, and few small files
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from polynya.lakehouse.jobs.plan import Merge, Merged, TableRef, Task
+from polynya.lakehouse.schema.partitions import Value
 
 TIERS = 4
 JOB_BYTES_MAX = 2 << 30  # input of one job: until it ends, the table gets no new rows
@@ -20,12 +21,21 @@ def merge_tasks(live: dict[str, list[Merged]], table: TableRef, *, whole: bool) 
     tasks: list[Task] = []
     size = 0
     for part, files in live.items():
-        for group in chosen(files, table.merge_files, table.merge_bytes, whole=whole):
-            if size >= JOB_BYTES_MAX:
-                return tasks
-            tasks.append(Task(len(tasks), [], [], Merge(part, group)))
-            size += sum(file.size for file in group)
+        for own in by_partition(files):
+            for group in chosen(own, table.merge_files, table.merge_bytes, whole=whole):
+                if size >= JOB_BYTES_MAX:
+                    return tasks
+                tasks.append(Task(len(tasks), [], [], Merge(part, group)))
+                size += sum(file.size for file in group)
     return tasks
+
+
+def by_partition(files: Sequence[Merged]) -> Iterable[list[Merged]]:
+    """Return the files of each partition value."""
+    found: dict[tuple[Value, ...], list[Merged]] = {}
+    for file in files:
+        found.setdefault(tuple(file.partition), []).append(file)
+    return found.values()
 
 
 def chosen(

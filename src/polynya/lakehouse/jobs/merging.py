@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,15 +11,18 @@ from polynya.base.errors import CorruptData
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files
 from polynya.lakehouse.jobs.merge_plan import merge_tasks
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, TableRef, Task
+from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
 from polynya.lakehouse.jobs.results import (
+    MERGE,
     MERGE_VERSION,
     PARTS,
+    Progress,
     Result,
     Runner,
-    fingerprint,
     folder,
     load_result,
     part_of,
+    result_of,
 )
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
@@ -33,13 +36,19 @@ def due_merges(blobs: Blobs, table: TableRef, *, whole: bool) -> list[Task]:
     return merge_tasks(live, table, whole=whole)
 
 
+def merge_due(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
+    """Merge files of the table that are due. Return the key of the result object, or "" if none
+    is."""
+    return produce_merge(plan, runner, blobs, progress, whole=False)
+
+
+def merge_all(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
+    """Merge all small files of the table. Return as `merge_due`."""
+    return produce_merge(plan, runner, blobs, progress, whole=True)
+
+
 def produce_merge(
-    plan: JobPlan,
-    runner: Runner,
-    blobs: Blobs,
-    progress: Callable[[str, str], None],
-    *,
-    whole: bool,
+    plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress, *, whole: bool
 ) -> str:
     """Merge files of the table. Return the key of the result object, or "" if no merge is due."""
     begin = time.monotonic()
@@ -57,9 +66,10 @@ def produce_merge(
         arrow_schema=previous.parts["main"].arrow_schema,
         arrow_schema_dlq=previous.parts["dlq"].arrow_schema,
         discover=False,
+        cuts=previous.cuts,
     )
-    key = f"{folder(plan)}/{plan.attempt}.0.plan.json"
-    blobs.put(key, msgspec.json.encode(job))
+    key = plan_key(plan, 0)
+    store_plan(blobs, job, key)
     progress("plan-object", key)
     results = runner.run(job, key)
     made = _result(plan, job, results, previous)
@@ -88,21 +98,15 @@ def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Re
         schema = job.arrow_schema if name == "main" else job.arrow_schema_dlq
         part = part_of(files, schema, previous, plan, name)
         parts[name] = msgspec.structs.replace(part, removed=removed)
-    return Result(
-        job=plan.job,
-        attempt=plan.attempt,
-        uid=plan.table.uid,
-        name=plan.table.name,
-        location=plan.table.location,
-        fingerprint=fingerprint(plan),
-        columns=previous.columns,
-        rows=0,
-        dead_rows=0,
-        parts=parts,
+    return msgspec.structs.replace(
+        result_of(plan, job, parts, previous),
         version=MERGE_VERSION,
+        work=MERGE,
+        taken=previous.taken,
         uncovered=previous.uncovered,
         merges=previous.merges + 1,
         files_merged=previous.files_merged + sum(len(part.removed) for part in parts.values()),
+        unmerged=0,
     )
 
 

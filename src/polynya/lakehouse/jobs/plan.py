@@ -10,6 +10,7 @@ import msgspec
 from polynya.base.errors import CorruptData
 from polynya.base.limits import SLICE_BYTES_MAX
 from polynya.lakehouse.schema.columns import Column
+from polynya.lakehouse.schema.partitions import Cut, Value
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
 from polynya.wire.tables import StoreRef
@@ -17,11 +18,12 @@ from polynya.wire.tables import StoreRef
 TASK_BYTES_MAX = 192 << 20  # payload of one task, and so of one Parquet file
 TASK_BYTES_MIN = 8 << 20  # a smaller task costs more overhead than work
 TASKS_PER_CORE = 2  # one long task must not leave the other cores idle
+HEADER_VERSION = 2  # of a plan whose tasks are objects of their own; in version 1 it holds them
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
     """One slice of a pack, or a run of its records. `record`, `byte`, `records` and `length`
-    describe the whole slice."""
+    describe the whole slice, or the part of it that the stream has (`first_batch`, `batches`)."""
 
     stream: str  # as in /v1/stream/ URLs
     uid: int  # incarnation
@@ -38,6 +40,11 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     crc: int  # CRC-32C of those bytes
     skip: int = 0  # records of the slice before the claimed ones
     take: int = -1  # claimed records; -1: all that follow
+    first_batch: int = 0  # the stream has only a part of the slice, from this batch on …
+    batches: int = 0  # … of so many batches; 0: all
+    # the span in record numbers, of which some are missing; 0: none are. `skip` and `take` count
+    # numbers
+    numbers: int = 0
 
 
 class TableRef(msgspec.Struct, frozen=True, gc=False):
@@ -56,6 +63,8 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     columns: list[tuple[str, str]] = []  # declared types: (field, type)
     merge_files: int = 0  # files of a similar size that are merged into one; 0: never
     merge_bytes: int = 0  # files from this size on are not merged again
+    partitions: list[str] = []  # expressions of base/partitions.py
+    transform: str = ""  # of a derived table: "sql:STATEMENT" or "python:MODULE:FUNCTION"
 
 
 class JobPlan(msgspec.Struct, frozen=True):
@@ -70,35 +79,39 @@ class JobPlan(msgspec.Struct, frozen=True):
     version: int = 1
     # whether more work may follow; servers of the previous release omit it
     more: bool | None = None
+    streams: list[str] = []  # the input of a derived table
 
 
-class Merged(msgspec.Struct, frozen=True, gc=False):
-    """A live data file that a merge replaces."""
+class Merged(msgspec.Struct, frozen=True):
+    """A live data file that a job replaces."""
 
     key: str
     rows: int
     size: int
+    partition: list[Value] = []  # one value for each of the table's partitions
 
 
 class Merge(msgspec.Struct, frozen=True):
-    """The files of one part ("main" or "dlq") that a task merges into one."""
+    """The files of one part ("main" or "dlq") and partition that a task merges into one."""
 
     part: str
     files: list[Merged]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """The work that one Spark task turns into one Parquet file: ranges, or a merge. `shapes[i]`
-    belongs to `ranges[i]`."""
+    """The work of one Spark task: ranges to decode, a merge, or files whose rows are decoded again.
+    `shapes[i]` belongs to `ranges[i]`."""
 
     id: int
     ranges: list[Range]
     shapes: list[int]
     merge: Merge | None = None
+    redo: list[Merged] = []
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A plan with a fixed schema. It is the plan object, and has all that a task needs."""
+    """A plan with a fixed schema. Without ranges and tasks it is the header of the plan objects,
+    which all tasks read."""
 
     plan: JobPlan
     columns: list[Column]
@@ -109,6 +122,15 @@ class Job(msgspec.Struct, frozen=True):
     discover: bool  # a task that finds a field without a column reports it instead of writing
     full: bool = False  # no more columns can be added; fields without one are skipped
     round: int = 0
+    cuts: list[Cut] = []  # partitions of the main part
+    folder: str = ""  # of the files; "": the table's
+    strict: list[int] = []  # incarnations whose records should be JSON objects, in `redo`
+    version: int = 1  # of the stored form, see `plan_objects`
+
+    @property
+    def location(self) -> str:
+        """Return the key of the folder of the files that the job writes."""
+        return self.folder or self.plan.table.location
 
 
 def store_settings(store: StoreRef) -> StoreSettings:
@@ -138,8 +160,8 @@ def check_plan(plan: JobPlan) -> JobPlan:
                 f"'{part.stream}' has batches of encoding {part.encoding}, which this driver does "
                 "not support"
             )
-        end = part.skip + part.take if part.take >= 0 else part.records
-        if not (0 <= part.skip < end <= part.records and 0 <= part.uid < 1 << 63):
+        end = part.skip + claimed(part)
+        if not (0 <= part.skip < end <= span_of(part) and 0 <= part.uid < 1 << 63):
             raise CorruptData(
                 f"the plan's range of '{part.stream}' at record {part.record} is invalid"
             )
@@ -147,8 +169,13 @@ def check_plan(plan: JobPlan) -> JobPlan:
 
 
 def claimed(part: Range) -> int:
-    """Return the number of records of the range that the job must write."""
-    return part.take if part.take >= 0 else part.records - part.skip
+    """Return the record numbers of the range that the job must write; some may be missing."""
+    return part.take if part.take >= 0 else span_of(part) - part.skip
+
+
+def span_of(part: Range) -> int:
+    """Return the record numbers of the whole range."""
+    return part.numbers or part.records
 
 
 def layout(ranges: Sequence[Range], shapes: dict[int, int], cores: int) -> list[Task]:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from polynya.lakehouse.decoding.assemble import arrow_type
 from polynya.lakehouse.decoding.decode import observed, sample_values
 from polynya.lakehouse.formats.iceberg import StagingCatalog, with_field_ids
+from polynya.lakehouse.jobs.output import DLQ_TYPES
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, layout
-from polynya.lakehouse.jobs.task import DLQ_TYPES
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import BASE_TYPES, Kind, Unreadable, fetched, read_rows
 from polynya.lakehouse.schema.columns import (
@@ -30,6 +30,7 @@ from polynya.lakehouse.schema.columns import (
     shape,
     wish,
 )
+from polynya.lakehouse.schema.partitions import cuts
 from polynya.lakehouse.schema.shares import chosen, ordered
 from polynya.stream.commands import Encoding
 
@@ -78,6 +79,7 @@ def make_job(
     """Return the content of the plan object: everything that tasks need."""
     catalog = StagingCatalog(blobs)
     place = blobs.uri(plan.table.location)
+    divisions = cuts(plan.table.partitions, plan.table.columns, fixed.columns)
     main = with_field_ids(catalog, plan.table.iceberg, f"{place}/main", main_schema(fixed.columns))
     dead = with_field_ids(
         catalog, plan.table.iceberg_dlq, f"{place}/dlq", pa.schema(list(DLQ_TYPES.items()))
@@ -93,6 +95,7 @@ def make_job(
         discover=discover and not full,
         full=full,
         round=round_number,
+        cuts=divisions,
     )
 
 

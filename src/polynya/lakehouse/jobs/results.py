@@ -4,9 +4,11 @@ it."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
+import pyarrow as pa
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.formats.parquet import Change, File
@@ -14,9 +16,14 @@ from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.columns import Column
+from polynya.lakehouse.schema.partitions import Cut
+from polynya.wire.tables import Move
 
 VERSION = 1
 MERGE_VERSION = 2  # a driver that does not know `removed` would add the rows again
+REDO_VERSION = 3  # one that does not know `move` and `rewritten` would commit to the old folder
+VERSIONS = (VERSION, MERGE_VERSION, REDO_VERSION)
+MERGE, REBUILD, REPLAY, DERIVED = "merge", "rebuild", "replay", "derived"
 PARTS = ("main", "dlq")
 
 
@@ -30,6 +37,13 @@ class Runner(Protocol):
         """Return one result for each task, in order. `key` names the job's plan object."""
         ...
 
+    def derive(
+        self, job: Job, key: str, transform: str, shaped: Callable[[pa.Schema], tuple[Job, str]]
+    ) -> tuple[Job, list[TaskResult]]:
+        """Transform the rows of the job's ranges, and write the result. `shaped` returns the job
+        that writes rows of a schema, and the key of its plan object."""
+        ...
+
 
 class FormatCommit(msgspec.Struct, frozen=True):
     """The changes of a job to one of the two tables: files added, and those that they replace.
@@ -41,16 +55,17 @@ class FormatCommit(msgspec.Struct, frozen=True):
     arrow_schema: bytes
     previous_job: int
     previous_result: str
-    removed: list[Merged] = []  # merged into `files`, which have the same rows
+    removed: list[Merged] = []  # replaced by `files`, which have the same rows …
+    rewritten: bool = False  # … or rows with other values
 
     @property
     def changed(self) -> bool:
         """True if the job has a Delta commit there: it has files or is the first."""
-        return bool(self.files) or self.previous_job == 0
+        return bool(self.files or self.removed) or self.previous_job == 0
 
     @property
     def change(self) -> Change:
-        return Change(self.files, self.removed)
+        return Change(self.files, self.removed, self.rewritten)
 
     @property
     def rows_added(self) -> int:
@@ -79,6 +94,17 @@ class Result(msgspec.Struct, frozen=True):
     merges: int = 0  # merges until now, this job included
     files_merged: int = 0  # files that they replaced
     unmerged: int = 0  # files that this job and those since the last merge added
+    cuts: list[Cut] = []  # partitions of the main part
+    work: str = ""  # of a job without ranges: MERGE, REBUILD, REPLAY or DERIVED
+    taken: dict[str, tuple[int, int]] = {}  # of a derived table, by stream: uid, next record
+    move: Move | None = None  # the table is in a new folder, with this definition
+
+
+Progress = Callable[[str, str], None]
+"""A callback with the name of the finished step (`commit.STEPS`) and a sentence about it."""
+
+Rewrite = Callable[[JobPlan, Runner, Blobs, Progress], str]
+"""Produces the result of a plan without ranges: returns its key, or "" if nothing is to do."""
 
 
 def find_result(blobs: Blobs, plan: JobPlan) -> str:
@@ -93,12 +119,17 @@ def find_result(blobs: Blobs, plan: JobPlan) -> str:
 
 def load_result(blobs: Blobs, key: str) -> Result:
     result = msgspec.json.decode(blobs.get(key), type=Result)
-    if result.version not in (VERSION, MERGE_VERSION):
-        raise CorruptData(
-            f"{key} has version {result.version}, this driver supports {VERSION} and "
-            f"{MERGE_VERSION}: run the driver of the server's release"
-        )
+    check_version(key, result.version, VERSIONS, "driver", "run the driver of the server's release")
     return result
+
+
+def check_version(key: str, found: int, known: Sequence[int], reader: str, advice: str) -> None:
+    """Raise CorruptData if an object has a version of another release."""
+    if found not in known:
+        raise CorruptData(
+            f"{key} has version {found}, this {reader} supports {', '.join(map(str, known))}: "
+            f"{advice}"
+        )
 
 
 def fingerprint(plan: JobPlan) -> str:
@@ -119,6 +150,29 @@ def part_of(
     if before.changed:
         return FormatCommit(files, schema, previous.job, plan.table.result)
     return FormatCommit(files, schema, before.previous_job, before.previous_result)
+
+
+def result_of(
+    plan: JobPlan, job: Job, parts: dict[str, FormatCommit], previous: Result | None
+) -> Result:
+    """Return the result of a job that added the files of `parts` to what earlier jobs made."""
+    files = max(len(part.files) for part in parts.values())
+    return Result(
+        job=plan.job,
+        attempt=plan.attempt,
+        uid=plan.table.uid,
+        name=plan.table.name,
+        location=plan.table.location,
+        fingerprint=fingerprint(plan),
+        columns=job.columns,
+        cuts=job.cuts,
+        rows=parts["main"].rows_added,
+        dead_rows=parts["dlq"].rows_added,
+        parts=parts,
+        merges=previous.merges if previous else 0,
+        files_merged=previous.files_merged if previous else 0,
+        unmerged=files + (previous.unmerged if previous else 0),
+    )
 
 
 def folder(plan: JobPlan) -> str:

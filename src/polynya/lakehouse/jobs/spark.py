@@ -1,14 +1,15 @@
-"""The pipeline on Spark, and the only file that imports pyspark. One `mapInArrow` over plan rows;
-records never become JVM rows."""
+"""The pipeline on Spark: one `mapInArrow` over plan rows; records never become JVM rows."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,18 @@ import polynya
 from polynya.base.errors import ConfigError
 from polynya.files import keep_private
 from polynya.lakehouse.jobs.commit import cores_here
+from polynya.lakehouse.jobs.executors import Shipment, check_executors
 from polynya.lakehouse.jobs.plan import Job, store_settings
-from polynya.lakehouse.jobs.task import TaskResult, run_task
+from polynya.lakehouse.jobs.spark_tasks import run_tasks
+from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.machine.java import find_java_home, quiet_logging
-from polynya.lakehouse.reading.blobs import open_blobs
+from polynya.lakehouse.machine.master import check_master, default_settings, is_local
 from polynya.objectstore import StoreSettings
 
 _TASK_TRIES = 3
+_JVM_ENDS = 10.0  # seconds, then it is killed
+_PYTHON = "spark.pyspark.python"
+_ENDED = "stopped SparkContext"
 
 
 class SparkRunner:
@@ -33,60 +39,92 @@ class SparkRunner:
     machine."""
 
     def __init__(
-        self, master: str = "", *, jars: str = "", settings: dict[str, str] | None = None
+        self, master: str = "", *, jars: str = "", settings: Mapping[str, str] | None = None
     ) -> None:
-        self.cores = cores_here()
+        """Start the session. Raises ConfigError, Unavailable if the master cannot be had."""
+        check_master(master or "local", settings or {})
+        self._given = master
+        self._shipment: Shipment | None = None
+        self._checked: set[StoreSettings] = set()  # stores that executors can read
         self.session = _session(
-            master or f"local[{self.cores},{_TASK_TRIES}]", jars, settings or {}
+            master or f"local[{cores_here()},{_TASK_TRIES}]", jars, settings or {}
         )
-        if master:
-            self.cores = max(1, self.session.sparkContext.defaultParallelism)
+        if is_local(master or "local"):
+            return
+        self._shipment = Shipment()
+        try:
+            self.session.sparkContext.addPyFile(self._shipment.path)
+            check_executors(self.session)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def cores(self) -> int:
+        """Return the cores that run tasks, as far as their executors have started."""
+        if not self._given:
+            return cores_here()
+        return max(1, self.session.sparkContext.defaultParallelism)
 
     def run(self, job: Job, key: str) -> list[TaskResult]:
-        """Run the tasks of the plan object at `key`, each as a Spark task with one plan row."""
+        """Run the tasks of the plan at `key`, each as a Spark task with one plan row."""
+        store = self._store(job)
+        self._share_fairly(job)
         rows = self.session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
-        found = rows.mapInArrow(
-            _worker(store_settings(job.plan.store), key), "result binary"
-        ).collect()
+        found = rows.mapInArrow(partial(run_tasks, store, key), "result binary").collect()
         results = [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in found]
         return sorted(results, key=lambda result: result.task)
 
+    def derive(
+        self, job: Job, key: str, transform: str, shaped: Callable[[pa.Schema], tuple[Job, str]]
+    ) -> tuple[Job, list[TaskResult]]:
+        """Run a user's transform over the rows of the job's ranges."""
+        from polynya.lakehouse.jobs.transform import derived
+
+        self._store(job)
+        self._share_fairly(job)
+        # a session of its own: its view and its settings are no other table's
+        return derived(self.session.newSession(), job, key, transform, shaped)
+
+    def works(self) -> bool:
+        """Report whether the session can run jobs."""
+        try:
+            return not self.session.sparkContext._jsc.sc().isStopped()
+        except Exception:
+            return False  # the JVM is gone
+
+    def _share_fairly(self, job: Job) -> None:
+        """Put the jobs of this thread into the table's pool: tables that are synced side by side
+        get equal shares of the cores."""
+        self.session.sparkContext.setLocalProperty("spark.scheduler.pool", job.plan.table.uid)
+
     def close(self) -> None:
-        self.session.stop()
+        """Stop the session and its JVM: it took its jars and options when it started, so another
+        session must start another one."""
+        try:
+            self.session.stop()
+        finally:
+            _end_jvm()
+            if self._shipment is not None:
+                self._shipment.close()
+
+    def _store(self, job: Job) -> StoreSettings:
+        """Return the job's store. Executors of a cluster are checked before their first job
+        there."""
+        store = store_settings(job.plan.store)
+        if self._shipment is not None and store not in self._checked:
+            check_executors(self.session, store)
+            self._checked.add(store)
+        return store
 
 
-def _worker(
-    store: StoreSettings, key: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that a Spark task runs: plan rows in, result rows out."""
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_private()
-        blobs = open_blobs(store)
-        job: Job | None = None
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                job = job or msgspec.json.decode(blobs.get(key), type=Job)
-                result = msgspec.json.encode(run_task(job, job.tasks[number], blobs))
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([result], pa.binary())], names=["result"]
-                )
-
-    return work
-
-
-def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
+def _session(master: str, jars: str, settings: Mapping[str, str]) -> Any:
     """Start a quiet session. A local one binds only to the loopback."""
     keep_private()  # the JVM starts the workers of a local master and inherits it
-    os.environ["JAVA_HOME"] = find_java_home()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    package = str(Path(polynya.__file__).resolve().parent.parent)
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if package not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([package, *filter(None, paths)])
+    _prepare_environment(master, settings)
     try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as fault:
         raise ConfigError(
@@ -96,17 +134,64 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
     builder = SparkSession.builder.master(master).appName("polynya-lake")
     # On Java 24 and newer, netty disables direct memory by default, but Spark's Arrow needs it.
     options = f"-Dlog4j2.configurationFile={quiet_logging()} -Dio.netty.noUnsafe=false {_JVM}"
-    own = {"spark.driver.extraJavaOptions": options} | ({"spark.jars": jars} if jars else {})
-    for name, value in (
-        _SETTINGS | (_LOOPBACK if master.startswith("local") else {}) | own | settings
-    ).items():
+    chosen = {**_SETTINGS, **(_LOOPBACK if is_local(master) else {})}
+    chosen |= {"spark.driver.extraJavaOptions": options}
+    chosen |= {"spark.jars": jars} if jars else {}
+    for name, value in {**chosen, **settings}.items():
         builder = builder.config(name, value)
     handler = signal.getsignal(signal.SIGINT)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, Py4JError) as fault:
+        raise ConfigError(f"Spark did not start at {master}: {_first_cause(fault)}") from fault
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)  # Spark replaces it with its own handler
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _end_jvm() -> None:
+    """End the JVM of this process, if there is one. It ends when its standard input does."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_JVM_ENDS)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:
+    """Set what Spark reads from the environment: Java, and the Python of tasks. That of a cluster is
+    the one on its own machines."""
+    os.environ["JAVA_HOME"] = find_java_home()
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if not is_local(master):
+        chosen = settings.get(_PYTHON) or default_settings().get(_PYTHON)
+        os.environ["PYSPARK_PYTHON"] = chosen or os.environ.get("PYSPARK_PYTHON") or "python3"
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    package = str(Path(polynya.__file__).resolve().parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if package not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([package, *filter(None, paths)])
+
+
+def _first_cause(fault: Exception) -> str:
+    """Return the line of a Java or Spark error that names its cause."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(": ")]
+    cause = (causes or lines or [type(fault).__name__])[0].removeprefix(": ")[:300]
+    if _ENDED in cause:
+        return "the master ended the application; the logs of its workers say why"
+    return cause
 
 
 # the JVM only schedules: a third less start-up time, a quarter less CPU per job (measured)
@@ -115,6 +200,7 @@ _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",  # between the tables that are synced side by side
     "spark.speculation": "false",  # a second copy of a task would write an unreferenced file
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from polynya.base.errors import ConfigError, PolynyaError, Unavailable
+from polynya.base.limits import TABLES_AT_ONCE
 from polynya.lakehouse.jobs.commit import (
     JobOutcome,
-    Progress,
     RangesFailed,
     repair,
     run_job,
     told_failure,
 )
-from polynya.lakehouse.jobs.merging import due_merges
-from polynya.lakehouse.jobs.plan import Job, TableRef, store_settings
-from polynya.lakehouse.jobs.results import Runner
-from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
-from polynya.lakehouse.jobs.task import TaskResult
-from polynya.lakehouse.reading.blobs import open_blobs
+from polynya.lakehouse.jobs.crew import Crew
+from polynya.lakehouse.jobs.derive import derivation
+from polynya.lakehouse.jobs.lazy_runner import LazyRunner, RunnerFactory
+from polynya.lakehouse.jobs.merging import due_merges, merge_all, merge_due
+from polynya.lakehouse.jobs.plan import JobPlan, TableRef, store_settings
+from polynya.lakehouse.jobs.redo import Redefined, produce_rebuild, produce_replay
+from polynya.lakehouse.jobs.results import REBUILD, REPLAY, Progress, Rewrite, Runner
+from polynya.lakehouse.jobs.stopping import Stopped, begin_again, stop_on_signals
+from polynya.lakehouse.machine.store import checked_blobs
+from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.server.coordinator import Coordinator, NoSuchTable
+from polynya.lakehouse.server.leases import Leased, LeaseKeeper, Leases, NoLeases
 from polynya.wire.tables import FailedRange, StoreRef
 
 MERGES_MAX = 100  # per table and call
@@ -32,10 +37,9 @@ JOBS_MAX = 1000  # per table and call, because streams may grow faster than they
 LAST_JOB_BYTES = 32 << 20
 RETRY_SECONDS = 1.0  # before ranges that failed are read again; doubles
 BACKOFF_SECONDS_MAX = 60.0
+REST_SHARE = 0.9  # of the interval, for which other workers leave a table alone after its sync
 _TRIES_AT_MOST = 3  # doublings of the pause
 _RANGES_TOLD = 5  # in one message
-
-RunnerFactory = Callable[[], Runner]
 
 
 class TablesFailed(PolynyaError):
@@ -61,88 +65,112 @@ class SetAside(PolynyaError):
         )
 
 
-class LazyRunner:
-    """Start a runner only when the first job needs one, because a Spark session takes seconds to
-    start."""
-
-    def __init__(self, factory: RunnerFactory) -> None:
-        self._factory = factory
-        self._runner: Runner | None = None
-
-    @property
-    def cores(self) -> int:
-        return self._started().cores
-
-    def run(self, job: Job, key: str) -> list[TaskResult]:
-        return self._started().run(job, key)
-
-    def close(self) -> None:
-        close = getattr(self._runner, "close", None)
-        self._runner = None
-        if close is not None:
-            close()
-
-    def _started(self) -> Runner:
-        self._runner = self._runner or self._factory()
-        return self._runner
-
-
-class Memory(msgspec.Struct):
-    """The memory of a driver of the tables between its rounds, by uid."""
-
-    repaired: dict[str, str] = {}  # the last result up to which the Delta logs were complete
-    looked: dict[str, int] = {}  # files since the last merge when no merge was found due
-
-
 def compact(
     coordinator: Coordinator,
     tables: Sequence[str],
     factory: RunnerFactory,
     progress: Progress,
     *,
-    runner: LazyRunner | None = None,
-    memory: Memory | None = None,
-    skip: Collection[str] = (),
+    at_once: int = TABLES_AT_ONCE,
 ) -> list[JobOutcome]:
-    """Bring tables (default: all but `skip`) up to the acknowledged data. A fault of one table
-    delays no other.
+    """Bring tables (default: all) up to the acknowledged data, some side by side. A fault of one
+    table delays no other.
 
-    Raises NoSuchTable, what stops every table, and at the end TablesFailed. `memory` is kept across
-    calls.
+    Raises NoSuchTable, what stops every table, and at the end TablesFailed.
     """
-    own = runner or LazyRunner(factory)
-    memory = memory or Memory()
+    syncing = Syncing(coordinator, factory, progress, at_once=at_once)
     try:
-        known = _known(coordinator, tables)
-        outcomes: list[JobOutcome] = []
-        faults: dict[str, Exception] = {}
-        for name in tables or sorted(known):
-            if name in skip:
-                continue
-            before = len(outcomes)
-            try:
-                _compact_table(coordinator, name, own, progress, outcomes)
-                if len(outcomes) > before:
-                    store = known[name].store
-                    _merge_due(coordinator, store, own, progress, outcomes, memory.looked)
-                store = known[name].store
-                if (
-                    len(outcomes) == before
-                    and store is not None
-                    and memory.repaired.get(known[name].uid) != known[name].result
-                ):
-                    repair(open_blobs(store_settings(store)), known[name])
-                    memory.repaired[known[name].uid] = known[name].result
-            except Exception as fault:
-                _check_others_can_go_on(coordinator, own, fault)
-                faults[name] = fault
-                progress("failed", f"table '{name}': {_spoken(fault)}")
-        if faults:
-            raise TablesFailed(outcomes, faults)
-        return outcomes
+        return syncing.sync(tables)
     finally:
-        if runner is None:
-            own.close()
+        syncing.close()
+
+
+class Syncing:
+    """A driver that syncs tables in rounds: its Spark session, its threads, and what it remembers
+    between rounds."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        factory: RunnerFactory,
+        progress: Progress,
+        *,
+        at_once: int = TABLES_AT_ONCE,
+        leases: Leases | None = None,
+        interval_seconds: float = 0.0,
+    ) -> None:
+        begin_again()
+        self._coordinator = coordinator
+        self._runner = LazyRunner(factory)
+        self._progress = progress
+        self._crew = Crew(at_once)
+        self._leases = leases or NoLeases()
+        self._interval_seconds = interval_seconds
+        self.repaired: dict[str, str] = {}  # by uid: the last result that the Delta logs have
+        self._looked: dict[str, int] = {}  # by uid: unmerged files when no merge was due
+
+    def sync(self, tables: Sequence[str], skip: Collection[str] = ()) -> list[JobOutcome]:
+        """Sync tables (default: all but `skip`). Returns and raises as `compact`."""
+        self._runner.begin_round()
+        known = _known(self._coordinator, tables)
+        names = [name for name in dict.fromkeys(tables or sorted(known)) if name not in skip]
+        outcomes: dict[str, list[JobOutcome]] = {name: [] for name in names}
+        faults: dict[str, Exception] = {}
+
+        def work(name: str) -> None:
+            told = self._progress if len(names) < 2 else _named(name, self._progress)
+            try:
+                self._one(known[name], told, outcomes[name])
+            except Leased:
+                pass  # its worker reports faults
+            except Exception as fault:
+                _check_others_can_go_on(self._coordinator, self._runner, fault)
+                faults[name] = fault
+                self._progress("failed", f"table '{name}': {_spoken(fault)}")
+
+        self._crew.run(work, names)
+        done = [outcome for name in names for outcome in outcomes[name]]
+        if faults:
+            raise TablesFailed(done, {name: faults[name] for name in names if name in faults})
+        return done
+
+    def close(self) -> None:
+        """Stop the Spark session. Threads that still sync a table end after their present step."""
+        self._crew.close()
+        self._runner.close()
+
+    def _one(self, table: TableRef, progress: Progress, outcomes: list[JobOutcome]) -> None:
+        """Run the jobs of a table, merge its files, and complete its Delta logs."""
+        rest_seconds = REST_SHARE * self._interval_seconds
+        try:
+            _compact_table(self._coordinator, table.name, self._runner, progress, outcomes)
+            if outcomes:
+                self._merge_due(table.store, progress, outcomes)
+        except Exception:
+            self._leases.release_lease(table.name, rest_seconds)
+            raise
+        self._leases.release_lease(table.name, rest_seconds)
+        store = table.store
+        if not outcomes and store is not None and self.repaired.get(table.uid) != table.result:
+            repair(checked_blobs(store_settings(store)), table)
+            self.repaired[table.uid] = table.result
+
+    def _merge_due(
+        self, store: StoreRef | None, progress: Progress, outcomes: list[JobOutcome]
+    ) -> None:
+        """Merge files of the table of the last outcome, if enough were added since the last
+        merge."""
+        last = outcomes[-1]
+        table = msgspec.structs.replace(last.table, store=store)
+        if not table.merge_files:
+            return
+        if last.unmerged < table.merge_files + self._looked.get(table.uid, 0):
+            return
+        self._looked[table.uid] = 0
+        merged = run_merges(self._coordinator, table, self._runner, progress)
+        outcomes += merged
+        if not merged:
+            self._looked[table.uid] = last.unmerged
 
 
 def run_worker(
@@ -153,43 +181,46 @@ def run_worker(
     *,
     interval_seconds: float,
     stop: threading.Event | None = None,
+    leases: Leases | None = None,
 ) -> None:
     """Keep tables up to date until `stop` is set or SIGTERM or SIGINT arrives. Errors are reported
-    and retried with backoff."""
-    stop = stop or threading.Event()
-    runner = LazyRunner(factory)
-    memory = Memory()
+    and retried with backoff. With `leases`, several workers divide the tables."""
+    stop, leases = stop or threading.Event(), leases or NoLeases()
+    syncing = Syncing(
+        coordinator, factory, progress, leases=leases, interval_seconds=interval_seconds
+    )
+    try:
+        with stop_on_signals(), LeaseKeeper(leases):
+            _work(syncing, tables, progress, interval_seconds, stop)
+    except Stopped as stopped:
+        progress("stopped", str(stopped) or "stop requested; the next run repeats unfinished work")
+    finally:
+        syncing.close()
+
+
+def _work(
+    syncing: Syncing,
+    tables: Sequence[str],
+    progress: Progress,
+    interval_seconds: float,
+    stop: threading.Event,
+) -> None:
+    """Sync tables in rounds, without those that failed a moment ago."""
     resting: dict[
         str, tuple[int, float]
     ] = {}  # tables that failed: how often in a row, and until when they rest
     faults = 0
-    try:
-        with stop_on_signals():
-            while not stop.is_set():
-                skip = [name for name, (_, until) in resting.items() if time.monotonic() < until]
-                try:
-                    compact(
-                        coordinator,
-                        tables,
-                        factory,
-                        progress,
-                        runner=runner,
-                        memory=memory,
-                        skip=skip,
-                    )
-                    faults, resting = 0, {name: resting[name] for name in skip}
-                except TablesFailed as failed:
-                    faults, resting = 0, _rested(resting, skip, failed, interval_seconds)
-                except (PolynyaError, OSError) as fault:
-                    faults += 1
-                    progress(
-                        "failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s"
-                    )
-                stop.wait(_wait(interval_seconds, faults))
-    except Stopped as stopped:
-        progress("stopped", str(stopped) or "stop requested; the next run repeats unfinished work")
-    finally:
-        runner.close()
+    while not stop.is_set():
+        skip = [name for name, (_, until) in resting.items() if time.monotonic() < until]
+        try:
+            syncing.sync(tables, skip)
+            faults, resting = 0, {name: resting[name] for name in skip}
+        except TablesFailed as failed:
+            faults, resting = 0, _rested(resting, skip, failed, interval_seconds)
+        except (PolynyaError, OSError) as fault:
+            faults += 1
+            progress("failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s")
+        stop.wait(_wait(interval_seconds, faults))
 
 
 def _compact_table(
@@ -207,9 +238,11 @@ def _compact_table(
         plan = coordinator.plan(name)
         if plan is None:
             break
-        blobs = open_blobs(store_settings(plan.store))
+        blobs = checked_blobs(store_settings(plan.store))
+        derives = bool(plan.table.transform)
         try:
-            outcome = run_job(plan, coordinator, runner, blobs, progress)
+            rewrite = derivation(coordinator) if derives else merge_due
+            outcome = run_job(plan, coordinator, runner, blobs, progress, rewrite=rewrite)
         except RangesFailed as fault:
             failed |= {(each.uid, each.record): each for each in fault.ranges}
             progress("abandoned", f"{fault}: requesting a new plan")
@@ -218,11 +251,15 @@ def _compact_table(
             tries += 1
             continue
         tries = 0
+        if outcome is None and derives:
+            break
         if outcome is None:
             continue
         outcomes.append(outcome)
         for part in plan.ranges:
             failed.pop((part.uid, part.record + part.skip), None)  # it could be read after all
+        if derives:
+            continue  # until a job finds nothing
         more = outcome.bytes >= LAST_JOB_BYTES if plan.more is None else plan.more
         if plan.ranges and not more:
             break
@@ -231,31 +268,6 @@ def _compact_table(
         lost = [each for (uid, record), each in failed.items() if (uid, record) in aside]
         if lost:
             raise SetAside(name, lost)
-
-
-def _merge_due(
-    coordinator: Coordinator,
-    store: StoreRef | None,
-    runner: LazyRunner,
-    progress: Progress,
-    outcomes: list[JobOutcome],
-    looked: dict[str, int],
-) -> None:
-    """Merge files of the table of the last outcome, if enough were added since the last merge.
-
-    `looked` keeps how many there were when none was due.
-    """
-    last = outcomes[-1]
-    table = msgspec.structs.replace(last.table, store=store)
-    if not table.merge_files:
-        return
-    if last.unmerged < table.merge_files + looked.get(table.uid, 0):
-        return
-    looked[table.uid] = 0
-    merged = run_merges(coordinator, table, runner, progress)
-    outcomes += merged
-    if not merged:
-        looked[table.uid] = last.unmerged
 
 
 def run_merges(
@@ -271,14 +283,15 @@ def run_merges(
     outcomes: list[JobOutcome] = []
     if table.store is None:
         return outcomes
-    blobs = open_blobs(store_settings(table.store))
+    blobs = checked_blobs(store_settings(table.store))
     for _ in range(MERGES_MAX):
         if not due_merges(blobs, table, whole=whole):
             break
         plan = coordinator.plan(table.name, merge=True)
         if plan is None:
             break
-        outcome = run_job(plan, coordinator, runner, blobs, progress, whole=whole)
+        rewrite = merge_all if whole else merge_due
+        outcome = run_job(plan, coordinator, runner, blobs, progress, rewrite=rewrite)
         if outcome is None:
             break
         outcomes.append(outcome)
@@ -298,6 +311,54 @@ def merge(
         runner.close()
 
 
+def rebuild(
+    coordinator: Coordinator,
+    name: str,
+    factory: RunnerFactory,
+    progress: Progress,
+    wanted: Redefined,
+) -> JobOutcome | None:
+    """Write a table to a new folder, with columns and partitions chosen again. Raises NoSuchTable,
+    ConfigError, and the errors of a job."""
+
+    def rewrite(plan: JobPlan, runner: Runner, blobs: Blobs, told: Progress) -> str:
+        return produce_rebuild(plan, runner, blobs, told, wanted)
+
+    return _redo(coordinator, name, factory, progress, (REBUILD, rewrite))
+
+
+def replay(
+    coordinator: Coordinator, name: str, factory: RunnerFactory, progress: Progress
+) -> JobOutcome | None:
+    """Put the values of dead letters that fit the table's columns now into its rows. Return None if
+    none does. Raises NoSuchTable, and the errors of a job."""
+    return _redo(coordinator, name, factory, progress, (REPLAY, produce_replay))
+
+
+def _redo(
+    coordinator: Coordinator,
+    name: str,
+    factory: RunnerFactory,
+    progress: Progress,
+    work: tuple[str, Rewrite],
+) -> JobOutcome | None:
+    """Run a rewrite of a table, after the jobs that other drivers left open."""
+    runner = LazyRunner(factory)
+    try:
+        _known(coordinator, [name])
+        for _ in range(JOBS_MAX):
+            plan = coordinator.plan(name, merge=True)
+            if plan is None:
+                break
+            blobs = checked_blobs(store_settings(plan.store))
+            outcome = run_job(plan, coordinator, runner, blobs, progress, rewrite=work[1])
+            if outcome is None or outcome.work == work[0]:
+                return outcome
+        return None
+    finally:
+        runner.close()
+
+
 def _known(coordinator: Coordinator, wanted: Sequence[str]) -> dict[str, TableRef]:
     """Return all tables by name. Raises NoSuchTable if a wanted one is not there."""
     known = {table.name: table for table in coordinator.tables()}
@@ -311,7 +372,7 @@ def _known(coordinator: Coordinator, wanted: Sequence[str]) -> dict[str, TableRe
 
 def _check_others_can_go_on(coordinator: Coordinator, runner: LazyRunner, fault: Exception) -> None:
     """Raise the fault again if it is no table's own."""
-    if isinstance(fault, ConfigError):
+    if isinstance(fault, ConfigError) or fault is runner.fault:
         raise fault
     if isinstance(fault, Unavailable):
         try:
@@ -319,7 +380,7 @@ def _check_others_can_go_on(coordinator: Coordinator, runner: LazyRunner, fault:
         except PolynyaError:
             raise fault from None
     if not isinstance(fault, PolynyaError | OSError):
-        runner.close()  # a Spark error: its session may be broken
+        runner.discard_broken()  # a Spark error
 
 
 def _rested(
@@ -334,6 +395,11 @@ def _rested(
         times = resting.get(name, (0, 0.0))[0] + 1
         made[name] = (times, time.monotonic() + _wait(interval_seconds, times))
     return made
+
+
+def _named(name: str, progress: Progress) -> Progress:
+    """Return a callback that names the table: steps of several are told in turn."""
+    return lambda step, told: progress(step, f"'{name}': {told}")
 
 
 def _spoken(fault: Exception) -> str:

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from heapq import nlargest
 from itertools import accumulate
 from typing import Any, Protocol, cast
 
@@ -19,6 +20,9 @@ from polynya.objectstore.settings import s3_config
 
 _UPLOAD_BUFFER_BYTES = 8 << 20
 _FOLDERS: set[str] = set()  # folders whose names up to the root this process has synced
+# by folder: the newest files there that this process has synced; older ones were synced, too
+_NEWEST: dict[str, set[str]] = {}
+_NEWEST_FILES = 128
 CREDENTIALS = {
     "s3_access_key_id": "ACCESS_KEY_ID",
     "s3_secret_access_key": "SECRET_ACCESS_KEY",
@@ -51,7 +55,8 @@ class Blobs(Protocol):
         ...
 
     def sync_folder(self, folder: str) -> None:
-        """Make files durable that other code wrote directly into a folder."""
+        """Make files durable that other code wrote directly into a folder. They never change, and
+        later files have greater names; names that begin with "_" are of files that change."""
         ...
 
     def uri(self, key: str) -> str: ...
@@ -98,7 +103,6 @@ class LocalBlobs:
     def __init__(self, root: str, *, shared: bool = False) -> None:
         self.root = os.path.abspath(root)
         self._files = Files(self.root if shared else "")
-        self._synced: set[str] = set()  # written by other code, never changed afterwards
 
     def get(self, key: str) -> bytes:
         return self._read(key, 0, -1)
@@ -150,21 +154,28 @@ class LocalBlobs:
         self._folder(path)
         for level in accumulate(folder.split("/"), os.path.join, initial=self.root):
             self._files.share(level)
+        known = _NEWEST.get(path, set())
+        oldest = min(known, default="")
         with os.scandir(path) as entries:
-            new = [
-                entry.path
-                for entry in entries
-                if entry.is_file() and entry.path not in self._synced
-            ]
-        for name in new:
-            descriptor = os.open(name, os.O_RDONLY)
-            try:
-                self._files.share(descriptor)
-                self._files.sync(descriptor)
-            finally:
-                self._files.close(descriptor)
-        self._synced.update(new)
+            names = {entry.name for entry in entries if entry.is_file()}
+        for name in names - known:
+            if name > oldest:
+                self._sync(os.path.join(path, name))
+        numbered = (name for name in names if not name.startswith("_"))
+        _NEWEST[path] = set(nlargest(_NEWEST_FILES, numbered))
         self._files.sync_folder(path)
+
+    def _sync(self, path: str) -> None:
+        """Make a file durable. A temporary one of another process may be gone."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            self._files.share(descriptor)
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
 
     def uri(self, key: str) -> str:
         return f"file://{self.root}/{key}"

@@ -41,7 +41,8 @@ BASE_TYPES: dict[str, pa.DataType] = {
 _CONTROL = 2  # batch flag: the batch takes record numbers but has no rows
 _GAP_BYTES_MAX = 256 << 10  # largest gap between two slices that one request fetches
 _REQUEST_BYTES = 8 << 20
-_REQUESTS_AHEAD = 3  # requests in flight while a task decodes; hides an object store's latency
+REQUESTS_AHEAD = 16  # requests in flight while a task decodes; hides an object store's latency …
+_AHEAD_BYTES = 32 << 20  # … with about this many bytes, which the task holds beside its block
 
 Positions = npt.NDArray[np.int64]
 
@@ -115,6 +116,8 @@ def read_rows(part: Range, stored: bytes | Exception) -> Iterator[Rows]:
 
 def _rows(part: Range, stored: bytes) -> Iterator[Rows]:
     found = parse_slice(stored, part.crc)
+    if part.first_batch or part.batches not in (0, found.batches):
+        found = found.part(part.first_batch, part.batches)
     # The plan has the stream's encoding. Batches of Kafka lie beside those of HTTP, in slices of
     # their own.
     fits = found.encoding == part.encoding or Encoding.KAFKA in (found.encoding, part.encoding)
@@ -124,9 +127,11 @@ def _rows(part: Range, stored: bytes) -> Iterator[Rows]:
             "the plan"
         )
     begin = part.skip
-    end = part.records if part.take < 0 else part.skip + part.take
+    end = part.skip + claimed(part)
     if not found.undivided:
-        yield _divided(part, found, begin, end)
+        rows = _divided(part, found, begin, end)
+        if len(rows.ends):
+            yield rows
         return
     kind = _kind_of(part)
     for columns in columns_of(found, begin, end, separated=kind != Kind.BYTES):
@@ -165,15 +170,20 @@ def _divided(part: Range, found: Slice, begin: int, end: int) -> Rows:
     per_batch = np.frombuffer(found.batch_records, np.uint32).astype(np.int64)
     lengths = found.batch_lengths if found.record_lengths is None else found.record_lengths
     ends = np.cumsum(np.frombuffer(lengths, np.uint32), dtype=np.int64)
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     appended = np.frombuffer(found.append_times_ms, np.int64)
     own = np.frombuffer(found.record_times_ms, np.int64)
-    first = np.cumsum(per_batch) - per_batch
+    numbers, positions = (np.array(each[:-1], np.int64) for each in found.batch_begins)
+    records, places = (np.array(each[:-1], np.int64) for each in found.stored_begins)
+    # numbers and positions of the records, from those of their batches
+    offsets = np.arange(found.records) + np.repeat(numbers - records, per_batch)
+    begin, end = map(int, np.searchsorted(offsets, (begin, end)))
     rows = Rows(
         part,
         Kind(found.encoding),
-        part.record + np.arange(begin, end, dtype=np.int64),
-        part.byte + np.concatenate((np.zeros(1, np.int64), ends[:-1]))[begin:end],
-        part.record + np.repeat(first, per_batch)[begin:end],
+        part.record + offsets[begin:end],
+        part.byte + (starts + np.repeat(positions - places, per_batch))[begin:end],
+        part.record + np.repeat(numbers, per_batch)[begin:end],
         np.repeat(np.where(own == 0, appended, own), per_batch)[begin:end],
         np.repeat(appended, per_batch)[begin:end],
         np.frombuffer(found.payload, np.uint8),
@@ -183,7 +193,7 @@ def _divided(part: Range, found: Slice, begin: int, end: int) -> Rows:
         np.zeros(end - begin, np.bool_),
     )
     start = int(ends[begin - 1]) if begin else 0
-    rows.data = rows.data[start : int(ends[end - 1])]
+    rows.data = rows.data[start : int(ends[end - 1]) if end else 0]
     rows.ends = rows.ends - start
     control = np.frombuffer(found.batch_flags, np.uint32) & _CONTROL
     return _without(rows, np.repeat(control != 0, per_batch)[begin:end]) if control.any() else rows
@@ -297,14 +307,22 @@ def fetched(blobs: Blobs, part: Range) -> bytes | Exception:
 def fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes | Exception]]:
     """Yield each range with its stored bytes, or with the reason for none. One request fetches
     neighbours in a pack, and the next requests run ahead."""
-    ahead: deque[Future[list[tuple[Range, bytes | Exception]]]] = deque()
-    with ThreadPoolExecutor(_REQUESTS_AHEAD) as readers:
-        for run in _runs(ranges):
-            ahead.append(readers.submit(_fetch_run, blobs, run))
-            if len(ahead) > _REQUESTS_AHEAD:
-                yield from ahead.popleft().result()
-        while ahead:
-            yield from ahead.popleft().result()
+    ahead: deque[tuple[int, Future[list[tuple[Range, bytes | Exception]]]]] = deque()
+    held = 0
+    with ThreadPoolExecutor(REQUESTS_AHEAD) as readers:
+        try:
+            for run in _runs(ranges):
+                size = run[-1].offset + run[-1].stored - run[0].offset
+                while ahead and (len(ahead) >= REQUESTS_AHEAD or held + size > _AHEAD_BYTES):
+                    held -= ahead[0][0]
+                    yield from ahead.popleft()[1].result()
+                ahead.append((size, readers.submit(_fetch_run, blobs, run)))
+                held += size
+            while ahead:
+                yield from ahead.popleft()[1].result()
+        finally:
+            for _, unread in ahead:
+                unread.cancel()
 
 
 def _fetch_run(blobs: Blobs, run: Sequence[Range]) -> list[tuple[Range, bytes | Exception]]:
@@ -336,5 +354,7 @@ def _runs(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
 
 
 def _adjacent(one: Range, next_one: Range) -> bool:
+    """Report whether one request fetches both: neighbours in a pack, or parts of one slice."""
     gap = next_one.offset - one.offset - one.stored
-    return one.pack == next_one.pack and 0 <= gap <= _GAP_BYTES_MAX
+    follows = next_one.offset == one.offset or gap >= 0
+    return one.pack == next_one.pack and follows and gap <= _GAP_BYTES_MAX

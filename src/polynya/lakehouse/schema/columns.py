@@ -49,6 +49,7 @@ OUR_COLUMNS = (
     "headers",
     "value",
 )
+PARTITION_PREFIX = "_by_"  # of the names of a table's partitions: no column has it
 LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
 DEPTH_MAX = 8
 NAME_CHARACTERS_MAX = 128
@@ -467,7 +468,7 @@ def _grown(column: Column, wished: Column, room: list[int]) -> Column:
 
 def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
     base = _ILLEGAL.sub("_", wished.field)[:NAME_CHARACTERS_MAX] or "_"
-    if base[0].isdigit():
+    if base[0].isdigit() or base.casefold().startswith(PARTITION_PREFIX):
         base = "_" + base
     if sibling:
         base = f"{base}__{wished.type}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 from urllib.parse import quote
 
@@ -11,13 +13,16 @@ import httpx
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
-from polynya.lakehouse.jobs.plan import JobPlan, TableRef
+from polynya.base.limits import RANGES_STREAMS_MAX, TABLE_REST_MS_MAX
+from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef
 from polynya.lakehouse.server.admin_port import far_refusal, near_admin
+from polynya.lakehouse.server.leases import Leased
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailedRange, FailRequest
 
 T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
 _CALL_SECONDS = 30.0
+_LEASE_SECONDS = 5.0  # a driver that stops waits for it
 _COMMIT_TRIES = 6
 _PLAN_TRIES = 6
 # before the first retry; doubles from then on, because a server may be restarting
@@ -47,8 +52,16 @@ class Coordinator(Protocol):
         NoSuchTable, OutcomeUnknown."""
         ...
 
-    def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
-        """Release the job's ranges unless it was committed. Raises NoSuchTable, Unavailable."""
+    def abandon(
+        self, name: str, uid: str, job: int, reason: str, *, failed: bool = False
+    ) -> TableRef:
+        """Release the job's ranges unless it was committed. If it `failed`, users see the reason.
+        Raises NoSuchTable, Unavailable."""
+        ...
+
+    def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
+        """Return where the records of streams lie, from a record of each on, after a flush. None:
+        there is no such stream. Raises Unavailable."""
         ...
 
     def aside(self, name: str) -> set[tuple[int, int]]:
@@ -85,6 +98,22 @@ class _Failures(msgspec.Struct):
     failures: list[_Failure]
 
 
+class StreamRanges(msgspec.Struct, frozen=True):
+    """The slices of a stream in the object store, from a record on."""
+
+    name: str
+    uid: str
+    first: int  # first retained record
+    next: int
+    own: int  # first record that is not inherited from a fork's source
+    ranges: list[Range]
+    end: int  # the ranges have all stored records up to here
+
+
+class _Ranges(msgspec.Struct):
+    streams: list[StreamRanges | None]
+
+
 class _State(msgspec.Struct):
     table: TableRef
 
@@ -93,10 +122,19 @@ class HttpCoordinator:
     """The client of the server's admin port (plans and commits) and base port (the list of tables).
 
     Without `admin_url`, the base port is asked for it, and again after each failure: a restarted
-    server may have another one.
+    server may have another one. With the name of a `worker`, a plan takes the table's lease.
     """
 
-    def __init__(self, admin_url: str, base_url: str, client: httpx.Client | None = None) -> None:
+    def __init__(
+        self,
+        admin_url: str,
+        base_url: str,
+        client: httpx.Client | None = None,
+        *,
+        worker: str = "",
+    ) -> None:
+        self._worker = worker
+        self._leased: set[str] = set()
         self._admin = admin_url.rstrip("/")
         self._admin_is_given = bool(self._admin)
         self._base = base_url.rstrip("/")
@@ -112,19 +150,25 @@ class HttpCoordinator:
 
     def plan(self, name: str, *, merge: bool = False) -> JobPlan | None:
         """Fetch a plan. Retry on 409, when another planner took over the job: its plan is then
-        returned."""
+        returned. Raises Leased if another worker syncs the table."""
+        body = {"cores": os.cpu_count() or 1, "merge": merge}
         for number in range(_PLAN_TRIES):
             if number:
                 time.sleep(_RETRY_SECONDS)
             answer = self._call(
                 "POST",
                 self._url(name, "plan"),
-                {"cores": os.cpu_count() or 1, "merge": merge},
+                body | ({"worker": self._worker} if self._worker else {}),
                 _PLAN_SECONDS,
                 allowed=(200, 204, 409),
             )
-            if answer.status_code != 409:
-                return None if answer.status_code == 204 else _decoded(answer, JobPlan, "plan")
+            if answer.status_code == 200:
+                self._leased.update([name] if self._worker else [])
+                return _decoded(answer, JobPlan, "plan")
+            if answer.status_code == 204:
+                return None
+            if _code(answer) == "TABLE_LEASED":
+                raise Leased(_told(answer))
         raise PolynyaError(f"{answer.url} answered 409: {_told(answer)}")
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
@@ -143,8 +187,46 @@ class HttpCoordinator:
             f"{fault}. Run it again"
         ) from fault
 
-    def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
-        body = AbandonRequest(uid, job, reason)
+    def extend_leases(self) -> None:
+        for name in list(self._leased):
+            self._lease(name, {})
+
+    def release_lease(self, name: str, rest_seconds: float) -> None:
+        if name in self._leased:
+            self._leased.discard(name)
+            self._lease(name, {"rest_ms": min(TABLE_REST_MS_MAX, int(rest_seconds * 1000))})
+
+    def release_leases(self) -> None:
+        for name in list(self._leased):
+            self.release_lease(name, 0.0)
+
+    def _lease(self, name: str, change: dict[str, int]) -> None:
+        """Change a lease. One that cannot be changed ends in time; servers of earlier releases have
+        none."""
+        with suppress(PolynyaError):
+            body = {"worker": self._worker, **change}
+            self._call("POST", self._url(name, "lease"), body, _LEASE_SECONDS)
+
+    def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
+        found: list[StreamRanges | None] = []
+        for at in range(0, len(streams), RANGES_STREAMS_MAX):
+            part = streams[at : at + RANGES_STREAMS_MAX]
+            body = {"streams": [{"name": name, "first": first} for name, first in part]}
+            answer = self._call(
+                "POST", f"{self._base}/v1/ranges", {**body, "flush": True}, _PLAN_SECONDS
+            )
+            found += _decoded(answer, _Ranges, "list of ranges").streams
+        return found
+
+    def derive(self, name: str, prefix: str, transform: str, partitions: Sequence[str]) -> bytes:
+        """Create a derived table. Return the server's answer. Raises PolynyaError."""
+        body = {"prefix": prefix, "transform": transform, "partitions": list(partitions)}
+        return self._call("POST", self._url(name, "derive"), body, allowed=(200, 201)).content
+
+    def abandon(
+        self, name: str, uid: str, job: int, reason: str, *, failed: bool = False
+    ) -> TableRef:
+        body = AbandonRequest(uid, job, reason, failed)
         return self._state(self._call("POST", self._url(name, "abandon"), body, allowed=(200, 409)))
 
     def aside(self, name: str) -> set[tuple[int, int]]:
@@ -219,6 +301,13 @@ def _decoded(answer: httpx.Response, shape: type[T], what: str) -> T:
             f"{answer.url} returned an invalid {what}: {fault}. Are driver and server of the same "
             "release?"
         ) from None
+
+
+def _code(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _told(answer: httpx.Response) -> str:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator
 
 from polynya.base.errors import CorruptData
+from polynya.base.limits import TIME_MS_MAX
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, header_of, records_of
 from polynya.wire.kafka.codecs import decompressed
 from polynya.wire.kafka.primitives import Malformed
@@ -13,7 +14,6 @@ from polynya.wire.slices import Slice
 
 BLOCK_BYTES = 16 << 20  # of records that are gathered before they are given on
 _OVERHEAD = 12  # bytes of a batch before those that its length counts
-_TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: later times have no text form
 _COMMA = 44
 Headers = list[tuple[str, bytes | None]]
 
@@ -40,7 +40,7 @@ class Columns:
         self.numbers.append(number)
         self.batches.append(place[0])
         self.bytes.append(place[1])
-        has_time = 0 <= record.timestamp <= _TIME_MS_MAX
+        has_time = 0 <= record.timestamp <= TIME_MS_MAX
         self.times_ms.append(record.timestamp if has_time else append_time_ms)
         self.append_times_ms.append(append_time_ms)
         self.keys.append(record.key)
@@ -58,16 +58,19 @@ def columns_of(found: Slice, begin: int, end: int, *, separated: bool) -> Iterat
     Control batches and batches outside are not opened. Raises CorruptData.
     """
     columns = Columns(separated)
-    numbers, places = found.batch_begins
-    for at in range(found.batches):
+    numbers, positions = found.batch_begins
+    places = found.stored_begins[1]
+    for at in found.kept:
         first, last = numbers[at], numbers[at + 1]
         if last <= begin or first >= end:
             continue
         try:
             batch = bytes(found.payload[places[at] : places[at + 1]])
-            for number, record in _numbered(batch, first, last - first):
+            counts = found.batch_records[at], last - first
+            for number, record in _numbered(batch, first, counts):
                 if begin <= number < end:
-                    columns.add(record, number, (first, places[at]), found.append_times_ms[at])
+                    place = (first, positions[at])
+                    columns.add(record, number, place, found.append_times_ms[at])
         except (CorruptData, Malformed) as fault:
             raise CorruptData(f"the Kafka batch at record {first} of the slice: {fault}") from None
         if len(columns.data) + 64 * len(columns.ends) >= BLOCK_BYTES:
@@ -77,8 +80,10 @@ def columns_of(found: Slice, begin: int, end: int, *, separated: bool) -> Iterat
         yield columns
 
 
-def _numbered(batch: bytes, first: int, count: int) -> Iterator[tuple[int, Record]]:
-    """Iterate over the records of a batch with their numbers. A control batch has none."""
+def _numbered(batch: bytes, first: int, counts: tuple[int, int]) -> Iterator[tuple[int, Record]]:
+    """Iterate over the records of a batch with their numbers. A control batch has none. `counts`:
+    records and numbers of the batch."""
+    count, span = counts
     if len(batch) < HEADER_BYTES:
         raise CorruptData(f"it has {len(batch)} bytes, and a header alone has {HEADER_BYTES}")
     header = header_of(batch)
@@ -90,7 +95,11 @@ def _numbered(batch: bytes, first: int, count: int) -> Iterator[tuple[int, Recor
     if header.is_control:
         return
     body = decompressed(header.codec, batch[HEADER_BYTES:])
+    before = -1
     for at, record in enumerate(records_of(batch, body)):
-        if record.offset != header.base_offset + at:
-            raise CorruptData(f"record {at} has offset delta {record.offset - header.base_offset}")
-        yield first + at, record
+        delta = record.offset - header.base_offset
+        # without missing numbers each record has the one behind the record before
+        if not before < delta < span - count + at + 1:
+            raise CorruptData(f"record {at} has offset delta {delta}")
+        before = delta
+        yield first + delta, record

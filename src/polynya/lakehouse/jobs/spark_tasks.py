@@ -1,0 +1,103 @@
+"""The functions that Spark calls in its Python workers, with a store and the key of a plan object.
+
+They are sent by name, so that a worker imports this release's code: nothing here may import Spark,
+pyiceberg's tables or Delta at the top.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+
+from polynya.files import keep_private
+from polynya.lakehouse.decoding.decode import Schema
+from polynya.lakehouse.decoding.kinds import typed
+from polynya.lakehouse.jobs.output import Output
+from polynya.lakehouse.jobs.plan import Job, Task
+from polynya.lakehouse.jobs.plan_objects import load_header, load_task
+from polynya.lakehouse.jobs.task import TaskResult, run_task
+from polynya.lakehouse.reading.blobs import Blobs, open_blobs
+from polynya.lakehouse.reading.slices import (
+    Unreadable,
+    absent,
+    base_columns,
+    joined,
+    read_blocks,
+)
+from polynya.lakehouse.schema.columns import OUR_COLUMNS
+from polynya.objectstore import StoreSettings
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def run_tasks(store: StoreSettings, key: str, batches: Batches) -> Batches:
+    """Run the tasks whose numbers come in, and yield a result for each."""
+    keep_private()
+    blobs = open_blobs(store)
+    job: Job | None = None
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            job = job or load_header(blobs, key)
+            yield _told(run_task(job, load_task(blobs, key, job, number), blobs))
+
+
+def read_input(store: StoreSettings, key: str, batches: Batches) -> Batches:
+    """Yield the rows of the tasks whose numbers come in, the input of a transform."""
+    keep_private()
+    pa.set_cpu_count(1)
+    blobs = open_blobs(store)
+    job: Job | None = None
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            job = job or load_header(blobs, key)
+            yield from input_rows(job, load_task(blobs, key, job, number), blobs)
+
+
+def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
+    """Write a partition of a transform's rows to files, and yield their description."""
+    from pyspark import TaskContext
+
+    keep_private()
+    pa.set_cpu_count(1)
+    blobs, begin = open_blobs(store), time.perf_counter()
+    job = load_header(blobs, key)
+    context = TaskContext.get()
+    task = Task(context.partitionId() if context is not None else 0, [], [])
+    schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+    out, count, size = Output(job, task, blobs), 0, 0
+    try:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            columns = [rows[field.name].cast(field.type) for field in schema]
+            out.add_rows(pa.Table.from_arrays(columns, schema=schema), rows.nbytes)
+            count, size = count + len(rows), size + rows.nbytes
+        files, _ = out.close()
+    except BaseException:
+        out.abort()
+        raise
+    seconds = time.perf_counter() - begin
+    yield _told(TaskResult(task.id, count, size, files, seconds=seconds))
+
+
+def input_rows(job: Job, task: Task, blobs: Blobs) -> Batches:
+    """Yield the rows of a task's ranges: their built-in columns and the typed ones. Raises
+    Unreadable."""
+    failed: list[Unreadable] = []
+    schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+    for block in read_blocks(blobs, task.ranges, task.shapes, failed):
+        data, ends = joined(block)
+        wanted = Schema(job.columns, job.shapes[block.shape], full=True)
+        decoded = typed(block.kind, data, ends, absent(block), wanted)
+        base = base_columns(block, data, ends)
+        arrays = [base[name] for name in OUR_COLUMNS] + decoded.arrays
+        yield from pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
+    if failed:
+        raise failed[0]
+
+
+def _told(result: TaskResult) -> pa.RecordBatch:
+    data = pa.array([msgspec.json.encode(result)], pa.binary())
+    return pa.RecordBatch.from_arrays([data], names=["result"])

@@ -1,0 +1,86 @@
+"""Partitioned, rebuilt, replayed and derived tables, as their users make them: the command line, a
+node, and Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from missing import needed_module
+from pyiceberg.catalog.rest import RestCatalog
+from worlds.pipeline import PipeWorld
+
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
+needed_module("pyspark")
+
+
+def test_a_table_is_divided_replayed_and_rebuilt(world: PipeWorld) -> None:
+    world.start()
+    divided = ("--partition", "bucket(4, stream)")
+    made = world.run("table", "create", "rides", "--prefix", "rides/", *divided)
+    assert made.code == 0, made
+    wrong = world.run("table", "create", "w", "--prefix", "w/", "--partition", "day(fare)")
+    assert wrong.code == 1 and "--column fare:TYPE" in wrong.err, wrong
+    for name in "abc":
+        world.append(f"rides/{name}", *({"fare": n} for n in range(300)), {"fare": "free"})
+    world.compact_here("rides")
+    world.check_exactly_once("rides")
+    old = world.table("rides")
+    assert "bucket(4, stream)" in world.run("table", "describe", "rides").out
+    assert "nothing to replay" in world.run("table", "replay-dlq", "rides").err
+    assert world.run("table", "alter", "rides", "--column", "fare:string").code == 0
+    world.replay_here("rides")
+    world.check_exactly_once("rides")
+    assert world.table("rides").location == old.location
+    rebuilt = world.run("table", "rebuild", "rides", "--partition", "stream", "--json")
+    assert rebuilt.code == 0, rebuilt
+    world.check_exactly_once("rides")
+    table = json.loads(world.run("table", "describe", "rides", "--json").out)
+    assert table["location"] != old.location and table["partitions"] == ["stream"]
+    assert (table["rows"], table["dead_rows"], table["files"]) == (903, 0, 3)
+    read = RestCatalog("polynya", uri=f"{world.node.url}/iceberg").load_table("polynya.rides")
+    assert [field.name for field in read.spec().fields] == ["stream"]
+    assert read.scan(row_filter="stream = 'rides/a'").to_arrow().num_rows == 301
+    world.append("rides/a", {"fare": 1})
+    world.compact_here("rides")
+    world.check_exactly_once("rides")
+
+
+def test_a_derived_table_beside_another_of_the_same_streams(
+    world: PipeWorld, tmp_path: Path
+) -> None:
+    """Each record once, also after its stream was deleted and created again. Spark is not needed:
+    the rows stay as they are."""
+    world.start()
+    assert world.run("table", "create", "rides", "--prefix", "rides/").code == 0
+    query = tmp_path / "fares.sql"
+    query.write_text("select * from input;\n")
+    for _ in range(2):  # a repeat succeeds
+        made = world.run("table", "create", "fares", "--from", "rides/", "--sql", str(query))
+        assert made.code == 0 and "'polynya table sync fares'" in made.err, made
+    both = world.run("table", "create", "x", "--from", "x/", "--sql", str(query), "--hold")
+    assert both.code == 2, both
+    for number in range(3):
+        for name in "abc":
+            world.append(f"rides/{name}", *({"fare": n} for n in range(10)))
+        assert world.tables()["fares"]["records_behind"] == 30
+        (outcome,) = world.compact_here("fares")
+        assert outcome.rows == 30
+        if number == 0:
+            world.compact_here("rides")
+        world.check_exactly_once("fares")
+    before = world.rows.copy()
+    world.delete("rides/a")
+    world.append("rides/a", *({"fare": n} for n in range(40)))
+    listed = world.run("table", "ls").out
+    assert "40 records behind" in listed, listed
+    assert [outcome.rows for outcome in world.compact_here("fares")] == [40]
+    assert world.compact_here("fares") == []
+    world.check_exactly_once("fares", world.rows)
+    assert sum(world.rows.values()) == sum(before.values()) + 40
+    described = world.run("table", "describe", "fares").out
+    assert "sql:select * from input" in described, described
+    tables = {row["name"]: row for row in json.loads(world.run("table", "ls", "--json").out)}
+    assert tables["fares"]["records_behind"] == 0 and tables["rides"]["records_behind"] == 80
+    assert tables["fares"]["behind_seconds"] is None
