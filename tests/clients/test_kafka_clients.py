@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from long_tests import long
 from missing import left_out, needed_program
 from product import RunningNode, environment
 
@@ -41,8 +42,10 @@ PAIRS = (  # kafka-python has gzip alone
     *(("confluent", "aio", codec) for codec in ("snappy", "lz4", "zstd")),
     *(("aio", "confluent", codec) for codec in ("gzip", "snappy", "lz4", "zstd")),
 )
-COUNT = int(os.environ.get("KAFKA_RECORDS", "300"))
+COUNT = int(os.environ.get("KAFKA_RECORDS", "1000"))
 SECONDS = 120
+# a tool runs for a second: a JVM's second compiler would cost more than it gives
+JAVA = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 FETCH_SECONDS = 150  # about 45 MB from Maven Central
 JARS = Path(__file__).parents[2] / ".build" / "kafka-tools-4.3.1"
 
@@ -95,11 +98,7 @@ def test_what_one_client_writes_another_reads(
     found, ends, at = run(reader, "read", node.kafka, topic, COUNT)
     assert found == expected(codec, with_none=writer == "confluent")
     assert ends == [0, COUNT]
-    assert at <= COUNT // 2, (
-        "the first offset of a time, exactly or, in a compressed batch, its begin"
-    )
-    if codec == "none":
-        assert at == COUNT // 2
+    assert at == COUNT // 2, "the first offset of a time, also inside a compressed batch"
 
 
 def test_topics_are_created_listed_and_deleted(node: RunningNode) -> None:
@@ -253,7 +252,7 @@ def libraries() -> Path:
 def java(node: RunningNode, libraries: Path, tool: str, *arguments: str, given: bytes = b"") -> str:
     command = [
         "java",
-        "-Xmx256m",
+        *JAVA,
         "-cp",
         f"{libraries}/*",
         tool,
@@ -285,14 +284,14 @@ def test_the_java_tools_create_write_and_read(node: RunningNode, libraries: Path
     assert found.split() == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", ["none", "zstd", *long(["gzip", "snappy", "lz4"])])
 def test_what_a_client_writes_reads_over_http(node: RunningNode, codec: str) -> None:
     """Page by page, as values and as whole records, in each codec."""
     topic = f"http-{codec}"
     assert run("confluent", "write", node.kafka, topic, codec, COUNT) == []
     sent = expected(codec, with_none=True)
     values = b"".join((each[2] or "").encode() for each in sent)
-    assert follow(node, topic, {}) == [values]
+    assert b"".join(follow(node, topic, {})) == values
     found = [
         [each["offset"], each["key"], each["value"], each["headers"], each["timestamp"]]
         for body in follow(node, topic, {"Accept": RECORDS}, "&max_bytes=4096")

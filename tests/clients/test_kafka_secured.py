@@ -12,6 +12,7 @@ from pathlib import Path
 import node_js
 import pytest
 import test_kafka_clients
+from long_tests import long
 from missing import left_out, needed_program
 from polling import wait_until
 from product import RunningNode, environment, polynya
@@ -24,12 +25,10 @@ VALUES = [f"value {number}" for number in range(COUNT)]
 SECONDS = 120
 GO_SECONDS = 280  # with an empty cache of Go
 CLIENTS = (
-    ("confluent", "PLAIN"),
     ("confluent", "OAUTHBEARER"),
-    ("confluent", "SCRAM-SHA-512"),
     ("python", "SCRAM-SHA-256"),
     ("aio", "PLAIN"),
-    ("aio", "SCRAM-SHA-512"),
+    *long([("confluent", "PLAIN"), ("confluent", "SCRAM-SHA-512"), ("aio", "SCRAM-SHA-512")]),
 )
 
 
@@ -162,7 +161,7 @@ def test_the_java_tools_authenticate(node: Secured, libraries: Path, tmp_path: P
                 f'sasl.jaas.config={login} password="{node.token}";\n'
             )
         return run(
-            ["java", "-Xmx256m", "-cp", f"{libraries}/*", f"org.apache.kafka.tools.{tool}",
+            ["java", *test_kafka_clients.JAVA, "-cp", f"{libraries}/*", f"org.apache.kafka.tools.{tool}",
              "--bootstrap-server", node.kafka, "--command-config",
              str(settings.with_suffix(f".{config}")), *arguments],
             input=given,

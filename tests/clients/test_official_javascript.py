@@ -92,7 +92,7 @@ class Script:
             self.lines.append(line.strip())
 
 
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
+@pytest.mark.parametrize("live", ["sse", *long(["long-poll"])])
 def test_a_reader_lives_through_restarts_and_misses_nothing(
     live: str, folder: Path, tmp_path: Path
 ) -> None:

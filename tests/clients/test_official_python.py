@@ -21,6 +21,7 @@ from durable_streams import (
     astream,
     stream,
 )
+from long_tests import long
 from polling import wait_until
 from product import running_node
 from worlds.steady_node import steady_node
@@ -30,7 +31,13 @@ JSON = "application/json"
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1-core", "2-cores"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(2, id="2-cores"),
+        pytest.param(1, id="1-core", marks=pytest.mark.long),
+    ],
+)
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_node(
         tmp_path_factory.mktemp("node") / "data", "--cores", str(request.param)
@@ -160,7 +167,7 @@ def test_a_stream_with_a_time_to_live_goes(url: str) -> None:
         wait_until(gone, what="the stream to expire")
 
 
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
+@pytest.mark.parametrize("live", ["long-poll", *long(["sse"])])
 def test_a_reader_resumes_where_it_was_after_a_crash_and_a_restart(
     live: str, tmp_path: Path
 ) -> None:

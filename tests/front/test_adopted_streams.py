@@ -9,7 +9,7 @@ import google_crc32c
 import pytest
 from front.test_kafka_front import fetch, offset_of, produce
 from google_crc32c import value as crc32c
-from worlds.kafka import KafkaWire, KafkaWorld, batch, play
+from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play
 
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
@@ -20,6 +20,7 @@ from polynya.front.http.routes.bodies import batch_of
 from polynya.front.kafka.errors import Error
 from polynya.service.api import Facts
 from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
+from polynya.stream.replies import Code
 from polynya.wire.kafka import batches
 
 TEXT, JSON = "text/plain", "application/json"
@@ -195,19 +196,71 @@ def test_a_token_adopts_the_streams_that_it_may_use() -> None:
     play(story)
 
 
-def test_built_batches_have_no_time_no_key_and_a_valid_crc() -> None:
-    async def story(world: KafkaWorld) -> None:
-        from worlds.kafka import fetch_fields
+async def records(wire: KafkaWire, topic: str, offset: int) -> list[tuple[int, int, bytes | None]]:
+    """Return the offset, time and value of the records that one fetch gives; check their batches."""
+    message = await wire.ask("Fetch", 11, **fetch_fields(topic, offset))
+    (part,) = message.responses[0].partitions
+    found = []
+    for one in batches.batches_of(part.records):
+        header = batches.check_batch(bytes(one), google_crc32c.value(bytes(one)))
+        made = list(batches.records_of(one))
+        assert (header.producer_id, header.codec) == (-1, 0)
+        assert header.max_timestamp == max(each.timestamp for each in made)
+        assert all((each.key, each.headers) == (None, ()) for each in made)
+        found += [(each.offset, each.timestamp, each.value) for each in made]
+    return [each for each in found if each[0] >= offset]
 
+
+@pytest.mark.parametrize("flushes", ["never", "at the end", "now and then"])
+@pytest.mark.parametrize("content_type", [TEXT, JSON])
+def test_what_http_wrote_has_the_time_of_its_append(content_type: str, flushes: str) -> None:
+    async def story(world: KafkaWorld) -> None:
+        http, wire = Adopter(world), await world.wire()
+        await http.stream("s/a", content_type)
+        whole: list[tuple[int, int, bytes]] = []
+        for number in range(12):
+            count = number % 3 + 1 if content_type == JSON else 1
+            made = [b"%d" % (number * 10 + each) for each in range(count)]
+            body = b"[" + b",".join(made) + b"]" if content_type == JSON else made[0]
+            now_ms = world.core.service.now_ms()
+            await http.append("s/a", body, content_type)
+            whole += [(len(whole) + at, now_ms, value) for at, value in enumerate(made)]
+            world.core.clock.ms += number % 4 * 7  # some are at one time
+            if flushes == "now and then" and number % 5 == 4:
+                await world.core.flusher.flush_now()
+        if flushes == "at the end":
+            await world.core.flusher.flush_now()
+        await http.adopt("t", "s/a")
+        for offset in range(len(whole)):
+            assert await records(wire, "t", offset) == whole[offset:]
+        for asked in sorted({time + by for _, time, _ in whole for by in (-1, 0, 1)}):
+            wanted = next((at for at, time, _ in whole if time >= asked), -1)
+            assert await offset_of(wire, "t", asked) == wanted
+        newest = await offset_of(wire, "t", -3)
+        assert whole[newest][1] == max(time for _, time, _ in whole)
+
+    play(story)
+
+
+def test_times_of_a_fork_and_its_source_are_those_of_their_appends() -> None:
+    async def story(world: KafkaWorld) -> None:
         http, wire = Adopter(world), await world.wire()
         await http.stream("s/a")
-        await http.append("s/a", b"v")
-        await http.adopt("t", "s/a")
-        message = await wire.ask("Fetch", 11, **fetch_fields("t", 0))
-        (part,) = message.responses[0].partitions
-        header = batches.check_batch(part.records, google_crc32c.value(part.records))
-        assert (header.max_timestamp, header.producer_id, header.codec) == (-1, -1, 0)
-        (record,) = batches.records_of(part.records)
-        assert (record.key, record.value, record.headers) == (None, b"v", ())
+        whole: list[tuple[int, int, bytes]] = []
+        for number in range(6):
+            if number == 4:
+                await world.core.flusher.flush_now()
+                reply = await world.core.fork("s/b", "s/a", (4, 4))
+                assert reply.code == Code.CREATED
+            now_ms = world.core.service.now_ms()
+            await http.append("s/b" if number > 3 else "s/a", b"%d" % number)
+            whole.append((number, now_ms, b"%d" % number))
+            world.core.clock.ms += 5
+        await http.adopt("t", "s/b")
+        assert [each for _, _, found in await fetch(wire, "t", 0) for each in found]
+        found: list[tuple[int, int, bytes | None]] = []
+        while len(found) < len(whole):
+            found += await records(wire, "t", len(found))
+        assert found == whole
 
     play(story)

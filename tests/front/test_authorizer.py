@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import jwt
@@ -79,7 +80,7 @@ def guarded(
     play(
         told,
         handlers={**handlers, "/v1/topics": handler},
-        mounts={"/v1/topics/": handler, "/v1/groups": handler},
+        mounts={"/v1/topics/": handler, "/v1/groups": handler, "/v1/buckets/": handler},
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),
     )
 
@@ -270,6 +271,18 @@ def test_a_topics_verbs_are_those_of_its_streams(tmp_path: Path) -> None:
         assert await asked("GET", "/v1/topics") == [403, 200, 200], "the route shows what may be"
 
     guarded(tmp_path, story, setup=setup)
+
+
+def test_the_profile_of_a_bucket_needs_create_and_its_retention_delete(tmp_path: Path) -> None:
+    scopes = {"maker": "create:logs/", "keeper": "delete,read:logs/"}
+
+    async def story(world: World, gate: Gate) -> None:
+        allowed = {"profile": "maker", "retention": "keeper"}
+        for name, method, part in product(scopes, ("PUT", "DELETE"), allowed):
+            asked = await world.ask(method, f"/v1/buckets/logs/{part}", **gate.bearer(name))
+            assert asked.status == (200 if name == allowed[part] else 403)
+
+    guarded(tmp_path, story, setup=lambda gate: [gate.token(*each) for each in scopes.items()])
 
 
 def test_the_list_shows_what_may_be_read(tmp_path: Path) -> None:

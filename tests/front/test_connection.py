@@ -13,6 +13,7 @@ from fake_service import FakeService
 from front_world import World, play, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
@@ -77,7 +78,7 @@ def statuses(data: bytes) -> list[int]:
     return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d+)", data)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(1, len(PIPELINE) - 1), max_size=20), st.booleans())
 def test_requests_are_the_same_wherever_their_bytes_are_cut(cuts: list[int], patient: bool) -> None:
     """`patient`: the loop runs between the pieces."""

@@ -419,6 +419,30 @@ def test_what_kafka_has_and_a_cluster_here_does_alone() -> None:
     play(story)
 
 
+def test_topics_of_clients_have_the_default_profile_of_their_bucket() -> None:
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        await world.front.service.bucket_profiles.set("kafka", "diskless")
+        topic = part("Metadata", 4, "MetadataRequestTopic", name="auto")
+        await ask(wire, "Metadata", 4, topics=(topic,), allow_auto_topic_creation=True)
+        named = part(
+            *("CreateTopics", 4, "CreatableTopic"),
+            name="named",
+            num_partitions=1,
+            replication_factor=-1,
+            assignments=(),
+            configs=(),
+        )
+        made = await ask(
+            wire, "CreateTopics", 4, topics=(named,), timeout=kio_timeout(), validate_only=False
+        )
+        assert made.topics[0].error_code.value == 0
+        for name in ("auto", "named"):
+            assert (await described(wire, name))[1]["profile"] == "diskless 1"
+
+    play(story)
+
+
 def test_topics_are_not_created_by_name_where_that_is_off() -> None:
     async def story(world: KafkaWorld) -> None:
         world.front.defaults = TopicDefaults(auto_create=False, partitions=3)
@@ -455,7 +479,9 @@ def test_a_config_is_known_and_given_once() -> None:
         check_change({}, {"content.type": "a/b"})
 
 
-def test_metadata_of_all_topics_is_what_metadata_of_each_would_be() -> None:
+def test_metadata_of_all_topics_is_what_metadata_of_each_would_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In every version, after each kind of change, though the bytes are put together."""
 
     async def story(world: KafkaWorld) -> None:
@@ -464,11 +490,11 @@ def test_metadata_of_all_topics_is_what_metadata_of_each_would_be() -> None:
 
         async def check() -> None:
             await front.topics.refresh()
-            topics = [topic_of(front, each) for each in front.topics.names.values()]
+            topics = [topic_of(front, each, "") for each in front.topics.names.values()]
             message = response_of(front, topics)
             for version in api.versions:
                 whole = b"".join(encode_response(api, version, 0, message))
-                body = await front.topic_frames.body(front, version)
+                body = await front.topic_frames.body(front, version, "")
                 assert whole.endswith(body), version
                 assert len(whole) - len(body) == 8 + (version >= api.flexible), version
 
@@ -479,6 +505,18 @@ def test_metadata_of_all_topics_is_what_metadata_of_each_would_be() -> None:
         assert await grown(wire, "b", 5) == 0
         await front.topics.drop(front.topics.names["a"])
         await check()
+        monkeypatch.setattr(front.brokers, "leader_of", lambda group: 256 * group)
+        monkeypatch.setattr(front.brokers, "epoch_of", lambda group: 7 + group)
+        monkeypatch.setattr(
+            front.brokers, "replicas_of", lambda group: ([256, 256 * group], [256][: group % 2])
+        )
+        await check()
+        topic = front.topics.names["c"]
+        topic.configs = [("profile", "diskless")]
+        topic.revision += 1
+        front.topics.version += 1
+        await check()
+        topic.configs = []
         found = await ask(wire, "Metadata", 12, topics=None, **METADATA_REST)
         assert {each.name: len(each.partitions) for each in found.topics} == {"b": 5, "c": 3}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tracemalloc
 from typing import Any
@@ -24,10 +25,14 @@ async def produce(wire: KafkaWire, whole: bytes) -> None:
 
 
 def test_a_batch_is_copied_twice_between_its_socket_and_the_journal(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, without_collector: None
 ) -> None:
-    """Once out of the request's buffer, and once into the entry that the journal writes."""
-    used: list[tuple[int, int]] = []
+    """Once out of the request's buffer, and once into the entry that the journal writes.
+
+    Other threads and caches may allocate meanwhile: only blocks of a batch's size count, and a
+    third copy that is dropped at once would raise the peak by a whole one."""
+    blocks: list[int] = []
+    peaks: list[int] = []
     original = connection.dispatch
 
     def measured(call: Call) -> None:
@@ -35,7 +40,9 @@ def test_a_batch_is_copied_twice_between_its_socket_and_the_journal(
         tracemalloc.start()
         try:
             original(call)
-            used.append(tracemalloc.get_traced_memory())
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            sizes = (trace.size for trace in tracemalloc.take_snapshot().traces)
+            blocks.extend(sorted(size for size in sizes if size > SIZE // 2))
         finally:
             tracemalloc.stop()
 
@@ -46,12 +53,14 @@ def test_a_batch_is_copied_twice_between_its_socket_and_the_journal(
         proposer = world.core.engine.core
         monkeypatch.setattr(connection, "dispatch", measured)
         await produce(wire, batch(b"x" * SIZE))
-        assert not proposer.inflight_bytes
+        while proposer.inflight_bytes:  # noqa: ASYNC110 (the story has a time limit)
+            await asyncio.sleep(0)
 
     play(story)
-    left, peak = used[0]
-    assert left >= 2 * SIZE, "the batch, and the entry"
-    assert peak < 2.6 * SIZE, "an encoder's buffer is half as long again"
+    copied, entry = blocks
+    assert SIZE <= copied < 1.1 * SIZE
+    assert SIZE <= entry < 1.6 * SIZE, "an encoder's buffer is half as long again"
+    assert peaks[0] < copied + entry + SIZE / 2
 
 
 def test_records_are_not_looped_over() -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as TheirBuilder
 from google_crc32c import value as crc32c
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, frame, play, produce_fields
 from worlds.transactions import plant_end
 
 from polynya.base.errors import OutcomeUnknown
-from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX
+from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX, TIME_MS_MAX
 from polynya.base.names import partition_name
 from polynya.front.kafka.errors import Error
 from polynya.objectstore import MemoryStore
@@ -137,11 +138,42 @@ def test_a_time_is_found_by_the_index_where_times_decrease() -> None:
         for asked, wanted in ((4000, 0), (5002, 6), (9001, 7), (9002, -1)):
             assert await offset_of(wire, "t", asked) == wanted
         assert await offset_of(wire, "t", -3) == 7, "of the newest time"
+        ends = {-1: 14, -2: 0, -4: 0, -5: -1}  # the last two: of tiers that are not told apart
+        assert {each: await offset_of(wire, "t", each) for each in ends} == ends
         before = counters.hits + counters.misses
         await offset_of(wire, "t", 4000)
         assert counters.hits + counters.misses - before == 2, "the place, and its batch"
 
     play(story)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_time_is_found_inside_a_compressed_batch(codec: str) -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        times = [1000, 3000, 2000, 5000, 5000, 4000]
+        for begin in (0, 6):
+            await produce(wire, "t", compressed(codec, [each + begin for each in times]))
+        for asked, wanted in ((0, 0), (1001, 1), (3001, 3), (5001, 9), (5007, -1)):
+            assert await offset_of(wire, "t", asked) == wanted
+        assert await offset_of(wire, "t", -3) == 9, "the first one of the newest time"
+        damaged = bytearray(compressed(codec, [9000, 9100]))
+        damaged[70:] = bytes(len(damaged) - 70)
+        struct.pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
+        await produce(wire, "t", bytes(damaged))
+        assert await offset_of(wire, "t", 9050) == 12, "the first one of a batch that is damaged"
+
+    play(story)
+
+
+def compressed(codec: str, times: list[int]) -> bytes:
+    """A batch with a record of each time, in Kafka's own words."""
+    number = ("none", "gzip", "snappy", "lz4", "zstd").index(codec)
+    builder = TheirBuilder(2, number, 0, -1, -1, -1, 1 << 20)
+    for offset, time_ms in enumerate(times):
+        builder.append(offset, time_ms, None, b"value" * 20, [])
+    return bytes(builder.build())
 
 
 def test_readers_of_committed_records_stop_at_an_open_transaction(
@@ -272,6 +304,49 @@ def test_what_is_pipelined_behind_a_failed_batch_is_refused_until_its_answer_has
     play(story)
 
 
+def test_a_batch_that_is_judged_before_an_earlier_one_is_to_be_sent_again_and_has_no_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The earlier one looked for the leader, found it, and is acknowledged. For librdkafka a gap
+    behind an acknowledged batch is fatal: it has lost nothing, so the broker must have."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        waiting: list[Callable[[], None]] = []
+        propose = world.front.service.propose
+
+        def overtaking(name: str, command: Produce, done: Callable[[object], None]) -> None:
+            assert command.producer is not None
+            if command.producer.sequence == 0 and not waiting:
+                waiting.append(lambda: propose(name, command, done))
+                return
+
+            def judged(outcome: object) -> None:
+                done(outcome)
+                if len(waiting) == 1:
+                    waiting.append(waiting[0])
+                    waiting[0]()
+
+            propose(name, command, judged)
+
+        monkeypatch.setattr(world.front.service, "propose", overtaking)
+        first, second = (batch(b"%d" % each, producer=(77, 0, each)) for each in range(2))
+        for sent in (first, second):
+            wire.send("Produce", 9, **produce_fields("t", sent))
+        answers = [await wire.answer("Produce", 9) for _ in range(2)]
+        parts = [each.responses[0].partition_responses[0] for _, each in answers]
+        assert [each.error_code.value for each in parts] == [0, Error.NOT_ENOUGH_REPLICAS]
+        assert "retry in order" in parts[1].error_message
+        assert await produce(wire, "t", second) == [(0, 1)]
+        gap = batch(b"4", producer=(77, 0, 4))
+        assert await produce(wire, "t", gap) == [(Error.OUT_OF_ORDER_SEQUENCE, -1)], (
+            "nothing was in flight before it"
+        )
+
+    play(story)
+
+
 def _ms(count: int) -> object:
     from datetime import timedelta
 
@@ -303,6 +378,21 @@ def test_refused_batches_change_nothing() -> None:
         ]
         assert await produce(wire, "unknown", good) == [(Error.UNKNOWN_TOPIC_OR_PARTITION, -1)]
         assert await fetch(wire, "t", 0) == [(0, 0, [])]
+
+    play(story)
+
+
+def test_a_time_after_the_year_9999_is_refused_unless_the_server_sets_the_times() -> None:
+    """Such as microseconds, which some clients send by mistake."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        await world.front.topics.create("stamped", 1, [("message.timestamp.type", "LogAppendTime")])
+        wire = await world.wire()
+        late = batch(b"a", time_ms=1_700_000_000_000_000)
+        assert await produce(wire, "t", late) == [(Error.INVALID_TIMESTAMP, -1)]
+        assert await produce(wire, "stamped", late) == [(0, 0)]
+        assert await produce(wire, "t", batch(b"b", time_ms=TIME_MS_MAX)) == [(0, 0)]
 
     play(story)
 

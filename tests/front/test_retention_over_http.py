@@ -159,7 +159,12 @@ def test_a_bucket_has_a_retention() -> None:
             == "bucket"
         )
         assert json.loads((await world.ask("GET", PATH)).body) == {
-            "buckets": [{"name": "docs", "retention": {"age_seconds": 60, "bytes": None}}]
+            "buckets": [
+                {
+                    "name": "docs",
+                    "retention": {"age_seconds": 60, "bytes": None},
+                }
+            ]
         }
         of_stream = json.loads((await world.ask("GET", "/v1/stream/docs/a/retention")).body)
         assert (of_stream["age_seconds"], of_stream["from"]) == (60, "bucket")

@@ -27,7 +27,7 @@ class NoTables:
     async def commit(self, *asked: Any) -> None:
         raise AssertionError(asked)
 
-    abandon = commit
+    abandon = extend_lease = release_lease = plan = commit
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,10 @@ class NoTables:
         ("commit", COMMIT | {"uid": "9" * 5000}),
         ("abandon", {"uid": "7", "job": 10**30}),
         ("abandon", {"uid": str(1 << 63), "job": 1}),
+        ("lease", {"worker": "w" * 65}),
+        ("lease", {"worker": "w", "rest_ms": -1}),
+        ("lease", {"worker": "w", "rest_ms": 3_600_001}),
+        ("plan", {"worker": "w" * 65}),
     ],
 )
 def test_a_number_that_is_none_is_the_fault_of_the_request(verb: str, body: dict[str, Any]) -> None:
@@ -54,3 +58,27 @@ def test_a_number_that_is_none_is_the_fault_of_the_request(verb: str, body: dict
         "INVALID_REQUEST",
         (400, "INVALID_REQUEST"),
     )
+
+
+def test_a_lease_is_extended_or_released() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Noted:
+        async def extend_lease(self, *asked: Any) -> bool:
+            calls.append(("extend", *asked))
+            return True
+
+        async def release_lease(self, *asked: Any) -> None:
+            calls.append(("release", *asked))
+
+    tables: Any = Noted()
+    routes = TableRoutes(tables, StoreRef("local", "/x"), lambda: 1)
+
+    def lease(**body: Any) -> tuple[int, Any]:
+        told = json.dumps(body).encode()
+        request = Request("POST", "", ("t", "lease"), {}, {}, told, "http://h")
+        return asyncio.run(routes.admin(request))
+
+    assert lease(worker="w") == (200, {"held": True})
+    assert lease(worker="w", rest_ms=5) == (200, {"held": False})
+    assert calls == [("extend", "t", "w"), ("release", "t", "w", 5)]

@@ -56,6 +56,22 @@ async def test_a_topic_is_created_changed_described_and_deleted(world: World) ->
     assert (await send("GET"))[1] == {"topics": []}
 
 
+@story
+async def test_a_new_topic_has_the_default_profile_of_the_bucket_of_topics(world: World) -> None:
+    send = sender(world)
+    assert (await send("PUT", "before"))[1]["configs"] == {}
+    await world.service.bucket_profiles.set("kafka", "diskless")
+    assert (await send("PUT", "t"))[1]["configs"] == {"profile": "diskless"}
+    assert (await send("PUT", "t"))[0] == (await send("PUT", "before"))[0] == 200
+    named = await send("PUT", "named", configs={"profile": "replicated"})
+    assert named[1]["configs"] == {"profile": "replicated"}
+    await world.service.bucket_profiles.set("kafka", None)
+    assert (await send("PUT", "t"))[0] == 200, "the default is for new topics"
+    with pytest.raises(Failure) as refused:
+        await send("PUT", "t", configs={"profile": "replicated"})
+    assert refused.value.code == "TOPIC_CONFLICT"
+
+
 @pytest.mark.parametrize(
     ("method", "name", "body", "code"),
     [

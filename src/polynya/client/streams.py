@@ -21,6 +21,8 @@ from polynya.client.values import (
     Created,
     Facts,
     Json,
+    Leased,
+    Profile,
     Trimming,
     is_json,
     is_local,
@@ -38,7 +40,7 @@ class Subject:
         self.content_type = content_type
 
 
-def create(
+def create(  # noqa: PLR0913  (one option each)
     stream: Subject,
     *,
     content_type: str = "",
@@ -47,12 +49,16 @@ def create(
     retain_seconds: int | None = None,
     retain_bytes: int | None = None,
     closed: bool = False,
+    profile: Profile | Leased | None = None,
 ) -> Operation[Created]:
     """Create the stream, as JSON by default. A stream with the same settings is not an error.
     Raises `StreamExists`.
 
     The stream is deleted after `ttl_seconds` without use, or at `expires_at` (RFC 3339). Its
-    records are kept for `retain_seconds`, and while newer ones are below `retain_bytes`."""
+    records are kept for `retain_seconds`, and while newer ones are below `retain_bytes`.
+
+    A stream with the profile "leased" is a chain of segments with one writer each; `Leased` also
+    limits its segments."""
     wanted = content_type or stream.content_type or JSON_TYPE
     lifetime = Lifetime(
         ttl_seconds=ttl_seconds,
@@ -60,7 +66,8 @@ def create(
         retain_seconds=retain_seconds,
         retain_bytes=retain_bytes,
     )
-    made = yield from verbs.create(stream.name, wanted, lifetime, stream._retry, closed=closed)
+    settings = lifetime.headers() | verbs.profile_headers(profile)
+    made = yield from verbs.create(stream.name, wanted, settings, stream._retry, closed=closed)
     stream.content_type = wanted
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -45,8 +46,8 @@ class TableInfo(msgspec.Struct, frozen=True):
     rows: int = 0
     dead_rows: int = 0
     streams: int = 0
-    records_behind: int = 0
-    behind_seconds: float = 0.0
+    records_behind: int | None = 0  # None: unknown now, of a derived table
+    behind_seconds: float | None = 0.0  # None: of a derived table
     iceberg: str = ""  # URI of the current metadata; "" before the first job
     iceberg_dlq: str = ""
     delta: str = ""
@@ -80,11 +81,14 @@ def create(name: str, body: dict[str, Any], retry: Retry) -> Operation[TableInfo
     return found.table
 
 
-def create_body(prefix: str, *, hold: bool, columns: dict[str, str] | None) -> dict[str, Any]:
+def create_body(
+    prefix: str, *, hold: bool, columns: dict[str, str] | None, partitions: Sequence[str]
+) -> dict[str, Any]:
     return (
         {"prefix": prefix}
         | ({"hold": True} if hold else {})
         | ({"columns": columns} if columns else {})
+        | ({"partitions": list(partitions)} if partitions else {})
     )
 
 

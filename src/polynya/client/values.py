@@ -20,6 +20,7 @@ SERVER_DEFAULT = "http://127.0.0.1:4437"
 
 # all acknowledged appends; or the contacted node's copy
 Consistency: TypeAlias = Literal["leader", "local"]
+Profile: TypeAlias = Literal["replicated", "leased"]  # of streams
 Json: TypeAlias = Any  # any value that msgspec can encode; msgspec.Raw is JSON text
 _encoder = msgspec.json.Encoder()
 _raw = msgspec.json.Decoder(msgspec.Raw)
@@ -30,7 +31,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a stream.
 
     `offset` is its tail. It is deleted after `ttl_seconds` without use, or at `expires_at` (RFC
-    3339). `retained_offset` is the first retained record, if older ones were trimmed."""
+    3339). `retained_offset` is the first retained record, if older ones were trimmed. `profile` is
+    None for a replicated stream, and in listings."""
 
     name: str
     content_type: str
@@ -41,6 +43,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | None = None
     retained_offset: str | None = None
     created_at: str | None = None  # only in listings
+    profile: str | None = None
+
+
+class Leased(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile of a stream of segments with one writer each. A segment is full with so many
+    `records` or `bytes`; None: the server's setting."""
+
+    records: int | None = None
+    bytes: int | None = None
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
 import msgspec
 
+from polynya.base.names import LEASED, PROFILES
 from polynya.client.calls import call, header, is_true, stream_target
 from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
 from polynya.client.messages import Deliver, HttpRequest, HttpResponse, Operation, Retry
@@ -16,6 +17,8 @@ from polynya.client.values import (
     Created,
     Facts,
     Json,
+    Leased,
+    Profile,
     Trimming,
     encode,
     is_json,
@@ -47,15 +50,37 @@ class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
         return {name: str(value) for name, value in values.items() if value is not None}
 
 
+def profile_headers(profile: Profile | Leased | None) -> dict[str, str]:
+    """Return the headers of a `PUT` with this profile. Raises ValueError for an unknown one."""
+    if profile is None:
+        return {}
+    if not isinstance(profile, Leased):
+        if profile not in PROFILES:
+            raise ValueError(f"profile must be {' or '.join(PROFILES)}, not {profile!r}")
+        return {"stream-profile": profile}
+    values = {
+        "stream-profile": LEASED,
+        "stream-segment-records": profile.records,
+        "stream-segment-bytes": profile.bytes,
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
 class _Listing(msgspec.Struct):
     streams: list[Facts]
     next: str | None = None
 
 
 def create(
-    name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False
+    name: str,
+    content_type: str,
+    settings: Mapping[str, str],
+    retry: Retry,
+    *,
+    closed: bool = False,
 ) -> Operation[Created]:
-    headers = {"content-type": content_type, **lifetime.headers()}
+    """Create a stream. `settings`: the headers of its lifetime and its profile."""
+    headers = {"content-type": content_type, **settings}
     if closed:
         headers["stream-closed"] = "true"
     return (yield from _put(f"create '{name}'", name, headers, retry))
@@ -204,6 +229,7 @@ def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
             ttl_seconds=int(ttl) if ttl.isdecimal() else None,
             expires_at=headers.get("stream-expires-at"),
             retained_offset=headers.get("stream-retained-offset"),
+            profile=headers.get("stream-profile"),
         )
 
     return (

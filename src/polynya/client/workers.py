@@ -45,7 +45,6 @@ from polynya.client.messages import (
 )
 from polynya.client.reading import ReadPosition
 from polynya.client.values import JSON_TYPE, NOW, Json, Page, Record
-from polynya.client.verbs import Lifetime
 
 Result = TypeVar("Result")
 By: TypeAlias = Literal["record", "stream"]
@@ -350,7 +349,7 @@ class Worker:
         `StreamExists` if it exists with other settings."""
         if self._joined:
             return
-        yield from verbs.create(self._plan.wake_stream, JSON_TYPE, Lifetime(), self._retry)
+        yield from verbs.create(self._plan.wake_stream, JSON_TYPE, {}, self._retry)
         self._wakes.offset = (yield from verbs.head(self._plan.wake_stream, self._retry)).offset
         for lane in range(self._plan.lanes):
             request = HttpRequest(

@@ -264,12 +264,18 @@ class Client:
         return Driver(self._wire).run(tables.find(name, self._retry))
 
     def create_table(
-        self, name: str, prefix: str, *, hold: bool = False, columns: dict[str, str] | None = None
+        self,
+        name: str,
+        prefix: str,
+        *,
+        hold: bool = False,
+        columns: dict[str, str] | None = None,
+        partitions: Sequence[str] = (),
     ) -> TableInfo:
         """Create a table of all streams whose names start with `prefix`, or return it if it exists
         with the same options. `columns` declares the types of fields. With `hold`, retention waits
         for the table."""
-        body = tables.create_body(prefix, hold=hold, columns=columns)
+        body = tables.create_body(prefix, hold=hold, columns=columns, partitions=partitions)
         return Driver(self._wire).run(tables.create(name, body, self._retry))
 
     def share(

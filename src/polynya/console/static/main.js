@@ -2,6 +2,7 @@
 
 import { accessToken, ask, denied, keepToken, url } from "./api.js";
 import { copy, h, isField, put } from "./dom.js";
+import * as costs from "./costs.js";
 import * as group from "./group.js";
 import * as health from "./health.js";
 import * as kafka from "./kafka.js";
@@ -11,9 +12,9 @@ import * as streams from "./streams.js";
 import * as table from "./table.js";
 import * as tables from "./tables.js";
 
-const PAGES = { streams, stream, tables, table, kafka, group, sql, health };
+const PAGES = { streams, stream, tables, table, kafka, group, sql, costs, health };
 const TABS = { stream: "streams", table: "tables", group: "kafka" };
-const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", q: "#/sql", h: "#/health" };
+const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", q: "#/sql", c: "#/costs", h: "#/health" };
 const STATUS_MS = 5000;
 const CHORD_MS = 1200;
 

@@ -80,7 +80,7 @@ export function open(place, shell) {
       number("Dead letters", count(table.dead_rows)),
       number("Streams", count(table.streams)),
       number("Freshness", freshness(table)),
-      number("Records behind", count(table.records_behind)),
+      number("Records behind", table.records_behind === null ? "unknown" : count(table.records_behind)),
       number("Ranges set aside", count(table.ranges_aside)),
       number("Files", table.files === null ? "unknown" : count(table.files)),
       number("Fields without a column", table.fields_without_column === null ? "unknown" : count(table.fields_without_column.length)),

@@ -123,7 +123,10 @@ export function freshness(table) {
     const title = `${count(table.records_aside)} records cannot be read: polynya table failures ${table.name}`;
     return h("span", { class: "mark warn", title }, `${count(table.ranges_aside)} set aside`);
   }
+  if (table.records_behind === null) return h("span", { class: "mark" }, "unknown lag");
   if (!table.records_behind) return h("span", { class: "mark good" }, "up to date");
+  const records = `${count(table.records_behind)} ${table.records_behind === 1 ? "record" : "records"}`;
+  if (table.behind_seconds === null) return h("span", { class: "mark" }, `${records} behind`); // a derived table
   const kind = table.behind_seconds > 3600 ? "warn" : "";
-  return h("span", { class: `mark ${kind}`, title: `${count(table.records_behind)} records` }, `${duration(table.behind_seconds)} behind`);
+  return h("span", { class: `mark ${kind}`, title: records }, `${duration(table.behind_seconds)} behind`);
 }

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.log_throttle import LogThrottle
+from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.response_memory import ResponseMemory
 from polynya.front.common.tls_handshakes import BACKLOG, HANDSHAKES_MAX, Handshakes
 from polynya.front.http.auth.authorization import Authorizer
@@ -65,6 +66,7 @@ class HttpFront:
         self.service = service
         self.settings = settings or HttpSettings()
         self.counters = HttpCounters()
+        self.clients = ClientTraffic()
         self.parser = HeadParser()
         self.router = Router(handlers or {}, mounts or {}, streams=streams)
         protection = protection or Protection()

@@ -6,7 +6,7 @@ import asyncio
 
 from polynya.service.api import OWN_ENCODING, Page, ReadQuery, Refusal, Service
 from polynya.stream.commands import Encoding
-from polynya.wire.plain_batches import record_batches
+from polynya.wire.plain_batches import NO_TIME, record_batches
 from polynya.wire.record_pages import StoredSpan
 
 AT_ONCE_BYTES = 64 << 10  # of records that HTTP wrote; batches of more are built in a thread
@@ -24,7 +24,9 @@ def build_batches(page: Page) -> None:
     for span in page.spans:
         encoding = page.facts.encoding if span.encoding == OWN_ENCODING else span.encoding
         stored = StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths)
-        span.payload, span.encoding = record_batches(stored), Encoding.KAFKA
+        time_ms = span.time_ms or NO_TIME
+        span.payload = record_batches(stored, time_ms, span.append_times)
+        span.encoding = Encoding.KAFKA
 
 
 async def read_batches(service: Service, query: ReadQuery) -> Page | Refusal:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX
-from polynya.base.names import LEASED, PROFILES, REPLICATED
+from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
 from polynya.stream.commands import SegmentLimits
+from polynya.stream.diskless_commands import Profile
 
 CONTENT_TYPE = "content.type"
 PROFILE = "profile"
@@ -161,10 +162,11 @@ def checked(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 def check_change(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Check that a topic may get these configs. Raises InvalidConfig.
 
-    The content type and the profile are parts of each partition's stream, so they stay."""
-    if known.get(PROFILE, REPLICATED) != wanted.get(PROFILE, REPLICATED):
+    The content type is a part of each partition's stream, so it stays, as a leased profile does."""
+    profiles = {known.get(PROFILE, REPLICATED), wanted.get(PROFILE, REPLICATED)}
+    if LEASED in profiles and len(profiles) > 1:
         raise InvalidConfig(
-            f"{PROFILE} is set when a topic is created and stays: it is "
+            f"{PROFILE} '{LEASED}' is set when a topic is created and stays: it is "
             f"'{known.get(PROFILE, REPLICATED)}'"
         )
     before, after = known.get(CONTENT_TYPE, ""), wanted.get(CONTENT_TYPE, "")
@@ -181,11 +183,37 @@ def segments_of(configs: Mapping[str, str]) -> SegmentLimits | None:
     return SegmentLimits(0, int(configs.get(SEGMENT_BYTES, "0")))
 
 
+def profile_of(configs: Mapping[str, str]) -> int:
+    """Return the `Profile` of a topic's partitions."""
+    return Profile.DISKLESS if configs.get(PROFILE) == DISKLESS else Profile.REPLICATED
+
+
+class NodeProfiles(msgspec.Struct, frozen=True, gc=False):
+    """The profiles that a node gives to new topics."""
+
+    default: str = REPLICATED
+    object_store: bool = True  # else no topic may be diskless
+
+    def completed(self, configs: Mapping[str, str], of_bucket: str | None) -> dict[str, str]:
+        """Return the configs of a new topic, which keeps the profile that is the default now.
+        `of_bucket`: the default of the bucket of topics. Raises InvalidConfig."""
+        found = dict(configs)
+        if (default := of_bucket or self.default) != REPLICATED:
+            found.setdefault(PROFILE, default)
+        if found.get(PROFILE) == DISKLESS and not self.object_store:
+            raise InvalidConfig(
+                f"{PROFILE}={DISKLESS} needs an object store, and this node has none: set "
+                "cold.backend, or create the topic as replicated"
+            )
+        return found
+
+
 class ProduceRules(msgspec.Struct, frozen=True, gc=False):
     """The configs of a topic that are enforced when records arrive."""
 
     batch_bytes_max: int = APPEND_BYTES_MAX
     log_append_time: bool = False
+    diskless: bool = False  # any broker takes the batches
 
 
 DEFAULT_RULES = ProduceRules()
@@ -195,5 +223,7 @@ def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
     """Return the enforced configs of a topic."""
     known = dict(configs)
     limit = min(int(known.get(MAX_MESSAGE_BYTES, APPEND_BYTES_MAX)), APPEND_BYTES_MAX)
-    found = ProduceRules(limit, known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME)
+    found = ProduceRules(
+        limit, known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME, known.get(PROFILE) == DISKLESS
+    )
     return DEFAULT_RULES if found == DEFAULT_RULES else found

@@ -19,6 +19,7 @@ from polynya.wire.kafka.primitives import Bytes, Malformed
 
 if TYPE_CHECKING:
     from polynya.front.kafka.auth.sasl import Exchange
+    from polynya.front.kafka.repeated_fetches import RepeatedFetch
     from polynya.front.kafka.server import KafkaFront
     from polynya.front.kafka.tails import ParkedFetch
 
@@ -44,9 +45,11 @@ class Connection(asyncio.BufferedProtocol):
         # partitions of failed batches, until the answer has left: what the client pipelined behind
         # them is refused, as a gap would otherwise be judged without the failed batch
         self.failed: dict[str, Slot] = {}
+        self.proposed: dict[str, int] = {}  # batches without an outcome, by partition
         self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
         self.parked: ParkedFetch | None = None  # the Fetch that waits for records
+        self.repeated: RepeatedFetch | None = None  # the last Fetch, if it got no records
         self._shared = bytearray(_SHARED_BYTES)
         self._filled = 0  # bytes of `_shared`
         self._frame: bytearray | None = None  # a large request, and the bytes of it that came
@@ -252,6 +255,14 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         if not self._slots:
             self.close()
+
+    def concluded(self, name: str) -> None:
+        """Count the outcome of a batch that was proposed to this partition."""
+        left = self.proposed[name] - 1
+        if left:
+            self.proposed[name] = left
+        else:
+            del self.proposed[name]
 
     def close(self) -> None:
         """Close after the bytes that were written."""

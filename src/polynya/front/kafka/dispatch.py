@@ -28,6 +28,7 @@ from polynya.wire.kafka.primitives import Bytes, Malformed
 
 if TYPE_CHECKING:
     from polynya.front.kafka.connection import Connection, Slot
+    from polynya.front.kafka.repeated_fetches import RepeatedFetch
     from polynya.front.kafka.server import KafkaFront
 
 PRODUCE, FETCH = 0, 1
@@ -129,11 +130,30 @@ def dispatch(call: Call) -> None:
         raise Malformed(
             f"{api.name} with {len(call.data)} bytes; the limit is {KAFKA_SMALL_REQUEST_BYTES_MAX}"
         )
+    repeated = call.connection.repeated if header.key == FETCH else None
+    if repeated is not None and repeated.is_same(call):
+        call.front.spawn(_repeat(call, repeated))
+        return
     request = decode_request(api, call.data, header)
     if header.key == PRODUCE:
         produce.start(call, request)
         return
     call.front.spawn(_run(call, request))
+
+
+async def _repeat(call: Call, repeated: RepeatedFetch) -> None:
+    """Answer a Fetch that was sent before, from scratch if there is more by now."""
+    try:
+        left_seconds = await repeated.answered(call)
+    except BaseException:
+        call.slot.drop()
+        call.connection.close()
+        raise
+    if left_seconds >= 0:
+        assert call.api is not None
+        request = decode_request(call.api, call.data, call.header)
+        request.max_wait_ms = int(left_seconds * 1000)
+        await _run(call, request)
 
 
 async def _run(call: Call, request: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import MIB, PAGE_BYTES_MAX
+from polynya.base.limits import KAFKA_REPEATED_FETCH_BYTES_MAX, MIB, PAGE_BYTES_MAX
 from polynya.front.kafka.adopted import (
     AT_ONCE_BYTES,
     build_batches,
@@ -17,6 +17,8 @@ from polynya.front.kafka.adopted import (
 )
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
+from polynya.front.kafka.owners import zone_tag
+from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.service.api import Facts, Page, ReadQuery, Refusal
 from polynya.stream.replies import Code
@@ -29,6 +31,7 @@ from polynya.wire.kafka.generated.fetch import (
     FetchResponse,
     PartitionData,
 )
+from polynya.wire.kafka.messages import encode_response
 from polynya.wire.kafka.primitives import Bytes, Malformed
 
 if TYPE_CHECKING:
@@ -90,33 +93,48 @@ class _Wanted:
         return bool(self.answer.error_code) or self.answer.preferred_read_replica >= 0
 
 
-async def fetch(call: Call, request: FetchRequest) -> FetchResponse:
-    """Answer with batches, and with the leaders of partitions that another broker leads."""
-    response = await _fetch(call, request)
+async def fetch(call: Call, request: FetchRequest) -> FetchResponse | list[Bytes]:
+    """Answer with batches, and with the leaders of partitions that another broker leads. An answer
+    without records is kept for a repeat of the request."""
+    call.connection.repeated = None
+    response, waiting = await _fetch(call, request)
     tell_of_fetch(call, response)
-    return response
+    if not waiting or call.throttle_ms or len(call.data) > KAFKA_REPEATED_FETCH_BYTES_MAX:
+        return response
+    assert call.api is not None
+    pieces = encode_response(call.api, call.version, call.header.correlation, response)
+    wait = (request.min_bytes, _wait_seconds(request))
+    call.connection.repeated = RepeatedFetch(call, pieces, waiting, wait)
+    return pieces
 
 
-async def _fetch(call: Call, request: FetchRequest) -> FetchResponse:
-    """Answer with batches, at once or within the time that the client waits for `min_bytes`.
+def _wait_seconds(request: FetchRequest) -> float:
+    return min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
+
+
+async def _fetch(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[Waiting]]:
+    """Answer with batches, at once or within the time that the client waits for `min_bytes`; and
+    with the partitions at whose ends it waits, if nothing else is to tell.
 
     Fetch sessions are declined, as the protocol allows: each answer has session 0."""
     if request.session_id:
-        return FetchResponse(error_code=Error.FETCH_SESSION_ID_NOT_FOUND)
+        return FetchResponse(error_code=Error.FETCH_SESSION_ID_NOT_FOUND), []
     connection = call.connection
     async with connection.fetching:
         if not await connection.wait_writable():
-            return FetchResponse()
+            return FetchResponse(), []
         response, wanted = await _wanted(call, request)
         reading = _Reading(call, request, wanted)
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(max(request.max_wait_ms, 0) / 1000, _WAIT_SECONDS_MAX)
+        until = loop.time() + _wait_seconds(request)
         await reading.read()
         while not (reading.is_enough or loop.time() >= until or connection.is_ending):
             await reading.wait(until)
             await reading.read()
         await reading.settle()
-        return response
+        if zone := request.rack_id or zone_tag(call.header.client_id):
+            call.front.clients.send(zone, reading.size)
+        return response, [] if request.rack_id else reading.waiting()
 
 
 async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
@@ -147,7 +165,10 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
                 each.refuse(missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION)
             elif error := epoch_error_of(call.front, name, partition.current_leader_epoch):
                 each.refuse(error)
-            elif (follower := follower_of(call.front, name, request.rack_id, racks)) >= 0:
+            elif (
+                topic is not None
+                and (follower := follower_of(call.front, topic, name, request.rack_id, racks)) >= 0
+            ):
                 each.is_read = True
                 each.answer.preferred_read_replica, each.answer.high_watermark = follower, -1
     return response, wanted
@@ -171,6 +192,11 @@ class _Reading:
     def is_enough(self) -> bool:
         """Report whether the answer may leave: it has enough bytes, or an error."""
         return self._size >= self._min_bytes or any(each.is_answered for each in self._wanted)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the batches that were read."""
+        return self._size
 
     async def read(self) -> None:
         """Read what is not read, up to the size of the request; the first batch may exceed it.
@@ -241,6 +267,7 @@ class _Reading:
             whole_records=True,
             uncommitted=self._uncommitted,
             sequential=True,
+            append_times=True,
         )
 
     def _take(self, each: _Wanted, found: Page | Refusal) -> None:
@@ -253,6 +280,22 @@ class _Reading:
             each.answer.high_watermark = found.record
         else:
             each.refuse(error_of(found.code))
+
+    def waiting(self) -> list[Waiting]:
+        """Return where the client waits, if there is nothing else to tell; else nothing."""
+        found: list[Waiting] = []
+        for each in self._wanted:
+            answer, group = each.answer, self._service.group_of(each.name)
+            end = answer.high_watermark if self._uncommitted else answer.last_stable_offset
+            is_at_end = not each.is_answered and each.asked.fetch_offset >= end
+            if not is_at_end or not self._service.is_readable(group):
+                return []
+            tail = self._tails.known(each.name)
+            if tail is None:
+                return []
+            ends = answer.high_watermark, answer.last_stable_offset
+            found.append(Waiting(group, self._brokers.epoch_of(group), tail, *ends))
+        return found
 
     async def wait(self, until: float) -> None:
         """Wait until the partitions have grown enough, or the time is over. Those that have

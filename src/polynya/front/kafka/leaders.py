@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from polynya.base.limits import KAFKA_FORWARD_BYTES_MAX
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.owners import is_diskless, owner_in_zone, zone_of
+from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated import fetch as fetch_message
 from polynya.wire.kafka.generated import produce as produce_message
 
@@ -41,9 +43,13 @@ def racks_of(front: KafkaFront, rack: str) -> dict[int, str]:
     return {} if racks.get(front.brokers.own) == rack else racks
 
 
-def follower_of(front: KafkaFront, stream: str, rack: str, racks: dict[int, str]) -> int:
-    """Return an in-sync follower of a partition in the consumer's rack (KIP-392); -1: none, or
-    another broker is the leader, which decides."""
+def follower_of(
+    front: KafkaFront, topic: Topic, stream: str, rack: str, racks: dict[int, str]
+) -> int:
+    """Return an in-sync follower of a partition in the consumer's rack (KIP-392), or the owner of a
+    diskless one there; -1: none, or another broker is the leader, which decides."""
+    if racks and is_diskless(topic):
+        return owner_in_zone(front, stream, rack)
     group = front.service.group_of(stream)
     if not racks or front.brokers.leader_of(group) != front.brokers.own:
         return -1
@@ -66,7 +72,7 @@ def tell_of_produce(call: Call, response: produce_message.ProduceResponse) -> No
         for part in topic.partition_responses:
             if part.error_code in _TOLD:
                 name = _name_of(call.front, topic.topic_id if by_id else topic.name)
-                leader = _leader_of(call.front, name, part.index)
+                leader = _leader_of(call, name, part.index)
                 part.current_leader = produce_message.LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
     response.node_endpoints = _endpoints(call.front, leaders, produce_message.NodeEndpoint)
@@ -79,7 +85,7 @@ def tell_of_fetch(call: Call, response: fetch_message.FetchResponse) -> None:
         for part in topic.partitions:
             if part.error_code in _TOLD:
                 name = _name_of(call.front, topic.topic_id if by_id else topic.topic)
-                leader = _leader_of(call.front, name, part.partition_index)
+                leader = _leader_of(call, name, part.partition_index)
                 part.current_leader = fetch_message.LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
     response.node_endpoints = _endpoints(call.front, leaders, fetch_message.NodeEndpoint)
@@ -92,12 +98,17 @@ def _name_of(front: KafkaFront, key: str | bytes) -> str:
     return "" if topic is None else topic.name
 
 
-def _leader_of(front: KafkaFront, topic: str, partition: int) -> tuple[int, int]:
+def _leader_of(call: Call, topic: str, partition: int) -> tuple[int, int]:
     """Return the leader of a partition and its epoch, (-1, -1) if the leader is not known."""
+    front = call.front
     known = front.topics.known(topic)
     if known is None or not 0 <= partition < known.partitions:
         return -1, -1
-    group = front.service.group_of(known.stream(partition))
+    stream = known.stream(partition)
+    group = front.service.group_of(stream)
+    if is_diskless(known):
+        owner = front.brokers.owner_of(stream, group, zone_of(call))
+        return owner, front.brokers.epoch_of(group)
     return front.brokers.leader_of(group), front.brokers.epoch_of(group)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
+from polynya.base.names import KAFKA_BUCKET
 from polynya.front.kafka.errors import Error, error_of_fault
+from polynya.front.kafka.owners import is_diskless, zone_of
 from polynya.front.kafka.topics import is_topic_name
 from polynya.stream.rules.topics import Topic, TopicState
 from polynya.wire.kafka.generated.metadata import (
@@ -37,7 +38,7 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
         await front.topics.refresh(local=True)
         if not call.caller.may_describe_all():
             return _described(call)
-        body = await front.topic_frames.body(front, call.version)
+        body = await front.topic_frames.body(front, call.version, zone_of(call))
         assert call.api is not None
         return frame_of(call.api, call.version, call.header.correlation, [body])
     assert request.topics is not None
@@ -57,7 +58,8 @@ def _described(call: Call) -> MetadataResponse:
         for topic in call.front.topics.names.values()
         if topic.state != TopicState.DROPPED and call.caller.may_describe(topic.name)
     ]
-    return response_of(call.front, [topic_of(call.front, topic) for topic in topics])
+    zone = zone_of(call)
+    return response_of(call.front, [topic_of(call.front, topic, zone) for topic in topics])
 
 
 def response_of(front: KafkaFront, topics: list[MetadataResponseTopic]) -> MetadataResponse:
@@ -87,14 +89,16 @@ async def _by_name(call: Call, name: str, *, create: bool) -> MetadataResponseTo
                 return _missing(Error.TOPIC_AUTHORIZATION_FAILED, name)
             if not await call.caller.has_room(name, front.defaults.partitions):
                 return _missing(Error.POLICY_VIOLATION, name)
-            await front.topics.create(name, front.defaults.partitions, [])
+            of_bucket = await front.service.bucket_profiles.current(KAFKA_BUCKET)
+            configs = list(front.defaults.profiles.completed({}, of_bucket).items())
+            await front.topics.create(name, front.defaults.partitions, configs)
             topic = await front.topics.find(name)
     except PolynyaError as fault:
         return _missing(error_of_fault(fault), name)
     return (
         _missing(Error.UNKNOWN_TOPIC_OR_PARTITION, name)
         if topic is None
-        else topic_of(front, topic)
+        else topic_of(front, topic, zone_of(call))
     )
 
 
@@ -103,7 +107,7 @@ async def _by_id(call: Call, id_: bytes) -> MetadataResponseTopic:
     topic = await front.topics.find_id(id_)
     if topic is None or not call.caller.may_describe(topic.name):
         return MetadataResponseTopic(Error.UNKNOWN_TOPIC_ID, None, id_)
-    return topic_of(front, topic)
+    return topic_of(front, topic, zone_of(call))
 
 
 def _missing(error: Error, name: str) -> MetadataResponseTopic:
@@ -112,24 +116,29 @@ def _missing(error: Error, name: str) -> MetadataResponseTopic:
     )
 
 
-def topic_of(
-    front: KafkaFront, topic: Topic, places: Sequence[Place] | None = None
-) -> MetadataResponseTopic:
-    """Describe a topic. `places`: of groups 1, 2, …, for a caller with many topics."""
-    partitions = []
+def topic_of(front: KafkaFront, topic: Topic, zone: str) -> MetadataResponseTopic:
+    """Describe a topic to a client of a zone."""
+    described, diskless = named(topic), is_diskless(topic)
     for number, group in enumerate(topic.groups(front.service.groups)):
-        place = place_of_group(front, group) if places is None else places[group - 1]
-        partitions.append(
-            MetadataResponsePartition(
-                Error.NONE, number, place.leader, place.epoch, place.replicas, place.in_sync
-            )
-        )
+        if diskless:
+            place = place_of_owner(front, topic.stream(number), group, zone)
+        else:
+            place = place_of_group(front, group)
+        described.partitions.append(partition_of(number, place))
+    return described
+
+
+def named(topic: Topic) -> MetadataResponseTopic:
+    """Describe a topic, without its partitions."""
     return MetadataResponseTopic(
-        Error.NONE,
-        topic.name,
-        topic.id,
-        partitions=partitions,
-        topic_authorized_operations=UNKNOWN_OPERATIONS,
+        Error.NONE, topic.name, topic.id, topic_authorized_operations=UNKNOWN_OPERATIONS
+    )
+
+
+def partition_of(number: int, place: Place) -> MetadataResponsePartition:
+    """Describe a partition."""
+    return MetadataResponsePartition(
+        Error.NONE, number, place.leader, place.epoch, place.replicas, place.in_sync
     )
 
 
@@ -145,6 +154,25 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 def place_of(front: KafkaFront, stream: str) -> Place:
     """Return the brokers of the partition that this stream is."""
     return place_of_group(front, front.service.group_of(stream))
+
+
+def place_in_zone(front: KafkaFront, topic: Topic, number: int, zone: str) -> Place:
+    """Return the brokers of a partition, for clients of a zone."""
+    stream = topic.stream(number)
+    group = front.service.group_of(stream)
+    if is_diskless(topic):
+        return place_of_owner(front, stream, group, zone)
+    return place_of_group(front, group)
+
+
+def place_of_owner(front: KafkaFront, stream: str, group: int, zone: str) -> Place:
+    """Return the brokers of a diskless partition, for clients of a zone: the owners in all zones.
+    A Java consumer fetches from its preferred replica only if Metadata names that as a replica.
+
+    The epoch is the group's: a client ignores a lower one, also when the profile of the topic
+    changes."""
+    owners = front.brokers.owners_of(stream, group, zone)
+    return Place(owners[0], front.brokers.epoch_of(group), owners, owners)
 
 
 def place_of_group(front: KafkaFront, group: int) -> Place:

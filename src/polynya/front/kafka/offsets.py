@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PAGE_BYTES_MAX
-from polynya.front.kafka.adopted import read_batches
+from polynya.front.kafka.adopted import AT_ONCE_BYTES, read_batches
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import READ_UNCOMMITTED
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.service.api import Facts, Position, ReadQuery, Refusal, Service
 from polynya.stream.commands import Encoding
-from polynya.wire.kafka.batches import batches_of, header_of, records_of
+from polynya.wire.kafka.batches import batches_of, header_of
 from polynya.wire.kafka.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -21,8 +22,7 @@ from polynya.wire.kafka.generated.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from polynya.wire.kafka.primitives import Malformed
-from polynya.wire.plain_batches import NO_TIME
+from polynya.wire.kafka.records import UnreadableBatch, decoded_records
 
 if TYPE_CHECKING:
     from polynya.front.kafka.dispatch import Call
@@ -122,11 +122,18 @@ async def _walk(
 ) -> tuple[int, int]:
     """Look at the headers of batches from a position on, until one is of this time or later. For
     the newest time, look at the first batch of a special position, and else at all."""
-    (record, byte), newest, size = begin, _NONE, 1
-    is_adopted = facts.encoding != Encoding.KAFKA
+    (record, byte), newest_ms, size = begin, -1, 1
+    newest: tuple[memoryview, int] | None = None
     while record < facts.high_watermark:
         query = ReadQuery(
-            facts.name, record, byte, size, touch=False, whole_records=True, uncommitted=uncommitted
+            facts.name,
+            record,
+            byte,
+            size,
+            touch=False,
+            whole_records=True,
+            uncommitted=uncommitted,
+            append_times=True,
         )
         page = await read_batches(service, query)
         if isinstance(page, Refusal) or not page.spans:
@@ -135,28 +142,33 @@ async def _walk(
             at = span.record
             for batch in batches_of(span.payload):
                 header = header_of(batch)
-                if timestamp >= 0 and is_adopted and header.max_timestamp == NO_TIME:
-                    return timestamp, at  # appended then or later: the index found it so
                 if timestamp >= 0 and header.max_timestamp >= timestamp:
-                    return _in_batch(batch, at, timestamp)
-                if header.max_timestamp > newest[0]:
-                    newest = header.max_timestamp, at + header.last_offset_delta
+                    return await _in_batch(batch, at, timestamp)
+                if header.max_timestamp > newest_ms:
+                    newest_ms, newest = header.max_timestamp, (batch, at)
                 at += header.last_offset_delta + 1
         if begin[0] == Position.NEWEST:
-            return newest
+            break
         record, byte, size = page.record, 0, PAGE_BYTES_MAX
-    return newest if timestamp == NEWEST_TIME else _NONE
+    if timestamp != NEWEST_TIME or newest is None:
+        return _NONE
+    return await _in_batch(*newest, newest_ms)
 
 
-def _in_batch(batch: memoryview, base: int, timestamp: int) -> tuple[int, int]:
-    """Return the first record of this time in a batch. Of a compressed batch it is the first
-    record."""
-    header = header_of(batch)
-    if not header.codec:
-        try:
-            for number, record in enumerate(records_of(batch)):
-                if record.timestamp >= timestamp:
-                    return record.timestamp, base + number
-        except Malformed:
-            pass  # a client wrote nonsense into its own batch
-    return header.base_timestamp, base
+async def _in_batch(batch: memoryview, base: int, timestamp: int) -> tuple[int, int]:
+    """Return the first record of this time or later in a batch whose header says that it has one.
+    A large or a compressed batch is decoded in a thread."""
+    if header_of(batch).codec or len(batch) > AT_ONCE_BYTES:
+        return await asyncio.to_thread(_first_of, batch, base, timestamp)
+    return _first_of(batch, base, timestamp)
+
+
+def _first_of(batch: memoryview, base: int, timestamp: int) -> tuple[int, int]:
+    """Return the first such record; the batch's first one if it cannot be decoded."""
+    try:
+        for record in decoded_records(batch, base):
+            if record.timestamp >= timestamp:
+                return record.timestamp, record.offset
+    except UnreadableBatch:
+        pass  # its client compressed it wrongly, or too far
+    return header_of(batch).base_timestamp, base

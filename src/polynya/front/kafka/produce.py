@@ -10,8 +10,11 @@ import google_crc32c
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
+from polynya.base.limits import TIME_MS_MAX
+from polynya.front.kafka.configs import ProduceRules
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_too_far, tell_of_produce
+from polynya.front.kafka.owners import sent_away, zone_tag
 from polynya.stream.commands import Batch, Encoding, Produce, Producer
 from polynya.stream.replies import Reply
 from polynya.stream.rules.topics import Topic
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 _IDS_SINCE = 13  # the first version of Produce that names topics by id
 _KAFKA_KIND = 1
 _TRANSACTIONAL = 1  # flag of a stored batch
+_BEHIND = "an earlier batch of the partition failed; retry both in order"
+_OVERTOOK = "the batch was not judged behind an earlier one of the partition; retry in order"
 _ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majority
 
 
@@ -97,6 +102,7 @@ class _Produce:
         self._request = request
         self._left = 1  # outcomes that are missing, and one until all are proposed
         self._response = ProduceResponse()
+        self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
 
     def propose(self, topics: list[Topic | None]) -> None:
@@ -129,6 +135,41 @@ class _Produce:
     ) -> None:
         service = self._call.front.service
         rules = self._call.front.topics.rules(topic)
+        checked = self._checked(topic, rules, part, answer)
+        if checked is None:
+            return
+        batch, producer = checked
+        name = topic.stream(part.index)
+        if rules.diskless:
+            is_elsewhere = sent_away(self._call.front, name, self._zone)
+        else:
+            is_elsewhere = is_too_far(self._call, name)
+        connection = self._call.connection
+        if is_elsewhere:
+            answer.error_code, self._is_misled = Error.NOT_LEADER, True
+            if producer is not None:
+                connection.failed[name] = self._call.slot
+            return
+        if producer is not None and name in connection.failed:
+            answer.error_code = Error.NOT_ENOUGH_REPLICAS
+            answer.error_message = _BEHIND
+            return
+        if rules.diskless:
+            service.expect_diskless(name)
+        self._count(len(batch.payload))
+        command = Produce(name, service.now_ms(), batch, producer)
+        before = connection.proposed.get(name, 0)
+        connection.proposed[name] = before + 1
+        service.propose(name, command, partial(self._done, command, answer, before > 0))
+
+    def _checked(
+        self,
+        topic: Topic,
+        rules: ProduceRules,
+        part: PartitionProduceData,
+        answer: PartitionProduceResponse,
+    ) -> tuple[Batch, Producer | None] | None:
+        """Return the batch as it is stored, and its producer; None: the answer has the refusal."""
         payload = bytes(part.records or b"")  # the one copy: the request's buffer goes after this
         try:
             if len(payload) > rules.batch_bytes_max:
@@ -140,50 +181,46 @@ class _Produce:
             header = batches.check_batch(payload, crc)
         except batches.InvalidBatch as invalid:
             answer.error_code, answer.error_message = _error_of_batch(invalid), str(invalid)
-            return
+            return None
         if header.is_transactional:
             answer.error_code = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             answer.error_message = "transactions are not served"
-            return
+            return None
         newest_ms = max(0, header.max_timestamp)
         if rules.log_append_time:
-            newest_ms = answer.log_append_time_ms = service.now_ms()
+            newest_ms = answer.log_append_time_ms = self._call.front.service.now_ms()
             payload = batches.stamped(payload, newest_ms)
             crc = google_crc32c.value(payload)
-        producer = None
-        if header.producer_id >= 0:
-            producer = Producer(
-                str(header.producer_id),
-                header.producer_epoch,
-                header.base_sequence,
-                header.last_sequence,
-                _KAFKA_KIND,
+        elif newest_ms > TIME_MS_MAX:
+            answer.error_code = Error.INVALID_TIMESTAMP
+            answer.error_message = (
+                f"a record has the time {newest_ms}; expected milliseconds since 1970, until the "
+                "year 9999"
             )
-        batch = Batch(
-            Encoding.KAFKA,
-            header.records,
-            payload,
-            crc,
-            record_time_ms_max=newest_ms,
-        )
-        name = topic.stream(part.index)
-        if is_too_far(self._call, name):
-            answer.error_code, self._is_misled = Error.NOT_LEADER, True
-            return
-        if producer is not None and name in self._call.connection.failed:
-            answer.error_code = Error.NOT_ENOUGH_REPLICAS
-            answer.error_message = "an earlier batch of the partition failed; retry both in order"
-            return
+            return None
+        batch = Batch(Encoding.KAFKA, header.records, payload, crc, record_time_ms_max=newest_ms)
+        return batch, _producer_of(header)
+
+    def _count(self, size: int) -> None:
+        """Count a batch that is proposed now."""
         self._left += 1
-        command = Produce(name, service.now_ms(), batch, producer)
-        service.propose(name, command, partial(self._done, command, answer))
+        front = self._call.front
+        front.counters.batches += 1
+        front.counters.bytes_in += size
+        if self._zone:
+            front.clients.receive(self._zone, size)
 
     def _done(
         self,
         command: Produce,
         answer: PartitionProduceResponse,
+        is_pipelined: bool,
         outcome: Reply | BaseException,
     ) -> None:
+        """Fill in an outcome. `is_pipelined`: when the batch was proposed, an earlier one of its
+        partition had no outcome yet."""
+        connection = self._call.connection
+        connection.concluded(command.name)
         if isinstance(outcome, BaseException):
             answer.error_code = error_of_fault(outcome)
             self._is_misled |= answer.error_code == Error.NOT_LEADER
@@ -193,8 +230,13 @@ class _Produce:
                 answer.base_offset = outcome.first_record
             else:
                 answer.log_append_time_ms = -1
+            if answer.error_code == Error.OUT_OF_ORDER_SEQUENCE and is_pipelined:
+                # The earlier batch has failed, or was judged after this one. The client would
+                # take the code for a loss if that batch was accepted.
+                answer.error_code = Error.NOT_ENOUGH_REPLICAS
+                answer.error_message = _OVERTOOK
         if answer.error_code != Error.NONE and command.producer is not None:
-            self._call.connection.failed[command.name] = self._call.slot
+            connection.failed[command.name] = self._call.slot
         self._finished_one()
 
     def _finished_one(self) -> None:
@@ -218,6 +260,18 @@ class _Produce:
         self._call.send([])
         if failed:
             self._call.connection.finish()
+
+
+def _producer_of(header: batches.BatchHeader) -> Producer | None:
+    if header.producer_id < 0:
+        return None
+    return Producer(
+        str(header.producer_id),
+        header.producer_epoch,
+        header.base_sequence,
+        header.last_sequence,
+        _KAFKA_KIND,
+    )
 
 
 class _TooLarge(batches.InvalidBatch):

@@ -14,9 +14,11 @@ import msgspec
 from polynya.access import Access
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, KAFKA_REQUESTS_BYTES_PER_CORE
 from polynya.base.log_throttle import LogThrottle
+from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
 from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
+from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
@@ -43,6 +45,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, gc=False):
 
     auto_create: bool = True  # a topic that a client names first
     partitions: int = 1
+    profiles: NodeProfiles = NodeProfiles()
 
 
 class Brokers(Protocol):
@@ -70,12 +73,40 @@ class Brokers(Protocol):
         """Return the brokers with a replica of the group, and those of them that are in sync."""
         ...
 
+    @property
+    def zone(self) -> str:
+        """The zone of this node; "" without one."""
+        ...
+
+    def nodes_in(self, zone: str) -> tuple[int, ...]:
+        """Return the active nodes of a zone that are up and serve Kafka."""
+        ...
+
+    def owners(self, zone: str) -> tuple[int, ...]:
+        """Return the nodes that own the diskless streams for clients of a zone: its own, or all
+        active ones."""
+        ...
+
+    def owner_of(self, stream: str, group: int, zone: str) -> int:
+        """Return the broker that owns a diskless stream for clients of a zone."""
+        ...
+
+    def owners_of(self, stream: str, group: int, zone: str) -> list[int]:
+        """Return the brokers that own a diskless stream: for clients of this zone, and then of the
+        other zones."""
+        ...
+
+    async def follow(self) -> None:
+        """Keep what is known of the leaders new. Run until cancelled."""
+        ...
+
 
 class KafkaCounters:
     """Counters of one core."""
 
     def __init__(self) -> None:
         self.requests = self.malformed = 0
+        self.batches = self.bytes_in = 0  # proposed, and their bytes as they came
         self.connections = self.connections_opened = self.connections_refused = 0
 
 
@@ -110,6 +141,7 @@ class KafkaFront:
         self.producer_ids = ProducerIdBlocks(service)
         self.tails = Tails(service)
         self.counters = KafkaCounters()
+        self.clients = ClientTraffic()
         self.tick = 0
         self.connections: set[Connection] = set()
         self.waiting: set[Connection] = set()  # connections that are not read
@@ -134,6 +166,7 @@ class KafkaFront:
             self._servers.append(await self._listen(listener))
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
         self.spawn(self.topics.follow())
+        self.spawn(self.brokers.follow())
         self.spawn(self.topics.finish_all())
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server | Handshakes:

@@ -27,13 +27,15 @@ class TailService(Protocol):
 class ParkedFetch:
     """A fetch that waits until its partitions have grown by so many bytes."""
 
-    __slots__ = ("_missing", "_woken")
+    __slots__ = ("_missing", "_woken", "is_touched")
 
     def __init__(self, missing: int) -> None:
         self._missing = missing
+        self.is_touched = False  # a partition has changed, enough to end the wait or not
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def grown(self, size: int) -> None:
+        self.is_touched = True
         self._missing -= size
         if self._missing <= 0:
             self.wake()
@@ -70,6 +72,7 @@ class Tail:
         if event.gone or event.cut:
             self.is_live = False
             for fetch in tuple(self.parked):
+                fetch.is_touched = True
                 fetch.wake()
             return
         self.high = max(self.high, event.record)

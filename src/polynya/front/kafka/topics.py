@@ -22,6 +22,7 @@ from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     DEFAULT_RULES,
     ProduceRules,
+    profile_of,
     rules_of,
     segments_of,
 )
@@ -37,6 +38,7 @@ from polynya.stream.commands import (
     TopicPut,
     TopicReady,
 )
+from polynya.stream.diskless_commands import SetProfile
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.topics import Topic, TopicNews, TopicState
 from polynya.wire.headers import media_type
@@ -225,11 +227,27 @@ class TopicCatalog:
             wanted = dict(change(dict(topic.configs)))
             if wanted == dict(topic.configs):
                 return wanted
+            if profile_of(wanted) != profile_of(dict(topic.configs)):
+                await self._set_profile(topic, profile_of(wanted))
             command = TopicChange(
                 name, topic.id, topic.revision, topic.partitions, sorted(wanted.items())
             )
             if await self._changed(command):
                 return wanted
+
+    async def _set_profile(self, topic: Topic, profile: int) -> None:
+        """Change the profile of a topic's partitions. Raises TopicRefused; the partitions may then
+        have several, and a repeat goes on."""
+        now_ms = self._service.now_ms()
+        names = topic.own_streams() + topic.streams
+        replies = await self._of_all(
+            SetProfile(name, profile, now_ms) for name in dict.fromkeys(names)
+        )
+        if any(reply.code != Code.OK for reply in replies):
+            raise TopicRefused(
+                f"the profile of topic '{topic.name}' could not be changed for all partitions: they "
+                "could not be flushed in time, or the node has no object store; retry"
+            )
 
     async def grow(self, name: str, partitions: int) -> None:
         """Give a topic more partitions, and create their streams. Raises TopicRefused."""
@@ -309,10 +327,17 @@ class TopicCatalog:
         service = self._service
         configs = dict(topic.configs)
         content_type = partition_type(configs.get(CONTENT_TYPE, ""))
-        segments = segments_of(configs)
+        segments, profile = segments_of(configs), profile_of(configs)
         names = topic.own_streams(topic.partitions if topic.growing else 0)
         replies = await self._of_all(
-            Create(name, service.now_ms(), content_type, Encoding.KAFKA, segments=segments)
+            Create(
+                name,
+                service.now_ms(),
+                content_type,
+                Encoding.KAFKA,
+                segments=segments,
+                profile=profile,
+            )
             for name in names
         )
         made = [
@@ -367,11 +392,11 @@ class TopicCatalog:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _of_all(self, commands: Iterable[Create | Delete]) -> list[Reply]:
+    async def _of_all(self, commands: Iterable[Create | Delete | SetProfile]) -> list[Reply]:
         """Propose the commands, some at a time, and return their replies in order."""
         service, gate = self._service, asyncio.Semaphore(_AT_ONCE)
 
-        async def one(command: Create | Delete) -> Reply:
+        async def one(command: Create | Delete | SetProfile) -> Reply:
             async with gate:
                 return await self._call(service.group_of(command.name), command)
 

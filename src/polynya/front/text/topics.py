@@ -12,7 +12,7 @@ from google_crc32c import value as crc32c
 from polynya.base.errors import OutcomeUnknown, PolynyaError
 from polynya.base.futures import settle
 from polynya.base.limits import KIB
-from polynya.base.names import BadName, canonical_name
+from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_name
 from polynya.front.text.protocol import TextCommand
 from polynya.service.api import Page, Position, ReadQuery, Refusal, Service
 from polynya.service.stream_segments import LeasedSegments
@@ -25,6 +25,7 @@ from polynya.stream.commands import (
     Retention,
     SegmentLimits,
 )
+from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Code, Reply
 from polynya.wire.json_records import parse_records
 from polynya.wire.kafka.records import decoded_records
@@ -50,7 +51,7 @@ class NodeView(msgspec.Struct, frozen=True):
     nodes: Callable[[], list[int]]
     # the segments of a leased stream; None: it has none
     segments: Callable[[str], Awaitable[LeasedSegments | None]]
-    leased: bool = False  # the profile of new topics
+    profile: str = REPLICATED  # of new topics
 
 
 class Topics:
@@ -87,10 +88,19 @@ class Topics:
         self._service.propose(name, Append(name, self._service.now_ms(), _JSON, batch), answered)
 
     async def _register(self, topic: str, name: str) -> str:
-        segments = SegmentLimits(0, 0) if self._view.leased else None
+        wanted = self._view.profile
+        segments = SegmentLimits(0, 0) if wanted == LEASED else None
+        profile = Profile.DISKLESS if wanted == DISKLESS else Profile.REPLICATED
         reply = await self._call(
             name,
-            Create(name, self._service.now_ms(), _JSON, Encoding.JSON, segments=segments),
+            Create(
+                name,
+                self._service.now_ms(),
+                _JSON,
+                Encoding.JSON,
+                segments=segments,
+                profile=profile,
+            ),
         )
         # perhaps with a retention: what matters is the type
         if reply.code == Code.EXISTS_DIFFERENT:

@@ -13,6 +13,7 @@ import msgspec
 from polynya.access.grants import Verb
 from polynya.base.limits import RANGES_STREAMS_MAX
 from polynya.base.names import BadName, canonical_name, spelled_name
+from polynya.front.http.api.tables import part_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
@@ -107,6 +108,7 @@ def _stream(name: str, found: StreamSlices) -> dict[str, Any]:
                 "stored": cold.stored,
                 "crc": cold.crc,
                 "time_ms": cold.time_ms,
+                **part_of(cold),
             }
             for cold in found.slices
         ],

@@ -1,4 +1,5 @@
-"""`GET /v1/segments/NAME`: the segments of a leased stream, their writers and epochs."""
+"""`GET /v1/segments/NAME`: the segments of a leased stream, their writers and epochs. `POST` closes
+the open one."""
 
 from __future__ import annotations
 
@@ -16,25 +17,44 @@ PREFIX = "/v1/segments/"
 
 
 class SegmentRoute:
-    """The handler below `PREFIX`. A caller needs `read` on the stream."""
+    """The handler below `PREFIX`. A caller needs `read` on the stream, or `append` to close a
+    segment."""
 
     def __init__(self, finder: SegmentFinder) -> None:
         self._finder = finder
 
     async def handle(self, request: Request) -> Response:
-        if request.method not in ("GET", "HEAD"):
-            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
+        if request.method not in ("GET", "HEAD", "POST"):
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD, POST"),))
         try:
             name = canonical_name("/".join(request.segments))
         except BadName as bad:
             raise Failure("INVALID_NAME", str(bad)) from None
-        if request.principal is not None and not request.principal.may(Verb.READ, name):
-            raise Failure("FORBIDDEN", f"the token does not allow 'read' on {spelled_name(name)}")
-        found = await self._finder.find(name)
+        verb = Verb.APPEND if request.method == "POST" else Verb.READ
+        if request.principal is not None and not request.principal.may(verb, name):
+            raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {spelled_name(name)}")
+        if request.method == "POST":
+            rolled = await self._finder.roll(name, _epoch(request))
+            found = None if rolled is None else rolled.segments
+            more = {} if rolled is None else {"rolled": rolled.rolled}
+        else:
+            found, more = await self._finder.find(name), {}
         if found is None:
-            raise Failure("NOT_FOUND", f"no stream {spelled_name(name)} with segments exists")
-        body = msgspec.json.encode(_shown(name, found))
+            raise Failure(
+                "NOT_FOUND", f"{spelled_name(name)} is no leased stream, so it has no segments"
+            )
+        body = msgspec.json.encode(_shown(name, found) | more)
         return Response(200, body, headers=(("Cache-Control", "no-store"),))
+
+
+def _epoch(request: Request) -> int:
+    """Return the epoch of the segment to close; 0: whichever is open."""
+    given = request.query.get("epoch", "0")
+    if given.isascii() and given.isdecimal() and len(given) <= 16:
+        return int(given)
+    raise Failure(
+        "INVALID_REQUEST", f"'epoch' is '{given[:64]}'; expected the number of the open segment"
+    )
 
 
 def _shown(name: str, found: LeasedSegments) -> dict[str, object]:

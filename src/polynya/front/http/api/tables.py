@@ -7,21 +7,24 @@ The JSON is specified in docs/formats/tables.md, section "Routes".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
+from polynya.base.limits import TABLE_REST_MS_MAX, WORKER_NAME_CHARACTERS_MAX
 from polynya.base.names import BadName, canonical_name, canonical_prefixes, spelled_name
+from polynya.front.http.api.derived_lag import DerivedLag
 from polynya.front.http.api.schemas import TableFacts, columns_of, facts_of, history_of
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.service.tables import PlannedJob, TableRefused, Tables, shown_prefix
-from polynya.stream.commands import TableCommit
+from polynya.stream.commands import ColdSlice, TableCommit
 from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Table
+from polynya.stream.table_commands import TableMove
 from polynya.wire.tables import AbandonRequest, CommitRequest, FailRequest, Merging, StoreRef
 
 
@@ -31,14 +34,30 @@ class _Alter(msgspec.Struct, forbid_unknown_fields=True):
     columns: dict[str, str] = {}
 
 
+_Worker = Annotated[str, msgspec.Meta(max_length=WORKER_NAME_CHARACTERS_MAX)]
+
+
 class _Plan(msgspec.Struct):
     merge: bool = False
+    worker: _Worker = ""
+
+
+class _Lease(msgspec.Struct):
+    worker: _Worker
+    rest_ms: Annotated[int, msgspec.Meta(ge=0, le=TABLE_REST_MS_MAX)] | None = None
 
 
 class _Create(msgspec.Struct, forbid_unknown_fields=True):
     prefix: str
     hold: bool = False
     columns: dict[str, str] = {}
+    partitions: list[str] = []
+
+
+class _Derive(msgspec.Struct, forbid_unknown_fields=True):
+    prefix: str
+    transform: str
+    partitions: list[str] = []
 
 
 NAMES_SHOWN = 5  # streams that the answer to a creation names
@@ -70,6 +89,7 @@ class TableRoutes:
         self._now_ms = now_ms
         self._read_object = read_object
         self._merging: dict[str, Any] = msgspec.to_builtins(merging or Merging())
+        self._derived = DerivedLag(tables, read_object)
         self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
     async def user(self, request: Request) -> Answer:
@@ -121,7 +141,11 @@ class TableRoutes:
         _check(principal, Verb.TABLE, prefixes)
         columns = list(wanted.columns.items())
         table, new = await self._tables.create(
-            name, wanted.prefix, hold=wanted.hold, columns=columns
+            name,
+            wanted.prefix,
+            hold=wanted.hold,
+            columns=columns,
+            partitions=wanted.partitions,
         )
         inner, outer = await self._tables.overlaps(table)
         return 201 if new else 200, {
@@ -194,19 +218,25 @@ class TableRoutes:
         return known[1]
 
     async def admin(self, request: Request) -> Answer:
-        """Handle `POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after
-        `/v1/admin/tables`."""
+        """Handle `POST /v1/admin/tables/NAME/plan|lease|commit|fail|abandon|derive`; `segments` are those
+        after `/v1/admin/tables`.
+
+        A driver runs the code of a derived table, so only who may use the admin port creates one."""
         method, segments, body = request.method, request.segments, request.body
         if len(segments) != 2 or method != "POST":
             raise TableRefused(
                 404,
                 "NO_ROUTE",
-                "the driver routes are POST /v1/admin/tables/NAME/plan, commit, fail and abandon",
+                "the driver routes are POST /v1/admin/tables/NAME/plan, lease, commit, fail, abandon "
+                "and derive",
             )
         name, verb = segments
         if verb == "plan":
-            job = await self._tables.plan(name, merge=bool(body) and read_json(body, _Plan).merge)
+            wanted = read_json(body, _Plan) if body else _Plan()
+            job = await self._tables.plan(name, merge=wanted.merge, worker=wanted.worker)
             return (204, None) if job is None else (200, self._plan(job))
+        if verb == "lease":
+            return await self._lease(name, read_json(body, _Lease))
         if verb == "commit":
             return await self._commit(read_json(body, CommitRequest))
         if verb == "fail":
@@ -226,30 +256,38 @@ class TableRoutes:
             return 200, {
                 "table": self._ref(await self._tables.fail(_uid(failed.uid), failed.job, rows))
             }
+        if verb == "derive":
+            return await self._derive(name, read_json(body, _Derive))
         if verb == "abandon":
             given_up = read_json(body, AbandonRequest)
-            table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
+            reason = given_up.reason if given_up.failed else ""
+            table = await self._tables.abandon(_uid(given_up.uid), given_up.job, reason)
             return (409 if table.committed >= given_up.job else 200), {"table": self._ref(table)}
         raise TableRefused(
-            404, "NO_ROUTE", f"the driver routes are plan, commit, fail and abandon, not '{verb}'"
+            404,
+            "NO_ROUTE",
+            f"the driver routes are plan, lease, commit, fail, abandon and derive, not '{verb}'",
         )
+
+    async def _lease(self, name: str, wanted: _Lease) -> Answer:
+        """Extend a worker's lease, or with `rest_ms` release it."""
+        if wanted.rest_ms is None:
+            return 200, {"held": await self._tables.extend_lease(name, wanted.worker)}
+        await self._tables.release_lease(name, wanted.worker, wanted.rest_ms)
+        return 200, {"held": False}
+
+    async def _derive(self, name: str, wanted: _Derive) -> Answer:
+        table, new = await self._tables.create(
+            name, wanted.prefix, partitions=wanted.partitions, transform=wanted.transform
+        )
+        names = await self._tables.names(table, NAMES_SHOWN)
+        covered = [spelled_name(each) for each in names]
+        return 201 if new else 200, {"table": await self._described(table), "covered": covered}
 
     async def _commit(self, asked: CommitRequest) -> Answer:
         uid = _uid(asked.uid)
-        command = TableCommit(
-            uid,
-            asked.job,
-            asked.attempt,
-            asked.base_iceberg,
-            asked.base_iceberg_dlq,
-            asked.iceberg,
-            asked.iceberg_dlq,
-            asked.rows,
-            asked.dead_rows,
-            self._now_ms(),
-            asked.result,
-        )
         try:
+            command = _commit_of(uid, asked, self._now_ms())
             return 200, {"table": self._ref(await self._tables.commit(command))}
         except TableRefused as refused:
             if refused.status != 409:
@@ -274,30 +312,33 @@ class TableRoutes:
             "store": self._store,
             "ranges": ranges,
         }
-        return {**plan, "more": job.more}
+        return {**plan, "more": job.more, "streams": [spelled_name(each) for each in job.streams]}
 
     async def _described(self, table: Table) -> dict[str, Any]:
         """Return a table as users see it: its pointers and its lag behind the streams."""
         lag = await self._tables.lag(table)
+        derived = bool(table.transform)
+        records = await self._derived.records(table) if derived else lag.records
         facts = await self._facts(table)
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
-        location = f"tables/{table.uid}"
         return {
             **self._ref(table),
-            "delta": f"{location}/main",
-            "delta_dlq": f"{location}/dlq",
+            "delta": f"{table.folder}/main",
+            "delta_dlq": f"{table.folder}/dlq",
             "store": self._store,
             "streams": lag.streams,
             "rows": table.rows,
             "dead_rows": table.dlq_rows,
-            "records_behind": lag.records,
+            "records_behind": records,
             "records_trimmed": lag.skipped,
             "records_ended": lag.lost,
             "hold": table.hold,
             "failing": sum(not each.aside for each in table.failures),
             "ranges_aside": sum(each.aside for each in table.failures),
             "records_aside": sum(each.end - each.record for each in table.failures if each.aside),
-            "behind_seconds": round(behind, 3),
+            "behind_seconds": None if derived else round(behind, 3),
+            "fault": table.fault,
+            "fault_ms": table.fault_ms,
             "committed_ms": table.committed_ms,
             "files": None if facts is None else facts.files,
             "bytes": None if facts is None else facts.bytes,
@@ -306,6 +347,15 @@ class TableRoutes:
             "files_merged": None if facts is None else facts.files_merged,
             "fields_without_column": None if facts is None else facts.fields_without_column,
         }
+
+
+def _commit_of(uid: int, asked: CommitRequest, now_ms: int) -> TableCommit | TableMove:
+    pointers = (asked.base_iceberg, asked.base_iceberg_dlq, asked.iceberg, asked.iceberg_dlq)
+    job = (uid, asked.job, asked.attempt, *pointers)
+    if asked.move is None:
+        return TableCommit(*job, asked.rows, asked.dead_rows, now_ms, asked.result)
+    move = asked.move
+    return TableMove(*job, asked.dead_rows, asked.result, move.columns, move.partitions, now_ms)
 
 
 def _check(principal: Principal | None, verb: str, prefixes: Sequence[str]) -> None:
@@ -355,7 +405,9 @@ def _ref(table: Table) -> dict[str, Any]:
         "uid": str(table.uid),
         "name": table.name,
         "prefix": shown_prefix(table),
-        "location": f"tables/{table.uid}",
+        "location": table.folder,
+        "partitions": table.partitions,
+        "transform": table.transform,
         "job": table.committed,
         "iceberg": table.main,
         "iceberg_dlq": table.dlq,
@@ -364,13 +416,19 @@ def _ref(table: Table) -> dict[str, Any]:
     }
 
 
+def part_of(cold: ColdSlice) -> dict[str, int]:
+    """Return the members of a range that name its part of the slice, if it is known, and its span
+    in record numbers, if some are missing."""
+    part = {"first_batch": cold.first_batch, "batches": cold.batches} if cold.batches else {}
+    return part | ({"numbers": cold.records} if cold.missing_records else {})
+
+
 def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
     cold = part.slices[number]
     skip = max(0, part.first - cold.record)
-    # what is missing of the span lies behind the records
     records, length = cold.records - cold.missing_records, cold.length - cold.missing_bytes
-    end = min(records, part.end - cold.record) if part.end else records
-    whole = skip == 0 and end == records
+    end = min(cold.records, part.end - cold.record) if part.end else cold.records
+    whole = skip == 0 and end == cold.records
     return {
         **({} if whole else {"skip": skip, "take": end - skip}),
         "stream": spelled_name(part.name),
@@ -386,6 +444,7 @@ def _range(part: ClaimedRange, number: int) -> dict[str, Any]:
         "offset": cold.offset,
         "stored": cold.stored,
         "crc": cold.crc,
+        **part_of(cold),
     }
 
 

@@ -10,11 +10,18 @@ import msgspec
 from polynya.access import Principal
 from polynya.access.grants import Verb
 from polynya.base.limits import PARTITIONS_MAX
-from polynya.base.names import BadName, canonical_name, partition_name, spelled_name
+from polynya.base.names import KAFKA_BUCKET, BadName, canonical_name, partition_name, spelled_name
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.protocol.json_bodies import read_json
-from polynya.front.kafka.configs import CONTENT_TYPE, InvalidConfig, check_change, check_config
+from polynya.front.kafka.configs import (
+    CONTENT_TYPE,
+    PROFILE,
+    InvalidConfig,
+    NodeProfiles,
+    check_change,
+    check_config,
+)
 from polynya.front.kafka.topics import (
     Adoption,
     TopicCatalog,
@@ -52,12 +59,18 @@ class TopicRoutes:
     """The handler for `PATH`, and the mount below it."""
 
     def __init__(
-        self, service: TopicService, new_id: Callable[[], bytes], *, partitions: int
+        self,
+        service: TopicService,
+        new_id: Callable[[], bytes],
+        *,
+        partitions: int,
+        profiles: NodeProfiles = NodeProfiles(),  # noqa: B008 (frozen)
     ) -> None:
-        """`partitions`: of a topic whose creator leaves them open."""
+        """`partitions`, `profiles`: of a topic whose creator leaves them open."""
         self._service = service
         self._topics = TopicCatalog(service, new_id)
         self._partitions = partitions
+        self._profiles = profiles
 
     async def list(self, request: Request) -> Response:
         """List the topics that the caller may read, by name. Raises `Failure`."""
@@ -107,7 +120,8 @@ class TopicRoutes:
 
     async def _create(self, name: str, wanted: _Wanted) -> Response:
         partitions = _counted(wanted.partitions or self._partitions)
-        configs = _changed({}, wanted.configs)
+        of_bucket = await self._service.bucket_profiles.current(KAFKA_BUCKET)
+        configs = self._profiles.completed(_changed({}, wanted.configs), of_bucket)
         code = await self._topics.create(name, partitions, sorted(configs.items()))
         topic = self._topics.known(name)
         if topic is None:
@@ -115,6 +129,8 @@ class TopicRoutes:
                 f"topic '{name}' cannot be created: streams under {prefix_of(name)} exist and are "
                 "no partitions, it is being deleted, or a limit is reached"
             )
+        if PROFILE not in wanted.configs:  # the default is for new topics
+            configs = _with_profile_of(topic, configs)
         if code != Code.CREATED and (topic.partitions, dict(topic.configs)) != (
             partitions,
             configs,
@@ -192,6 +208,12 @@ def _named(streams: list[str]) -> list[str]:
     if len(set(names)) < len(names):
         raise InvalidConfig("'streams' names one stream twice; each partition is another stream")
     return names
+
+
+def _with_profile_of(topic: Topic, configs: Mapping[str, str]) -> dict[str, str]:
+    """Return configs with the profile of a topic in place of their own."""
+    kept = {name: value for name, value in configs.items() if name != PROFILE}
+    return kept | {name: value for name, value in topic.configs if name == PROFILE}
 
 
 def _counted(partitions: int) -> int:

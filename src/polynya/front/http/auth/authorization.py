@@ -16,7 +16,9 @@ from polynya.base.limits import URL_TOKEN_SECONDS_MAX
 from polynya.base.names import consumer_group_folder, spelled_name
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.http.api.buckets import PATH as BUCKETS
+from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
+from polynya.front.http.api.profiles import PREFIX as PROFILES
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
 from polynya.front.http.api.topics import PATH as TOPICS
 from polynya.front.http.api.topics import prefix_of
@@ -301,6 +303,8 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
         return Verb.METRICS, None
     if path in READS_BY_POST or path.startswith(SEGMENTS):
         return Verb.READ, None
+    if path.startswith(PROFILES):
+        return (Verb.READ if reads else Verb.CREATE), None
     if path == "/v1/tables" or path.startswith("/v1/tables/"):
         return (Verb.READ if reads else Verb.TABLE), None
     if path.startswith(CATALOG):
@@ -308,9 +312,9 @@ def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
     if path.startswith(_SUBSCRIPTIONS):
         return Verb.SUBSCRIBE, None
     if path == BUCKETS or path.startswith(f"{BUCKETS}/"):
-        return (
-            Verb.READ if reads else Verb.DELETE
-        ), f"{route.segments[0]}/" if route.segments else ""
+        changes = Verb.CREATE if route.segments[1:] == (PROFILE,) else Verb.DELETE
+        bucket = f"{route.segments[0]}/" if route.segments else ""
+        return Verb.READ if reads else changes, bucket
     if path == TOPICS or path.startswith(f"{TOPICS}/"):
         verb = Verb.READ if reads else Verb.CREATE if method == "PUT" else Verb.DELETE
         return verb, prefix_of(route.segments[0]) if route.segments else None

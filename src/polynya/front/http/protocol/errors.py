@@ -82,6 +82,14 @@ _TABLE = (
     ErrorCode(
         "TABLE_COLUMN", 400, "a declared column needs a field and a type that columns can have"
     ),
+    ErrorCode(
+        "TABLE_PARTITION",
+        400,
+        "a partition is a column, a period of a time, or a number of buckets: day(timestamp)",
+    ),
+    ErrorCode(
+        "TABLE_TRANSFORM", 400, "a transform is an SQL statement or MODULE:FUNCTION of Python"
+    ),
     ErrorCode("TOPIC_INVALID", 400, "the topic's name, partitions or a config is invalid"),
     ErrorCode("TABLE_PREFIX", 400, "a table's prefix must be the beginning of legal stream names"),
     ErrorCode(
@@ -133,6 +141,11 @@ _TABLE = (
         "the name is that of a partition of a Kafka topic: write to it with a Kafka client, and "
         "delete the topic with 'polynya topic rm'",
     ),
+    ErrorCode(
+        "PROFILE_CONFLICT",
+        409,
+        "the stream cannot have this profile: it is leased, or the node has no object store",
+    ),
     ErrorCode("TOPIC_CONFLICT", 409, "the topic's present state does not allow this"),
     ErrorCode(
         "GROUP_NOT_EMPTY",
@@ -153,6 +166,7 @@ _TABLE = (
     ),
     ErrorCode("TABLE_EXISTS", 409, "a table with this name or prefix exists"),
     ErrorCode("JOB_PREEMPTED", 409, "another planner has taken over the table's job; retry"),
+    ErrorCode("TABLE_LEASED", 409, "another worker syncs the table, or did so a moment ago"),
     ErrorCode(
         "JOB_CONFLICT",
         409,
@@ -319,6 +333,7 @@ REFUSALS: dict[int, str] = {
     Code.EVICTED: "UNAVAILABLE",
     Code.DISK_FULL: "DISK_FULL",
     Code.STREAM_FAULTED: "STREAM_FAULTED",
+    Code.WRONG_PROFILE: "UNAVAILABLE",
 }
 
 

@@ -88,6 +88,8 @@ class Exchange:
     def answer(self, status: int, headers: Headers, body: bytes | memoryview = b"") -> None:
         front = self.connection.front
         front.counters.statuses[status] += 1
+        if "stream-zone" in self.head.headers and body:
+            front.clients.send(self.head.headers["stream-zone"], len(body))
         if self.principal is not None:
             front.answered(self, status, len(body))
         lines = self.head_lines(status, headers)
@@ -102,6 +104,8 @@ class Exchange:
         size = sum(map(len, parts))
         front = self.connection.front
         front.counters.statuses[status] += 1
+        if "stream-zone" in self.head.headers:
+            front.clients.send(self.head.headers["stream-zone"], size)
         if self.principal is not None:
             front.answered(self, status, size)
         lines = self.head_lines(status, headers) + b"Content-Length: %d\r\n\r\n" % size
@@ -133,7 +137,7 @@ class Exchange:
         route = getattr(self, "route", None)  # the failure may precede routing
         hint = self.connection.front.service.hint
         return (
-            hint(route.name)
+            hint(route.name, self.head.headers.get("stream-zone", ""))
             if hint is not None
             and route is not None
             and route.kind in (RouteKind.STREAM, RouteKind.RETENTION)

@@ -11,6 +11,7 @@ from polynya.base.limits import (
     SSE_KEEPALIVE_SECONDS,
     SSE_RECYCLE_SECONDS,
 )
+from polynya.base.names import REPLICATED
 
 BODY_BYTES_PER_CORE = 256 * MIB  # partially received request bodies; beyond it large ones get 503
 HEAD_SECONDS = 20  # timeout for the request line and headers
@@ -30,3 +31,4 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     # False: above the limit of hot bytes, appends get 507 instead of 503, since waiting does not
     # help
     object_store: bool = True
+    default_profile: str = REPLICATED  # of streams whose creation names none

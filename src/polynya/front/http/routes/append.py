@@ -60,6 +60,7 @@ class AppendRequest(msgspec.Struct):
     incarnation: int
     keyed: bool  # has a body and a producer: success is 200, and a duplicate is 204
     plain: bool  # the answer needs no optional headers
+    zone: str  # of the client; "": the node's
     exchange: Exchange
 
     def exchange_now(self) -> Exchange:
@@ -80,6 +81,8 @@ class AppendRequest(msgspec.Struct):
         counters = front.counters
         counters.appends += 1
         counters.bytes_in += len(body)
+        if self.zone:
+            front.clients.receive(self.zone, len(body))
         command = Append(
             self.name,
             front.service.now_ms(),
@@ -118,7 +121,7 @@ class AppendRequest(msgspec.Struct):
             form = _REPEATED if status == 204 else _APPENDED
             lines = form % (reply.record, reply.byte, epoch, reply.producer_sequence, reply.uid)
         hint = front.service.hint
-        if hint is not None and (owner := hint(self.name)):
+        if hint is not None and (owner := hint(self.name, self.zone)):
             lines = lines[:-2] + owner_line(owner) + b"\r\n"
         connection.send(self.number, lines)
 
@@ -194,5 +197,6 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         incarnation,
         bool(body) and producer is not None,
         exchange.keep_alive and not has_options,
+        headers.get("stream-zone", ""),
         exchange,
     )

@@ -96,6 +96,8 @@ def _propose(request: AppendRequest, batch: Batch | None, content_type: str) -> 
     front = request.connection.front
     front.counters.appends += 1
     front.counters.bytes_in += len(batch.payload)
+    if request.zone:
+        front.clients.receive(request.zone, len(batch.payload))
     command = Append(
         request.name,
         front.service.now_ms(),

@@ -33,6 +33,7 @@ _PLAIN = frozenset(
             "producer-id",
             "producer-epoch",
             "producer-seq",
+            "stream-zone",
         ),
         *("accept", "accept-encoding", "user-agent", "authorization"),
     )

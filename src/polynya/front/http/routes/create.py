@@ -6,7 +6,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from polynya.base.names import bucket_of, partition_of
+from msgspec import structs
+
+from polynya.base.names import REPLICATED, bucket_of, partition_of
 from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
@@ -14,6 +16,7 @@ from polynya.front.http.routes.bodies import RECORDS_BODY, batch_of, check_codin
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.service.api import Refusal
 from polynya.stream.commands import Create
+from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
     OCTET_STREAM,
@@ -41,6 +44,19 @@ _PENDING_SECONDS = 0.1  # … and their interval
 def create(front: HttpFront, exchange: Exchange) -> None:
     if partition_of(exchange.route.name) is not None:
         raise Failure("KAFKA_PARTITION")
+    if "stream-profile" in exchange.head.headers or front.service.bucket_profiles.is_fresh:
+        _create(front, exchange)
+    else:
+        exchange.spawn(_create_by_default(front, exchange))
+
+
+async def _create_by_default(front: HttpFront, exchange: Exchange) -> None:
+    """Create a stream once the default profile of its bucket is known."""
+    await front.service.bucket_profiles.refresh()
+    _create(front, exchange)
+
+
+def _create(front: HttpFront, exchange: Exchange) -> None:
     try:
         if "stream-forked-from" in exchange.head.headers:
             exchange.spawn(_fork(front, exchange))
@@ -65,6 +81,12 @@ def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: 
     _check_form(headers, encoding)
     if exchange.body:
         check_coding(headers.get("content-encoding", ""))
+    profile, segments = parse_profile(headers, _default_profile(front, exchange))
+    if profile == Profile.DISKLESS and not front.settings.object_store:
+        raise BadField(
+            "Stream-Profile: diskless needs an object store, and this node has none: set "
+            "cold.backend, or create the stream as replicated"
+        )
     ttl, expires = headers.get("stream-ttl"), headers.get("stream-expires-at")
     if ttl is not None and expires is not None:
         raise BadField("a stream has either Stream-TTL or Stream-Expires-At, not both")
@@ -80,8 +102,18 @@ def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: 
         producer=parse_producer(headers),
         stream_seq=parse_stream_seq(headers.get("stream-seq")),
         retention=parse_retention(headers),
-        segments=parse_profile(headers),
+        segments=segments,
+        profile=profile,
     )
+
+
+def _default_profile(front: HttpFront, exchange: Exchange) -> str:
+    """Return the profile of a stream whose creation names none: that of its source, its bucket, or
+    this node."""
+    if "stream-forked-from" in exchange.head.headers:
+        return REPLICATED  # the machine takes that of the source
+    of_bucket = front.service.bucket_profiles.known(bucket_of(exchange.route.name))
+    return of_bucket or front.settings.default_profile
 
 
 def _check_form(headers: dict[str, str], encoding: int) -> None:
@@ -106,9 +138,19 @@ def _created(
         asyncio.get_running_loop().call_later(
             _PENDING_SECONDS, front.service.propose, command.name, command, again
         )
+    elif (
+        reply.code == Code.EXISTS_DIFFERENT
+        and command.profile
+        and "stream-profile" not in exchange.head.headers
+    ):  # the default is for new streams
+        command = structs.replace(command, profile=0)
+        again = partial(_created, front, exchange, command, tries)
+        front.service.propose(command.name, command, again)
     elif reply.code >= Code.NOT_FOUND:
         fail_reply(exchange, reply, creating=True)
     else:
+        if command.profile == Profile.DISKLESS:
+            front.service.expect_diskless(command.name)
         _answer(exchange, reply, command.content_type)
 
 

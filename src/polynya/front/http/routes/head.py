@@ -13,6 +13,7 @@ from polynya.front.http.routes.read_request import is_local
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import Facts, Refusal
 from polynya.stream.commands import Retention
+from polynya.stream.diskless_commands import Profile
 from polynya.wire.headers import FOREVER, format_instant, none_match
 from polynya.wire.kafka.values import values_type
 
@@ -73,6 +74,8 @@ def facts_headers(facts: Facts) -> Headers:
     headers.append(("Stream-Retained-Offset", format_token(facts.first_record, facts.first_byte)))
     if facts.retention is not None:
         headers += retention_headers(facts.retention)
+    if facts.profile:
+        headers.append(("Stream-Profile", Profile.NAMES[facts.profile]))
     if facts.segment:
         headers.append(("Stream-Profile", LEASED))
         headers.append(("Stream-Segment", str(facts.segment)))

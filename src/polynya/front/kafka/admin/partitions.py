@@ -9,7 +9,8 @@ from polynya.base.errors import PolynyaError
 from polynya.front.kafka.configs import CONFIGS, list_of
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of
-from polynya.front.kafka.metadata import place_of
+from polynya.front.kafka.metadata import place_in_zone
+from polynya.front.kafka.owners import zone_of
 from polynya.service.api import Refusal, TrimQuery
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.delete_records import (
@@ -73,7 +74,7 @@ async def describe_topic_partitions(
             response.next_cursor = Cursor(name, 0)
             break
         end = min(topic.partitions, first + left)
-        response.topics.append(_described(front, topic, range(first, end)))
+        response.topics.append(_described(call, topic, range(first, end)))
         left -= max(0, end - first)
         first = 0
         if end < topic.partitions:
@@ -82,12 +83,10 @@ async def describe_topic_partitions(
     return response
 
 
-def _described(
-    front: KafkaFront, topic: Topic, numbers: range
-) -> DescribeTopicPartitionsResponseTopic:
-    partitions = []
+def _described(call: Call, topic: Topic, numbers: range) -> DescribeTopicPartitionsResponseTopic:
+    partitions, zone = [], zone_of(call)
     for number in numbers:
-        place = place_of(front, topic.stream(number))
+        place = place_in_zone(call.front, topic, number, zone)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 Error.NONE,

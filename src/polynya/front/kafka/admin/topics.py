@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PARTITIONS_MAX
+from polynya.base.names import KAFKA_BUCKET
 from polynya.front.kafka.configs import CONFIGS, InvalidConfig, checked
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import TopicRefused, is_topic_name
@@ -63,7 +64,10 @@ async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableT
         why = f"the token may not have {partitions} more streams; delete some"
         return CreatableTopicResult(asked.name, NO_UUID, Error.POLICY_VIOLATION, why)
     try:
-        configs = checked((each.name, each.value) for each in asked.configs)
+        configs = front.defaults.profiles.completed(
+            checked((each.name, each.value) for each in asked.configs),
+            await front.service.bucket_profiles.current(KAFKA_BUCKET),
+        )
         if not dry and (refused := await _make(front, asked.name, partitions, configs)):
             return CreatableTopicResult(asked.name, NO_UUID, *refused)
     except InvalidConfig as invalid:

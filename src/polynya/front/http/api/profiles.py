@@ -1,0 +1,104 @@
+"""`/v1/profile/NAME`: the profile of a stream, and its change while the stream is in use."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from polynya.access.grants import Verb
+from polynya.base.futures import settle
+from polynya.base.names import (
+    DISKLESS,
+    LEASED,
+    REPLICATED,
+    BadName,
+    canonical_name,
+    partition_of,
+    spelled_name,
+)
+from polynya.front.http.protocol.errors import REFUSALS, Failure
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.json_bodies import read_json
+from polynya.service.api import Facts, Refusal, Service
+from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.replies import Code, Reply
+
+PREFIX = "/v1/profile/"
+_NO_STORE = (("Cache-Control", "no-store"),)
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    profile: str
+
+
+class ProfileRoute:
+    """The handler below `PREFIX`. `object_store`: this node has one."""
+
+    def __init__(self, service: Service, *, object_store: bool) -> None:
+        self._service = service
+        self._object_store = object_store
+
+    async def handle(self, request: Request) -> Response:
+        """Get (`read`) or change (`create`) the profile of a stream. Raises `Failure`."""
+        try:
+            name = canonical_name("/".join(request.segments))
+        except BadName as bad:
+            raise Failure("INVALID_NAME", str(bad)) from None
+        reads = request.method in ("GET", "HEAD")
+        if not reads and request.method != "POST":
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD, POST"),))
+        verb = Verb.READ if reads else Verb.CREATE
+        if request.principal is not None and not request.principal.may(verb, name):
+            raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {spelled_name(name)}")
+        if not reads:
+            await self._change(name, read_json(request.body, _Wanted).profile)
+        facts = await self._service.facts(name)
+        if isinstance(facts, Refusal):
+            raise Failure(REFUSALS.get(facts.code, "NOT_FOUND"))
+        return Response(200, msgspec.json.encode(_shown(facts)), headers=_NO_STORE)
+
+    async def _change(self, name: str, profile: str) -> None:
+        if profile not in (REPLICATED, DISKLESS):
+            raise Failure(
+                "INVALID_REQUEST",
+                f"a stream can be changed to {REPLICATED} or {DISKLESS}, not to '{profile[:50]}'",
+            )
+        if profile == DISKLESS and not self._object_store:
+            raise Failure(
+                "PROFILE_CONFLICT",
+                "diskless streams need an object store, and this node has none: set cold.backend",
+            )
+        if partition_of(name) is not None:
+            raise Failure(
+                "KAFKA_PARTITION",
+                "the stream is a partition of a Kafka topic: change the config 'profile' of the "
+                "topic, as with 'polynya topic alter'",
+            )
+        number = Profile.DISKLESS if profile == DISKLESS else Profile.REPLICATED
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        command = SetProfile(name, number, self._service.now_ms())
+        self._service.propose(name, command, partial(settle, future))
+        reply = await future
+        if reply.code == Code.NOT_YET:
+            raise Failure(
+                "UNAVAILABLE",
+                "the stream could not be flushed within 5 seconds, so it keeps its profile; retry",
+            )
+        if reply.code == Code.REFUSED:
+            raise Failure("PROFILE_CONFLICT", "a leased stream keeps its profile")
+        if reply.code >= Code.NOT_FOUND:
+            raise Failure(REFUSALS.get(reply.code, "INTERNAL"))
+        if number == Profile.DISKLESS:
+            self._service.expect_diskless(name)
+
+
+def _shown(facts: Facts) -> dict[str, Any]:
+    profile = LEASED if facts.segment else Profile.NAMES[facts.profile]
+    return {
+        "name": spelled_name(facts.name),
+        "incarnation": str(facts.uid),
+        "profile": profile,
+    }

@@ -1,0 +1,132 @@
+"""Fetches of consumers that wait: the same request again, while nothing has changed.
+
+An idle consumer repeats its Fetch twice a second with all its partitions. What the first answer
+said is kept with the connection: as long as no partition grows and no leader changes, a repeat
+waits at the same tails and gets the same bytes, without being decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.front.kafka.tails import ParkedFetch, Tail
+from polynya.wire.kafka.primitives import Bytes
+
+if TYPE_CHECKING:
+    from polynya.front.kafka.dispatch import Call
+
+# The answer is made from scratch at least so often: a trim changes it, and wakes no fetch.
+FRESH_SECONDS = 10.0
+_VERSION_END, _CORRELATION_END = 4, 8
+# of a request before the flexible versions: the bytes before its topics, and those of a partition
+_FIXED_BYTES = {
+    version: (17 + 8 * (version >= 7), 16 + 8 * (version >= 5) + 4 * (version >= 9))
+    for version in range(4, 12)
+}
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A partition at whose end a consumer waits: its Raft group, the leader epoch, the tail, and
+    the ends that the answer gave."""
+
+    group: int
+    epoch: int
+    tail: Tail
+    high: int
+    stable: int
+
+    @property
+    def has_changed(self) -> bool:
+        """Report whether there may be more to tell than there was."""
+        tail = self.tail
+        return not tail.is_live or tail.high > self.high or tail.stable > self.stable
+
+
+class RepeatedFetch:
+    """A Fetch that was answered without records, and its answer."""
+
+    def __init__(
+        self,
+        call: Call,
+        answer: Sequence[Bytes],
+        waiting: Sequence[Waiting],
+        wait: tuple[int, float],
+    ) -> None:
+        """`wait`: the bytes for which the client waits, and for how many seconds."""
+        data = bytes(call.data)
+        self._head, self._body = data[:_VERSION_END], data[_CORRELATION_END:]
+        self._signature = _signature(call, data)
+        whole = b"".join(answer)
+        self._size, self._answer = whole[:_VERSION_END], whole[_CORRELATION_END:]
+        self._waiting = waiting
+        self._groups = {each.group: each.epoch for each in waiting}
+        self._min_bytes, self._seconds = wait
+        self._until = asyncio.get_running_loop().time() + FRESH_SECONDS
+
+    def is_same(self, call: Call) -> bool:
+        """Report whether a request is this one again, and the leaders are those of its answer."""
+        data, front = call.data, call.front
+        if data[:_VERSION_END] != self._head or not (
+            data[_CORRELATION_END:] == self._body
+            or (self._signature and _signature(call, bytes(data)) == self._signature)
+        ):
+            return False
+        if call.throttle_ms or asyncio.get_running_loop().time() > self._until:
+            return False
+        epoch_of, is_readable = front.brokers.epoch_of, front.service.is_readable
+        return all(
+            is_readable(group) and epoch_of(group) == epoch for group, epoch in self._groups.items()
+        )
+
+    async def answered(self, call: Call) -> float:
+        """Wait as the request says, and answer if nothing changes. Else return the seconds that are
+        left of the wait; -1: it is answered."""
+        connection, loop = call.connection, asyncio.get_running_loop()
+        async with connection.fetching:
+            until = loop.time() + self._seconds
+            if not await connection.wait_writable():
+                return 0.0
+            parked = connection.parked = ParkedFetch(self._min_bytes)
+            try:
+                for each in self._waiting:
+                    each.tail.parked[parked] = None
+                    parked.is_touched = parked.is_touched or each.has_changed
+                if not (connection.is_ending or parked.is_touched):
+                    await parked.wait_until(until)
+            finally:
+                connection.parked = None
+                for each in self._waiting:
+                    each.tail.parked.pop(parked, None)
+            if parked.is_touched:
+                return max(0.0, until - loop.time())
+            correlation = call.header.correlation.to_bytes(4, signed=True)
+            call.send([self._size + correlation + self._answer])
+            return -1.0
+
+
+def _signature(call: Call, data: bytes) -> list[bytes]:
+    """Return a request without its correlation id as parts in which the order of the partitions
+    does not matter: some clients shuffle them. Empty: it is not known how to."""
+    head_bytes, size = _FIXED_BYTES.get(call.version, (0, 0))
+    if not head_bytes:
+        return []
+    at = call.header.body + head_bytes
+    topics = int.from_bytes(data[at : at + 4])
+    at += 4
+    parts, begin = list[bytes](), _CORRELATION_END
+    for _ in range(topics):
+        at += 2 + int.from_bytes(data[at : at + 2])
+        count = int.from_bytes(data[at : at + 4])
+        at += 4
+        end = at + count * size
+        if end > len(data):
+            return []
+        parts.append(data[begin:at])
+        parts += sorted(data[each : each + size] for each in range(at, end, size))
+        at = begin = end
+    parts.append(data[begin:])
+    return parts

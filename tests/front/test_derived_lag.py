@@ -1,0 +1,78 @@
+"""How far a derived table is behind its input, by the places in its last job's result object."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+import pytest
+
+from polynya.front.http.api.derived_lag import DerivedLag, records_after
+from polynya.objectstore import NotFound
+from polynya.service.api import Facts
+from polynya.service.tables import Tables
+from polynya.stream.rules.tables import Table
+
+
+def stream(name: str, uid: int, records: int, first: int = 0) -> Facts:
+    return Facts(uid, name, "application/json", 1, 0, records, 0, first)
+
+
+@pytest.mark.parametrize(
+    ("facts", "behind"),
+    [
+        (stream("shop/a", 7, 10), 6),  # from its place
+        (stream("shop/a", 7, 4), 0),
+        (stream("shop/a", 7, 10, first=8), 2),  # the others were trimmed
+        (stream("shop/a", 9, 10), 10),  # created again: all of it is new
+        (stream("shop/a", 9, 10, first=3), 7),
+        (stream("shop/new", 8, 5), 5),
+        (stream("default/plain", 3, 9), 1),  # places have the names of URLs
+    ],
+)
+def test_records_after_the_places(facts: Facts, behind: int) -> None:
+    places = {"shop/a": (7, 4), "shop/gone": (1, 1), "plain": (3, 8)}
+    assert records_after(places, [facts]) == behind
+    assert records_after(places, [facts, stream("shop/b", 5, 100)]) == behind + 100
+
+
+class Listed:
+    """Tables whose input are these streams."""
+
+    def __init__(self, *streams: Facts) -> None:
+        self.streams = list(streams)
+
+    async def covered(self, table: Table, limit: int) -> list[Facts]:
+        return self.streams[:limit]
+
+
+def table(result: str) -> Table:
+    return Table(5, "fares", "shop/", 1, transform="sql:select 1", result=result)
+
+
+def test_places_are_read_once_a_job() -> None:
+    objects: dict[str, Any] = {"1.json": {"taken": {"shop/a": [7, 4]}, "rows": 4}}
+    read: list[str] = []
+
+    async def read_object(key: str) -> bytes:
+        read.append(key)
+        if key not in objects:
+            raise NotFound(key)
+        return json.dumps(objects[key]).encode()
+
+    listed = Listed(stream("shop/a", 7, 10))
+    lag = DerivedLag(cast(Tables, listed), read_object)
+
+    def records(result: str) -> int | None:
+        return asyncio.run(lag.records(table(result)))
+
+    assert records("") == 10  # no job yet
+    assert [records("1.json") for _ in range(3)] == [6, 6, 6]
+    listed.streams.append(stream("shop/b", 8, 3))
+    assert records("1.json") == 9
+    assert read == ["1.json"]
+    assert records("2.json") is None, "it cannot be read now"
+    objects["2.json"] = {"taken": {"shop/a": [7, 10], "shop/b": [8, 3]}}
+    assert records("2.json") == 0
+    assert asyncio.run(DerivedLag(cast(Tables, listed), None).records(table("2.json"))) is None
