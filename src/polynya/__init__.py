@@ -14,9 +14,10 @@ Every folder here is a room. From the top, each imports from lower lines only
 * `subscriptions`: webhooks and workers that wake. `tiering`: old data moves to the object store.
 * `service`: find the group of a stream, then propose, wait, read and tail.
 * `engine`: the turn loop of a core, its journal writer, leadership and snapshots.
+* `diskless`: appends of diskless streams, to the object store and then to the log.
 * `backup`, `cold` (packs), `console` (web), `lakehouse` (tables).
 * `replica` (a group's log joined to its state), `wire` (formats), `config`, `system`.
-* `raft`, `stream` (the state machine), `transport`, `wal`, `objectstore`, `access`.
+* `raft`, `stream` (the state machine), `transport`, `wal`, `objectstore`, `access`, `cost`.
 * `base`, `files` (durable small files), `observability`.
 
 An append walks down: `front`, `service`, `engine`, `replica`, `wal`.

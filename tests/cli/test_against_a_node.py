@@ -308,6 +308,7 @@ def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_pa
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_streams_become_a_table_that_answers(node: RunningNode) -> None:
     polynya(
         "append",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from free_ports import nobody
+from long_tests import long
 from polling import wait_until
 from product import RunningNode, environment, polynya, running_node
 
@@ -124,7 +125,7 @@ def test_a_node_that_is_not_there_is_said() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("damage", ["lost", "twice", "other"])
+@pytest.mark.parametrize("damage", ["twice", *long(["lost", "other"])])
 def test_what_is_not_what_was_written_is_noticed(node: RunningNode, damage: str) -> None:
     async def story() -> None:
         async with AsyncClient(node.url) as client:

@@ -19,22 +19,20 @@ from polynya.base.errors import ConfigError
 from polynya.cli.app import cli
 from polynya.cli.cluster.commands import _look_again
 from polynya.cli.cluster.dev import (
-    DevNode,
-    Laid,
     _config,
-    _connections_from,
     _free_ports,
     _has_objects,
     _lay_out,
-    is_running,
     next_place,
-    running_pid,
 )
+from polynya.cli.cluster.dev_folder import Laid
+from polynya.cli.cluster.dev_nodes import DevNode, is_running, running_pid
 from polynya.cli.terminal import exits
 from polynya.cluster.certificates import peer_tls_of
 from polynya.config.cluster_settings import ClusterConfig, parse_nodes
 from polynya.config.model import load
 from polynya.config.settings import SETTINGS
+from polynya.system.free_ports import ephemeral_from
 
 
 def run(*arguments: str) -> Result:
@@ -659,7 +657,7 @@ def test_a_cluster_is_not_started_on_ports_where_another_one_would_answer_for_it
 
 def test_the_ports_of_a_cluster_are_none_that_a_connection_may_get():
     port = _free_ports("127.0.0.1", 3)
-    assert port >= 10_000 and port + 22 < _connections_from()
+    assert port >= 10_000 and port + 22 < ephemeral_from()
 
 
 def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_was_removed(

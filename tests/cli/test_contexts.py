@@ -4,6 +4,7 @@ wins."""
 from __future__ import annotations
 
 import json
+import ssl
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from scripted_server import scripted
 
 from polynya.cli.app import cli
 from polynya.cli.remote import client
+from polynya.cli.remote.client import Client
 from polynya.cli.remote.targets import Context, Contexts, find_target, load_contexts, save_contexts
 from polynya.cli.terminal import exits
 
@@ -161,3 +163,18 @@ def test_a_token_over_plain_http_to_another_machine_is_told_of(
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.05)
     told = ran("ls", "--server", "http://192.0.2.1:1", POLYNYA_TOKEN="abc", NO_PROXY="*")
     assert "unencrypted" in told.stderr
+
+
+def test_no_certificates_are_loaded_for_http_on_this_machine() -> None:
+    """None is trusted there, so that one would be refused."""
+    with Client("http://127.0.0.1:1,http://localhost:2") as client:
+        trusted = client.verify
+    assert isinstance(trusted, ssl.SSLContext)
+    assert trusted.verify_mode == ssl.CERT_REQUIRED and not trusted.get_ca_certs()
+    for server in (
+        "https://127.0.0.1:1",
+        "http://10.0.0.1:1",
+        "http://127.0.0.1:1,http://10.0.0.1:1",
+    ):
+        with Client(server) as client:
+            assert client.verify is True

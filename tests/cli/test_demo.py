@@ -3,6 +3,7 @@ record is noticed."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from product import polynya, running_node
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
-def test_the_demo_agrees_with_itself_and_can_be_run_again(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    options = ["demo", "--data", str(data), "--listen", "127.0.0.1:0"]
-    first = polynya(*options, seconds=550)
+def options(data: Path, *flags: str) -> list[str]:
+    return ["demo", "--data", str(data), "--listen", "127.0.0.1:0", *flags]
+
+
+def first_run(data: Path, *flags: str) -> str:
+    """What it prints, once all is as it should be."""
+    first = polynya(*options(data, *flags), seconds=550)
     assert (
         first.code == 0
         and "336,776 events appended" in first.err
@@ -22,15 +26,17 @@ def test_the_demo_agrees_with_itself_and_can_be_run_again(tmp_path: Path) -> Non
         and "all 6 results agree" in first.err
     ), first
     assert "UA       United Air Lines Inc.         58,665" in first.out
+    return first.out
 
-    second = polynya(*options, seconds=550)
-    assert (
-        second.code == 0
-        and "336,776 were already stored" in second.err
-        and "nothing new" in second.err
-    ), second
-    assert second.out == first.out
 
+def test_the_demo_agrees_with_itself(tmp_path: Path) -> None:
+    first_run(tmp_path / "data")
+
+
+@pytest.mark.long
+def test_a_wrong_record_is_noticed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first_run(data)
     with running_node(data) as node:
         assert (
             polynya(
@@ -38,7 +44,33 @@ def test_the_demo_agrees_with_itself_and_can_be_run_again(tmp_path: Path) -> Non
             ).code
             == 0
         )
-    third = polynya(*options, seconds=550)
-    assert third.code == 1 and "flights/OO holds records that are not the demo's" in third.err, (
-        third
+    again = polynya(*options(data), seconds=550)
+    assert again.code == 1 and "flights/OO holds records that are not the demo's" in again.err, (
+        again
     )
+
+
+@pytest.mark.long
+def test_the_demo_agrees_on_diskless_streams_in_an_s3_server_and_says_what_they_cost(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    out = first_run(data, "--diskless")
+    packs = re.search(r"^.* diskless +(\d+) ", out, re.MULTILINE)
+    assert packs and int(packs[1]) > 10, out
+    assert "measured  if replicated  if diskless" in out
+    again = polynya(*options(data, "--diskless"), seconds=550)
+    assert again.code == 0 and "336,776 were already stored" in again.err, again
+
+
+@pytest.mark.long
+def test_the_demo_can_be_run_again_and_stores_nothing_twice(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    out = first_run(data)
+    second = polynya(*options(data), seconds=550)
+    assert (
+        second.code == 0
+        and "336,776 were already stored" in second.err
+        and "nothing new" in second.err
+    ), second
+    assert second.out == out

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from long_tests import long
 from product import RunningNode, polynya, running_node
 from scripted_server import scripted
 
@@ -74,7 +75,7 @@ def test_given_again_it_goes_on_where_the_copy_ends(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/octet-stream"])
-@pytest.mark.parametrize("fails_at", [1, 2, 5])
+@pytest.mark.parametrize("fails_at", [2, *long([1, 5])])
 def test_interrupted_inside_a_page_it_is_complete_after_the_next_time(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch, kind: str, fails_at: int
 ) -> None:

@@ -13,14 +13,14 @@ from polynya.access.token_file import TokenFile, Wanted
 from polynya.base.errors import ConfigError
 from polynya.cli.app import cli
 from polynya.cli.cluster.dev import (
-    DevNode,
-    Laid,
     _config,
     _laid_out,
     _lay_out,
     lay_out_joining,
     next_place,
 )
+from polynya.cli.cluster.dev_folder import Laid
+from polynya.cli.cluster.dev_nodes import DevNode
 from polynya.cli.remote.targets import Context, Contexts, load_contexts, save_contexts
 from polynya.cli.terminal import exits
 from polynya.cluster.certificates import peer_tls_of

@@ -88,3 +88,43 @@ def test_streams_are_adopted() -> None:
     assert json.loads(again.stdout) == {**TOPIC, "created": False}
     assert (server.said[0].method, server.said[0].path) == ("PUT", "/v1/topics/t")
     assert json.loads(server.said[0].body) == {"streams": ["a/b", "c"], "configs": {"d": "e"}}
+
+
+LISTED = {
+    "buckets": [
+        {"name": "logs", "retention": {"age_seconds": 60, "bytes": None}, "profile": "diskless"},
+        {"name": "plain", "retention": None, "profile": "replicated"},
+        {"name": "short", "retention": {"age_seconds": None, "bytes": 5}},
+    ]
+}
+
+
+def test_the_default_profile_of_a_bucket_is_shown_set_and_cleared() -> None:
+    def bucket(url: str, *arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["bucket", *arguments], env={"POLYNYA_SERVER": url})
+
+    logs, none = {"name": "logs", "profile": "diskless"}, {"name": "logs", "profile": None}
+    answers = (answer(logs), answer(logs), (204, {}, b""), answer(none), answer(LISTED))
+    with scripted(*answers) as server:
+        made = bucket(server.url, "profile", "logs", "diskless")
+        shown = bucket(server.url, "profile", "logs")
+        cleared = bucket(server.url, "profile", "logs", "--clear", "--json")
+        without = bucket(server.url, "profile", "logs")
+        listed = bucket(server.url, "ls")
+        odd = bucket(server.url, "profile", "logs", "diskless", "--clear")
+    assert made.stderr == "new streams in bucket logs are diskless\n"
+    assert shown.stdout == "diskless\n"
+    assert json.loads(cleared.stdout) == none
+    assert without.stdout == "the setting default_profile of each node\n"
+    assert [line.split()[:2] for line in listed.stdout.splitlines()[1:]] == [
+        ["logs", "diskless"],
+        ["plain", "replicated"],
+        ["short", "-"],
+    ]
+    assert odd.exit_code == exits.USAGE
+    path = "/v1/buckets/logs/profile"
+    assert [(each.method, each.path) for each in server.said] == [
+        *(("PUT", path), ("GET", path), ("DELETE", path), ("GET", path)),
+        ("GET", "/v1/buckets"),
+    ]
+    assert json.loads(server.said[0].body) == {"profile": "diskless"}

@@ -134,6 +134,7 @@ def test_streams_are_listed_searched_and_paged(page: Page) -> None:
     wait_text(page, "#content", "No stream name starts with")
 
 
+@pytest.mark.long
 def test_rates_are_seen_while_streams_grow(page: Page, node: RunningNode) -> None:
     go(page, "#/streams?prefix=many/59")
     page.wait("document.querySelectorAll('tbody tr').length === 1")
@@ -146,6 +147,7 @@ def test_rates_are_seen_while_streams_grow(page: Page, node: RunningNode) -> Non
     page.wait("document.querySelector('.spark .line') !== null")
 
 
+@pytest.mark.long
 def test_keys_lead_from_a_row_to_its_stream_and_back(page: Page) -> None:
     go(page, "#/streams?prefix=orders")
     page.wait("document.querySelectorAll('tbody tr').length === 1")
@@ -198,6 +200,7 @@ def test_a_records_numbers_are_not_rounded_and_places_are_found(
     wait_text(page, ".state.wrong", "Type a record's number")
 
 
+@pytest.mark.long
 def test_copy_as_curl_is_a_command_that_gives_the_record(page: Page) -> None:
     go(page, "#/stream/orders?at=2")
     page.wait("document.querySelector('.record .at')?.textContent === '#2'")
@@ -230,6 +233,7 @@ def test_what_a_hostile_stream_says_is_text(page: Page) -> None:
     assert EVIL in page.run("document.title")
 
 
+@pytest.mark.long
 def test_markup_cannot_be_made_of_text_even_by_mistake(page: Page) -> None:
     tried = page.run(
         "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'made' } catch (error) { "
@@ -292,6 +296,7 @@ def test_a_stream_is_followed_paused_and_ends(page: Page, node: RunningNode) -> 
     wait_text(page, ".state", "The stream is closed")
 
 
+@pytest.mark.long
 def test_a_deleted_stream_ends_what_follows_it(page: Page, node: RunningNode) -> None:
     stream = f"{node.url}/v1/stream/live/gone"
     httpx.put(stream, headers=JSON, timeout=60)
@@ -305,6 +310,7 @@ def test_a_deleted_stream_ends_what_follows_it(page: Page, node: RunningNode) ->
     wait_text(page, ".state", "does not exist")
 
 
+@pytest.mark.long
 def test_streams_that_are_not_json(page: Page) -> None:
     go(page, "#/stream/logs/web")
     page.wait("document.querySelectorAll('.record').length === 25")
@@ -345,6 +351,22 @@ def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
     page.wait("document.querySelectorAll('.metrics tbody tr').length > 30")
     fill(page, "#metric", "journal_disk")
     page.wait("document.querySelectorAll('.metrics tbody tr').length === 1")
+
+
+def test_costs_are_shown_with_a_chart(page: Page, node: RunningNode) -> None:
+    go(page, "#/costs")
+    page.wait("document.querySelectorAll('.numbers .money dd').length === 3")
+    amounts = texts(page, ".numbers .money dd")
+    assert all(amount.endswith(" USD") for amount in amounts), amounts
+    assert page.run("document.querySelectorAll('.lines path').length") == 4
+    assert page.run("document.querySelector('.lines').getAttribute('aria-label')")
+    page.wait("document.querySelectorAll('tbody tr').length >= 2")
+    assert "other" in texts(page, "tbody td"), "the claim of the store's root"
+    page.run("document.querySelectorAll('.head .small')[1].click()")
+    page.wait("location.hash === '#/costs?hours=168'")
+    page.press("g")
+    page.press("c")
+    page.wait("location.hash === '#/costs'")
 
 
 def test_topics_and_groups_are_shown_with_their_lag(page: Page, node: RunningNode) -> None:
@@ -401,6 +423,7 @@ def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> N
         page.call("Page.close")
 
 
+@pytest.mark.long
 def test_light_and_dark(page: Page) -> None:
     def ground() -> str:
         return str(page.run("getComputedStyle(document.documentElement).backgroundColor"))
@@ -416,35 +439,37 @@ def test_light_and_dark(page: Page) -> None:
     page.run("localStorage.clear()")
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "streams",
-        "stream/orders?at=1",
-        f"stream/{quote(EVIL)}",
-        "tables",
-        "table/orders",
-        "kafka",
-        "group/readers",
-        "sql",
-        "health",
-    ],
+PLACES = (
+    "streams",
+    "stream/orders?at=1",
+    f"stream/{quote(EVIL)}",
+    "tables",
+    "table/orders",
+    "kafka",
+    "group/readers",
+    "sql",
+    "costs",
+    "health",
 )
-def test_it_fits_a_phone_and_everything_has_a_name(page: Page, place: str) -> None:
+
+
+def test_it_fits_a_phone_and_everything_has_a_name(page: Page) -> None:
     page.size(360, 740, mobile=True)
-    go(page, f"#/{place}")
-    page.wait("document.querySelector('#title') !== null")
-    page.wait("document.querySelector('tbody tr, .record, .numbers div, textarea') !== null")
-    assert page.run("document.documentElement.scrollWidth") <= 360
-    named = (
-        "each.getAttribute('aria-label') || each.textContent.trim() || "
-        "each.labels?.[0]?.textContent.trim()"
-    )
-    nameless = page.run(
-        "[...document.querySelectorAll('a, button, input, textarea')].filter((each) => "
-        f"!({named})).map((each) => each.outerHTML)"
-    )
-    assert nameless == []
+    for place in PLACES:
+        page.run("document.querySelector('#content').replaceChildren()")
+        go(page, f"#/{place}")
+        page.wait("document.querySelector('#title') !== null")
+        page.wait("document.querySelector('tbody tr, .record, .numbers div, textarea') !== null")
+        assert page.run("document.documentElement.scrollWidth") <= 360, place
+        named = (
+            "each.getAttribute('aria-label') || each.textContent.trim() || "
+            "each.labels?.[0]?.textContent.trim()"
+        )
+        nameless = page.run(
+            "[...document.querySelectorAll('a, button, input, textarea')].filter((each) => "
+            f"!({named})).map((each) => each.outerHTML)"
+        )
+        assert nameless == [], place
 
 
 def test_the_address_is_the_place(
@@ -467,6 +492,7 @@ def test_the_nodes_address_leads_to_the_console(page: Page, node: RunningNode) -
     assert httpx.post(node.url, content=b"x", timeout=60).status_code == 404
 
 
+@pytest.mark.long
 def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:
     go(page, "#/stream/no/such")
     wait_text(page, ".state.wrong", "does not exist")
@@ -477,6 +503,7 @@ def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:
     page.log.clear()  # the 404 above
 
 
+@pytest.mark.long
 def test_the_newest_records_are_in_sight_when_a_stream_is_opened(page: Page) -> None:
     go(page, "#/stream/orders")
     page.wait("document.querySelectorAll('.record').length === 100")

@@ -8,6 +8,7 @@ const { elements, parse, plain } = await from("json");
 const { SseParser } = await from("sse");
 const { Book, Series } = await from("rates");
 const { parseMetrics } = await from("metrics");
+const { hourly, pathOf, spelled } = await from("money");
 
 test("numbers, sizes and durations", () => {
   assert.deepEqual([0, 7, 0.5, 999, 1000, 1234567, 2e9].map(compact), ["0", "7", "0.5", "999", "1k", "1.23M", "2G"]);
@@ -152,5 +153,22 @@ test("metrics as they are scraped", () => {
     { name: "a_total", labels: '{class="2xx"}', value: 12, kind: "counter", help: "What it is." },
     { name: "a_total", labels: '{class="5xx"}', value: 0, kind: "counter", help: "What it is." },
     { name: "b", labels: "", value: 0.25, kind: "gauge", help: "" },
+  ]);
+});
+
+test("money by hour", () => {
+  const hour = (time, measured) => ({ time, measured, replicated: 2 * measured, diskless: 0 });
+  const by_hour = [hour("2026-11-01T11:00:00Z", 9), hour("2026-11-01T12:00:00Z", 1), hour("2026-11-01T14:00:00Z", 3)];
+  const series = hourly({ hours: 3, since: "2026-11-01T12:00:00Z", bill: { by_hour } });
+  assert.deepEqual(series, { measured: [1, 0, 3], replicated: [2, 0, 6], diskless: [0, 0, 0] });
+  assert.equal(pathOf([0, 5, 10], 10, 100, 40), "M0.0 40.0 L50.0 20.0 L100.0 0.0");
+  assert.equal(pathOf([0, 0], 0, 100, 40), "M0.0 40.0 L100.0 40.0", "without money the lines lie at the bottom");
+  assert.equal(pathOf([5], 10, 100, 40), "M0.0 20.0 H100");
+  assert.deepEqual([0, 12.345, 1234.5, 0.0123456, 0.00000123].map((amount) => spelled(amount, "USD")), [
+    "0.00 USD",
+    "12.35 USD",
+    "1,234.50 USD",
+    "0.01235 USD",
+    "0.000001 USD",
   ]);
 });

@@ -23,6 +23,10 @@ class Groups:
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
         self.voters: dict[int, bool] = {}
+        self.down: set[int] = set()
+
+    def seems_up(self, node: int) -> bool:
+        return node not in self.down
 
     def leader_of(self, group: int) -> int:
         return self.leaders.get(group, 0)
@@ -96,3 +100,42 @@ def test_the_brokers_of_a_cluster_are_those_of_its_map() -> None:
     assert brokers.leader_of(4) == 256
     assert brokers.leader_of(5) == brokers.own, "a node that the map does not know yet"
     assert brokers.replicas_of(1) == ([257, 513, 768], [257, 513])
+
+
+def test_owners_are_active_nodes_of_the_zone_that_are_up_and_serve_kafka() -> None:
+    groups = Groups()
+    nodes = (
+        NodeRecord(1, "", "", "north", 2, kafka="one:1", kafka_ports=(2, 3)),
+        NodeRecord(2, "", "", "south", 2, kafka="two:1", kafka_ports=(2, 3)),
+        NodeRecord(3, "", "", "south", 2, kafka="three:1"),
+        NodeRecord(4, "", "", "south", 2),
+        NodeRecord(5, "", "", "south", 2, NodeState.DRAINING, kafka="five:1"),
+        NodeRecord(6, "", "", "south", 2, kafka="six:1", reader=True),
+    )
+    brokers = brokers_of(groups, 10_092, 10_093, nodes=nodes)
+    assert brokers.zone == "north"
+    assert [brokers.nodes_in(zone) for zone in ("north", "south", "west")] == [(1,), (2, 3), ()]
+    assert [brokers.owners(zone) for zone in ("north", "south", "west", "")] == [
+        (1,),
+        (2, 3),
+        (1, 2, 3),
+        (1, 2, 3),
+    ]
+    names = [f"kafka/t/{number}" for number in range(20)]
+    south = {brokers.owner_of(name, 5, "south") for name in names}
+    assert south == {2 * 256 + 1, 3 * 256}, "core 1 of node 2, and node 3, which is one broker"
+    for name in names:
+        own, other = (brokers.owner_of(name, 5, zone) for zone in ("north", "south"))
+        assert brokers.owners_of(name, 5, "north") == [own, other]
+        assert brokers.owners_of(name, 5, "south") == [other, own]
+    groups.down = {2, 3}
+    assert brokers.owners("south") == (1,)
+    assert brokers.owners_of(names[0], 5, "south") == [1 * 256 + 1]
+    groups.down = {1, 2, 3}
+    assert brokers.owners("south") == (1,), "without an active node this one answers for all"
+
+
+def test_a_standalone_node_owns_everything() -> None:
+    brokers = brokers_of(Groups(), 10_092, 10_093, node=0)
+    assert brokers.zone == "" and brokers.owners("south") == (0,)
+    assert [brokers.owner_of("kafka/t/0", group, "") for group in (1, 2)] == [1, 0]

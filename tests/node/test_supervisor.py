@@ -183,6 +183,7 @@ def test_a_node_says_what_it_listens_on_and_stops_cleanly_on_sigterm(tmp_path):
         assert gone(node.lives(0) + node.lives(1))
 
 
+@pytest.mark.long
 def test_sigint_stops_it_too(tmp_path):
     with running(tmp_path) as node:
         node.url()
@@ -444,6 +445,7 @@ def test_a_lake_worker_that_is_just_being_started_does_not_hold_up_a_stop(tmp_pa
         assert not [line for line in node.err if "killed" in line]
 
 
+@pytest.mark.long
 def test_a_data_path_too_long_for_sockets_is_no_obstacle(tmp_path):
     data = tmp_path / ("x" * 100)
     with running(data) as node:
@@ -540,3 +542,11 @@ def settled(data: Path) -> dict[str, object]:
 )
 def test_how_a_process_ended_is_said_and_what_may_have_killed_it(code: int, said: str) -> None:
     assert said in how_it_ended(code)
+
+
+def test_a_supervisor_imports_nothing_that_serves() -> None:
+    code = "import polynya.node.supervisor, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rooms = {name.split(".")[1] for name in done.stdout.split() if name.startswith("polynya.")}
+    assert "system" in rooms
+    assert not rooms & {"engine", "front", "replica", "service", "stream", "transport", "wal"}

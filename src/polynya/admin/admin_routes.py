@@ -12,6 +12,7 @@ from polynya.admin.store_checks import StoreChecks
 from polynya.base.limits import MIB
 from polynya.config.core_start import CoreStart
 from polynya.front.http.api.cluster import ClusterActs
+from polynya.front.http.api.cost import Costs
 from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
 from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
@@ -39,6 +40,7 @@ class Backends(NamedTuple):
     backups: Backups
     cluster: ClusterActs
     hosts: Callable[[], Collection[str]]  # hosts of the cluster's nodes
+    costs: Costs
 
 
 def table_routes(

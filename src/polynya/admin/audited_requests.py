@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from polynya.base.limits import TOKEN_NAME_BYTES_MAX
+from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.cluster import act_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Handler, Request, Response
@@ -45,7 +46,9 @@ def table_act(request: Request) -> str:
 
 
 def bucket_act(request: Request) -> str:
-    return "" if request.method in ("GET", "HEAD") else "bucket.retention"
+    if request.method in ("GET", "HEAD"):
+        return ""
+    return "bucket.profile" if request.segments[1:] == (PROFILE,) else "bucket.retention"
 
 
 def cluster_act(request: Request) -> str:
@@ -81,6 +84,10 @@ def _target(act: str, request: Request) -> str:
         return f"{request.path}/{msgspec.json.decode(request.body, type=_Named).name[:TOKEN_NAME_BYTES_MAX]}"
     except msgspec.DecodeError:
         return request.path
+
+
+def profile_act(request: Request) -> str:
+    return "stream.profile" if request.method == "POST" else ""
 
 
 def topic_act(request: Request) -> str:

@@ -223,7 +223,7 @@ class Backups:
     def _store(self) -> ObjectStore:
         if self._tier is None:
             raise Failure("INVALID_REQUEST", "this node has no object store: cold.backend is none")
-        return self._tier.store
+        return self._tier.store.of("backup")
 
     async def _answer_objects(self, request: Request) -> Response:
         prefix, found = request.query.get("prefix", ""), []

@@ -20,9 +20,9 @@ from polynya.observability.metrics import (
     Samples,
     label,
     merge,
-    process_samples,
     render,
 )
+from polynya.observability.process import process_samples
 from polynya.transport import Reply, Transport
 
 KIND_CHECKS = 1000  # message kinds between cores

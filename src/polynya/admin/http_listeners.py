@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -25,16 +26,21 @@ from polynya.admin.audited_requests import ActOf, audited
 from polynya.admin.console_routes import console_handlers, console_mounts
 from polynya.admin.health import Health
 from polynya.admin.health_routes import health_handlers
-from polynya.admin.listeners import ConnectionShares, Listener
+from polynya.admin.listeners import ConnectionShares, Listener, node_profiles
 from polynya.admin.sql_worker import SqlWorker
 from polynya.config import core_start
 from polynya.config.core_start import CoreStart
 from polynya.config.model import split_listen
+from polynya.cost import APPEND, Counts
 from polynya.front.http.api.buckets import PATH as BUCKETS
 from polynya.front.http.api.buckets import BucketRoutes
 from polynya.front.http.api.cluster import PATH as CLUSTER
 from polynya.front.http.api.cluster import ClusterRoutes
+from polynya.front.http.api.cost import PATH as COST
+from polynya.front.http.api.cost import CostRoute
 from polynya.front.http.api.groups import GROUPS
+from polynya.front.http.api.profiles import PREFIX as PROFILES
+from polynya.front.http.api.profiles import ProfileRoute
 from polynya.front.http.api.ranges import PATH as RANGES
 from polynya.front.http.api.ranges import RangeRoute
 from polynya.front.http.api.segments import PREFIX as SEGMENTS
@@ -72,6 +78,9 @@ class HttpListeners:
         self._start = start
         self._service = service = engine.service
         self._segments = SegmentRoute(engine.segments)
+        object_store = start.config.cold.backend != "none"
+        self._profiles = ProfileRoute(service, object_store=object_store)
+        self._buckets = BucketRoutes(service, object_store=object_store)
         self._behind = behind
         self._health = health
         self._keeper = keeper
@@ -81,7 +90,10 @@ class HttpListeners:
         )
         self._cluster = ClusterRoutes(behind.cluster)
         self._topics = TopicRoutes(
-            service, partial(secrets.token_bytes, 16), partitions=start.kafka_partitions
+            service,
+            partial(secrets.token_bytes, 16),
+            partitions=start.kafka_partitions,
+            profiles=node_profiles(start.config),
         )
         self._tables = self._audited(audited_requests.table_act, table_handler(behind.tables.user))
         self._cluster_acts = self._audited(audited_requests.cluster_act, self._cluster.handle)
@@ -96,6 +108,7 @@ class HttpListeners:
             long_poll_seconds=self._start.config.long_poll_timeout,
             connections_max=connections.base,
             object_store=self._start.config.cold.backend != "none",
+            default_profile=self._start.config.default_profile,
         )
         aside = msgspec.structs.replace(settings, connections_max=connections.admin)
         base = self._base(settings)
@@ -108,7 +121,9 @@ class HttpListeners:
             known.on_settle.append(base.settle)
         measured = metric_sources.of_front(base), self._query_samples
         return [
-            Listener(name, front, measured if front is base else ())
+            Listener(name, front, measured, counts=(_appended(base),), clients=(base.clients,))
+            if front is base
+            else Listener(name, front)
             for name, front in fronts.items()
         ]
 
@@ -120,7 +135,7 @@ class HttpListeners:
             **(self._guarded_handlers() if guarded else self._open_handlers()),
             SQL_PATH: SqlRoute(self._behind.tables, self._queries).handle,
             RANGES: RangeRoute(SliceFinder(self._service), store_ref(self._start)).handle,
-            BUCKETS: BucketRoutes(self._service).list,
+            BUCKETS: self._buckets.list,
             TOPICS: self._topics.list,
             **console_handlers(),
         }
@@ -169,6 +184,7 @@ class HttpListeners:
             "/v1/tables": self._tables,
             CLUSTER: self._cluster.look,
             CLUSTER + "/health": self._cluster.health,
+            COST: CostRoute(self._behind.costs).handle,
             **health_handlers(self._health),
         }
 
@@ -183,13 +199,13 @@ class HttpListeners:
         }
 
     def _base_mounts(self) -> Handlers:
-        buckets = BucketRoutes(self._service)
         return {
             "/v1/tables/": self._tables,
             **(self._acts() if self._keeper.access is not None else self._acts_elsewhere()),
-            BUCKETS + "/": self._audited(audited_requests.bucket_act, buckets.handle),
+            BUCKETS + "/": self._audited(audited_requests.bucket_act, self._buckets.handle),
             TOPICS + "/": self._audited(audited_requests.topic_act, self._topics.handle),
             SEGMENTS: self._segments.handle,
+            PROFILES: self._audited(audited_requests.profile_act, self._profiles.handle),
             **console_mounts(),
             **self._behind.mounts,
             GROUPS: self._audited(audited_requests.group_act, self._behind.mounts[GROUPS]),
@@ -236,3 +252,11 @@ class HttpListeners:
 
     def _query_samples(self) -> dict[str, float]:
         return {"polynya_sql_queries_total": self._queries.asked}
+
+
+def _appended(front: HttpFront) -> Callable[[], Counts]:
+    counters = front.counters
+    return lambda: {
+        (APPEND, "http", "requests"): counters.appends,
+        (APPEND, "http", "bytes"): counters.bytes_in,
+    }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from polynya.base.errors import ConfigError
 from polynya.config.model import Config
 from polynya.config.settings import SETTINGS
+from polynya.lakehouse.machine.master import default_settings, master_places
 from polynya.lakehouse.machine.needs import INSTALL, NotInstalled, check_pipeline
 
 
@@ -19,6 +20,7 @@ def check_lake(config: Config) -> None:
     without = "set lake.interval to 0: then another machine can run 'polynya lake run'"
     try:
         check_pipeline()
+        master_places(config.lake.master, default_settings())
     except NotInstalled as missing:
         raise ConfigError(
             f"lake.interval: tables cannot be built here, as {missing}: {INSTALL}, or {without}"

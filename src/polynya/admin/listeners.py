@@ -9,12 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from polynya.config.core_start import KAFKA, TEXT, Address, CoreStart
+from polynya.config.model import Config
+from polynya.cost import Counts, UsageHistory
+from polynya.front.common.client_traffic import ClientTraffic
+from polynya.front.kafka.configs import NodeProfiles
 from polynya.observability.metrics import Registry, Samples
 from polynya.system.open_files import raise_limit, shares
 from polynya.system.ports import shared_listener
 
 ASIDE_PART = 4  # Kafka and the text protocol each may have one in so many of the connections
 STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only stalled readers are cut off
+
+
+def node_profiles(config: Config) -> NodeProfiles:
+    """Return the profiles that the settings give to new topics."""
+    return NodeProfiles(config.default_profile, config.cold.backend != "none")
 
 
 class Front(Protocol):
@@ -36,18 +45,27 @@ class Listener(NamedTuple):
     front: Front
     samples: tuple[Callable[[], Samples], ...] = ()
     own: tuple[Address, ...] = ()  # the addresses of this core alone
+    counts: tuple[Callable[[], Counts], ...] = ()  # kept by the hour, for `polynya cost`
+    clients: tuple[ClientTraffic, ...] = ()
 
 
 class Listeners:
     """The listeners of one core, in the order in which they open."""
 
     def __init__(
-        self, listeners: Sequence[Listener], addresses: Mapping[str, Address], registry: Registry
+        self,
+        listeners: Sequence[Listener],
+        addresses: Mapping[str, Address],
+        registry: Registry,
+        history: UsageHistory,
     ) -> None:
         self._listeners = [((addresses[each.name], *each.own), each.front) for each in listeners]
+        self.clients = [each for listener in listeners for each in listener.clients]
         for listener in listeners:
             for samples in listener.samples:
                 registry.add(samples)
+            for counts in listener.counts:
+                history.add(counts)
 
     async def open(self) -> None:
         """Listen on the ports that the supervisor holds."""

@@ -9,6 +9,7 @@ from polynya.engine.standalone import StandaloneEngine
 from polynya.front.http.server import HttpFront
 from polynya.front.text.protocol import COMMANDS
 from polynya.front.text.server import TextFront
+from polynya.objectstore import REQUESTS, StoreUsage
 from polynya.observability.metrics import Samples, label
 from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.streams.local import LocalGroups
@@ -34,6 +35,23 @@ MERGER = {
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
 }
+DISKLESS_WRITER = {
+    "polynya_diskless_appends_total": "appends",
+    "polynya_diskless_appends_waiting": "waiting_now",
+    "polynya_diskless_bytes_waiting": "bytes_now",
+    "polynya_diskless_packs_total": "packs",
+    "polynya_diskless_pack_bytes_total": "bytes",
+    "polynya_diskless_put_seconds_total": "put_seconds",
+    "polynya_diskless_puts_in_flight": "puts_now",
+    "polynya_diskless_failures_total": "failures",
+    "polynya_diskless_refused_total": "refused",
+}
+DISKLESS_COMMITS = {
+    "polynya_diskless_commits_total": "commits",
+    "polynya_diskless_commit_seconds_total": "seconds",
+    "polynya_diskless_commit_repeats_total": "repeats",
+    "polynya_diskless_commits_abandoned_total": "abandoned",
+}
 EVICTOR = {
     "polynya_evict_streams_total": "streams",
     "polynya_evict_blocks_total": "blocks",
@@ -57,9 +75,14 @@ COLLECTOR = {
     "polynya_collect_failures_total": "failures",
 }
 COPIER = {
-    "polynya_state_copies_total": "copies",
+    "polynya_state_copies_total": "stored",
     "polynya_state_copy_bytes_total": "bytes",
     "polynya_state_copy_failures_total": "failures",
+}
+COPY_DELTAS = {
+    "polynya_state_copy_deltas_total": "stored",
+    "polynya_state_copy_delta_bytes_total": "bytes",
+    "polynya_state_copy_delta_failures_total": "failures",
 }
 TRIMS = {
     "polynya_trims_total": "trims",
@@ -83,6 +106,8 @@ RETENTION = {
 KAFKA = {
     "polynya_kafka_requests_total": "requests",
     "polynya_kafka_malformed_total": "malformed",
+    "polynya_kafka_batches_total": "batches",
+    "polynya_kafka_batch_bytes_total": "bytes_in",
     "polynya_kafka_connections": "connections",
     "polynya_kafka_connections_total": "connections_opened",
     "polynya_kafka_connections_refused_total": "connections_refused",
@@ -162,13 +187,25 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
             "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
             "polynya_outbox": sum(len(machine.outbox) for machine in machines),
             "polynya_packs": sum(len(machine.packs) for machine in machines),
-            "polynya_index_slices": sum(
-                held.slices for machine in machines for held in machine.held.values()
-            ),
+            "polynya_index_slices": sum(machine.held.slices for machine in machines),
             "polynya_live_readers": len(local.feeds),
             "polynya_hot_refused_total": local.memory.refused,
             "polynya_streams_faulted": len(local.faulted),
             **{label("polynya_stream_faulted", stream=name): 1 for name in local.faulted.names},
+        }
+
+    return read
+
+
+def of_store(usage: StoreUsage) -> Callable[[], Samples]:
+    """Return the requests to the object store and their bytes, by kind of work."""
+
+    def read() -> Samples:
+        return {
+            label("polynya_store_requests_total", work=work, request=name)
+            if name in REQUESTS
+            else label("polynya_store_bytes_total", work=work, direction=name): count
+            for (work, name), count in usage.counts().items()
         }
 
     return read

@@ -150,6 +150,8 @@ class StoreChecks:
             # a deposed leader names deleted packs
             await self._service.local.linearize_all(question.groups)
             part = await tier.verifier.verify(question.after, question.groups)
+            if not question.after:
+                part.faults += await tier.copy_verifier.faults(question.groups)
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from None
         left = self._moved(question.groups, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.listeners import Listener
-from polynya.base.names import LEASED
 from polynya.config.core_start import TEXT, CoreStart
 from polynya.front.text.server import TextFront
 from polynya.front.text.topics import NodeView
@@ -27,7 +26,7 @@ def text_listeners(
         leader=lambda: service.leader_of(META_GROUP),
         nodes=lambda: sorted({node, *service.voters_of(META_GROUP)}),
         segments=engine.segments.find,
-        leased=start.config.text_profile == LEASED,
+        profile=start.config.text_profile,
     )
     front = TextFront(
         service,

@@ -37,9 +37,12 @@ VERBS = {  # name: (module, help line), in the order of --help
     ),
     "close": ("streams.lifecycle", "Close a stream: it accepts no more appends."),
     "rm": ("streams.lifecycle", "Delete streams."),
+    "rollover": ("streams.lifecycle", "Close the open segment of a leased stream."),
     "sub": ("streams.subscriptions", "Manage subscriptions: appends wake webhooks or workers."),
     "group": ("streams.groups", "List and manage the consumer groups of Kafka clients."),
     "trim": ("streams.retention", "Delete the oldest records of a stream."),
+    "stream": ("streams.profile", "Show or change the profile of a stream."),
+    "bucket": ("streams.buckets", "List buckets, and set the profile of their new streams."),
     "retention": ("streams.retention", "Set, show or clear the retention of a stream or a bucket."),
     "topic": ("streams.topics", "Manage Kafka topics: partitions and configs."),
     "table": ("tables.commands", "Create, list, sync and change tables."),
@@ -66,6 +69,7 @@ VERBS = {  # name: (module, help line), in the order of --help
     ),
     "recover": ("storage.recover", "Restore single streams from a backup into a running server."),
     "store": ("storage.store", "Verify and clean the object store."),
+    "cost": ("storage.cost", "Show what the object store and traffic between zones cost."),
     "demo": ("demo.command", "Run an end-to-end demo on real data, from streams to tables."),
 }
 EXIT_MEANINGS = {

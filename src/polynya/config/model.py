@@ -19,12 +19,13 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import ConfigError
 from polynya.base.limits import PARTITIONS_MAX
-from polynya.base.names import REPLICATED
+from polynya.base.names import DISKLESS, REPLICATED
 from polynya.config.cluster_settings import ClusterConfig, cluster_problems, nodes_text
 from polynya.config.sections import (
     AuthConfig,
     CatalogConfig,
     ColdConfig,
+    DisklessConfig,
     KafkaConfig,
     LakeConfig,
     LogConfig,
@@ -75,6 +76,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
     sql: SqlConfig = SqlConfig()
+    default_profile: str = REPLICATED
+    diskless: DisklessConfig = DisklessConfig()
     segments: SegmentsConfig = SegmentsConfig()
     catalog: CatalogConfig = CatalogConfig()
     cold: ColdConfig = ColdConfig()
@@ -450,6 +453,7 @@ def _build(values: dict[str, Any]) -> Config:
         "log": LogConfig,
         "lake": LakeConfig,
         "sql": SqlConfig,
+        "diskless": DisklessConfig,
         "segments": SegmentsConfig,
         "catalog": CatalogConfig,
         "cold": ColdConfig,
@@ -604,6 +608,15 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
             f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or "
             "POLYNYA_COLD_S3_BUCKET"
         )
+    for key, profile in (
+        ("default_profile", config.default_profile),
+        ("text_profile", config.text_profile),
+    ):
+        if profile == DISKLESS and cold.backend == "none":
+            yield (
+                f"{key} ({origins[key]}): diskless streams need an object store, and cold.backend "
+                "is none"
+            )
     if cold.shared and not config.has_own_objects:
         yield (
             f"cold.shared ({origins['cold.shared']}): only a folder outside the data folder can "

@@ -96,6 +96,14 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 0
 
 
+class DisklessConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The packs of diskless streams."""
+
+    interval: int = limits.DISKLESS_INTERVAL_MS  # ms
+    pack_size: int = limits.DISKLESS_PACK_BYTES
+    copy_interval: int = limits.DISKLESS_COPY_MS  # ms
+
+
 class SegmentsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the segments of leased streams that name none."""
 

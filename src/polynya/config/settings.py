@@ -11,6 +11,9 @@ import msgspec
 
 from polynya.base.limits import (
     DELETE_GRACE_MS,
+    DISKLESS_COPY_MS,
+    DISKLESS_INTERVAL_MS,
+    DISKLESS_PACK_BYTES,
     EVICT_AFTER_MS,
     FLUSH_BYTES,
     FLUSH_INTERVAL_MS,
@@ -18,13 +21,14 @@ from polynya.base.limits import (
     FLUSH_MAX_CONCURRENCY,
     GROUPS_MAX,
     HOT_BYTES_PER_GROUP,
+    KIB,
     LONG_POLL_SECONDS_DEFAULT,
     MIB,
     OFFSETS_RETENTION_SECONDS,
     SEGMENT_BYTES,
     SEGMENT_RECORDS,
 )
-from polynya.base.names import PROFILES, REPLICATED
+from polynya.base.names import DISKLESS, PROFILES, REPLICATED
 from polynya.config.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
 
 PREFIX = "POLYNYA_"
@@ -58,6 +62,13 @@ def parse_profile(text: str) -> str:
     """Parse the name of a profile of streams."""
     if text not in PROFILES:
         raise ValueError(f"expected {' or '.join(PROFILES)}")
+    return text
+
+
+def parse_default_profile(text: str) -> str:
+    """Parse a profile that streams may have unless their creation names another."""
+    if text not in (REPLICATED, DISKLESS):
+        raise ValueError(f"expected {REPLICATED} or {DISKLESS}")
     return text
 
 
@@ -150,6 +161,7 @@ _KINDS: dict[Callable[[str], Any], str] = {
     parse_text: "text",
     parse_count: "number",
     parse_profile: "profile",
+    parse_default_profile: "profile",
     parse_switch: "true \\| false",
     parse_cluster_id: "hexadecimal",
     parse_nodes: "nodes",
@@ -230,11 +242,46 @@ SETTINGS = (
         "Default: off. Beyond loopback it needs TLS, and callers need a token.",
     ),
     Setting(
+        "default_profile",
+        parse_default_profile,
+        REPLICATED,
+        "The profile of streams and Kafka topics whose creation and bucket name none: `replicated`, "
+        "or `diskless` for records that are stored in the object store alone (docs/diskless.md).",
+    ),
+    Setting(
         "text_profile",
         parse_profile,
         REPLICATED,
-        "The profile of the topics that `REGISTER` creates: `replicated`, or `leased` for streams "
-        "of segments with one writer each.",
+        "The profile of the topics that `REGISTER` creates: `replicated`, `diskless`, or `leased` "
+        "for streams of segments with one writer each.",
+    ),
+    Setting(
+        "diskless.interval",
+        parse_millis,
+        DISKLESS_INTERVAL_MS,
+        "How long a core collects the appends of its diskless streams before it stores them. A "
+        "longer time costs fewer requests to the object store, and appends take longer.",
+        low=10,
+        high=10_000,
+    ),
+    Setting(
+        "diskless.pack_size",
+        parse_size,
+        DISKLESS_PACK_BYTES,
+        "The bytes of appends to diskless streams that a core stores without waiting for "
+        "`diskless.interval`.",
+        low=64 * KIB,
+        high=32 * MIB,
+    ),
+    Setting(
+        "diskless.copy_interval",
+        parse_millis,
+        DISKLESS_COPY_MS,
+        "How often a group with new commits of diskless streams copies them to the object store. "
+        "After the loss of all disks, commits of about this time are lost. A longer time costs "
+        "fewer requests.",
+        low=1000,
+        high=60_000,
     ),
     Setting(
         "segments.records",

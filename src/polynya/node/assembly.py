@@ -30,6 +30,7 @@ from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.front.kafka.offsets import offset_of_time
 from polynya.node.cluster_parts import cluster_parts
 from polynya.node.core_links import links_of
+from polynya.node.cost_parts import CostParts
 from polynya.node.fail_stop import fail_stop, lost_task
 from polynya.node.kafka import kafka_listeners
 from polynya.node.periodic_work import PeriodicWork
@@ -61,11 +62,12 @@ class Assembly:
         self._health.add("reached", self._links.unreached)
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)
+        self._costs = CostParts(start, transport, self._cluster.maps)
         self._group_lags = GroupLags(self.service, self._engine.group_coordinator)
         self._periodic = PeriodicWork(self._engine, self._cluster.look_at_memory)
         # `start` opens these
         self._tier: NoTier | TierParts = NoTier()
-        self._listeners = Listeners((), {}, self._health.registry)
+        self._listeners = Listeners((), {}, self._health.registry, self._costs.history)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -85,11 +87,12 @@ class Assembly:
         retention = self._start.config.kafka.offsets_retention
         self._engine.group_coordinator.retention_ms = round(retention * 1000)
         self._spawn([self._keeper.run(), self._engine.group_coordinator.run()])
-        self._spawn([self._group_lags.run()])
+        self._spawn([self._group_lags.run(), self._costs.run()])
         self._spawn([*self._periodic.tasks(), *self._cluster.tasks()])
         watcher = TableWatcher(behind.tables, lambda: META_GROUP in self._engine.local.led)
         self._health.registry.add(watcher.samples)
         self._listeners = self._listeners_of(behind)
+        self._cluster.follow_traffic(self._listeners, self._costs.history)
         await self._listeners.open()
         self._spawn([watcher.run()])
         await self._subscriptions.start(lost_task)
@@ -107,6 +110,7 @@ class Assembly:
         await self._cluster.hand_over()
         self._engine.group_coordinator.close()
         await self._listeners.close()
+        await self._tier.drain()  # commits need the links
         await self._links.closed_listeners()
         await self._subscriptions.stop()
         for task in self._tasks:
@@ -116,6 +120,7 @@ class Assembly:
         self._cluster.close()
         await self._engine.core.drain()
         await self._tier.close()
+        await self._costs.save()  # with the requests of the stop
         await self._links.close()
         await self._engine.stop()
         self._engine.close()
@@ -142,6 +147,7 @@ class Assembly:
             Backups(self._start, self._engine, tier),
             self._cluster.operations,
             NodeHosts(self._start.config.cluster, self._cluster.maps),
+            self._costs.view,
         )
 
     def _listeners_of(self, behind: Backends) -> Listeners:
@@ -160,7 +166,7 @@ class Assembly:
                 connections_max=connections.kafka,
             ),
         ]
-        return Listeners(listeners, start.listeners, self._health.registry)
+        return Listeners(listeners, start.listeners, self._health.registry, self._costs.history)
 
     def _report(self) -> None:
         """Add the health checks and the metrics of all parts."""
@@ -192,7 +198,7 @@ class Assembly:
         ):
             health.registry.add(metric_sources.counted(counters, names))
         self._cluster.report(health)
-        self._tier.report(health, self._cluster.view)
+        self._tier.report(health, self._cluster.view, self._costs.history)
 
     def _spawn(self, works: list[Coroutine[Any, Any, None]]) -> None:
         for work in works:

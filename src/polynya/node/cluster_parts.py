@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from polynya.admin.access_keeper import Keeper
 from polynya.admin.health import Health
+from polynya.admin.listeners import Listeners
 from polynya.cluster.controller import Controller
 from polynya.cluster.feature_level import LOOK_SECONDS, FeatureLevels
 from polynya.cluster.join import ClusterMember
@@ -18,7 +20,9 @@ from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.removal import Removal
 from polynya.cluster.stale_copy import StaleCopyGuard
 from polynya.cluster.status import ClusterView
+from polynya.cluster.zone_traffic import ZoneTraffic
 from polynya.config.core_start import CoreStart
+from polynya.cost import UsageHistory
 from polynya.engine.replicas.lag import ReplicaLag
 from polynya.engine.replicas.lifecycle import ReplicaLifecycle
 from polynya.engine.replicated import ReplicatedEngine
@@ -30,7 +34,7 @@ from polynya.service.assembly import CoreRuntime
 from polynya.stream.placement import META_GROUP
 from polynya.tiering.store_health import StoreAccess
 from polynya.tiering.store_leadership import StoreLeadership
-from polynya.transport import Transport
+from polynya.transport import Transport, node_of
 
 MAP_SECONDS = 0.5
 ASK_MAP_SECONDS = 2.0  # between requests to another known node
@@ -64,6 +68,9 @@ class Standalone:
 
     def look_at_memory(self) -> None:
         """Wait for no node."""
+
+    def follow_traffic(self, listeners: Listeners, history: UsageHistory) -> None:
+        """Have no zones."""
 
     def reload(self) -> None:
         """Have no node certificate."""
@@ -115,6 +122,7 @@ class ClusterParts:
             self.view, maps, reconfiguration, engine.service, start.birth.cluster_id
         )
         self._controllers = self._control(replicated, reconfiguration)
+        self._traffic = self._zone_traffic(replicated, transport)
         self._store_leaderships: list[StoreLeadership] = []
 
     def share(self, keeper: Keeper) -> None:
@@ -138,7 +146,12 @@ class ClusterParts:
         health.warn("certificate", member.certificate_trouble)
         for name, check in member.checks():
             health.add(name, check)
-        for samples in (member.samples, self._placed_samples, self._reader_lag.samples):
+        for samples in (
+            member.samples,
+            self._placed_samples,
+            self._reader_lag.samples,
+            self._traffic.samples,
+        ):
             health.registry.add(samples)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
@@ -157,6 +170,11 @@ class ClusterParts:
     def look_at_memory(self) -> None:
         """Log which nodes a node without its disk waits for. Called every second."""
         self._member.look_at_memory()
+
+    def follow_traffic(self, listeners: Listeners, history: UsageHistory) -> None:
+        """Count the bytes between zones, also those of clients."""
+        self._traffic.clients += listeners.clients
+        history.add(self._traffic.counts)
 
     def reload(self) -> None:
         """Load the node certificate again."""
@@ -191,6 +209,20 @@ class ClusterParts:
         )
         reconciler.adopt(self.maps.now)
         return reconciler
+
+    def _zone_traffic(self, replicated: ReplicatedEngine, transport: Transport) -> ZoneTraffic:
+        """Return the counters of bytes between zones: of Raft messages, and of calls."""
+        service, forwarding = self._engine.service, self._member.forwarding
+        return ZoneTraffic(
+            self._start.birth.node,
+            self.maps,
+            transport.traffic.sent,
+            (
+                lambda: replicated.payload,
+                lambda: _by_node(service.payload),
+                lambda: _by_node(forwarding.payload),
+            ),
+        )
 
     def _fill_view(self) -> None:
         self.view.certificate = self._member.certificate_trouble
@@ -256,6 +288,14 @@ class ClusterParts:
             await self.maps.ask()
             await self._member.part(self.maps.now)
             await asyncio.sleep(MAP_SECONDS)
+
+
+def _by_node(by_core: Mapping[int, int]) -> Counter[int]:
+    """Add up counts of cores by their node; 0 is this one."""
+    found = Counter[int]()
+    for core, count in by_core.items():
+        found[node_of(core)] += count
+    return found
 
 
 def cluster_parts(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
-from polynya.admin.listeners import Listener
+from polynya.admin.listeners import Listener, node_profiles
+from polynya.base.owners import owner
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.core_start import KAFKA, CoreStart
 from polynya.config.model import split_listen
+from polynya.cost import APPEND, Counts
 from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection, TopicDefaults
 from polynya.service.assembly import CoreRuntime
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import NodeState
 
+LEADERS_SECONDS = 1.0  # between two looks for the leaders of groups without a replica here
 CORES_MAX = 256  # of a node, in the ids of brokers
 
 
@@ -37,6 +41,8 @@ class NodeBrokers:
         self._epoch = -1
         self._ports: dict[int, int] = {}  # node -> the number of its brokers
         self._all: tuple[Broker, ...] = ()
+        self._active: dict[int, str] = {}  # the active nodes that serve Kafka -> their zones
+        self.zone = ""
         self._learn()
 
     def all(self) -> Sequence[Broker]:
@@ -62,6 +68,35 @@ class NodeBrokers:
         listed = sorted({*there, self.leader_of(group)})
         return listed, [broker for broker in listed if there.get(broker, True)]
 
+    def nodes_in(self, zone: str) -> tuple[int, ...]:
+        """Return the active nodes of a zone that are up."""
+        return tuple(node for node in self._there() if self._active[node] == zone)
+
+    def owners(self, zone: str) -> tuple[int, ...]:
+        """Return the owners for a zone. Without an active node this one answers for all."""
+        return (self.nodes_in(zone) if zone else ()) or self._there() or (self._node,)
+
+    def owner_of(self, stream: str, group: int, zone: str) -> int:
+        """Return the broker that owns a diskless stream for clients of a zone."""
+        return self._at(owner(stream, self.owners(zone)), group)
+
+    def owners_of(self, stream: str, group: int, zone: str) -> list[int]:
+        """Return the brokers that own a diskless stream: for clients of this zone, and then of the
+        other zones."""
+        zones = sorted({self._active[node] for node in self._there()} - {"", zone})
+        owners = (self.owner_of(stream, group, each) for each in (zone, *zones))
+        return list(dict.fromkeys(owners))
+
+    def _there(self) -> tuple[int, ...]:
+        self.all()
+        return tuple(node for node in self._active if self._service.seems_up(node))
+
+    async def follow(self) -> None:
+        """Learn now and then who leads the groups without a replica here. Run until cancelled."""
+        while True:
+            await self._service.learn_leaders()
+            await asyncio.sleep(LEADERS_SECONDS)
+
     def _at(self, node: int, group: int) -> int:
         return node * CORES_MAX + group % self._ports.get(node, 1)
 
@@ -75,8 +110,9 @@ class NodeBrokers:
                 for node in self._maps.now.nodes.values()
                 if node.kafka and node.state != NodeState.REMOVED
             }
-        zone = self._own_zone or nodes.get(self._node, ("", (), ""))[2]
+        self.zone = zone = self._own_zone or nodes.get(self._node, ("", (), ""))[2]
         nodes[self._node] = (*self._own_ports, zone)
+        self._active = {node: nodes[node][2] for node in sorted(nodes) if self._is_active(node)}
         self._ports = {node: len(ports) or 1 for node, (_, ports, _) in nodes.items()}
         self._all = tuple(
             Broker(node * CORES_MAX + core, host, port, zone or None)
@@ -84,6 +120,13 @@ class NodeBrokers:
             for host, shared in [split_listen(place)]
             for core, port in enumerate(ports or (shared,))
         )
+
+    def _is_active(self, node: int) -> bool:
+        """Report whether a node may own streams: it votes, and is neither
+        cordoned nor on its way out."""
+        if self._maps is None or node not in self._maps.now.nodes:
+            return True
+        return node in self._maps.now.active
 
 
 def kafka_listeners(
@@ -108,10 +151,22 @@ def kafka_listeners(
         NodeBrokers(start, engine.service, maps),
         engine.group_coordinator,
         new_id=lambda: secrets.token_bytes(16),
-        defaults=TopicDefaults(start.kafka_auto_create, start.kafka_partitions),
+        defaults=TopicDefaults(
+            start.kafka_auto_create,
+            start.kafka_partitions,
+            node_profiles(start.config),
+        ),
         connections_max=connections_max,
         protection=protection,
     )
     measured = metric_sources.counted(front.counters, metric_sources.KAFKA)
     own = start.kafka_direct[start.core : start.core + 1]
-    return [Listener(KAFKA, front, (measured,), own)]
+    return [Listener(KAFKA, front, (measured,), own, (_appended(front),), (front.clients,))]
+
+
+def _appended(front: KafkaFront) -> Callable[[], Counts]:
+    counters = front.counters
+    return lambda: {
+        (APPEND, "kafka", "requests"): counters.batches,
+        (APPEND, "kafka", "bytes"): counters.bytes_in,
+    }

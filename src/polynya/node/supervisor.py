@@ -4,6 +4,8 @@ them all when it stops.
 It holds no data and serves no requests. If it is killed, the kernel ends the cores. A dead core is
 restarted with increasing delay, unless its exit code says that a restart cannot help
 (`polynya.config.core_start`). It never makes decisions about data.
+
+What only some starts need is imported there: a supervisor is small, and starts fast.
 """
 
 from __future__ import annotations
@@ -21,20 +23,9 @@ from pathlib import Path
 
 import msgspec
 
-from polynya.admin.access_keeper import check_access
 from polynya.admin.audit import AuditFile, act
 from polynya.admin.lake_worker import check_lake, lake_command, lake_environment
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.cluster.certificates import peer_tls_of
-from polynya.cluster.discovery import (
-    ASK_SECONDS,
-    ASK_SECONDS_MAX,
-    begun_anew,
-    differs,
-    is_other,
-    learn,
-    settled,
-)
 from polynya.config.core_start import (
     ADMIN,
     EXIT_CLEAN,
@@ -56,6 +47,7 @@ from polynya.config.file_modes import begin_tightening
 from polynya.config.model import Config, is_loopback, resolve, split_listen
 from polynya.config.node_identity import (
     FILE,
+    DiscoveredCluster,
     NodeIdentity,
     bear,
     birth_of,
@@ -67,7 +59,7 @@ from polynya.files import is_full
 from polynya.node.kafka_ports import advertised, take_direct, take_shared
 from polynya.observability import logs
 from polynya.observability.build import described
-from polynya.recovery.reshard import finish, reshare
+from polynya.recovery.folder_switch import finish
 from polynya.system.data_dir import lock_folder, make_run_directory, write_pid
 from polynya.system.open_files import Shares, raise_limit, shares
 from polynya.system.ports import spelled, take_port
@@ -134,7 +126,7 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     listeners = _take_listeners(config, held)
     peer_host, peer_port = _take_peer(config, held)
     tls = prepare_tls(config)
-    notice = check_access(config)
+    notice = _access_notice(config)
     write_pid(config.data, held)
     start = CoreStart(
         config=msgspec.structs.replace(config, cores=birth.cores, groups=birth.groups),
@@ -153,7 +145,16 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         supervisor_pid=os.getpid(),
         report_fd=-1,
     )
-    return _Prepared(start, lock_fd, notice or "", config.groups)
+    return _Prepared(start, lock_fd, notice, config.groups)
+
+
+def _access_notice(config: Config) -> str:
+    """Return a warning about tokens for the operator, or an empty text."""
+    if not config.has_tokens:
+        return ""
+    from polynya.admin.access_keeper import check_access
+
+    return check_access(config) or ""
 
 
 def _say_files(clients: Shares) -> None:
@@ -169,16 +170,29 @@ def _birth(config: Config) -> NodeIdentity:
     data = Path(config.data)
     finish(data)
     is_new = not (data / FILE).exists()
-    birth = birth_of(config, asyncio.run(learn(config)) if is_new else None)
+    birth = birth_of(config, _learned(config) if is_new and config.cluster.is_on else None)
     if birth.provisional and not is_new:
         birth = _still_right(config, birth)
-    return birth if config.cores in (None, birth.cores) else reshare(data, birth, config.cores)
+    if config.cores in (None, birth.cores):
+        return birth
+    from polynya.recovery.reshard import reshare
+
+    return reshare(data, birth, config.cores)
+
+
+def _learned(config: Config) -> DiscoveredCluster:
+    """Return what the other nodes and the store tell of the cluster."""
+    from polynya.cluster.discovery import learn
+
+    return asyncio.run(learn(config))
 
 
 def _still_right(config: Config, birth: NodeIdentity) -> NodeIdentity:
     """Check a provisional identity; replace it if the cluster has moved to another history
     meanwhile."""
-    learned = asyncio.run(learn(config))
+    from polynya.cluster.discovery import begun_anew, is_other, settled
+
+    learned = _learned(config)
     if not is_other(config, birth, learned):
         return birth
     folder = Path(config.data)
@@ -215,6 +229,8 @@ def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
     cluster = config.cluster
     if not cluster.is_on:
         return "", 0
+    from polynya.cluster.certificates import peer_tls_of
+
     peer_tls_of(cluster)  # reports unusable certificates before anything starts
     host, port = cluster.listen_place
     host = resolve(host)[0]
@@ -314,6 +330,8 @@ class _Node:
     async def _hear_all(self) -> None:
         """Wait until all other nodes confirm this node's history, or one reports another
         history."""
+        from polynya.cluster.discovery import ASK_SECONDS, ASK_SECONDS_MAX, differs
+
         config, birth = self._start.config, self._start.birth
         config = msgspec.structs.replace(config, groups=self._groups_wanted)
         unheard = {node.id for node in config.cluster.others}
@@ -330,6 +348,8 @@ class _Node:
     def _settle(self) -> bool:
         """Record that all nodes have confirmed. Return False while the disk is full; other disk
         errors stop the node."""
+        from polynya.cluster.discovery import settled
+
         try:
             write_json(Path(self._start.config.data) / FILE, settled(self._start.birth))
         except OSError as error:

@@ -10,7 +10,9 @@ from polynya.admin.health import Health
 from polynya.backup.copies import CompleteMark
 from polynya.cluster.status import ClusterView
 from polynya.config.core_start import CoreStart
+from polynya.cost import STORE, UsageHistory
 from polynya.service.assembly import CoreRuntime
+from polynya.tiering.copy_deltas import CopyDeltaWorker
 from polynya.tiering.state_copies import StateCopyWorker
 from polynya.tiering.tier import Tier, open_tier
 
@@ -21,12 +23,15 @@ class NoTier:
     tier = None
     access = None
 
-    def report(self, health: Health, view: ClusterView) -> None:
+    def report(self, health: Health, view: ClusterView, history: UsageHistory) -> None:
         """Have nothing to report."""
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return no tasks."""
         return []
+
+    async def drain(self) -> None:
+        """Have no writer."""
 
     async def close(self) -> None:
         """Have nothing to close."""
@@ -39,24 +44,36 @@ class TierParts:
         self.tier = tier
         self.access = tier.access
         engine.local.cold = tier.reader
+        engine.local.profiles.flush_soon = tier.flush_soon
         engine.local.rehydration.states = tier.states
         engine.local.memory.store_is_full = lambda: tier.access.store.writes.full
         engine.service.flush_here = tier.flush_now
+        engine.service.take_diskless(tier.writer)
         birth, grace_ms = start.birth, start.config.cold.delete_grace_ms
         whole = CompleteMark(birth.cluster_id, birth.history, birth.groups)
+        interval = start.config.diskless.copy_interval / 1000
         self._copy_worker = StateCopyWorker(
-            engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000
+            engine,
+            tier.store.of("state"),
+            whole,
+            tier.claim.owned,
+            soon_seconds=grace_ms / 1000,
+            diskless_seconds=interval,
         )
+        self._delta_worker = CopyDeltaWorker(engine, tier.store.of("state"), whole, interval)
 
-    def report(self, health: Health, view: ClusterView) -> None:
-        """Add the health checks and metrics."""
+    def report(self, health: Health, view: ClusterView, history: UsageHistory) -> None:
+        """Add the health checks, the metrics, and the counts of each hour."""
         tier = self.tier
         health.warn("object store", lambda: tier.access.trouble() or tier.flusher.trouble())
         view.store = lambda: tier.access.trouble() or ""
         for counters, names in (
             (self._copy_worker.counters, metric_sources.COPIER),
+            (self._delta_worker.counters, metric_sources.COPY_DELTAS),
             (tier.flusher.counters, metric_sources.FLUSHER),
             (tier.merger.counters, metric_sources.MERGER),
+            (tier.writer.counters, metric_sources.DISKLESS_WRITER),
+            (tier.writer.commits.counters, metric_sources.DISKLESS_COMMITS),
             (tier.evictor.counters, metric_sources.EVICTOR),
             (tier.states.counters, metric_sources.STATES),
             (tier.collector.counters, metric_sources.COLLECTOR),
@@ -68,10 +85,18 @@ class TierParts:
             lambda: {"polynya_object_store_waiting": int(tier.claim.reason is not None)}
         )
         health.registry.add(tier.access.samples)
+        usage = tier.store.usage
+        health.registry.add(metric_sources.of_store(usage))
+        history.add(lambda: {(STORE, *key): count for key, count in usage.counts().items()})
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return the background tasks."""
-        return [*self.tier.tasks(), self.tier.once_claimed(self._copy_worker.run)]
+        workers = (self._copy_worker.run, self._delta_worker.run)
+        return [*self.tier.tasks(), *map(self.tier.once_claimed, workers)]
+
+    async def drain(self) -> None:
+        """Store and commit the appends to diskless streams that were taken."""
+        await self.tier.writer.close()
 
     async def close(self) -> None:
         """Close the store."""

@@ -7,17 +7,12 @@ merged, so one scrape covers the node.
 
 from __future__ import annotations
 
-import gc
-import os
-import resource
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 Samples = dict[str, float]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_STARTED = time.time()
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -143,6 +138,13 @@ METRICS = (
         "max",
     ),
     Metric(
+        "polynya_zone_bytes_total",
+        "counter",
+        "Bytes from one zone to another or within one: `payload`, or `catalog` (commands, Raft "
+        "and the rest). Of clients, those that name their zone.",
+        ("from", "to", "kind"),
+    ),
+    Metric(
         "polynya_peers_connected",
         "gauge",
         "Connected cores of other nodes; other nodes times cores in a healthy cluster.",
@@ -232,6 +234,8 @@ METRICS = (
         "Kafka connections closed because of a request that is malformed or of a version that is "
         "not served.",
     ),
+    Metric("polynya_kafka_batches_total", "counter", "Batches that Kafka producers wrote."),
+    Metric("polynya_kafka_batch_bytes_total", "counter", "Bytes of these batches."),
     Metric("polynya_kafka_connections", "gauge", "Open connections of Kafka clients."),
     Metric("polynya_kafka_connections_total", "counter", "Connections of Kafka clients accepted."),
     Metric(
@@ -340,6 +344,18 @@ METRICS = (
         "seconds.",
         merge="max",
     ),
+    Metric(
+        "polynya_store_requests_total",
+        "counter",
+        "Requests to the object store that it answered; `polynya cost` turns them into money.",
+        ("work", "request"),
+    ),
+    Metric(
+        "polynya_store_bytes_total",
+        "counter",
+        "Bytes of these requests, to the store (up) and from it (down).",
+        ("work", "direction"),
+    ),
     Metric("polynya_packs", "gauge", "Known packs in the object store."),
     Metric("polynya_flush_packs_total", "counter", "Packs flushed to the object store."),
     Metric("polynya_flush_slices_total", "counter", "Stream slices in flushed packs."),
@@ -353,7 +369,7 @@ METRICS = (
     Metric(
         "polynya_index_slices",
         "gauge",
-        "Slices in the indexes of all streams; each takes 80 bytes of memory.",
+        "Slices in the indexes of all streams; each takes 25 to 80 bytes of memory.",
     ),
     Metric(
         "polynya_evict_streams_total", "counter", "Idle streams evicted from memory by this node."
@@ -388,6 +404,47 @@ METRICS = (
         "counter",
         "Requests answered with 503 because a stream could not be rehydrated.",
     ),
+    Metric("polynya_diskless_appends_total", "counter", "Appends that the writer of a core took."),
+    Metric(
+        "polynya_diskless_appends_waiting",
+        "gauge",
+        "Appends to diskless streams that are not answered yet.",
+    ),
+    Metric("polynya_diskless_bytes_waiting", "gauge", "Memory of these appends."),
+    Metric("polynya_diskless_packs_total", "counter", "Packs of diskless streams stored."),
+    Metric("polynya_diskless_pack_bytes_total", "counter", "Bytes of these packs."),
+    Metric(
+        "polynya_diskless_put_seconds_total",
+        "counter",
+        "Time in which packs were stored and their intents logged; divided by the packs: of one.",
+    ),
+    Metric("polynya_diskless_puts_in_flight", "gauge", "Packs that are being stored, at most 4."),
+    Metric(
+        "polynya_diskless_failures_total",
+        "counter",
+        "Packs that could not be stored in 30 seconds; their appends got an error.",
+    ),
+    Metric(
+        "polynya_diskless_refused_total",
+        "counter",
+        "Appends to diskless streams that got 503 because too many waited.",
+    ),
+    Metric("polynya_diskless_commits_total", "counter", "Commits of a pack in one group."),
+    Metric(
+        "polynya_diskless_commit_seconds_total",
+        "counter",
+        "Time from a commit's first proposal to its outcome; divided by the commits: of one.",
+    ),
+    Metric(
+        "polynya_diskless_commit_repeats_total",
+        "counter",
+        "Proposals of a commit that were repeated, because a leader or its answer was missing.",
+    ),
+    Metric(
+        "polynya_diskless_commits_abandoned_total",
+        "counter",
+        "Commits without an outcome for 30 seconds; their appends got an error.",
+    ),
     Metric("polynya_merge_packs_total", "counter", "Packs of merged slices written."),
     Metric("polynya_merge_slices_total", "counter", "Small slices replaced by larger ones."),
     Metric(
@@ -421,6 +478,9 @@ METRICS = (
     Metric(
         "polynya_state_copy_failures_total", "counter", "Copies that failed and will be retried."
     ),
+    Metric("polynya_state_copy_deltas_total", "counter", "Changes since copies, written there."),
+    Metric("polynya_state_copy_delta_bytes_total", "counter", "Bytes of these changes."),
+    Metric("polynya_state_copy_delta_failures_total", "counter", "Such writes that failed."),
     Metric("polynya_trims_total", "counter", "Trims of streams, by retention or on request."),
     Metric("polynya_trimmed_records_total", "counter", "Records removed by trims."),
     Metric("polynya_trimmed_bytes_total", "counter", "Payload removed by trims."),
@@ -428,7 +488,7 @@ METRICS = (
     Metric(
         "polynya_segment_rollovers_total",
         "counter",
-        "Segments of leased streams that were closed at a limit.",
+        "Segments of leased streams that were closed at a limit, or on request.",
     ),
     Metric(
         "polynya_segment_takeovers_total",
@@ -507,7 +567,11 @@ METRICS = (
         "max",
     ),
     Metric(
-        "polynya_table_behind_seconds", "gauge", "Age of the oldest of them.", ("table",), "max"
+        "polynya_table_behind_seconds",
+        "gauge",
+        "Age of the oldest of them; not of derived tables.",
+        ("table",),
+        "max",
     ),
     Metric(
         "polynya_table_records_trimmed",
@@ -620,23 +684,6 @@ def render(samples: Mapping[str, float]) -> bytes:
                 *rows,
             ]
     return ("\n".join(lines) + "\n").encode()
-
-
-def process_samples() -> Samples:
-    """Return samples about this process from the operating system and the interpreter."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    samples: Samples = {
-        "polynya_process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
-        "polynya_gc_collections_total": gc.get_stats()[2]["collections"],
-        "polynya_core_start_seconds": round(_STARTED, 3),
-    }
-    if os.path.exists("/proc/self/statm"):
-        with open("/proc/self/statm", encoding="ascii") as file:
-            samples["polynya_process_resident_bytes"] = (
-                int(file.read().split()[1]) * resource.getpagesize()
-            )
-        samples["polynya_process_open_files"] = len(os.listdir("/proc/self/fd"))
-    return samples
 
 
 def _number(value: float) -> str:

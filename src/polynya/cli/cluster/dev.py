@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import os
-import secrets
 import shlex
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +18,7 @@ import msgspec
 
 from polynya.admin.lake_worker import check_lake
 from polynya.base.errors import ConfigError
+from polynya.base.names import DISKLESS, REPLICATED
 from polynya.cli.cluster.dev_folder import (
     LAID,
     SETTINGS_FILE,
@@ -35,65 +30,43 @@ from polynya.cli.cluster.dev_folder import (
     reads,
     settings_of,
 )
+from polynya.cli.cluster.dev_nodes import (
+    OWN,
+    DevNode,
+    is_running,
+    last_lines,
+    nodes_environment,
+    running_pid,
+    start_node,
+    stop_nodes,
+)
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
+from polynya.cli.storage.s3_server import (
+    BUCKET,
+    PLACE,
+    S3_SETTINGS,
+    S3Place,
+    has_s3,
+    running_s3,
+)
 from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.values import toml_text
 from polynya.config.model import Config
-from polynya.config.node_identity import REMOVED
 from polynya.config.settings import SETTINGS
 from polynya.files import make_folder, write_whole
+from polynya.system.free_ports import free_port, has_listener
 from polynya.system.ports import spelled
 
 STEP = 10  # ports from one node to the next
 PORTS = 4  # of each: HTTP, admin, peers, Kafka
 NODES_MAX = 15  # per start
 START_SECONDS = 60.0
-STOP_SECONDS = 30.0
 LEAVE_SECONDS = 5.0
 LOOK_SECONDS = 0.2
 SAID_OF_WAITING = 2  # problems shown: the others follow from them
-OWN = ("listen", "data", "cores")  # set in each node's file, as is all of `cluster.`
-PORT_TRIES = 200
-PORT_LOW = 10_000
 REPLICAS_DEFAULT = 3
-
-
-@dataclass
-class DevNode:
-    """One node. `process` is the process of the first start."""
-
-    number: int
-    folder: Path
-    host: str
-    port: int
-    process: subprocess.Popen[bytes] | None = None
-    down: bool = field(default=False)
-    joins: bool = False
-    reader: bool = False
-    log_start: int = 0  # log offset at this start
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
-    @property
-    def peer(self) -> str:
-        return f"{self.host}:{self.port + 2}"
-
-    @property
-    def entry(self) -> str:
-        """The node's entry in `[[cluster.nodes]]`."""
-        role = 'role = "reader"\n' if self.reader else ""
-        return (
-            f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n'
-            f"{role}"
-        )
-
-    @property
-    def was_removed(self) -> bool:
-        """True if the node was removed from the cluster; it does not start again."""
-        return (self.folder / REMOVED).exists()
+S3_FOLDER = "s3"  # of its server, beside those of the nodes
 
 
 @click.command("dev")
@@ -119,12 +92,22 @@ class DevNode:
     metavar="PLACE",
     help="Start from the newest backup in PLACE; see 'polynya restore'.",
 )
+@click.option(
+    "--profile",
+    type=click.Choice((REPLICATED, DISKLESS)),
+    help="The profile of new streams and topics.  [default: replicated]",
+)
+@click.option(
+    "--s3", is_flag=True, help="Store the objects in an S3 server, which is started as well."
+)
 @with_hidden_settings
 def dev_command(
     count: int | None,
     readers: int | None,
     replicas: str | None,
     place: str | None,
+    profile: str | None,
+    s3: bool,
     **values: str | None,
 ) -> None:
     """Start a cluster on this machine; Ctrl-C stops it. All flags of 'polynya serve' apply to every
@@ -138,41 +121,51 @@ def dev_command(
     \b
     polynya cluster dev
     polynya cluster dev --readers 1
+    polynya cluster dev --profile diskless --s3
     polynya cluster dev --nodes 5 --replicas 3 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
     polynya cluster dev --restore /backups/polynya --data /tmp/restored
     kill -9 $(cat polynya-cluster/node-2/node.pid)      # kill a node
     polynya-cluster/node-2/start.sh                     # restart it
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
+    values = _with_profile(profile, values)
+    s3 = _uses_s3(folder, s3, values)
     nodes = _laid_out(folder, (count, readers), values)
     _refuse_replicas(replicas, nodes)
     _refuse_running(nodes, folder)
     _refuse_taken(nodes)
-    laid = Laid(
-        int(values["cores"] or 2),
-        _flags(values),
-        int(replicas or REPLICAS_DEFAULT),
-        _has_objects(values),
-    )
-    _lay_out(nodes, folder, laid, values)
-    if place is not None:
-        _restore(place, nodes, values)
+    with running_s3(folder / S3_FOLDER) if s3 else nullcontext() as server:
+        laid = Laid(
+            int(values["cores"] or 2),
+            _flags(values),
+            int(replicas or REPLICAS_DEFAULT),
+            not s3 and _has_objects(values),
+            server,
+        )
+        _lay_out(nodes, folder, laid, values)
+        if place is not None:
+            _restore(place, nodes, values)
+        _run(nodes, folder, laid, values)
+
+
+def _run(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
+    """Start the nodes, run until a signal, and stop them."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # a background job of a shell starts with SIGINT ignored
         signal.signal(number, _interrupted)
     output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
     try:
         for node in nodes:
-            _start(node)
+            start_node(node)
         _wait_until_healthy(nodes)
-        _say(nodes, folder, [_config(node, values) for node in nodes])
+        _say(nodes, folder, [_config(node, values) for node in nodes], laid.s3)
         _watch(nodes, folder)
     except KeyboardInterrupt:
         output.notice("stopping")
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # a second one must not leave nodes behind
-        _stop(nodes)
+        stop_nodes(nodes)
 
 
 _HELP = {
@@ -270,7 +263,7 @@ def _refuse_taken(nodes: list[DevNode]) -> None:
         taken = [
             port
             for port in range(node.port, node.port + PORTS)
-            if _has_a_listener(node.host.strip("[]"), port)
+            if has_listener(node.host.strip("[]"), port)
         ]
         if taken:
             hint = "Stop that process, or pass another --listen; port 0 selects free ports."
@@ -302,12 +295,41 @@ def _lay_out(
         raise
 
 
+def _with_profile(profile: str | None, values: dict[str, str | None]) -> dict[str, str | None]:
+    """Return the flags with the default profile among them. Raises `exits.Misused`."""
+    if profile is None:
+        return values
+    if values["default_profile"] not in (None, profile):
+        raise exits.Misused("--profile and --default-profile are the same setting; pass one")
+    return {**values, "default_profile": profile}
+
+
+def _uses_s3(folder: Path, wanted: bool, values: Mapping[str, str | None]) -> bool:
+    """Return True if the nodes use the S3 server of the folder, which a cluster keeps. Raises
+    `exits.Misused`."""
+    known = numbers(folder)
+    found = has_s3(folder / S3_FOLDER) if known else wanted
+    if wanted and not found:
+        raise exits.Misused(
+            f"{folder} holds a cluster that does not use an S3 server; leave out --s3, or pass "
+            "another --data"
+        )
+    environment = nodes_environment()
+    for key in ("backend", "root", *S3_SETTINGS) if found else ():
+        if values.get(f"cold_{key}") or environment.get(f"POLYNYA_COLD_{key.upper()}"):
+            raise exits.Misused(
+                f"cold.{key}: with --s3 the nodes use the S3 server of {folder / S3_FOLDER}; leave "
+                "out this setting, or --s3"
+            )
+    return found
+
+
 def _has_objects(values: Mapping[str, str | None]) -> bool:
     """Return True if the nodes share the folder `objects`, because neither flags nor environment
     name another store.
 
     Raises `exits.Misused` if each node would have a separate store."""
-    environment = _environment()
+    environment = nodes_environment()
     backend = values["cold_backend"] or environment.get("POLYNYA_COLD_BACKEND") or "local"
     root = values["cold_root"] or environment.get("POLYNYA_COLD_ROOT") or ""
     if backend == "local" and root and not os.path.isabs(root):
@@ -321,7 +343,7 @@ def _has_objects(values: Mapping[str, str | None]) -> bool:
 def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
     """Load the settings that the node's start will read. Raises `exits.Misused`."""
     config = loaded_config(
-        str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()
+        str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, nodes_environment()
     ).config
     try:
         check_lake(config)
@@ -332,48 +354,11 @@ def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
 
 def _free_ports(host: str, count: int) -> int:
     """Return a port for the first node such that all ports of the cluster are free."""
-    end = _connections_from() - STEP * count
-    for _ in range(PORT_TRIES):
-        base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
-        if all(
-            _is_free(host, base + STEP * number + place)
-            for number in range(count)
-            for place in range(PORTS)
-        ):
-            return base
-    raise exits.Refused(f"no free range of ports on {host}")
-
-
-def _connections_from() -> int:
-    """Return the first ephemeral port. A connection could take a port above it from a node that is
-    down. Defaults to Linux's 32768."""
-    with contextlib.suppress(OSError, ValueError):
-        begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-        if begin > 2 * PORT_LOW:
-            return begin
-    return 32_768
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def _has_a_listener(host: str, port: int) -> bool:
-    """Return True if a process listens on the port. Ignores connections in TIME_WAIT; the node
-    reports other errors."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
+    offsets = [STEP * number + place for number in range(count) for place in range(PORTS)]
+    base = free_port(host, offsets)
+    if base is None:
+        raise exits.Refused(f"no free range of ports on {host}")
+    return base
 
 
 def _flags(values: Mapping[str, str | None]) -> list[str]:
@@ -399,12 +384,7 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     ]
     if not any(flag.startswith("--kafka-listen") for flag in laid.flags):
         lines += ["[kafka]", f'listen = "{node.host}:{node.port + PORTS - 1}"', ""]
-    if laid.objects:
-        lines += [
-            "[cold]",
-            f"root = {toml_text(str(folder / 'objects'))}  # shared by all nodes",
-            "",
-        ]
+    lines += _store_lines(folder, laid)
     lines += [
         "[cluster]",
         f'id = "{cluster_id(folder)}"',
@@ -431,6 +411,18 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     write_whole(node.folder / "start.sh", script.encode(), mode=0o700)
 
 
+def _store_lines(folder: Path, laid: Laid) -> list[str]:
+    """Return the lines of the object store that all nodes share, if this command chose it."""
+    if laid.s3 is not None:
+        settings = laid.s3.settings
+    elif laid.objects:
+        settings = {"root": str(folder / "objects")}
+    else:
+        return []
+    shared = [f"{key} = {toml_text(text)}" for key, text in settings.items()]
+    return ["[cold]  # shared by all nodes", *shared, ""]
+
+
 # --- one more -------------------------------------------------------------------------------------
 
 
@@ -448,7 +440,7 @@ def next_place(folder: Path, number: int | None) -> DevNode:
     host = last.host.strip("[]")
     port = last.port + STEP * (number - last.number)
     if not 0 < port <= 65536 - PORTS or any(
-        _has_a_listener(host, port + place) for place in range(PORTS)
+        has_listener(host, port + place) for place in range(PORTS)
     ):
         port = _free_ports(host, 1)
     return DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
@@ -485,38 +477,6 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
 # --- while it runs --------------------------------------------------------------------------------
 
 
-def _start(node: DevNode) -> None:
-    """Start a node in its own session, because this process handles Ctrl-C; the node dies with this
-    process."""
-    with (node.folder / "node.log").open("ab") as log:
-        node.log_start = log.tell()
-        node.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "polynya.config.core_start",
-                str(os.getpid()),
-                str(node.folder / "start.sh"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=_environment(),
-            start_new_session=True,
-        )
-
-
-def _environment() -> dict[str, str]:
-    """Return the nodes' environment without the variables that their settings files replace."""
-    own = {f"POLYNYA_{name.upper()}" for name in OWN}
-    return {
-        name: text
-        for name, text in os.environ.items()
-        if name not in own and not name.startswith("POLYNYA_CLUSTER_")
-    }
-
-
 def _wait_until_healthy(nodes: list[DevNode]) -> None:
     """Wait, and print what is missing when it changes. Raises `exits.Refused` when a node exits or
     time runs out."""
@@ -528,7 +488,7 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
                 assert node.process is not None
                 if node.process.poll() is not None:
                     raise exits.Refused(
-                        f"node {node.number} exited:\n{_last_lines(node)}",
+                        f"node {node.number} exited:\n{last_lines(node)}",
                         hint=f"Its log: {node.folder / 'node.log'}",
                     )
             problems = _problems(client)
@@ -568,7 +528,7 @@ def _level_problems(told: dict[str, Any]) -> list[str]:
     return [f"the groups are raised to feature level {min(supported)}"]
 
 
-def _say(nodes: list[DevNode], folder: Path, configs: list[Config]) -> None:
+def _say(nodes: list[DevNode], folder: Path, configs: list[Config], server: S3Place | None) -> None:
     click.echo(f"a cluster of {output.counted(len(nodes), 'node')}; each accepts every request:")
     for node in nodes:
         click.echo(
@@ -578,7 +538,12 @@ def _say(nodes: list[DevNode], folder: Path, configs: list[Config]) -> None:
     click.echo()
     for protocol, places in _protocol_places(configs).items():
         click.echo(f"  {protocol:<7}  {','.join(places)}")
+    if server is not None:
+        key = shlex.quote(str(folder / S3_FOLDER / PLACE))
+        click.echo(f"  S3       {server.endpoint}, bucket {BUCKET}; its key is in {key}")
     click.echo(f"  status   polynya cluster status --server {nodes[0].url}")
+    if configs[0].default_profile == DISKLESS:
+        click.echo(f"  cost     polynya cost --server {nodes[0].url}")
     last = [node for node in nodes if not node.reader][-1]
     click.echo(f"  kill     kill -9 $(cat {shlex.quote(f'{folder}/node-{last.number}/node.pid')})")
     click.echo(f"  restart  {shlex.quote(f'{folder}/node-{last.number}/start.sh')}")
@@ -612,7 +577,7 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
             ):
                 output.notice(f"node {node.number} was added: {node.url}")
                 nodes.append(node)
-                _start(node)
+                start_node(node)
         for node in nodes:
             alive = is_running(node.folder)
             if node.process is not None and node.process.poll() is None:
@@ -633,66 +598,6 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
                 )
                 output.notice(f"node {node.number} is {word}{start}")
         time.sleep(LOOK_SECONDS)
-
-
-def _stop(nodes: list[DevNode]) -> None:
-    """Stop all nodes, including those that were restarted."""
-    for node in nodes:
-        if (pid := running_pid(node.folder)) is not None:
-            _send(pid, signal.SIGTERM)
-        elif node.process is not None and node.process.poll() is None:
-            _send(node.process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SECONDS
-    for node in nodes:
-        while is_running(node.folder) or (node.process is not None and node.process.poll() is None):
-            if time.monotonic() > deadline:
-                output.notice(
-                    f"node {node.number} did not stop in time and was killed; no acknowledged "
-                    "data is lost"
-                )
-                _send(
-                    running_pid(node.folder) or (node.process.pid if node.process else 0),
-                    signal.SIGKILL,
-                )
-                break
-            time.sleep(0.02)
-
-
-def is_running(folder: Path) -> bool:
-    """Return True if a node holds the lock of this data folder."""
-    try:
-        with (folder / "node.lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-
-
-def running_pid(folder: Path) -> int | None:
-    """Return the supervisor's pid if the node runs; the file of a killed node is stale."""
-    if not is_running(folder):
-        return None
-    try:
-        return int((folder / "node.pid").read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        if pid:
-            os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
-
-def _last_lines(node: DevNode) -> str:
-    """Return the last log lines since this start."""
-    with (node.folder / "node.log").open("rb") as log:
-        log.seek(node.log_start)
-        return "\n".join(log.read().decode(errors="replace").splitlines()[-5:])
 
 
 def _variable(key: str) -> Any:

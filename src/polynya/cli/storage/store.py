@@ -38,8 +38,8 @@ def store_command() -> None:
 @as_json
 @server_option
 def verify_command(client: Client, as_json: bool) -> None:
-    """Read every object that a stream needs and compare its checksum; then list the orphaned
-    objects.
+    """Read every object that a stream or a restore needs and compare its checksum; then list the
+    orphaned objects.
 
     In a cluster it checks all groups, each through its leader, several at a time. It reads
     everything once, besides the nodes' other work. Exits with 1 when an object is missing or

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 @click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="leased: a chain of segments, each with one node as its writer.  [default: replicated]",
+    help="diskless: records are stored in the object store alone. leased: a chain of segments, "
+    "each with one node as its writer.  Default: the node's default_profile, which is replicated.",
 )
 @click.option(
     "--segment-records",
@@ -87,6 +88,7 @@ def create_command(
     polynya create orders
     polynya create logs/web-1 --content-type text/plain --ttl 7d
     polynya create events --keep-age 30d --keep-bytes 10GiB
+    polynya create clicks --profile diskless
     polynya create hot --profile leased --segment-records 1000000
     """
     if ttl is not None and expires_at is not None:
@@ -130,7 +132,7 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
     polynya info orders --json | jq -r .offset
     """
     facts = facts_of(client, stream, consistency)
-    segments = None if facts["profile"] is None else _segments(client, stream)
+    segments = _segments(client, stream) if facts["profile"] == LEASED else None
     if as_json:
         output.json_line(facts if segments is None else {**facts, "segments": segments})
         return
@@ -149,9 +151,13 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
 
 def _segments(client: Client, stream: str) -> list[dict[str, Any]]:
     """Return the segments of a leased stream, oldest first; the last one is open."""
-    path = "/v1/segments/" + stream_path(stream).removeprefix("/v1/stream/")
-    found: list[dict[str, Any]] = client.call("GET", path, stream=stream).json()["segments"]
+    answer = client.call("GET", _segments_path(stream), stream=stream)
+    found: list[dict[str, Any]] = answer.json()["segments"]
     return found
+
+
+def _segments_path(stream: str) -> str:
+    return "/v1/segments/" + stream_path(stream).removeprefix("/v1/stream/")
 
 
 @click.command("ls")
@@ -249,6 +255,35 @@ def close_command(client: Client, stream: str, as_json: bool) -> None:
         )
     else:
         output.notice(f"closed {stream} at offset {answer.headers.get('stream-next-offset')}")
+
+
+@click.command("rollover")
+@click.argument("stream", shell_complete=complete_stream)
+@click.option(
+    "--epoch",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Close only this segment: repeating the command closes no other.",
+)
+@as_json
+@server_option
+def rollover_command(client: Client, stream: str, epoch: int | None, as_json: bool) -> None:
+    """Close the open segment of the leased STREAM, and open the next one on the next node. A
+    segment without records stays open.
+
+    \b
+    polynya rollover hot
+    polynya rollover hot --epoch 12
+    """
+    wanted = {} if epoch is None else {"epoch": str(epoch)}
+    found = client.call("POST", _segments_path(stream), params=wanted).json()
+    if as_json:
+        output.json_line(found)
+        return
+    done = "closed a segment" if found["rolled"] else "nothing to close"
+    output.notice(
+        f"{stream}: {done}; segment {found['epoch']} is open, its writer is node {found['writer']}"
+    )
 
 
 @click.command("rm")

@@ -145,7 +145,7 @@ def set_command(
     if as_json:
         output.json_line({"name": stream or bucket, **answer})
     else:
-        output.notice(f"{_named(stream, bucket)} keeps {_spelled(answer)}")
+        output.notice(f"{_named(stream, bucket)} keeps {spelled_retention(answer)}")
 
 
 @retention_command.command("show")
@@ -162,13 +162,14 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
     polynya retention show orders
     """
     if stream is None and bucket is None:
-        buckets = client.call("GET", "/v1/buckets").json()["buckets"]
+        listed = client.call("GET", "/v1/buckets").json()["buckets"]
+        buckets = [each for each in listed if each["retention"] is not None]
         if as_json:
             output.json_line(buckets)
         elif buckets:
             output.table(
                 ("bucket", "keeps"),
-                [[each["name"], _spelled(each["retention"])] for each in buckets],
+                [[each["name"], spelled_retention(each["retention"])] for each in buckets],
             )
         else:
             output.notice(
@@ -181,7 +182,7 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
         output.json_line({"name": stream or bucket, **answer})
         return
     click.echo(
-        f"{'keeps':<17}{_spelled(answer)}"
+        f"{'keeps':<17}{spelled_retention(answer)}"
         + (" (from its bucket)" if stream and answer["from"] == "bucket" else "")
     )
     for key in ("retained_offset", "next_offset"):
@@ -225,7 +226,7 @@ def _send(
     return answer
 
 
-def _spelled(retention: dict[str, Any]) -> str:
+def spelled_retention(retention: dict[str, Any]) -> str:
     age, size = retention["age_seconds"], retention["bytes"]
     by = " by their record times" if retention.get("record_time") else ""
     parts = [] if age is None else [f"records for {_duration(age)}{by}"]

@@ -28,6 +28,17 @@ columns_option = click.option(
     ),
 )
 
+partitions_option = click.option(
+    "--partition",
+    "partitions",
+    metavar="EXPRESSION",
+    multiple=True,
+    help=(
+        "Divide the files by a column (stream), by hour, day, month or year of a time "
+        "('day(timestamp)') or into buckets ('bucket(16, key)'). May be repeated."
+    ),
+)
+
 
 class SchemaFile(click.Path):
     """A path, and for Protobuf the message behind `#`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +13,31 @@ import click
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cli.remote.client import Client, server_option
-from polynya.cli.tables.changes import CHANGES, columns_option, declared_columns, schema_option
+from polynya.cli.tables.changes import (
+    CHANGES,
+    columns_option,
+    declared_columns,
+    partitions_option,
+    schema_option,
+)
+from polynya.cli.tables.derived import (
+    derive,
+    python_option,
+    shortened,
+    sql_option,
+    transform_of,
+)
 from polynya.cli.tables.pipeline import (
-    master_option,
     merge_command,
     narrated,
-    spark_factory,
     told,
     told_outcome,
     verbose_option,
 )
+from polynya.cli.tables.rewrites import rebuild_command, replay_command
 from polynya.cli.tables.shared import behind, coordinator_of, explained, path_of, shown
-from polynya.cli.terminal import output
+from polynya.cli.tables.spark_options import spark_options
+from polynya.cli.terminal import exits, output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.output import as_json
@@ -32,6 +46,7 @@ from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.machine.needs import check_packages, check_pipeline
 
 if TYPE_CHECKING:
+    from polynya.lakehouse.jobs.lazy_runner import RunnerFactory
     from polynya.lakehouse.jobs.worker import TablesFailed
 
 SQL_SECONDS = 660.0  # longer than the largest `sql.timeout`, which the server reports itself
@@ -43,7 +58,7 @@ def table_command() -> None:
     Delta."""
 
 
-for _change in (*CHANGES, merge_command):
+for _change in (*CHANGES, merge_command, rebuild_command, replay_command):
     table_command.add_command(_change)
 
 
@@ -51,6 +66,8 @@ for _change in (*CHANGES, merge_command):
 @click.argument("name")
 @click.option(
     "--prefix",
+    "--from",
+    "prefix",
     metavar="PREFIX",
     required=True,
     help=(
@@ -60,9 +77,12 @@ for _change in (*CHANGES, merge_command):
 )
 @columns_option
 @schema_option
+@partitions_option
 @click.option(
     "--hold", is_flag=True, help="Retention and expiry wait until the table has a stream's records."
 )
+@sql_option
+@python_option
 @as_json
 @server_option
 def table_create_command(
@@ -72,6 +92,9 @@ def table_create_command(
     hold: bool,
     columns: tuple[str, ...],
     schema: tuple[Path, str] | None,
+    partitions: tuple[str, ...],
+    statement: Path | None,
+    function: str | None,
     as_json: bool,
 ) -> None:
     """Create the table NAME of all current and future streams whose names start with a prefix.
@@ -82,13 +105,25 @@ def table_create_command(
     \b
     polynya table create flights --prefix flights/
     polynya table create sensors --prefix sensors --column id:long --column at:timestamptz --hold
+    polynya table create rides --prefix rides/ --partition 'day(timestamp)' --partition stream
+    polynya table create fares --from rides/ --sql fares.sql
     """
     import msgspec
 
+    if statement is not None or function is not None:
+        if hold or columns or schema is not None:
+            raise exits.Misused(
+                "a derived table has the columns of its transform and holds no records: leave out "
+                "--column, --schema and --hold"
+            )
+        source = transform_of(statement, function)
+        derive(client, name, prefix, source, partitions, as_json=as_json)
+        return
     wanted: dict[str, Any] = {"prefix": prefix}
     wanted |= {"hold": True} if hold else {}
     types = declared_columns(columns, schema)
     wanted |= {"columns": types} if types else {}
+    wanted |= {"partitions": partitions} if partitions else {}
     content = msgspec.json.encode(wanted)
     answer = client.call(
         "PUT", path_of(name), content=content, headers={"content-type": "application/json"}
@@ -165,6 +200,9 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "fields without a column": None
         if without is None
         else f"{len(without)}{': ' if without else ''}{', '.join(without)}",
+        "partitions": ", ".join(table.get("partitions", ())) or "none",
+        "transform": shortened(table.get("transform", "")) or "none",
+        "last fault": table.get("fault") or "none",
         "holds": "yes" if table["hold"] else "no",
         "Iceberg": table["iceberg"] or "no job yet",
         "Delta": table["delta"] or "no job yet",
@@ -275,12 +313,12 @@ def table_ls_command(client: Client, as_json: bool) -> None:
 
 @table_command.command("sync")
 @click.argument("tables", nargs=-1, shell_complete=complete_table)
-@master_option
+@spark_options
 @verbose_option
 @as_json
 @server_option
 def sync_command(
-    client: Client, tables: tuple[str, ...], master: str, verbose: bool, as_json: bool
+    client: Client, tables: tuple[str, ...], spark: RunnerFactory, verbose: bool, as_json: bool
 ) -> None:
     """Sync TABLES (default: all) with Spark: they then hold everything acknowledged before the
     command.
@@ -290,7 +328,7 @@ def sync_command(
 
     \b
     polynya table sync
-    polynya table sync flights --master 'local[2]'
+    polynya table sync flights --master spark://HOST:7077 --conf spark.executor.memory=2g
     """
     with explained():
         check_packages()
@@ -303,7 +341,7 @@ def sync_command(
                 outcomes = compact(
                     coordinator_of(client),
                     tables,
-                    spark_factory(master),
+                    spark,
                     narrated(doing, verbose=verbose),
                 )
         except TablesFailed as fault:
@@ -369,11 +407,11 @@ def lake_command() -> None:
     show_default=True,
     help="The pause between two syncs.",
 )
-@master_option
+@spark_options
 @verbose_option
 @server_option
 def lake_run_command(
-    client: Client, tables: tuple[str, ...], interval: float, master: str, verbose: bool
+    client: Client, tables: tuple[str, ...], interval: float, spark: RunnerFactory, verbose: bool
 ) -> None:
     """Sync TABLES (default: all) repeatedly until SIGTERM or Ctrl-C, in one Spark session.
 
@@ -386,12 +424,14 @@ def lake_run_command(
         check_pipeline()
         from polynya.lakehouse.jobs.worker import run_worker
 
+        coordinator = coordinator_of(client, secrets.token_hex(8))
         run_worker(
-            coordinator_of(client),
+            coordinator,
             tables,
-            spark_factory(master),
+            spark,
             told(verbose=verbose),
             interval_seconds=interval,
+            leases=coordinator,
         )
 
 

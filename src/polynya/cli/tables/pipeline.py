@@ -9,6 +9,7 @@ import click
 
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables.shared import coordinator_of, explained
+from polynya.cli.tables.spark_options import spark_options
 from polynya.cli.terminal import output
 from polynya.cli.terminal.complete import complete_table
 from polynya.cli.terminal.output import as_json
@@ -17,7 +18,7 @@ from polynya.lakehouse.machine.needs import check_packages
 
 if TYPE_CHECKING:
     from polynya.lakehouse.jobs.commit import JobOutcome
-    from polynya.lakehouse.jobs.worker import RunnerFactory
+    from polynya.lakehouse.jobs.lazy_runner import RunnerFactory
 
 NEXT_STEPS = {  # the step that follows each reported one
     "planned": "starting Spark and inferring the schema",
@@ -40,12 +41,6 @@ MILESTONES = {  # the steps that are shown without -v
     "failed": "failed",
     "stopped": "stopped",
 }
-master_option = click.option(
-    "--master",
-    metavar="URL",
-    default="",
-    help="The Spark master. Default: all cores of this machine.",
-)
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Print every step of the pipeline, with object keys."
 )
@@ -53,8 +48,12 @@ verbose_option = click.option(
 
 def told_outcome(done: JobOutcome) -> str:
     job = f"{done.table.name}: job {done.job}"
-    if done.replaced:
+    if done.work == "merge":
         return f"{job} merged {output.counted(done.replaced, 'file')}"
+    if done.work == "derived":
+        return f"{job} added {output.counted(done.rows, 'row')}"
+    if done.work:
+        return f"{job} finished a {done.work} of the table"
     dead = (
         f", and {output.counted(done.dead_rows, 'row')} to the dead letters "
         f"({done.table.name}__dlq)"
@@ -66,11 +65,13 @@ def told_outcome(done: JobOutcome) -> str:
 
 @click.command("merge")
 @click.argument("name", shell_complete=complete_table)
-@master_option
+@spark_options
 @verbose_option
 @as_json
 @server_option
-def merge_command(client: Client, name: str, master: str, verbose: bool, as_json: bool) -> None:
+def merge_command(
+    client: Client, name: str, spark: RunnerFactory, verbose: bool, as_json: bool
+) -> None:
     """Merge the small files of the table NAME with Spark; its rows stay as they are.
 
     'polynya table sync' and 'polynya lake run' merge files as soon as there are enough of a similar
@@ -89,7 +90,7 @@ def merge_command(client: Client, name: str, master: str, verbose: bool, as_json
                 outcomes = merge(
                     coordinator_of(client),
                     name,
-                    spark_factory(master),
+                    spark,
                     narrated(doing, verbose=verbose),
                 )
         except Stopped as stopped:
@@ -104,19 +105,6 @@ def merge_command(client: Client, name: str, master: str, verbose: bool, as_json
         output.notice(f"nothing to merge: table {name} has fewer than two small files")
     for done in () if as_json else outcomes:
         output.notice(told_outcome(done))
-
-
-def spark_factory(master: str) -> RunnerFactory:
-    """Return a function that starts Spark when the first job needs it."""
-    from polynya.lakehouse.jobs.results import Runner
-
-    def start() -> Runner:
-        from polynya.lakehouse.jobs.spark import SparkRunner
-
-        output.notice("starting Spark")
-        return SparkRunner(master)
-
-    return start
 
 
 def narrated(doing: Callable[[str], None], *, verbose: bool) -> Callable[[str, str], None]:

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 NEEDS_LAKE = f"tables need additional packages: {INSTALL}"
 
 
-def coordinator_of(client: Client) -> HttpCoordinator:
-    """Return the pipeline's coordinator; the server supplies its admin port."""
+def coordinator_of(client: Client, worker: str = "") -> HttpCoordinator:
+    """Return the pipeline's coordinator; the server supplies its admin port. A `worker` takes leases
+    of the tables."""
     from polynya.lakehouse.server.coordinator import HttpCoordinator
 
-    return HttpCoordinator("", client.server, client.connections())
+    return HttpCoordinator("", client.server, client.connections(), worker=worker)
 
 
 def location(table: dict[str, Any], key: str) -> str:
@@ -49,10 +50,13 @@ def shown(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def behind(table: dict[str, Any]) -> str:
-    records = table["records_behind"]
+    records, seconds = table["records_behind"], table["behind_seconds"]
+    if records is None:
+        return "unknown lag"
     if not records:
         return "up to date"
-    return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
+    age = "" if seconds is None else f" ({seconds:,.0f} s)"
+    return f"{output.counted(records, 'record')}{age} behind"
 
 
 def path_of(name: str) -> str:
