@@ -84,6 +84,9 @@ def main() -> int:
         action="store_true",
         help="in the end all disks are lost, and all is restored from the object store",
     )
+    parser.add_argument(
+        "--no-kafka", action="store_true", help="no Kafka producers, consumers and group"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     given = parser.parse_args()
@@ -100,6 +103,7 @@ def main() -> int:
         pace=given.pace,
         s3=given.s3,
         lose_all=given.lose_all,
+        kafka=not given.no_kafka,
         pause=given.pause or (0.3 if given.soak else 0.03),
     )
     outcome = run_guarded(options, keep=given.keep)
@@ -138,7 +142,8 @@ def _say(outcome: Outcome) -> None:
         f"{outcome.seconds:.0f} s on {outcome.network}: "
         f"{outcome.acknowledged} appends acknowledged, {outcome.refused} refused, "
         f"{outcome.unknown} with an unknown outcome, {outcome.reads} "
-        f"reads, {outcome.tailed} records by tails; the longest time without an append to some "
+        f"reads, {outcome.tailed} records by tails, {outcome.kafka_records} by Kafka's producers, "
+        f"{outcome.commits} commits of its group; the longest time without an append to some "
         f"stream was {outcome.longest_pause:.1f} s, chaos "
         f"itself stood still for {outcome.stood_still:.1f} s at most"
     )

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ SILENCE_SECONDS = 10.0
 BACK_SECONDS = 3000  # records that a reader goes back at most
 PAUSE_SECONDS = 0.05  # before something is tried again
 JSON = "application/json"
+LEASED = {"Stream_Profile": "leased", "Stream_Segment_Records": "30"}  # about a second's records
 Address = tuple[str, int]
 
 
@@ -56,13 +58,19 @@ class _Lines(dict[int, Connection]):
 
 class Clients:
     """All of them, and what they were told. `now` is the clock of the history; `addresses`: where
-    each node serves now, by its number."""
+    each node serves now, by its number. `leased`: the streams that are chains of segments."""
 
     def __init__(
-        self, addresses: dict[int, Address], streams: list[str], seed: int, now: Callable[[], float]
+        self,
+        addresses: dict[int, Address],
+        streams: list[str],
+        seed: int,
+        now: Callable[[], float],
+        leased: Sequence[str] = (),
     ) -> None:
         self.history = History()
         self.addresses, self.streams, self.seed, self.now = addresses, streams, seed, now
+        self.leased = leased
         self.hasty = set(streams[::2])  # streams with a producer that soon asks another node
         self.wrong: list[str] = []
         self.last_ok = dict.fromkeys(streams, now())  # when an append to each was acknowledged
@@ -82,7 +90,11 @@ class Clients:
             for _ in range(100):
                 try:
                     answer = await connection.ask(
-                        "PUT", f"/v1/stream/{stream}", seconds=ASK_SECONDS, Content_Type=JSON
+                        "PUT",
+                        f"/v1/stream/{stream}",
+                        seconds=ASK_SECONDS,
+                        Content_Type=JSON,
+                        **(LEASED if stream in self.leased else {}),
                     )
                 except (Lost, Unsent):
                     await asyncio.sleep(PAUSE_SECONDS)
@@ -128,6 +140,18 @@ class Clients:
     async def read_all(self, node: int, stream: str, *, local: bool = False) -> list[str]:
         """By one node. Raises Lost, Unsent, Later, Wrong."""
         return await read_all(self.connect(node), stream, local=local)
+
+    async def rollovers(self, node: int) -> int:
+        """Of all leased streams, as one node tells. Raises Lost, Unsent, Wrong."""
+        found = 0
+        with closing(self.connect(node)) as connection:
+            for stream in self.leased:
+                path = f"/v1/segments/{stream}"
+                answer = await connection.ask("GET", path, seconds=ASK_SECONDS)
+                if answer.status != 200:
+                    raise Wrong(f"{path}: {answer.status} {answer.body!r}")
+                found += json.loads(answer.body)["rollovers"]
+        return found
 
     def connect(self, node: int) -> Connection:
         return Connection(*self.addresses[node])

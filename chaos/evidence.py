@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import itertools
 import os
 import platform
 import random
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -42,16 +44,24 @@ def machine() -> str:
     )
 
 
+def commit() -> str:
+    """Return the short hash of the commit that is tested; "" outside a repository."""
+    asked = ("git", "rev-parse", "--short=10", "HEAD")
+    return subprocess.run(
+        asked, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
 class Work:
-    """One command after the other; each leaves a report."""
+    """Commands, each of which leaves a report."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._numbers = itertools.count()
 
     def run(self, *command: str) -> bytes:
-        """What it reported. Raises RuntimeError when it did not get so far."""
-        report = self._folder / "report.json"
-        report.unlink(missing_ok=True)
+        """Return what it reported. Raises RuntimeError when it did not get that far."""
+        report = self._folder / f"report-{next(self._numbers)}.json"
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))
         }
@@ -65,15 +75,23 @@ class Work:
 
 
 def simulate(work: Work, seed: int, seconds: float) -> Simulation:
-    """Seeds from that one on, until the time is over."""
+    """Run seeds from that one on, in a process for each core, until the time is over."""
     found = Simulation(first_seed=seed)
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        raw = work.run(
-            "-m", "sim.run", f"--seed={seed + found.seeds}", f"--seeds={SIM_STEP}", "--quiet"
-        )
-        found.take(msgspec.json.decode(raw, type=Simulation))
-        found.seeds += SIM_STEP
+    begins = itertools.count(seed, SIM_STEP)
+
+    def lane(_: int) -> list[bytes]:
+        reports = []
+        while time.monotonic() < deadline:
+            command = ("-m", "sim.run", f"--seed={next(begins)}", f"--seeds={SIM_STEP}", "--quiet")
+            reports.append(work.run(*command))
+        return reports
+
+    cores = os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as pool:
+        for raw in itertools.chain.from_iterable(pool.map(lane, range(cores))):
+            found.take(msgspec.json.decode(raw, type=Simulation))
+            found.seeds += SIM_STEP
     return found
 
 
@@ -139,6 +157,7 @@ def _run(options: argparse.Namespace, before: Results) -> Results:
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         command=f"python -m chaos.evidence --seconds {options.seconds:g} --seed {options.seed}",
         machine=machine(),
+        commit=commit(),
         mutants=before.mutants,
         mutants_date=before.mutants_date,
         tiers=before.tiers,

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from chaos.proxy import Place, Wires
 
-HTTP_PORT, PEER_PORT = 4437, 4439
+HTTP_PORT, PEER_PORT, KAFKA_PORT = 4437, 4439, 9092
 CLONE_NEWNET = 0x40000000
 # else it takes the least of its ports', and one more node makes all others lose it until they ask
 # for it again
@@ -48,6 +48,9 @@ class Loopback:
 
     def peer(self, node: int) -> Place:
         return "127.0.0.1", self._base[node] + 2
+
+    def kafka(self, node: int) -> Place:
+        return "127.0.0.1", self._base[node] + 3
 
     def door(self, node: int) -> Place:
         return "127.0.0.1", 0
@@ -123,6 +126,9 @@ class Namespaces:
 
     def peer(self, node: int) -> Place:
         return f"{self._net}.0.{node}", PEER_PORT
+
+    def kafka(self, node: int) -> Place:
+        return f"{self._net}.0.{node}", KAFKA_PORT
 
     def door(self, node: int) -> Place:
         return f"{self._net}.1.{node}", PEER_PORT
@@ -283,11 +289,11 @@ def _free_net(name: str) -> str:
 
 
 def _free_ports(held: list[socket.socket]) -> int:
-    """The first of three neighbours, below where the kernel takes ports for connections."""
+    """The first of four neighbours, below where the kernel takes ports for connections."""
     for base in range(20_000 + os.getpid() % 5000, 32_000, 10):
         made: list[socket.socket] = []
         try:
-            for port in range(base, base + 3):
+            for port in range(base, base + 4):
                 made.append(socket.socket())
                 made[-1].bind(("127.0.0.1", port))
         except OSError:

@@ -114,6 +114,13 @@ class Node:
         except psutil.NoSuchProcess:
             return []
 
+    def has_one_of(self, sockets: set[str]) -> bool:
+        """Whether one of its processes has one of these files open. Reads no other processes:
+        it is asked for each connection."""
+        if self.process is None:
+            return False
+        return any(sockets & _files_of(pid) for pid in _family_of(self.process.pid))
+
     def cores(self) -> list[psutil.Process]:
         return self.processes()[1:]
 
@@ -204,7 +211,9 @@ class Cluster:
         disk_at: Callable[[Path], Disk | Folder],
         *,
         cores: int = 1,
+        kafka: bool = False,
     ) -> None:
+        self.kafka = kafka  # the nodes serve it where clients reach them
         self.folder, self.network, self.wires, self.cores = folder, network, wires, cores
         self.nodes: dict[int, Node] = {}
         self.addresses: dict[int, Place] = {}  # where those serve that clients may ask
@@ -296,9 +305,11 @@ class Cluster:
     def sender(self, place: Place) -> int:
         """The node that a connection comes from, for the wires; 0: none."""
         number = self.network.sender(place)
-        return number or next(
-            (node.number for node in self.nodes.values() if has_port(node.processes(), place[1])), 0
-        )
+        if number:
+            return number
+        sockets = sockets_at(place[1])
+        nodes = list(self.nodes.values()) if sockets else []
+        return next((node.number for node in nodes if node.has_one_of(sockets)), 0)
 
     def source(self, pair: Pair) -> Place:
         return self.network.source(pair)
@@ -327,6 +338,8 @@ class Cluster:
             f"cores = {self.cores}",
         ]
         lines += [f"groups = {GROUPS}", "unsafe_no_auth = true", "[cold]", *self.cold]
+        if self.kafka:
+            lines += ["[kafka]", 'listen = "{}:{}"'.format(*self.network.kafka(number))]
         lines += [
             "[cluster]",
             f'id = "{self._id}"',
@@ -465,14 +478,23 @@ def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
     return ""
 
 
-def has_port(processes: list[psutil.Process], port: int) -> bool:
-    """Whether one of them has a connection from that port of the loopback."""
-    inodes = set()
+def sockets_at(port: int) -> set[str]:
+    """The connections from that port of the loopback, as the files of a process name them."""
+    wanted, found = f":{port:04X}", set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].partition(":")[2], 16) == port:
-            inodes.add(f"socket:[{fields[9]}]")
-    return any(inodes & _files_of(process.pid) for process in processes)
+        fields = line.split(maxsplit=10)
+        if fields[1].endswith(wanted):
+            found.add(f"socket:[{fields[9]}]")
+    return found
+
+
+def _family_of(pid: int) -> list[int]:
+    """A process and its children."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return [pid, *map(int, children)]
 
 
 def _files_of(pid: int) -> set[str]:

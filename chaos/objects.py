@@ -17,10 +17,13 @@ import msgspec
 from chaos.proxy import Place, reset_at_close
 
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>later</Message></Error>"
-BUSY = (
-    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n"
-    b"Connection: close\r\n\r\n" % len(_SLOW_DOWN) + _SLOW_DOWN
+_CLASH = b"<Error><Code>ConditionalRequestConflict</Code><Message>retry</Message></Error>"
+_HEAD = (
+    b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n"
+    b"Connection: close\r\n\r\n"
 )
+BUSY = _HEAD % (b"503 Slow Down", len(_SLOW_DOWN)) + _SLOW_DOWN
+CLASH = _HEAD % (b"409 Conflict", len(_CLASH)) + _CLASH
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,7 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = "fair"
     refused: float = 0.0  # with 503, and not done
+    clashing: float = 0.0  # puts refused with 409 as racing ones, and not done
     untold: float = 0.0  # done, and the connection breaks before the answer
     torn: float = 0.0  # the connection breaks within the answer
     late: tuple[float, float] = (0.0, 0.0)
@@ -125,11 +129,10 @@ class Store:
             await self._fair.wait()
             raise Broken
         if draw.random() < weather.refused:
-            self.met["503"] += 1
-            writer.write(BUSY)
-            await writer.drain()
-            await asyncio.sleep(0.01)  # it is to be read before the connection breaks
-            raise Broken
+            await self._refuse(writer, "503", BUSY)
+        clashes = weather.clashing and request.startswith(b"PUT")
+        if clashes and draw.random() < weather.clashing:
+            await self._refuse(writer, "409", CLASH)
         if weather.late[1]:
             self.met["late"] += 1
             await asyncio.sleep(draw.uniform(*weather.late))
@@ -147,6 +150,14 @@ class Store:
         self.met["answered"] += 1
         writer.write(answer)
         await writer.drain()
+
+    async def _refuse(self, writer: asyncio.StreamWriter, name: str, answer: bytes) -> None:
+        """Answer, and end the connection. Raises Broken."""
+        self.met[name] += 1
+        writer.write(answer)
+        await writer.drain()
+        await asyncio.sleep(0.01)  # it is to be read before the connection breaks
+        raise Broken
 
 
 async def _message(reader: asyncio.StreamReader, to: bytes = b"") -> bytes:

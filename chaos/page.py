@@ -69,6 +69,7 @@ class Mutant(msgspec.Struct):
 class Results(msgspec.Struct, kw_only=True):
     date: str = ""
     command: str = ""
+    commit: str = ""
     machine: str = ""
     simulation: Simulation | None = None
     chaos: list[Chaos] = []
@@ -114,6 +115,12 @@ def _joined(parts: list[str]) -> str:
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
+def _last_run(results: Results) -> str:
+    commit = f", commit {results.commit}" if results.commit else ""
+    told = f"{results.date}, {results.machine}{commit}, `{results.command}`."
+    return f"## Last run\n\n{told}\n"
+
+
 def _totals(results: Results) -> str:
     """One row for each method, of the last run."""
     if not results.date:
@@ -143,10 +150,9 @@ def _totals(results: Results) -> str:
             f"| mutations ({results.mutants_date}) | {len(results.mutants)} planted defects | | "
             f"{caught} caught |"
         )
-    head = f"## Last run\n\n{results.date}, {results.machine}, `{results.command}`.\n\n"
     return (
-        head
-        + "| method | amount | appends acknowledged | result |\n|---|---|---|---|\n"
+        f"{_last_run(results)}\n"
+        "| method | amount | appends acknowledged | result |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n"
     )
@@ -155,7 +161,7 @@ def _totals(results: Results) -> str:
 def _results(results: Results) -> list[str]:
     if not results.date:
         return ["## Last run\n\nNo run is recorded.\n"]
-    parts = [f"## Last run\n\n{results.date}, {results.machine}, `{results.command}`.\n"]
+    parts = [_last_run(results)]
     if results.simulation is not None:
         parts.append(_simulation(results.simulation))
     if results.chaos or results.soak:

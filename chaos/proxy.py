@@ -57,7 +57,13 @@ class Wires:
                 self.ways[pair].open.set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            sender = network.sender(writer.get_extra_info("peername")[:2])
+            place = writer.get_extra_info("peername")[:2]
+            # in a thread: on a loaded machine many connections come again while one is looked up
+            try:
+                sender = await asyncio.to_thread(network.sender, place)
+            except asyncio.CancelledError:  # at the end of a run
+                reset_at_close(writer)
+                return
             if (sender, node) in self.ways:
                 await self._serve(
                     (sender, node), (network.source((sender, node))[0], to), reader, writer

@@ -14,12 +14,14 @@ from random import Random
 import msgspec
 
 from chaos import disks as own_disks
-from chaos import moves, objects, shim
+from chaos import kafka_clients, moves, objects, shim
 from chaos import network as own_network
 from chaos.clients import Clients, Wrong
 from chaos.disks import Disk, Folder
 from chaos.faults import FAULTS, Failed, Fault, Inflicted
+from chaos.group_history import check_group
 from chaos.history import FAIL, INFO, OK, check, differences
+from chaos.kafka_clients import KafkaProcess
 from chaos.measures import Sample, grown, measure
 from chaos.network import Loopback, Namespaces
 from chaos.nodes import FIRST, Cluster
@@ -34,6 +36,7 @@ FLUSHED_SECONDS = 90.0  # from the last append until everything is in packs
 REST_SECONDS = (0.2, 1.0)  # between two episodes
 QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
+LEASED = 2  # of them are chains of segments
 BEAT_SECONDS = 0.1
 PAUSE_SECONDS = 5.0  # without an append to a stream, that are told …
 # … or so many where one node died and nothing else was wrong, and clients soon asked the others: an
@@ -57,6 +60,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lose_all: bool = False
     acts: float = 0.0  # the share of episodes in which nodes come and go, or groups move
     pace: float = 1.0  # how long faults last, of what they last otherwise
+    kafka: bool = False  # also Kafka's producers, consumers and a group
 
 
 class Episode(msgspec.Struct):
@@ -88,12 +92,15 @@ class Outcome(msgspec.Struct, kw_only=True):
     unknown: int = 0
     reads: int = 0
     tailed: int = 0
+    rollovers: int = 0  # of leased streams
     longest_pause: float = 0.0
     # at most, chaos itself: nothing passed between the nodes, and no client did anything
     stood_still: float = 0.0
     samples: list[Sample] = []
     store: dict[str, int] = {}  # what was done to requests to the object store
     recovered: int = 0  # records that were there again after the loss of all disks
+    commits: int = 0  # of a Kafka consumer group, acknowledged
+    kafka_records: int = 0  # that Kafka's producers wrote
     wrong: list[str] = []
 
 
@@ -122,12 +129,15 @@ class Run:
         )
         outcome = Outcome(seed=options.seed, network=network.kind)
         faults = self._available(lacking, outcome)
+        if options.kafka and (lack := kafka_clients.why_not()):
+            self._skip("Kafka's clients", lack, outcome)
         cluster = Cluster(
             self.folder,
             network,
             Wires(options.seed),
             Folder if lacking["power"] else Disk,
             cores=options.cores,
+            kafka=options.kafka and not kafka_clients.why_not(),
         )
         store: AbstractContextManager[dict[str, str]] = (
             objects.server() if options.s3 else nullcontext({})
@@ -163,11 +173,15 @@ class Run:
                 continue
             reasons = [lacking[need] for need in each.needs if lacking[need]]
             if reasons:
-                outcome.skipped[each.name] = "; ".join(reasons)
-                print(f"  skipped: {each.name}: {'; '.join(reasons)}", flush=True)
+                self._skip(each.name, "; ".join(reasons), outcome)
             else:
                 found.append(each)
         return found
+
+    @staticmethod
+    def _skip(name: str, why: str, outcome: Outcome) -> None:
+        outcome.skipped[name] = why
+        print(f"  skipped: {name}: {why}", flush=True)
 
     async def _drive(self, cluster: Cluster, faults: list[Fault], outcome: Outcome) -> None:
         if not await self._starts(cluster, "the cluster", outcome):
@@ -179,18 +193,29 @@ class Run:
         )
         clients = Clients(
             cluster.addresses,
-            [f"chaos/s{number}" for number in range(STREAMS)],
+            streams := [f"chaos/s{number}" for number in range(STREAMS)],
             self.options.seed,
             time.monotonic,
+            streams[:LEASED],
         )
         await clients.create()
+        kafka = await self._kafka_clients(cluster)
         clients.start(pause=self.options.pause)
         await asyncio.sleep(1.0)
         beat = asyncio.create_task(self._beat(outcome))
         await self._episodes(cluster, clients, faults, outcome)
         beat.cancel()
-        await clients.stop()
-        await self._judge(cluster, clients, outcome)
+        await asyncio.gather(clients.stop(), *(each.stop() for each in kafka))
+        await self._judge(cluster, clients, kafka, outcome)
+
+    async def _kafka_clients(self, cluster: Cluster) -> list[KafkaProcess]:
+        """Start those of this run: one process, or none."""
+        if not cluster.kafka:
+            return []
+        servers = ["{}:{}".format(*cluster.network.kafka(number)) for number in cluster.numbers]
+        kafka = KafkaProcess(servers, self.options.seed, self.options.pause)
+        await kafka.start()
+        return [kafka]
 
     async def _starts(self, cluster: Cluster, what: str, outcome: Outcome) -> bool:
         for node in cluster.nodes.values():
@@ -390,10 +415,12 @@ class Run:
                 )
             await asyncio.sleep(0.1)
 
-    async def _judge(self, cluster: Cluster, clients: Clients, outcome: Outcome) -> None:
+    async def _judge(
+        self, cluster: Cluster, clients: Clients, kafka: list[KafkaProcess], outcome: Outcome
+    ) -> None:
         """The full read by each node, the same by all, and the checker."""
         final: dict[str, list[str]] = {}
-        for stream in clients.streams:
+        for stream in [*clients.streams, *(kafka_clients.STREAMS if kafka else ())]:
             for number in cluster.numbers:
                 try:
                     records = await clients.read_all(number, stream)
@@ -407,8 +434,20 @@ class Run:
                         f"{stream}: nodes {cluster.numbers[0]} and {number} have not the same in "
                         "the end"
                     )
-        await clients.finish(final, 30.0)
+        try:
+            outcome.rollovers = await clients.rollovers(cluster.numbers[0])
+        except (Lost, Unsent, Wrong) as fault:
+            outcome.wrong.append(f"liveness: segments cannot be read in the end: {fault!r}")
+        await asyncio.gather(*(each.finish(final, 30.0) for each in (clients, *kafka)))
         history = clients.history
+        for each in kafka:
+            partitions = {stream: final.get(stream, []) for stream in kafka_clients.STREAMS}
+            found = each.found
+            outcome.wrong += found.wrong + check_group(found.group, partitions)
+            outcome.commits += found.group.acknowledged()
+            history.appends += found.history.appends
+            history.tails += found.history.tails
+            outcome.kafka_records += sum(map(len, partitions.values()))
         outcome.wrong += (
             clients.wrong + check(history, final) + cluster.odd_lines() + grown(outcome.samples)
         )

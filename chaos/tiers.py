@@ -33,7 +33,7 @@ TIERS = (
         0.5,
         ("@conformance", "tests/clients/*"),
     ),
-    Tier("chaos: every fault once, on real processes", 1, ("tests/chaos/*",)),
+    Tier("chaos: faults of each kind, on real processes", 1, ("tests/chaos/*",)),
     Tier("mutations of the agreement and of whole nodes", 0.75, ("tests/*mutants*",)),
     Tier(
         "simulation: seeds that depend on the commit, those that once failed, the same seed in "

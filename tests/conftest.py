@@ -1,26 +1,36 @@
 """How Hypothesis works here: the same examples in every run, and as much time as a loaded machine
 takes. And in which order files run.
 
-A search for new ones: `pytest --hypothesis-profile=search`.
+`make long` tries more of them (`--hypothesis-profile=long`). A search for new ones: `pytest
+--hypothesis-profile=search`.
 """
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cpu_seconds import Meter, kept, order
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "long", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("steady", settings.get_profile("long"), max_examples=40)
 settings.register_profile(
     "search", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("steady")
 
 ROOT = Path(__file__).parents[1]
+TOGETHER = {  # files that one worker runs, as they share what is dear: all sources, parsed
+    "tests/test_layers.py": "sources",
+    "tests/test_style.py": "sources",
+    "tests/test_words.py": "sources",
+}
 PROCESSES = {"process", "spark", "conformance"}
 
 
@@ -34,8 +44,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is collected, which stays
     if path := config.getoption("--costs"):
         config.pluginmanager.register(Meter(path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a worker whole files, and all files of a group."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByGroups(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return TOGETHER.get(path, path)
+
+    return ByGroups(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector pass over what stays to the end: modules, and thousands of tests."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # as in a core
+    gc.enable()
+
+
+@pytest.fixture(scope="module")
+def without_collector() -> Iterator[None]:
+    """Switch the collector off: millions of syntax nodes are made, in no cycle, and stay."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

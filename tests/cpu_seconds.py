@@ -87,7 +87,9 @@ class Meter:
     def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> Iterator[Any]:
         report = yield
         if call.when == "teardown":
-            cost = (cpu_seconds_used() - self._began.cpu, perf_counter() - self._began.wall)
+            # less than none: processes of an earlier test ended, whose parent was killed
+            cpu = max(0.0, cpu_seconds_used() - self._began.cpu)
+            cost = (cpu, perf_counter() - self._began.wall)
             report.user_properties.append(("cost", cost))
         return report
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 from polling import wait_until
-from warm_commands import can_run, commands_of
+from warm_commands import WarmProcess, can_go_on, can_run, commands_of, go_on
 
 SOURCE = Path(__file__).parent.parent / "src"
 # a command behind it dies when this process is killed
@@ -25,6 +25,7 @@ WITH_US = (
     "polynya.config.core_start",
     str(os.getpid()),
 )
+TAG = "TEST_WORLD"  # in the environment of all processes of a world, and the name of its forks
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 
@@ -36,26 +37,51 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def processes_with(name: str, value: str) -> list[psutil.Process]:
-    """Every living process with this in its environment."""
+    """Every living process with this in its environment, and forks with this tag."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+            is_one = process.environ().get(name) == value or comm_of(process.pid) == value[:15]
+            if is_one and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
 
+def comm_of(pid: int) -> str:
+    """Return the name that a process gave itself, of 15 bytes, or "" once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
+
+
 class Speaker:
-    """A command of the product that goes on; `log` is what it has said, line by line."""
+    """A command of the product that goes on; `log` is what it has said, line by line.
+
+    It runs in a fork of a warm process where one can (`warm_commands`); not one that `is_cold`."""
+
+    is_cold = False
 
     def __init__(self, *arguments: str, **variables: str) -> None:
-        self.process = subprocess.Popen(
-            [*WITH_US, sys.executable, "-m", "polynya", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**variables), text=True, start_new_session=True,
-        )  # fmt: skip
+        self.process = self._started(arguments, variables)
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _started(
+        self, arguments: tuple[str, ...], variables: dict[str, str]
+    ) -> subprocess.Popen[str] | WarmProcess:
+        if self.is_cold or not can_go_on(arguments, variables):
+            return subprocess.Popen(
+                [*WITH_US, sys.executable, "-m", "polynya", *arguments],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**variables), text=True, start_new_session=True,
+            )  # fmt: skip
+        read, write = os.pipe()
+        with open(os.devnull) as nothing, os.fdopen(write, "wb"):
+            streams = (nothing.fileno(), write, write)
+            process = go_on(arguments, environment(**variables), streams, variables.get(TAG, ""))
+        process.stdout = os.fdopen(read, encoding="utf-8")
+        return process
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -114,6 +140,12 @@ class RunningNode(Speaker):
             return found[1] if found else None
 
         return wait_until(look, what=f"the node to say {pattern}", seconds=START_SECONDS)
+
+
+class ColdNode(RunningNode):
+    """A node and cores that are new processes, as those of users."""
+
+    is_cold = True
 
 
 @contextmanager

@@ -59,8 +59,8 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture(
     params=[
-        pytest.param((True, 8), id="root-8-cpus"),
         pytest.param((False, 1), id="user-1-cpu"),
+        pytest.param((True, 8), id="root-8-cpus", marks=pytest.mark.long),
         pytest.param((True, 1), id="root-1-cpu", marks=pytest.mark.long),
         pytest.param((False, 8), id="user-8-cpus", marks=pytest.mark.long),
     ]
@@ -118,6 +118,7 @@ def test_a_slice_of_the_suite_passes_and_says_what_is_left_out(machine: BareMach
     )
 
 
+@pytest.mark.long
 def test_chaos_inflicts_once_what_this_machine_supports(users_machine: BareMachine) -> None:
     report = users_machine.folder / "tmp" / "report.json"
     some = "--only=kill a core,silence,a full disk,flickers"

@@ -15,42 +15,49 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from parsed import nodes_of
 
 import polynya
+
+pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "polynya"
 
 ROOMS = {  # room: the rooms that it may import
     "cli": (
-        "access admin backup base client cluster config files front lakehouse node objectstore "
-        "observability recovery stream system wire"
+        "access admin backup base client cluster config cost files front lakehouse node "
+        "objectstore observability recovery stream system wire"
     ),
     "client": "base",
     "spark": "base client lakehouse objectstore wire",
     "node": (
-        "admin backup base cluster config engine files front observability recovery replica "
+        "admin backup base cluster config cost engine files front observability recovery replica "
         "service stream subscriptions system tiering transport wal"
     ),
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": (
-        "access backup base cold config console engine files front lakehouse objectstore "
+        "access backup base cold config console cost engine files front lakehouse objectstore "
         "observability service stream system tiering transport wire"
     ),
     "cluster": (
-        "base config engine files front objectstore observability raft replica service stream "
+        "base config cost engine files front objectstore observability raft replica service stream "
         "system tiering transport wal wire"
     ),
-    "front": "access base service stream subscriptions wire",
+    "front": "access base cost service stream subscriptions wire",
     "subscriptions": "base service stream wal",
-    "tiering": "backup base cold config engine objectstore observability service stream transport",
+    "tiering": (
+        "backup base cold config diskless engine objectstore observability service stream transport"
+    ),
     "service": "base cold engine replica stream transport wal",
     "engine": "backup base config files observability raft replica stream system transport wal wire",
     "backup": "base objectstore stream wire",
     "cold": "base objectstore stream wire",
     "console": "wire",
+    "diskless": "base cold objectstore stream wire",
     "lakehouse": "base files objectstore stream wire",
     "config": "base files objectstore",
+    "cost": "base files",
     "replica": "base raft stream",
     "system": "base files wal",
     "wire": "base stream",
@@ -74,7 +81,7 @@ PLAIN = (
 PURE = {
     "base": f"{PLAIN} zlib",
     "raft": PLAIN,
-    "stream": f"{PLAIN} google_crc32c",
+    "stream": f"{PLAIN} array google_crc32c",
     "replica": f"{PLAIN} array",
     "wire": f"{PLAIN} array base64 cramjam datetime google_crc32c ipaddress time urllib zlib",
     **dict.fromkeys(
@@ -98,10 +105,12 @@ PURE = {
 # a front knows the machine's commands and replies, never its state
 FRONT_STREAM = {
     "commands",
+    "diskless_commands",  # the profiles
     "consumer_groups",  # the calls to a group's coordinator
     "group_commands",  # … and the parts of them that the log has too
     "replies",
     "rules",
+    "table_commands",
     "subscriptions",
 }
 HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pandas", "numpy"}
@@ -114,7 +123,7 @@ def imported(text: str) -> tuple[str, ...]:
 
 
 def _imported(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -260,8 +269,8 @@ CIRCLES = {
         "one member",
     ),
     "stream": (
-        "consumer_groups.rules machine rules.eviction rules.forks rules.kafka_writes "
-        "rules.lifetimes rules.publishing rules.retention rules.segments "
+        "consumer_groups.rules diskless.commits machine rules.eviction rules.forks "
+        "rules.kafka_writes rules.lifetimes rules.profiles rules.publishing rules.retention rules.segments "
         "rules.table_failures rules.table_lifetimes rules.table_watches "
         "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
         "subscriptions.links subscriptions.rules",
@@ -280,7 +289,7 @@ CIRCLES = {
         "kafka.auth.handlers kafka.groups.admin kafka.groups.coordinators kafka.groups.membership "
         "kafka.groups.offsets "
         "kafka.connection kafka.dispatch kafka.fetch kafka.leaders kafka.metadata kafka.offsets "
-        "kafka.produce kafka.server kafka.topic_frames",
+        "kafka.owners kafka.produce kafka.repeated_fetches kafka.server kafka.topic_frames",
         "an exchange or call, its connection and the handlers of its routes or keys name each "
         "other in hints",
     ),
@@ -299,7 +308,7 @@ def modules_of(room: str) -> dict[str, str]:
 def named_modules(text: str, room: str, modules: Iterable[str]) -> set[str]:
     """The modules of the room that a source imports, also those only for type hints."""
     prefix, names = f"polynya.{room}.", set()
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         if (
             isinstance(node, ast.ImportFrom)
             and node.module

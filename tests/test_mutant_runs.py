@@ -136,35 +136,41 @@ def test_a_mutant_of_the_agreement_that_names_what_is_gone_is_stale() -> None:
         )
 
 
+TOLD = {  # what a test does -> what is told of the mutant under which it runs
+    "def test_it(): pass": "",
+    "def test_it(): assert 1 == 2, 'lost'": "lost",
+    "import pytest\ndef test_it():\n    with pytest.raises(ValueError): pass": "DID NOT RAISE",
+    "def test_it(): None.gone()": "Stale: .*'gone'",
+    "import polynya.gone\ndef test_it(): pass": "Stale: .*(polynya.gone|cannot be run)",
+    "def test_other(): pass": "Stale: .*cannot be run",
+}
+RUN = """
+import os
+import sys
+from pathlib import Path
+from sim.mutant_runs import failing_test
+
+for place in map(Path, sys.argv[1:]):
+    if not os.fork():
+        try:
+            told = failing_test(f"{place}::test_it")
+        except BaseException as fault:
+            told = f"{type(fault).__name__}: {fault}"
+        place.with_suffix(".told").write_text(told)
+        os._exit(0)
+    os.wait()
+"""
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        ("def test_it(): pass", ""),
-        ("def test_it(): assert 1 == 2, 'lost'", "lost"),
-        (
-            "import pytest\ndef test_it():\n    with pytest.raises(ValueError): pass",
-            "DID NOT RAISE",
-        ),
-        ("def test_it(): None.gone()", "Stale: .*'gone'"),
-        ("import polynya.gone\ndef test_it(): pass", "Stale: .*(polynya.gone|cannot be run)"),
-        ("def test_other(): pass", "Stale: .*cannot be run"),
-    ],
-)
-def test_what_a_test_tells_of_a_mutant(tmp_path: Path, code: str, found: str) -> None:
-    """In a process of its own, as pytest is not made to run in itself."""
-    file = tmp_path / "test_of_a_mutant.py"
-    file.write_text(code)
-    script = (
-        f"import sys; sys.path[:0] = {sys.path!r}\nfrom sim.mutant_runs import failing_test\n"
-        f"print(failing_test({f'{file}::test_it'!r}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    told = (
-        done.stdout.strip()
-        if not done.returncode
-        else " ".join(done.stderr.split("code_edits.", 1)[-1].split())
-    )
-    assert re.match(found, told) if found else not told
+def test_what_a_test_tells_of_a_mutant(tmp_path: Path) -> None:
+    """In forks of a process, as pytest is not made to run in itself."""
+    places = [tmp_path / f"test_of_mutant_{number}.py" for number in range(len(TOLD))]
+    for place, code in zip(places, TOLD, strict=True):
+        place.write_text(code)
+    script = f"import sys; sys.path[:0] = {sys.path!r}\n{RUN}"
+    command = [sys.executable, "-c", script, *map(str, places)]
+    subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    for place, found in zip(places, TOLD.values(), strict=True):
+        told = " ".join(place.with_suffix(".told").read_text().split())
+        assert re.match(found, told) if found else not told, told

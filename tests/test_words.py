@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 from missing import left_out
+from parsed import nodes_of
+
+pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -134,7 +137,7 @@ SUBJECTS_SINCE = "23d6f08"
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of each docstring of a module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path.read_text()):
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         ) and (text := ast.get_docstring(node)):
@@ -170,15 +173,15 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 def messages(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of each message of a module: strings of three words that are no docstrings, with
     X for what is put in."""
-    tree = ast.parse(path.read_text())
+    nodes = nodes_of(path.read_text())
     left = {
         id(part)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.JoinedStr)
         for part in ast.walk(node)
         if part is not node
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr):
             left.add(id(node.value))
         if isinstance(node, ast.JoinedStr):
@@ -251,7 +254,7 @@ def test_the_help_of_commands_is_plain() -> None:
     found = [
         (path, node.lineno, text)
         for path in FOR_PEOPLE
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path.read_text())
         if isinstance(node, ast.FunctionDef)
         and node.name.endswith("_command")
         and (text := ast.get_docstring(node))
@@ -303,7 +306,7 @@ def identifiers(text: str) -> set[str]:
     """The names that a source defines or uses: variables, attributes, arguments, functions,
     classes."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         found |= {
             getattr(node, field)
             for field in ("id", "attr", "arg", "name")

@@ -2,6 +2,7 @@
 without the start of a Python.
 
 Each has its own arguments, environment, folder, and standard streams, and ends with an exit code.
+Nodes and clusters that go on are a session of their own, which ends with the tests (`warm_nodes`).
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
+import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,25 +24,30 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, NamedTuple, NoReturn
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src"
 LONGEST_REQUEST = 64 << 10  # bytes: what one message of a socket surely holds
 IMPORTED = (
+    "encodings.idna",
+    "httpcore",  # the first client imports it
     "httpx",
     "polynya.cli",
     "polynya.client",
+    "polynya.client.routing",
     "polynya.cli.cluster.commands",
+    "polynya.cluster.discovery",
     "polynya.cli.remote.client",
-    "polynya.cli.storage.backup",
     "polynya.cli.streams.append",
     "polynya.cli.streams.lifecycle",
     "polynya.cli.streams.read",
     "polynya.cli.streams.subscriptions",
     "polynya.cli.tables.commands",
+    "warm_nodes",
 )
-HEAVY = {"compact", "demo", "lake", "serve", "sql", "table"}
+HEAVY = {("compact",), ("demo",), ("lake",), ("table", "sync"), ("table", "merge")}
+NATIVE = {"backup", "restore", "store", "verify", "--local"}  # with threads of native libraries
 PER_COMMAND = 4  # descriptors: the standard streams, and where its exit code is told
 
 
@@ -62,16 +71,31 @@ class WarmCommands:
         self, arguments: tuple[str, ...], environment: dict[str, str], stdin: bytes, seconds: float
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end. Raises TimeoutExpired, when it has been killed."""
-        request = json.dumps([arguments, environment, os.getcwd()]).encode()
         with contextlib.ExitStack() as files:
-            pipes = [[files.enter_context(each) for each in _pipe()] for _ in range(PER_COMMAND)]
-            (to_read, feed), (out, to_out), (err, to_err), (told, to_tell) = pipes
-            theirs = (to_read, to_out, to_err, to_tell)
-            with self._turn:
-                socket.send_fds(self._socket, [request], [each.fileno() for each in theirs])
+            pipes = [[files.enter_context(each) for each in _pipe()] for _ in range(3)]
+            (to_read, feed), (out, to_out), (err, to_err) = pipes
+            theirs = (to_read, to_out, to_err)
+            process = self.start(arguments, environment, *(each.fileno() for each in theirs))
             for each in theirs:
                 each.close()
-            return _end_of(("polynya", *arguments), stdin, seconds, (feed, out, err, told))
+            return _end_of(process, stdin, seconds, (feed, out, err))
+
+    def start(
+        self,
+        arguments: tuple[str, ...],
+        environment: dict[str, str],
+        *streams: int,
+        goes_on: bool = False,
+        tag: str = "",
+    ) -> WarmProcess:
+        """Start a command with these standard streams. One that goes on is the leader of a session
+        and dies with this process; `tag` is the name of its processes."""
+        priority = os.getpriority(os.PRIO_PROCESS, 0)
+        request = json.dumps([arguments, environment, os.getcwd(), goes_on, tag, priority])
+        told, to_tell = _pipe()
+        with to_tell, self._turn:
+            socket.send_fds(self._socket, [request.encode()], [*streams, to_tell.fileno()])
+        return WarmProcess(arguments, told)
 
     def _close(self) -> None:
         self._socket.close()
@@ -83,12 +107,50 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
     return os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0)
 
 
+class WarmProcess:
+    """A command in a fork, with what the tests use of `subprocess.Popen`."""
+
+    def __init__(self, arguments: tuple[str, ...], told: IO[bytes]) -> None:
+        self.args = ("polynya", *arguments)
+        self.pid = int(told.readline())
+        self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        self._told = told
+        self._turn = threading.Lock()
+
+    def poll(self) -> int | None:
+        return self._look(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises TimeoutExpired."""
+        code = self._look(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, timeout: float | None) -> int | None:
+        with self._turn:
+            if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
+                self.returncode = int(self._told.read())
+                self._told.close()
+            return self.returncode
+
+
 def _end_of(
-    command: tuple[str, ...], stdin: bytes, seconds: float, pipes: tuple[IO[bytes], ...]
+    process: WarmProcess, stdin: bytes, seconds: float, pipes: tuple[IO[bytes], ...]
 ) -> subprocess.CompletedProcess[bytes]:
-    feed, out, err, told = pipes
+    feed, out, err = pipes
     found: dict[IO[bytes], bytes] = {}
-    pid = int(told.readline())
 
     def read(pipe: IO[bytes]) -> None:
         found[pipe] = pipe.read()
@@ -101,7 +163,7 @@ def _end_of(
 
     threads = [
         threading.Thread(target=each, daemon=True)
-        for each in (write, *(functools.partial(read, pipe) for pipe in (out, err, told)))
+        for each in (write, *(functools.partial(read, pipe) for pipe in (out, err)))
     ]
     for each in threads:
         each.start()
@@ -109,11 +171,11 @@ def _end_of(
     for each in threads:
         each.join(max(0.0, deadline - time.monotonic()))
     if any(each.is_alive() for each in threads):
-        os.kill(pid, signal.SIGKILL)
+        process.kill()
         for each in threads:
             each.join()
-        raise subprocess.TimeoutExpired(command, seconds, found.get(out), found.get(err))
-    return subprocess.CompletedProcess(command, int(found[told]), found[out], found[err])
+        raise subprocess.TimeoutExpired(process.args, seconds, found.get(out), found.get(err))
+    return subprocess.CompletedProcess(process.args, process.wait(seconds), found[out], found[err])
 
 
 def can_run(arguments: tuple[str, ...], variables: dict[str, str]) -> bool:
@@ -122,10 +184,18 @@ def can_run(arguments: tuple[str, ...], variables: dict[str, str]) -> bool:
     short = sum(map(len, (*arguments, *os.environ, *os.environ.values()))) < LONGEST_REQUEST // 8
     return (
         short
-        and not HEAVY & set(arguments[:1])
+        and not HEAVY & {arguments[:1], arguments[:2]}
+        and not NATIVE & {*arguments[:1], *arguments[1:2]}
         and sys.platform == "linux"
         and not any(name.startswith(("PYTHON", "LD_")) for name in variables)
     )
+
+
+def can_go_on(arguments: tuple[str, ...], variables: dict[str, str]) -> bool:
+    """Return True for nodes and clusters that may be forks. From Python 3.14 on, asyncio keeps the
+    running task where a fork cannot forget it."""
+    known = arguments[:1] == ("serve",) or arguments[:2] == ("cluster", "dev")
+    return known and sys.version_info < (3, 14) and can_run(arguments, variables)
 
 
 @functools.cache
@@ -135,9 +205,29 @@ def commands_of(pid: int) -> WarmCommands:
     return WarmCommands()
 
 
+def go_on(
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    streams: tuple[int, int, int],
+    tag: str = "",
+) -> WarmProcess:
+    """Start what goes on until it is stopped, or until this process ends."""
+    warm = commands_of(os.getpid())
+    return warm.start(arguments, environment, *streams, goes_on=True, tag=tag)
+
+
+def serve_arguments(script: Path) -> list[str]:
+    """Return the arguments of `polynya` in a node's start.sh."""
+    words = shlex.split(script.read_text().splitlines()[-1])
+    assert words[2:5] == ["-m", "polynya", "serve"] and words[-1] == "$@", words
+    return words[4:-1]
+
+
 def main() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
     requests = socket.socket(fileno=int(sys.argv[1]))
     while True:
         _reap()
@@ -146,7 +236,7 @@ def main() -> None:
             return
         if not os.fork():
             requests.close()
-            _watch(json.loads(request), descriptors)
+            _watch(Request(*json.loads(request)), descriptors)
         for each in descriptors:
             os.close(each)
 
@@ -158,13 +248,28 @@ def _reap() -> None:
             pass
 
 
-def _watch(request: Any, descriptors: list[int]) -> NoReturn:
+class Request(NamedTuple):
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    goes_on: bool
+    tag: str
+    priority: int
+
+
+def _watch(request: Request, descriptors: list[int]) -> NoReturn:
     """Fork the command, and tell its number, then its exit code."""
     *streams, tell = descriptors
+    if request.goes_on:
+        _die_with(os.getppid())
+    parent = os.getpid()
     pid = os.fork()
     if not pid:
         os.close(tell)
-        _carry_out(*request, streams)
+        if request.goes_on:
+            _die_with(parent)
+            _go_on(request)
+        _carry_out(request, streams)
     for each in streams:
         os.close(each)
     os.write(tell, b"%d\n" % pid)
@@ -172,21 +277,36 @@ def _watch(request: Any, descriptors: list[int]) -> NoReturn:
     os._exit(0)
 
 
-def _carry_out(
-    arguments: list[str], environment: dict[str, str], folder: str, streams: list[int]
-) -> NoReturn:
+def _die_with(parent: int) -> None:
+    importlib.import_module("polynya.config.core_start").die_with_parent(parent)
+
+
+def _go_on(request: Request) -> None:
+    """Become the leader of a session that forks its nodes and cores."""
+    os.setsid()
+    if request.tag:
+        Path("/proc/self/comm").write_text(request.tag)
+    if request.priority != os.getpriority(os.PRIO_PROCESS, 0):
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, request.priority)
+    nodes = importlib.import_module("warm_nodes")
+    nodes.fork_cores()
+    nodes.fork_nodes()
+
+
+def _carry_out(request: Request, streams: list[int]) -> NoReturn:
     code: object = 1
     try:
         for number, each in enumerate(streams):
             os.dup2(each, number)
             os.close(each)
-        os.chdir(folder)
+        os.chdir(request.folder)
         os.environ.clear()
-        os.environ.update(environment)
+        os.environ.update(request.environment)
         time.tzset()
-        sys.argv = ["polynya", *arguments]
+        sys.argv = ["polynya", *request.arguments]
         cli = importlib.import_module("polynya.cli")
-        cli.main(arguments)
+        cli.main(request.arguments)
     except SystemExit as end:
         code = end.code
     except BaseException:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from polynya.admin.listeners import Listener, Listeners
 from polynya.config.core_start import Address
+from polynya.cost import UsageHistory
 from polynya.observability.metrics import Registry
 
 
@@ -39,7 +41,7 @@ class Echo:
         writer.close()
 
 
-def test_every_front_is_opened_at_its_address_measured_and_stopped() -> None:
+def test_every_front_is_opened_at_its_address_measured_and_stopped(tmp_path: Path) -> None:
     async def run() -> None:
         told: list[str] = []
         registry = Registry()
@@ -52,6 +54,7 @@ def test_every_front_is_opened_at_its_address_measured_and_stopped() -> None:
             ],
             addresses,
             registry,
+            UsageHistory(tmp_path, 0, 1),
         )
         await listeners.open()
         for name, front in fronts.items():
@@ -69,17 +72,22 @@ def test_every_front_is_opened_at_its_address_measured_and_stopped() -> None:
     asyncio.run(run())
 
 
-def test_what_never_opened_is_stopped_too() -> None:
+def test_what_never_opened_is_stopped_too(tmp_path: Path) -> None:
     async def run() -> None:
         told: list[str] = []
         await Listeners(
-            [Listener("text", Echo("text", told))], {"text": Address("127.0.0.1", 0)}, Registry()
+            [Listener("text", Echo("text", told))],
+            {"text": Address("127.0.0.1", 0)},
+            Registry(),
+            UsageHistory(tmp_path, 0, 1),
         ).close()
         assert told == ["text stops", "text stopped"]
 
     asyncio.run(run())
 
 
-def test_a_listener_without_a_reserved_address_is_refused() -> None:
+def test_a_listener_without_a_reserved_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="kafka"):
-        Listeners([Listener("kafka", Echo("kafka", []))], {}, Registry())
+        Listeners(
+            [Listener("kafka", Echo("kafka", []))], {}, Registry(), UsageHistory(tmp_path, 0, 1)
+        )

@@ -23,6 +23,7 @@ from polynya.cli.terminal import exits
 from polynya.cold import Collector, PackVerifier, verifier
 from polynya.front.http.protocol.extension import Request
 from polynya.stream.commands import PackWritten, ReleasePack
+from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.store_health import StorePatience
 
 NAMES = (A, "test/b", "test/c", "test/d", "test/e")
@@ -49,6 +50,7 @@ class Asked:
         more = {"packs_prefix": "x/", "in_flight": set(), "owns_root": None, "sweep_deletes": False}
         tier: Any = SimpleNamespace(
             verifier=PackVerifier(groups, store),
+            copy_verifier=CopyVerifier(store, (sim_tier.CLUSTER, self.world.history)),
             collector=Collector(groups, store, COLLECT, **more),
         )
         self.checks[node.number, node.life] = StoreChecks(node.engine.service, tier)

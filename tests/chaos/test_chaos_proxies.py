@@ -87,6 +87,18 @@ def test_what_is_refused_is_not_done() -> None:
     with_store(tell)
 
 
+def test_a_put_that_clashes_is_not_done() -> None:
+    async def tell(
+        store: Store, upstream: Upstream, ask: Callable[[bytes], Awaitable[bytes]]
+    ) -> None:
+        store.turn(Weather(clashing=1.0))
+        assert (await ask(PUT)).startswith(b"HTTP/1.1 409")
+        assert not upstream.asked and store.met["409"] == 1
+        assert await ask(GET) == STORED
+
+    with_store(tell)
+
+
 @pytest.mark.parametrize(
     "weather", [Weather(untold=1.0), Weather(torn=1.0)], ids=["untold", "torn"]
 )

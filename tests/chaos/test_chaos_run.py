@@ -30,30 +30,23 @@ from chaos.run import Outcome  # noqa: E402
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(2700)]
 ACTS = 0.09  # share of the episodes in which nodes join or leave, or groups move; 3 of 38
-ACTS_OF_SOME = 0.2
-SOME = (  # of each kind: processes, network, clocks, disks
-    "kill a core",
-    "kill all",
-    "pause a node",
-    "another number of cores",
-    "cut a node off",
-    "lose packets",
-    "reset connections",
-    "the wall's clock jumps",
-    "fsync fails",
-    "a full disk",
-    "power cut of all",
-    "the power goes in a write",
-    "lose a disk",
-    "a bit flips in a journal",
+ACTS_OF_SOME = 0.34  # of 3 to 5 episodes: a machine may lack what a fault needs
+KINDS = (  # one of each in a run, others with each commit
+    ("kill all", "kill a core", "another number of cores"),
+    ("cut a node off", "lose packets", "reset connections"),
+    ("pause a node", "the wall's clock jumps"),
+    ("fsync fails", "a full disk", "lose a disk"),
+    ("power cut of all", "the power goes in a write", "a bit flips in a journal"),
 )
+SOME = tuple(kind[commit_seed() % len(kind)] for kind in KINDS)
+STORE = ("--s3", "--lose-all")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
 
 
-def run_of(folder: Path, acts: float, *more: str) -> Outcome:
+def run_of(folder: Path, *more: str) -> Outcome:
     report = folder / "outcome.json"
     command = [sys.executable, "-m", "chaos", f"--seed={commit_seed(7)}", "--once", *more]
-    command += [f"--report={report}", "--s3", "--lose-all", "--pace=0.4", f"--acts={acts}"]
+    command += [f"--report={report}", "--pace=0.4"]
     done = subprocess.run(
         command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
@@ -65,12 +58,13 @@ def run_of(folder: Path, acts: float, *more: str) -> Outcome:
 @pytest.fixture(scope="module")
 def some(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     only = f"--only={','.join(SOME)}"
-    return run_of(tmp_path_factory.mktemp("chaos"), ACTS_OF_SOME, only, "--pause=0.1")
+    more = (f"--acts={ACTS_OF_SOME}", "--no-kafka", "--pause=0.1")
+    return run_of(tmp_path_factory.mktemp("chaos"), only, *STORE, *more)
 
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_of(tmp_path_factory.mktemp("chaos"), ACTS)
+    return run_of(tmp_path_factory.mktemp("chaos"), *STORE, f"--acts={ACTS}")
 
 
 def check_that_nothing_is_lost(outcome: Outcome, *, episodes: int) -> None:
@@ -79,6 +73,7 @@ def check_that_nothing_is_lost(outcome: Outcome, *, episodes: int) -> None:
     assert outcome.acknowledged > 300
     assert outcome.reads > 50
     assert outcome.tailed > 300
+    assert outcome.rollovers > 10
     assert outcome.recovered > 300, "all disks were lost in the end"
 
 
@@ -96,7 +91,7 @@ def check_that_it_was_met(outcome: Outcome, name: str) -> None:
 
 
 def test_nothing_acknowledged_is_lost_out_of_order_or_twice(some: Outcome) -> None:
-    check_that_nothing_is_lost(some, episodes=6)
+    check_that_nothing_is_lost(some, episodes=3)
 
 
 def test_nodes_came_or_groups_moved_and_the_store_failed(some: Outcome) -> None:
@@ -109,8 +104,21 @@ def test_a_fault_was_met(some: Outcome, name: str) -> None:
 
 
 @pytest.mark.long
+def test_kafka_clients_and_their_group_lose_nothing_when_leaders_die(tmp_path: Path) -> None:
+    """One fault; the other chaos runs, but for the one above, have these clients too."""
+    outcome = run_of(tmp_path, "--only=kill a majority", "--pause=0.1")
+    if "Kafka's clients" in outcome.skipped:
+        left_out(outcome.skipped["Kafka's clients"])
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert outcome.kafka_records > 50
+    assert outcome.commits > 5
+
+
+@pytest.mark.long
 def test_every_fault_loses_nothing(every: Outcome) -> None:
     check_that_nothing_is_lost(every, episodes=15)
+    assert every.kafka_records > 300
+    assert every.commits > 30
     check_acts_and_store(every, ACTS)
 
 
@@ -142,7 +150,7 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Path
         run.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("end", [signal.SIGKILL, *long([signal.SIGINT])])
 def test_nothing_of_it_stays(
     under_way: tuple[subprocess.Popen[str], str, Path], end: signal.Signals
 ) -> None:

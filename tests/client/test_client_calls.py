@@ -46,7 +46,7 @@ def append(retry: Retry = RETRY):  # type: ignore[no-untyped-def]
 
 
 def create():  # type: ignore[no-untyped-def]
-    return verbs.create("orders", JSON_TYPE, verbs.Lifetime(), RETRY)
+    return verbs.create("orders", JSON_TYPE, {}, RETRY)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 from operations import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import (
@@ -474,7 +475,7 @@ def test_abandoning_leaves_what_was_under_way_unknown() -> None:
     assert idle.failure and isinstance(idle.failure.cause, Refused)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(seed: int) -> None:
     chance = random.Random(seed)

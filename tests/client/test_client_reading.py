@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 from operations import END, LOST, NOBODY, OPENED, Played, no, ok, play, token
 
 from polynya.client import Retry, StreamGone, StreamReplaced, Trimmed, Unavailable
@@ -246,7 +247,7 @@ def test_what_the_end_cuts_off_is_not_given() -> None:
         assert values(played) == [0, 1], cut
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
     """A server that answers from the asked offset; connections that end anywhere, repeat pieces, or

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from fault_proxy import FaultProxy, Faults, fault_proxy
 from free_ports import nobody
+from long_tests import long
 from product import RunningNode, running_node
 
 from polynya.client import (
@@ -40,6 +41,7 @@ KINDS = {
     "repeats": Faults(repeat=0.12),
     "all": Faults(refuse=0.2, cut=0.7, replay=0.5, delay=0.1, repeat=0.01),
 }
+FEW_KINDS = ("replays", "all")
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +75,10 @@ def follow(url: str, name: str, live: Live, into: list[int]) -> threading.Thread
     return thread
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [1, *long([2])])
+@pytest.mark.parametrize(
+    "kind", [*FEW_KINDS, *long(kind for kind in KINDS if kind not in FEW_KINDS)]
+)
 def test_appends_are_stored_once_and_tails_have_no_gap(
     node: RunningNode, kind: str, seed: int
 ) -> None:

@@ -22,7 +22,7 @@ FLAGS = ("--long-poll-timeout", str(LONG_POLL_SECONDS))
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("cores", [2, *long([1])])
+@pytest.mark.parametrize("cores", long([2, 1]))
 def test_the_official_suite_passes_whole(tmp_path: Path, cores: int) -> None:
     with (
         ahead_of_others(),
@@ -31,10 +31,24 @@ def test_the_official_suite_passes_whole(tmp_path: Path, cores: int) -> None:
         _passes_whole(server.url, tmp_path)
 
 
-def test_the_official_suite_passes_whole_through_three_nodes_in_turn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interval", ["10ms", *long(["250ms"])])
+def test_the_official_suite_passes_whole_on_diskless_streams(tmp_path: Path, interval: str) -> None:
+    diskless = ("--default-profile", "diskless", "--diskless-interval", interval)
     with (
         ahead_of_others(),
-        dev_cluster(tmp_path / "cluster", *FLAGS, "--cores", "1") as cluster,
+        running_node(tmp_path / "data", *FLAGS, *diskless, "--cores", "2") as server,
+    ):
+        _passes_whole(server.url, tmp_path)
+
+
+@pytest.mark.parametrize("profile", ["replicated", *long(["diskless"])])
+def test_the_official_suite_passes_whole_through_three_nodes_in_turn(
+    tmp_path: Path, profile: str
+) -> None:
+    flags = ("--default-profile", profile, "--diskless-interval", "10ms", "--cores", "1")
+    with (
+        ahead_of_others(),
+        dev_cluster(tmp_path / "cluster", *FLAGS, *flags) as cluster,
         in_turn(cluster.urls) as url,
     ):
         _passes_whole(url, tmp_path)

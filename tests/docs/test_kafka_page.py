@@ -11,7 +11,7 @@ from pathlib import Path
 
 import node_js
 import pytest
-from clients.test_kafka_clients import libraries
+from clients.test_kafka_clients import JAVA, libraries
 from missing import needed_program
 from product import RunningNode, environment
 
@@ -94,7 +94,7 @@ def test_kafkajs_writes(reader: Reader) -> None:
 
 def test_java_writes_and_reads(reader: Reader, libraries: Path) -> None:
     (reader.folder / "Orders.java").write_text(reader.block("**Java**", "java"))
-    command = ("java", "-Xmx256m", "-cp", f"{libraries}/*", "Orders.java")
+    command = ("java", *JAVA, "-cp", f"{libraries}/*", "Orders.java")
     assert "1" in reader.run(*command).splitlines()
 
 

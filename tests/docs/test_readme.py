@@ -69,9 +69,8 @@ def test_the_minute_of_a_cluster_can_be_pasted(tmp_path: Path, settings: dict[st
     assert block is not None
     with ports_in_a_row(24) as port:
         pass
-    script = block[1].replace("cluster dev", f"cluster dev --listen 127.0.0.1:{port}")
-    for number in range(3):
-        script = script.replace(f":{4437 + 10 * number}", f":{port + 10 * number}")
+    script = re.sub("44[345]7", lambda found: str(port + int(found[0]) - 4437), block[1])
+    script = script.replace("cluster dev", f"cluster dev --listen 127.0.0.1:{port}")
     settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"
     ran = subprocess.run(
         ["bash", "-c", script],

@@ -10,8 +10,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from polling import wait_until
-from product import RunningNode, alive, environment, processes_with
-
-TAG = "E2E_WORLD"  # in the environment of every process that a world starts
+from product import TAG, RunningNode, alive, polynya, processes_with
 
 
 class Answer:
@@ -52,6 +48,8 @@ class Lost(Exception):
 class World:
     """One data folder and at most one node on it. `ask` goes to the node that is running now."""
 
+    kind: type[RunningNode] = RunningNode
+
     def __init__(self, data: Path) -> None:
         self.data = data
         self.tag = secrets.token_hex(8)
@@ -59,28 +57,15 @@ class World:
         self._nodes: list[RunningNode] = []
 
     def start(self, *flags: str, **variables: str) -> RunningNode:
-        self.node = RunningNode(self.data, flags, **{TAG: self.tag}, **variables)
+        self.node = self.kind(self.data, flags, **{TAG: self.tag}, **variables)
         self._nodes.append(self.node)
         return self.node
 
     def refused(self, *flags: str, seconds: float = 60.0, **variables: str) -> tuple[int, str]:
         """A start that must not succeed: its exit code, and what it said."""
-        command = [
-            sys.executable,
-            "-m",
-            "polynya",
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--data",
-            str(self.data),
-            *flags,
-        ]
-        known = environment(**{TAG: self.tag}, **variables)
-        done = subprocess.run(
-            command, capture_output=True, env=known, text=True, timeout=seconds, check=False
-        )
-        return done.returncode, done.stdout + done.stderr
+        arguments = ("serve", "--listen", "127.0.0.1:0", "--data", str(self.data), *flags)
+        done = polynya(*arguments, seconds=seconds, **{TAG: self.tag}, **variables)
+        return done.code, done.out + done.err
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""

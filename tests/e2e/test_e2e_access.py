@@ -21,6 +21,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from e2e_world import Answer, World, address, raw, read_until, resident
+from long_tests import long
 from polling import wait_until
 from product import Ran, polynya
 
@@ -205,7 +206,7 @@ def jwt_of(subject: str, **claims: object) -> str:
     return jwt.encode({**full, **claims}, KEY, algorithm="EdDSA", headers={"kid": "1"})
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("far", [True, *long([False])])
 def test_a_revoked_jwt_is_refused_by_all_cores_and_what_follows_with_it_ends(
     guarded: Guarded, far: bool
 ) -> None:

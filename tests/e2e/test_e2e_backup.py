@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from e2e_world import World, metric
+from long_tests import long
 from polling import wait_until
 from product import WITH_US, environment, polynya, running_node
 from s3_server import S3Server, s3_server
@@ -66,7 +67,10 @@ def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_
     tmp_path: Path,
 ) -> None:
     place = str(tmp_path / "backups")
-    with dev_cluster(tmp_path / "old", "--cores", "2") as cluster, writing(cluster.urls) as writers:
+    with (
+        dev_cluster(tmp_path / "old", "--cores", "1", "--groups", "6") as cluster,
+        writing(cluster.urls) as writers,
+    ):
         wait_until(
             lambda: all(writer.acknowledged > 20 for writer in writers.values()),
             what="some records",
@@ -128,6 +132,7 @@ def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) ->
     process.stdout.close()
 
 
+@pytest.mark.long
 def test_a_backup_and_a_restore_that_are_killed_are_given_again(
     world: World, tmp_path: Path
 ) -> None:
@@ -200,7 +205,7 @@ def test_an_older_copy_of_a_data_folder_is_refused_and_what_came_later_is_in_the
         assert records(node.url, NAMES[0]) == [0, 1]
 
 
-@pytest.mark.parametrize("kind", ["local", "s3"])
+@pytest.mark.parametrize("kind", ["s3", *long(["local"])])
 def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
     kind: str, world: World, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -252,6 +257,7 @@ def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
         again.close()
 
 
+@pytest.mark.long
 def test_backups_in_a_bucket_of_a_node_on_s3(
     world: World, tmp_path: Path, s3_server: S3Server
 ) -> None:

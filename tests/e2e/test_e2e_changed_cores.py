@@ -46,6 +46,7 @@ def cores_of(cluster: DevCluster, number: int) -> int:
     return cores
 
 
+@pytest.mark.long
 def test_members_of_a_cluster_change_one_after_the_other_while_it_is_written(
     tmp_path: Path,
 ) -> None:

@@ -85,6 +85,7 @@ def test_any_node_answers_everything_and_a_node_that_dies_or_stands_still_takes_
     ]
 
 
+@pytest.mark.long
 def test_a_node_that_lost_its_data_gets_it_back(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
         for number in range(20):
@@ -217,6 +218,7 @@ def test_a_node_that_is_alone_answers_what_it_has_when_that_is_enough(tmp_path: 
         )
 
 
+@pytest.mark.long
 def test_a_leader_that_stands_still_while_its_groups_sleep_is_missed_in_a_moment(
     tmp_path: Path,
 ) -> None:

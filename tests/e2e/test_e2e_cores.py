@@ -14,7 +14,9 @@ import psutil
 import pytest
 from e2e_crashes import Worker, at_work
 from e2e_world import JSON, Answer, Lost, World, address, drain, live_readers, metric, read_until
+from long_tests import long
 from polling import wait_until
+from product import ColdNode
 
 from polynya.base.names import group_of
 from polynya.config.model import GROUPS_DEFAULT
@@ -47,7 +49,7 @@ def process_of(world: World, core: int) -> psutil.Process:
     return found[0]
 
 
-@pytest.mark.parametrize("owner", [0, 1])
+@pytest.mark.parametrize("owner", [1, *long([0])])
 def test_events_reach_readers_on_every_core_and_end_when_the_owner_dies(
     world: World, owner: int
 ) -> None:
@@ -99,7 +101,7 @@ def resumed(world: World, name: str, last_event: str) -> bytes:
     return text if text[9:12] == b"200" and b'"code":"UNAVAILABLE"' not in text else b""
 
 
-@pytest.mark.parametrize("owner", [0, 1])
+@pytest.mark.parametrize("owner", long([1, 0]))
 def test_long_polls_on_every_core_are_answered_and_do_not_hang_when_the_owner_dies(
     world: World, owner: int
 ) -> None:
@@ -187,6 +189,7 @@ class Forker(Worker):
             self.promised += 1
 
 
+@pytest.mark.long
 def test_forks_that_were_cut_by_a_crash_are_there_or_not_and_release_their_source(
     world: World,
 ) -> None:
@@ -284,6 +287,7 @@ def test_what_a_node_says_that_it_serves_it_serves_however_late_one_of_its_cores
 ) -> None:
     """The first core has then looked for the other in vain for long: a request must not find it
     still missing."""
+    world.kind = ColdNode  # forks are there at once
     holder = threading.Thread(target=hold_up_a_core, args=(world,))
     holder.start()
     world.start(*FLAGS)

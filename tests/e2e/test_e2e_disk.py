@@ -199,6 +199,7 @@ def test_a_disk_without_room_for_a_journal_refuses_the_start(tmp_path: Path) -> 
         assert "Traceback" not in said and code == 78
 
 
+@pytest.mark.long
 def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
     """The bytes after which snapshots are written are reached when there is no room for one."""
     with small_disk(tmp_path / "disk", 220) as disk:
@@ -233,7 +234,7 @@ def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
             world.close()
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
+@pytest.mark.parametrize("call", ["fdatasync", *long(["pwrite"])])
 def test_an_error_of_the_journals_disk_stops_the_node_and_a_restart_has_everything(
     world: World, orders: DiskOrders, call: str
 ) -> None:
@@ -253,6 +254,7 @@ def test_an_error_of_the_journals_disk_stops_the_node_and_a_restart_has_everythi
         writer.check()
 
 
+@pytest.mark.long
 def test_an_object_that_cannot_be_synced_is_not_published(world: World, orders: DiskOrders) -> None:
     world.start("--cores", "1", **orders.variables)
     assert world.ask("PUT", "/v1/stream/sync/s", b"[1]", **JSON).status == 201
@@ -310,6 +312,7 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
             world.close()
 
 
+@pytest.mark.long
 def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Path) -> None:
     """507, as of any full disk: to wait does not help. Reads go on, and so does everything once
     there is room."""
@@ -355,6 +358,7 @@ def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Pat
             world.close()
 
 
+@pytest.mark.long
 def test_a_core_that_dies_while_the_object_store_is_gone_comes_back_without_it_and_uses_it_when_it_is_there(
     tmp_path: Path,
 ) -> None:
@@ -389,6 +393,7 @@ def answers(world: World) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) -> None:
     """Somebody removed a pack: its bytes cannot be read, which must not be answered with fewer
     bytes; all else goes on."""
@@ -447,6 +452,7 @@ def test_nothing_is_visible_before_it_is_synced(world: World, orders: DiskOrders
         )
 
 
+@pytest.mark.long
 def test_without_a_bound_of_its_own_a_group_takes_appends(world: World) -> None:
     world.start("--cores", "1", POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP="0")
     assert world.ask("PUT", "/v1/stream/bound/s", b"[1]", **JSON).status == 201

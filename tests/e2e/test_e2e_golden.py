@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from e2e_world import JSON, Answer, World
 from golden_folders import FLAGS, SUBSCRIPTIONS, Golden, Said, kept_headers, unpack
+from long_tests import long
 from product import polynya
 
 pytestmark = pytest.mark.process
@@ -21,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 OF_THE_MOMENT = {"message", "request_id", "behind_seconds", "root", "jwks_url"}  # in bodies
 
 
-@pytest.mark.parametrize("name", ["fa8b175", "a3f3ec6"])
+@pytest.mark.parametrize("name", ["fa8b175", *long(["a3f3ec6"])])
 def test_a_folder_of_format_1_is_refused_and_left_as_it_is(name: str, tmp_path: Path) -> None:
     unpack(GOLDEN / f"{name}.tar.xz", tmp_path)
     before = _files(tmp_path / "data")
@@ -34,7 +35,7 @@ def test_a_folder_of_format_1_is_refused_and_left_as_it_is(name: str, tmp_path: 
     assert not [path for path in after if path not in before and path.name != "node.lock"]
 
 
-@pytest.mark.parametrize("name", ["60a99e2", "a3f3ec6"])
+@pytest.mark.parametrize("name", ["60a99e2", *long(["a3f3ec6"])])
 def test_a_backup_of_format_1_is_refused(name: str, tmp_path: Path) -> None:
     unpack(GOLDEN / f"{name}.tar.xz", tmp_path)
     for words in (

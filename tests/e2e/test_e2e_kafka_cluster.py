@@ -56,6 +56,7 @@ def client(code: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_a_default_producer_sees_no_error_when_a_node_dies(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--nodes", "3", "--cores", "1") as cluster:
         from confluent_kafka.admin import AdminClient, NewTopic

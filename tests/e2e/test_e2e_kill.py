@@ -67,9 +67,8 @@ def check(world: World, workers: list[Worker]) -> None:
     ("target", "cores"),
     [
         ("core", 2),
-        ("supervisor", 1),
         ("all", 2),
-        *long([("core", 1), ("supervisor", 2), ("all", 1)]),
+        *long([("core", 1), ("supervisor", 1), ("supervisor", 2), ("all", 1)]),
     ],
 )
 def test_nothing_acknowledged_is_lost_by_kill_9(world: World, target: str, cores: int) -> None:

@@ -132,6 +132,7 @@ def check_recovered(world: World) -> None:
     assert "the object store responds" in world.log
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_used_at_start_is_used_once_it_can_be(world: World) -> None:
     world.start(*FLAGS)
     fill(world)
@@ -169,6 +170,7 @@ def test_s3_that_is_away_at_start_is_used_once_it_answers(
         assert world.stop() == 0
 
 
+@pytest.mark.long
 def test_a_root_that_was_never_held_is_needed_at_start(world: World, tmp_path: Path) -> None:
     world.start(*FLAGS)
     fill(world)

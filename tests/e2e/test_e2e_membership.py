@@ -40,6 +40,7 @@ def urls_of(cluster: DevCluster, by: int, numbers: list[int]) -> dict[int, str]:
     return {node["id"]: node["http"] for node in view["nodes"]}
 
 
+@pytest.mark.long
 def test_three_nodes_become_four_and_the_first_goes_under_writers(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     with dev_cluster(folder, "--cores", "1", "--groups", "6") as cluster:

@@ -18,6 +18,7 @@ OF_A_CLUSTER = {
     ),
     *(
         "polynya_nodes_down",
+        "polynya_zone_bytes_total",
         "polynya_map_epoch",
         "polynya_groups_moving",
         "polynya_placement_steps_total",

@@ -46,6 +46,7 @@ def samples(**growth: int) -> list[measures.Sample]:
 
 @pytest.mark.process
 @pytest.mark.timeout(500)
+@pytest.mark.long
 def test_nothing_grows_in_two_days() -> None:
     command = [sys.executable, "-m", "bench.soak", "--minutes", "0.7", "--rate", "1500"]
     ran = subprocess.run(

@@ -15,6 +15,7 @@ from worlds.real_cluster import agreed, ask, records
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
+@pytest.mark.long
 def test_an_older_copy_of_a_node_s_folder_is_kept_out_and_named(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "2", "--groups", "4") as cluster:
         one, two, three = cluster.urls

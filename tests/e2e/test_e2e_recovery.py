@@ -66,7 +66,7 @@ def marked(world: World) -> None:
     wait_until(still, what="the journal to rest", pause=0.2)
 
 
-@pytest.mark.parametrize("seed", [0, 2, *long([1])])
+@pytest.mark.parametrize("seed", [2, *long([0, 1])])
 def test_a_torn_tail_is_cut_and_told(world: World, seed: int) -> None:
     chance = random.Random(seed)
     world.start(*ONE)
@@ -109,6 +109,7 @@ def test_a_flipped_bit_in_the_middle_refuses_the_start_and_changes_nothing(world
     assert world.records("recovery/s") == expected
 
 
+@pytest.mark.long
 def test_a_damaged_snapshot_refuses_the_start(world: World) -> None:
     world.start(*ONE)
     expected = written(world, count=70, size=1_000_000)
@@ -151,6 +152,7 @@ def test_a_missing_segment_and_a_missing_identity_refuse_the_start(
     assert world.records("recovery/s") == expected
 
 
+@pytest.mark.long
 def test_a_second_node_and_a_taken_port_are_refused(world: World, tmp_path: Path) -> None:
     world.start(*ONE)
     code, said = world.refused(*ONE)
@@ -173,7 +175,7 @@ def test_starts_that_are_killed_at_any_moment_lose_nothing(world: World) -> None
     expected += [["hot"]]
     assert world.ask("POST", "/v1/stream/recovery/s", b'[["hot"]]', **JSON).status == 204
     world.kill_all()
-    for _ in range(6):
+    for _ in range(3):
         delay = chance.uniform(0.05, 1.2)
         with contextlib.suppress(subprocess.TimeoutExpired):
             # kills the supervisor, and the cores die with it
@@ -216,6 +218,7 @@ def test_what_expires_while_nothing_runs_is_gone_at_the_start(world: World) -> N
     assert world.records("ttl/short") == ["new"]
 
 
+@pytest.mark.long
 def test_reading_keeps_a_stream_alive_across_restarts(world: World) -> None:
     """A TTL slides with reads; what was read is in the log in time, so that a kill does not shorten
     a life by more than a moment."""

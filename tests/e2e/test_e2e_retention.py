@@ -107,6 +107,7 @@ def test_a_trim_gives_back_memory_journal_and_disk(world: World) -> None:
     fill_trim_measure(world, {})
 
 
+@pytest.mark.long
 def test_a_trim_gives_back_objects_on_s3(world: World, s3_server: S3Server) -> None:
     settings = variables(s3_server)
     fill_trim_measure(world, settings)
@@ -120,6 +121,7 @@ def test_a_trim_gives_back_objects_on_s3(world: World, s3_server: S3Server) -> N
     assert "no polynya-root.json" in polynya(*wipe, **settings).err
 
 
+@pytest.mark.long
 def test_verify_finds_what_a_disk_lost(world: World) -> None:
     world.start(*FLAGS)
     for name in NAMES:

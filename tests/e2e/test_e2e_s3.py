@@ -69,6 +69,7 @@ def test_a_node_on_s3_reads_back_what_it_flushed_and_releases_it(
         assert world.ask("DELETE", f"/v1/stream/{name}").status == 204
 
 
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_by_kill_9_on_s3(world: World, s3_server: S3Server) -> None:
     settings = variables(s3_server)
     flags = ("--cores", "2", "--long-poll-timeout", "0.5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from urllib.request import Request, urlopen
 import pytest
 from product import RunningNode, polynya, running_node
 from worlds.text_client import TextClient, text_place
+
+from polynya.client import AsyncClient, Client, Leased, StreamExists
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 FLAGS = (
@@ -75,6 +78,57 @@ def test_segments_roll_over_and_are_seen(node: RunningNode) -> None:
     assert [each["epoch"] for each in told["segments"]] == [1, 2, 3, 4]
     with urlopen(f"{node.url}/v1/stream/hot/a?offset=-1") as response:
         assert json.load(response) == list(range(10))
+
+
+def test_a_segment_is_closed_on_request(node: RunningNode) -> None:
+    def roll(name: str, query: str = "") -> dict[str, Any]:
+        with urlopen(Request(f"{node.url}/v1/segments/{name}{query}", b"")) as response:
+            found: dict[str, Any] = json.load(response)
+        return found
+
+    assert put(node, "hot/r", Stream_Profile="leased") == 201
+    assert roll("hot/r")["rolled"] is False, "it has no records"
+    append(node, "hot/r", 1)
+    found = roll("hot/r", "?epoch=1")
+    assert (found["rolled"], found["epoch"]) == (True, 2)
+    append(node, "hot/r", 2)
+    again = roll("hot/r", "?epoch=1")
+    assert (again["rolled"], again["epoch"]) == (False, 2)
+    told = polynya("rollover", "hot/r", server=node.url)
+    assert "closed a segment; segment 3 is open, its writer is node 1" in told.err
+    assert (
+        json.loads(polynya("rollover", "hot/r", "--json", server=node.url).out)["rolled"] is False
+    )
+    assert [each["records"] for each in segments(node, "hot/r")["segments"]] == [1, 1, 0]
+    assert put(node, "hot/even") == 201
+    for name, query, status in (("hot/even", "", 404), ("hot/r", "?epoch=two", 400)):
+        with pytest.raises(HTTPError) as refused:
+            roll(name, query)
+        assert refused.value.code == status
+
+
+def test_the_clients_create_leased_streams(node: RunningNode) -> None:
+    async def by_coroutine() -> str | None:
+        async with AsyncClient(node.url) as client:
+            stream = client.stream("hot/aio")
+            await stream.create(profile=Leased(bytes=4096))
+            return (await stream.head()).profile
+
+    with Client(node.url) as client:
+        stream = client.stream("hot/blocking")
+        stream.create(profile=Leased(records=2))
+        assert not stream.create(profile="leased").created
+        for number in range(5):
+            stream.append(number)
+        assert [record.value for record in stream.read()] == list(range(5))
+        assert stream.head().profile == "leased"
+        with pytest.raises(StreamExists, match="3"):
+            stream.create(profile=Leased(records=3))
+        with pytest.raises(ValueError, match="replicated or leased"):
+            client.stream("hot/none").create(profile="lesed")  # type: ignore[arg-type]
+    assert segments(node, "hot/blocking")["rollovers"] == 2
+    assert asyncio.run(by_coroutine()) == "leased"
+    assert segments(node, "hot/aio")["segment_bytes"] == 4096
 
 
 def test_other_profiles_are_refused_with_what_is_there(node: RunningNode) -> None:

@@ -63,6 +63,7 @@ class Flood(threading.Thread):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_memory_descriptors_and_journal_are_flat_under_full_speed(world: World) -> None:
     world.start("--cores", "2", POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP=str(8 * MIB))
     for number in range(STREAMS):

@@ -11,14 +11,17 @@ import time
 import pytest
 from e2e_crashes import PlainWriter, at_work
 from e2e_world import JSON, World, address, drain, live_readers, metric, read_until
+from long_tests import long
 from polling import wait_until
+from product import ColdNode
 
 pytestmark = pytest.mark.process
 STOP_SECONDS = 15.0  # the readers would wait for a minute
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [2, *long([1])])
 def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int) -> None:
+    world.kind = ColdNode  # the whole way of a signal
     world.start("--cores", str(cores), "--long-poll-timeout", "60")
     assert world.ask("PUT", "/v1/stream/stop/s", b"[1]", **JSON).status == 201
     with contextlib.ExitStack() as stack:
@@ -45,7 +48,7 @@ def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int
     world.wait_gone()
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("slow", [1, *long([0])])
 def test_no_core_goes_away_before_all_have_answered(world: World, slow: int) -> None:
     """One core, perhaps that of the stream, is told to stop a second after the other: whoever waits
     at either is answered as ever."""

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 def test_a_table_is_made_right_after_the_start_and_counts_what_ends(tmp_path: Path) -> None:
     plain = {"content-type": "text/plain"}
-    with dev_cluster(tmp_path / "c", "--groups", "4") as cluster:
+    with dev_cluster(tmp_path / "c", "--cores", "1", "--groups", "4") as cluster:
         made = polynya("table", "create", "t", "--prefix", "t", "--hold", server=cluster.urls[0])
         assert made.code == 0 and "warning: no stream name starts with 't' yet" in made.err, made
         for number, url in enumerate(cluster.urls):

@@ -110,6 +110,7 @@ def check_the_other_side(url: str, place: str) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_frames_without_meaning_end_the_connection_with_one_log_line(tmp_path: Path) -> None:
     with running_node(tmp_path / "data", "--text-listen", "on") as node:
         place = text_place(node)
@@ -142,7 +143,9 @@ def test_frames_without_meaning_end_the_connection_with_one_log_line(tmp_path: P
 
 
 def test_any_node_of_three_answers_and_each_message_goes_to_one_reader(tmp_path: Path) -> None:
-    with dev_cluster(tmp_path / "c", "--text-listen", "on") as cluster:
+    with dev_cluster(
+        tmp_path / "c", "--text-listen", "on", "--cores", "1", "--groups", "4"
+    ) as cluster:
         ports = [int(url.rsplit(":", 1)[1]) + 4 for url in cluster.urls]
         places = [f"127.0.0.1:{port}" for port in ports]
         with (

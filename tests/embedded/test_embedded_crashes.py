@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 from worlds.fake_disk import FakeDisk
 from worlds.journal_process import kill_writer
 from worlds.log_process import SEGMENT_BYTES, start_log_writer
@@ -98,7 +99,7 @@ class LogLife:
             self.step()
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 1 << 32), st.sampled_from(["each", "never"]))
 def test_no_power_cut_loses_what_was_acknowledged_and_synced(seed: int, sync: str) -> None:
     life = LogLife(FakeDisk(Random(seed)), sync)
@@ -115,7 +116,7 @@ def test_no_power_cut_loses_what_was_acknowledged_and_synced(seed: int, sync: st
             life.disk.power_cut(life.random.choice((0.0, 0.3, 0.7, 1.0)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 1 << 32), st.sampled_from(["each", "never"]))
 def test_a_full_disk_refuses_and_the_log_goes_on(seed: int, sync: str) -> None:
     random = Random(seed)

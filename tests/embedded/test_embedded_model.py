@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from long_tests import examples
 from worlds.fake_disk import FakeDisk
 
 from polynya.embedded import Log, UnknownTopic
@@ -135,5 +136,7 @@ class LogMachine(RuleBasedStateMachine):
             ]
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestEmbeddedLogModel = LogMachine.TestCase

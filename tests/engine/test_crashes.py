@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
+from long_tests import long
 from worlds.cold import FaultyStore
 from worlds.fake_disk import FakeDisk
 from worlds.service import Code, Listener, World, name_in
@@ -24,6 +25,7 @@ State = tuple[bytes, bool] | None  # content and closed; None: not there
 Change = Callable[[State], State]
 A, B, C, FORK = name_in(1), name_in(2), name_in(1, hint="t"), name_in(3, hint="fork")
 NAMES = (A, B, C, FORK)
+A_THIRD = pytest.mark.parametrize("first", [1, *long([2, 3])])  # of all calls of the disk
 
 
 class Oracle:
@@ -211,7 +213,8 @@ def shares() -> Iterator[float]:
         yield from (0.0, 0.5, 1.0)
 
 
-def test_every_call_of_the_disk_fails_once() -> None:
+@A_THIRD
+def test_every_call_of_the_disk_fails_once(first: int) -> None:
     share = shares()
 
     async def run(fail_at: int) -> None:
@@ -226,11 +229,12 @@ def test_every_call_of_the_disk_fails_once() -> None:
         disk.power_cut(next(share))
         await finish(world.start(), oracle)
 
-    for fail_at in range(1, calls_of_a_session() + 1):
+    for fail_at in range(first, calls_of_a_session() + 1, 3):
         asyncio.run(run(fail_at))
 
 
-def test_a_disk_that_is_full_at_any_call_refuses_and_recovers() -> None:
+@A_THIRD
+def test_a_disk_that_is_full_at_any_call_refuses_and_recovers(first: int) -> None:
     async def run(fail_at: int) -> None:
         disk = FakeDisk(Random(fail_at))
         disk.fail_at, disk.error = fail_at, errno.ENOSPC
@@ -246,7 +250,7 @@ def test_a_disk_that_is_full_at_any_call_refuses_and_recovers() -> None:
                 await oracle.check(world)
         await finish(world.kill(), oracle)
 
-    for fail_at in range(1, calls_of_a_session() + 1):
+    for fail_at in range(first, calls_of_a_session() + 1, 3):
         asyncio.run(run(fail_at))
 
 
@@ -275,7 +279,7 @@ def test_a_full_disk_answers_so_and_reads_go_on() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [True, *long([False])])
 def test_every_call_of_the_object_store_fails_once(after: bool) -> None:
     async def run(fail_at: int) -> bool:
         store = FaultyStore(fail_at, after=after)
@@ -292,7 +296,7 @@ def test_every_call_of_the_object_store_fails_once(after: bool) -> None:
     assert fail_at > 4
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *long(range(12, 40))])
 def test_a_core_dies_at_any_moment(seed: int) -> None:
     """Killed, or its machine's power cut, between any two steps of the loop, several lives in a
     row."""

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 from stories.service import story_of
 from worlds.fake_disk import FakeDisk
 from worlds.service import World, name_in
@@ -188,7 +189,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps=STEPS, fail=st.integers(0, 400))
 def test_nothing_is_lost_and_nothing_comes_back(steps: list[tuple[str, int]], fail: int) -> None:
     """Against a dict, with deaths anywhere and a disk of which one call fails."""

@@ -48,6 +48,7 @@ ASKED: dict[int, Any] = {  # what the body of a call of each kind is
     messages.BUCKETS: messages.Flush,
     messages.LEADERS: dict[int, tuple[int, int]],
     messages.EPOCH_END: messages.EpochQuery,
+    messages.LEADERS_OF: list[int],
     messages.META: messages.Flush,
     1000: int,
     1001: int,

@@ -30,7 +30,7 @@ METHODS = (
 PATHS = (
     "/v1/stream/{n}", "/v1/stream/{n}", "/v1/stream/{n}", "/v1/streams/{n}", "/{n}", "/v1/streams", "/v1/stream/{n}/retention", "/v1/stream/{n}/retention/{o}",
     "/", "/livez", "/readyz", "/health", "/metrics", "/v1/node", "/v1/cluster", "/v1/cluster/health", "/v1/cluster/nodes", "/v1/cluster/nodes/{i}/{w}",
-    "/v1/cluster/groups/{i}/{w}", "/v1/buckets", "/v1/buckets/{w}", "/v1/buckets/{w}/retention", "/v1/tables", "/v1/tables/{w}", "/v1/tables/{w}/schema",
+    "/v1/cluster/groups/{i}/{w}", "/v1/buckets", "/v1/buckets/{w}", "/v1/buckets/{w}/retention", "/v1/buckets/{w}/profile", "/v1/tables", "/v1/tables/{w}", "/v1/tables/{w}/schema",
     "/v1/sql", "/v1/stream/__ds/subscriptions", "/v1/stream/__ds/subscriptions/{w}", "/v1/stream/__ds/subscriptions/{w}/streams",
     "/v1/stream/__ds/subscriptions/{w}/streams/{n}", "/v1/stream/__ds/subscriptions/{w}/claim", "/v1/stream/__ds/subscriptions/{w}/ack",
     "/v1/stream/__ds/subscriptions/{w}/callback", "/v1/stream/__ds/subscriptions/{w}/release", "/v1/stream/__ds/jwks.json", "/v1/stream/__ds/{w}",

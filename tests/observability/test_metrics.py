@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from polynya.observability.metrics import METRICS, Registry, label, merge, process_samples, render
+from polynya.observability.metrics import METRICS, Registry, label, merge, render
+from polynya.observability.process import process_samples
 
 
 def parsed(text: bytes) -> dict[str, float]:

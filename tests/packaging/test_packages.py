@@ -103,6 +103,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert about.get_payload().startswith("# Polynya")
 
 
+@pytest.mark.long
 def test_the_sdist_builds_the_same_wheel_where_there_is_no_git(wheel: Path, tmp_path: Path) -> None:
     sdist = build(ROOT, tmp_path, "sdist")
     with tarfile.open(sdist) as packed:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 from worlds.raft import World
 
 from polynya.base.errors import InvalidMessage
@@ -51,7 +52,7 @@ def state_of(raft: Raft) -> tuple[Any, ...]:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     for start in (

@@ -8,16 +8,22 @@ import hashlib
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_tests import examples, long
 from sim import raft_chaos
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", [*range(6), *long(range(6, 16))])
 def test_nothing_is_lost_and_the_group_comes_together(seed: int) -> None:
     raft_chaos.run(seed, 300)
 
 
 @given(st.integers(10**6, 10**9))
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(10),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 def test_any_seed(seed: int) -> None:
     raft_chaos.run(seed, 200)
 

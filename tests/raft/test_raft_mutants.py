@@ -1,13 +1,23 @@
-"""Each mistake of the list is caught by a story, under chaos, or by a test of the parts."""
+"""Each mistake of the list is caught by a story, under chaos, or by a test of the parts.
+
+A twentieth of them in CI, with each commit another one, as long as all fit the code."""
 
 from __future__ import annotations
 
 import pytest
-from sim.raft_mutants import MUTANTS, caught
+from long_tests import in_turn
+from sim.raft_mutants import MUTANTS, caught, source_of
 
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS.values()}))
+def test_mistakes_fit_the_code(file: str) -> None:
+    for name, mutant in MUTANTS.items():
+        if mutant.file == file:
+            assert source_of(mutant), name
+
+
+@pytest.mark.parametrize("name", in_turn(MUTANTS, 20))
 def test_it_is_caught(name: str) -> None:
     assert caught(MUTANTS[name]), f"nothing notices when it {name}"

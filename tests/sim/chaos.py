@@ -21,7 +21,9 @@ from sim.tier import chance_of
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.stream.commands import Producer
+from polynya.stream.diskless_commands import SetProfile
 from polynya.stream.replies import Code
+from polynya.stream.state.feature_level import level_of
 
 WIDTH = 8  # bytes of each payload
 STREAMS = ("test/a", "test/b", "test/c")
@@ -173,6 +175,8 @@ class Episode:
         """All that works meanwhile, until `over`."""
         clients = [asyncio.ensure_future(self._append(number)) for number in range(3)]
         clients += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
+        if self.world.switches and self.world.has_profiles:
+            clients.append(asyncio.ensure_future(self._switch()))
         return clients + [asyncio.ensure_future(self._read()) for _ in range(2)]
 
     async def settle(self) -> None:
@@ -189,6 +193,12 @@ class Episode:
             if leader is None:
                 await self.world.wait_leaders()
                 continue
+            group = self.world.group_of(name)
+            if self.world.profile_of(name):
+                machine = leader.engine.local.machines[group]
+                await self.world.wait_moving(
+                    lambda machine=machine: machine.level >= level_of(SetProfile)
+                )
             with contextlib.suppress(OutcomeUnknown):
                 assert (await leader.create(name)).code in (Code.CREATED, Code.EXISTS)
                 return
@@ -243,6 +253,18 @@ class Episode:
         history.acknowledged[payload] = (reply.record, asyncio.get_running_loop().time())
         self.note(f"{name} {payload!r} is record {reply.record} by {node.number}")
         return True
+
+    async def _switch(self) -> None:
+        """Change the profiles of the streams, whatever they are."""
+        random = Random(f"switch {self.seed}")
+        while not self.over:
+            await asyncio.sleep(random.expovariate(1 / self.world.switches))
+            name, profile = random.choice(list(self.histories)), random.randrange(2)
+            alive = self.world.alive()
+            if alive:
+                with contextlib.suppress(Unavailable, OutcomeUnknown):
+                    reply = await random.choice(alive).switch(name, profile)
+                    self.note(f"{name} has profile {reply.detail}: {Code(reply.code).name}")
 
     async def _produce(self, number: int) -> None:
         """Idempotent: what has no certain outcome is sent again, to any node, until it is

@@ -72,8 +72,10 @@ from polynya.stream.commands import (
     Return,
     SegmentLimits,
 )
+from polynya.stream.diskless_commands import SetProfile
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.segments import segments_of
+from polynya.stream.state.feature_level import level_of
 from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
@@ -108,6 +110,7 @@ class Node:
         self.kept: dict[
             int, int
         ] = {}  # … group -> up to which entry it has them, in its snapshot or behind it
+        self.tier: SimTier | None = None
         self.engine: CoreRuntime
 
     @property
@@ -227,6 +230,7 @@ class Node:
             self.spawn(self.engine.group_coordinator.run())
         self.house = House(self)
         tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
+        self.tier = tier
         self.tasks.update(() if tier is None else tier.tasks())
         self.door = Door(self, None if tier is None else tier.store)
         self._keepalive(self.life)
@@ -278,6 +282,7 @@ class Node:
             *self.engine.exchange._tasks,
             *self.engine.local.rehydration._tasks,
             *self.tasks,
+            *([] if self.tier is None else self.tier.ended()),
         ):
             task.cancel()
         self.tasks.clear()
@@ -424,6 +429,7 @@ class Node:
                 "text/plain",
                 Encoding.BYTES,
                 segments=self.world.segments,
+                profile=self.world.profile_of(name),
             ),
         )
 
@@ -432,6 +438,10 @@ class Node:
         return await self.propose(
             name, Append(name, now_ms, "text/plain", raw_batch(payload), producer)
         )
+
+    async def switch(self, name: str, profile: int) -> Reply:
+        """Change the profile of a stream."""
+        return await self.propose(name, SetProfile(name, profile, self.engine.service.now_ms()))
 
     async def delete(self, name: str) -> Reply:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
@@ -510,6 +520,7 @@ class World(Network, Steered, Copied):
         self.runs_groups = False  # coordinators of consumer groups
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
         # never; and the streams that went, and came back
+        self.delta_seconds = 1.0  # between two deltas of a copy
         self.evict_after_ms, self.idled = (
             0,
             Counter[str](),
@@ -528,6 +539,8 @@ class World(Network, Steered, Copied):
         self.release = levels.LEVEL if seed % 4 else 1
         self.map = SimMap(1 if replicas else 0, self.born, voters, voters)
         self.segments: SegmentLimits | None = None  # of the streams that nodes create
+        self.diskless = 0  # so many thirds of the streams that nodes create are
+        self.switches = 0.0  # seconds between two changes of a stream's profile; 0: none
         self.open: list[Stream] = []
         self.knobs = Knobs(seed)  # as usual
         self.segment_bytes = 1 << 14
@@ -634,6 +647,19 @@ class World(Network, Steered, Copied):
         for node in self.nodes.values():
             node.disk.crash = None
             node.slow, node.process.slow_seconds = None, 0.0
+
+    def profile_of(self, name: str) -> int:
+        """The profile of a stream that is created: chosen by its name, unless all are leased."""
+        return int(
+            self.segments is None
+            and self.has_profiles
+            and crc32c(name.encode()) % 3 < self.diskless
+        )
+
+    @property
+    def has_profiles(self) -> bool:
+        """Whether streams may be diskless."""
+        return self.store is not None and self.release >= level_of(SetProfile)
 
     def leader(self, group: int) -> Node | None:
         return next((node for node in self.alive() if node.core.replicas.is_leader(group)), None)

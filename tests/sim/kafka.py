@@ -67,12 +67,14 @@ class KafkaClient:
     def next_batch(self) -> Sent:
         """The first batch of an epoch nearly reaches the wrap: its records are only counted."""
         records = self.random.randint(1, 3) if self.sequence else 2**31 - self.random.randint(1, 12)
-        self.count += 1
-        sent = Sent(
-            self.name, self.epoch, self.sequence, records, b"%d:%06d;" % (self.number, self.count)
-        )
+        sent = Sent(self.name, self.epoch, self.sequence, records, self.payload(records))
         self.sequence += records
         return sent
+
+    def payload(self, records: int) -> bytes:
+        """Return another payload that stands for a batch of so many records."""
+        self.count += 1
+        return b"%d:%06d;" % (self.number, self.count)
 
     async def window(self) -> None:
         while len(self.waiting) < self.random.randint(1, IN_FLIGHT):
@@ -86,9 +88,8 @@ class KafkaClient:
         for sent, reply in zip(window, replies, strict=True):
             if reply is None or reply.code in FULL:
                 break
-            first = sent is self.waiting[0]
-            if reply.code == Code.PRODUCER_GAP:
-                assert not first, (
+            if reply.code == Code.PRODUCER_GAP:  # simulated calls may overtake each other
+                assert sent is not window[0], (
                     f"{self.name}: {sent} is not the next, and all before it was acknowledged: "
                     f"{reply}"
                 )
@@ -105,6 +106,8 @@ class KafkaClient:
             return
         back = self.random.randint(1, min(len(mine), 8))
         sent, alive = mine[-back], self.episode.world.alive()
+        if back > RECEIPTS and (sent.sequence - self.sequence) % 2**31 == 0:
+            return  # behind a wrap nothing tells it from the next one
         reply = await self.ask(self.random.choice(alive), sent) if alive else None
         if reply is not None and reply.code not in FULL:
             expected = Code.DUPLICATE if back <= RECEIPTS else Code.DUPLICATE_SEQUENCE
@@ -118,8 +121,7 @@ class KafkaClient:
         if not self.acknowledged or self.acknowledged[-1].epoch != self.epoch or not self.epoch:
             return
         alive = self.episode.world.alive()
-        self.count += 1
-        payload = b"%d:%06d;" % (self.number, self.count)
+        payload = self.payload(1)
         self.fenced.add(payload)
         if alive:
             sequence = self.random.choice((0, self.sequence % 2**31))
@@ -153,6 +155,8 @@ class KafkaEpisode(Episode):
 
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
+        # simulated calls overtake each other, unlike those of a connection: a window is one call
+        self.knobs.constants.pop("BUNDLE_BYTES_MAX", None)
         self.world.release = levels.LEVEL
         self.producers = [KafkaClient(self, number) for number in range(PRODUCERS)]
 

@@ -9,9 +9,17 @@ from sim.code_edits import edited_function
 from sim.knobs import Knobs
 
 from polynya.cold import planner
-from polynya.front.kafka import fetch
+from polynya.front.kafka import fetch, leaders, produce, repeated_fetches
+from polynya.front.kafka.errors import Error
+from polynya.service.routing import flights
+from polynya.service.streams import pieces
 from polynya.stream.rules import kafka_writes
 from polynya.wire.kafka import batches
+
+
+async def _no_times(reader: Any, cold: Any, spans: Any) -> None:
+    """Leave the spans with the largest of their times."""
+
 
 KAFKA: dict[str, tuple[Any, str, Any]] = {
     "a Kafka batch that was applied is not known again": (
@@ -94,6 +102,39 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         "build_batches",
         lambda page: None,
     ),
+    "the leader epoch that a client gives is ignored": (
+        leaders,
+        "epoch_error",
+        lambda given, epoch: Error.NONE,
+    ),
+    "a repeated fetch gets the old answer though its partitions grew": (
+        repeated_fetches.RepeatedFetch,
+        "answered",
+        edited_function(
+            repeated_fetches.RepeatedFetch.answered,
+            "if parked.is_touched:\n    return max(0.0, until - loop.time())",
+            "pass",
+        ),
+    ),
+    "what HTTP wrote is fetched without the times of its appends": (
+        pieces,
+        "fill_append_times",
+        _no_times,
+    ),
+    "a leader that may refuse one batch gets the next ones": (
+        flights.Flights,
+        "may_join",
+        edited_function(flights.Flights.may_join, "self._accepting.get(group) == target", "True"),
+    ),
+    "a batch that was judged before an earlier one has a gap": (
+        produce._Produce,
+        "_done",
+        edited_function(
+            produce._Produce._done,
+            "answer.error_code == Error.OUT_OF_ORDER_SEQUENCE and is_pipelined",
+            "False",
+        ),
+    ),
 }
 _FRONT = "front/test_kafka_front.py::"
 KAFKA_STORIES = {
@@ -106,6 +147,23 @@ KAFKA_STORIES = {
     ),
     "what HTTP wrote into a partition is fetched as it is stored": (
         "front/test_adopted_streams.py::test_kafka_reads_what_http_wrote_and_both_write"
+    ),
+    "the leader epoch that a client gives is ignored": (
+        "front/test_kafka_leaders.py::test_a_client_with_another_leader_epoch_is_told_the_leader"
+    ),
+    "a repeated fetch gets the old answer though its partitions grew": (
+        "front/test_kafka_repeated_fetches.py::test_a_repeat_waits_and_is_woken"
+    ),
+    "what HTTP wrote is fetched without the times of its appends": (
+        "front/test_adopted_streams.py::test_what_http_wrote_has_the_time_of_its_append"
+    ),
+    "a leader that may refuse one batch gets the next ones": (
+        "replica/test_order_at_a_new_leader.py::"
+        "test_no_batch_is_a_gap_behind_acknowledged_ones_while_leadership_moves"
+    ),
+    "a batch that was judged before an earlier one has a gap": (
+        f"{_FRONT}"
+        "test_a_batch_that_is_judged_before_an_earlier_one_is_to_be_sent_again_and_has_no_gap"
     ),
 }
 KAFKA_CAUGHT_BY = dict.fromkeys(KAFKA.keys() - KAFKA_STORIES.keys(), ("kafka", Knobs(1))) | {

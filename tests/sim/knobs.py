@@ -32,6 +32,7 @@ from polynya.cold import (
     merger,
     planner,
     reader,
+    requests,
     steps,
 )
 from polynya.engine.snapshots import (
@@ -52,7 +53,7 @@ from polynya.raft import Settings
 from polynya.replica import member
 from polynya.service.routing import bundles, forwarding
 from polynya.service.streams import local, rehydration, retention_job
-from polynya.stream.state import index
+from polynya.stream.state import chunked, pack_tables, sorted_rows
 
 Settled = TypeVar("Settled", bound=msgspec.Struct)
 CALM_SHARE = 0.35  # of the seeds have no knob turned
@@ -94,9 +95,13 @@ CONSTANTS: dict[
     "SOURCES_MAX": ((merge_planner,), "SOURCES_MAX", (3,)),
     "SETTLED_MIN": ((merger,), "SETTLED_MIN", (1,)),
     "RUNS_MAX": ((merger,), "RUNS_MAX", (1,)),
-    "GAP_BYTES_MAX": ((merger,), "GAP_BYTES_MAX", (0,)),
-    "REQUEST_BYTES_MAX": ((merger,), "REQUEST_BYTES_MAX", (1, 200)),
-    "CHUNK": ((index,), "CHUNK", (1, 2)),
+    "GATHER_SECONDS": ((merger,), "GATHER_SECONDS", (0.5,)),
+    "GAP_BYTES_MAX": ((requests,), "GAP_BYTES_MAX", (0,)),
+    "REQUEST_BYTES_MAX": ((requests,), "REQUEST_BYTES_MAX", (1, 200)),
+    "CHUNK": ((chunked,), "CHUNK", (1, 2)),
+    "RECENT_MAX": ((pack_tables,), "RECENT_MAX", (2, 5)),
+    "LEAF_ROWS": ((sorted_rows,), "LEAF_ROWS", (2,)),
+    "LOOK_MAX": ((collector,), "LOOK_MAX", (1,)),
     "RUN_BYTES": ((reader,), "RUN_BYTES", (1, 50)),
     "ENCODED_AT_ONCE": ((evictor,), "ENCODED_AT_ONCE", (1,)),
     "SLOTS_MAX": ((evictor,), "SLOTS_MAX", (1,)),
@@ -126,6 +131,7 @@ SETTINGS: dict[
     "FlushSettings.concurrency": (FlushSettings, "concurrency", (1,)),
     "MergeSettings.slice_bytes_max": (MergeSettings, "slice_bytes_max", (60, 800)),
     "MergeSettings.pack_bytes_max": (MergeSettings, "pack_bytes_max", (60, 800)),
+    "MergeSettings.packs_spare": (MergeSettings, "packs_spare", (1, 8)),
     "MergeSettings.interval_ms": (MergeSettings, "interval_ms", (100,)),
     "MergeSettings.bytes_per_second": (MergeSettings, "bytes_per_second", (3000,)),
     "EvictSettings.block_streams": (EvictSettings, "block_streams", (1, 16)),
@@ -151,6 +157,8 @@ WORLD: dict[str, Choices] = {  # attributes of the world
     "thread_seconds": (0.001, 0.02, 0.05),
     "turn_seconds": (0.00001, 0.0002),
     "streams": (8,),
+    "diskless": (1, 2, 3),
+    "switches": (0.5, 2.0),
     "capacity": (2, 5, 20),
     "waits": (True,),
     "replays": (0.05, 0.3),

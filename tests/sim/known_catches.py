@@ -10,13 +10,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sim.chaos import run_episode
+from sim.commit_mutants import COMMIT_CAUGHT_BY, COMMIT_STORIES
+from sim.copy_delta_mutants import COPY_DELTA_CAUGHT_BY, COPY_DELTA_STORIES
+from sim.diskless_writer_mutants import DISKLESS_WRITER_CAUGHT_BY, DISKLESS_WRITER_STORIES
 from sim.group_mutants import GROUP_CAUGHT_BY, GROUP_STORIES
 from sim.groups import run_groups
 from sim.kafka import run_kafka
+from sim.kafka_consumers import run_consumers
 from sim.kafka_mutants import KAFKA_CAUGHT_BY, KAFKA_STORIES
 from sim.knobs import Knobs
 from sim.moves import run_moves
 from sim.planned import run_planned
+from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
 
 RUN: dict[str, Callable[..., object]] = {
@@ -25,6 +30,7 @@ RUN: dict[str, Callable[..., object]] = {
     "moves": run_moves,
     "planned": run_planned,
     "kafka": run_kafka,
+    "consumers": run_consumers,
     "groups": run_groups,
 }
 TRIED = ("plain", "swarm", "moves")
@@ -94,19 +100,34 @@ CAUGHT_BY = {
     "reads do not count where a node follows": Known("swarm", Knobs.draw(6086)),
     "a stream ends when it was not read for half of its time": Known("swarm", Knobs.draw(1), 12),
     "what is young is trimmed": Known("swarm", Knobs.draw(24), 2),
-    "less is kept than is to be": Known("swarm", Knobs.draw(24)),
     "wakes are announced to nobody": Known("swarm", Knobs.draw(8)),
     "groups are not told of subscriptions that are gone": Known("swarm", Knobs.draw(8), 5),
     "pins that are not confirmed pin nothing": Known("swarm", Knobs.draw(18)),
     "what is together in one zone stays so": Known("planned", Knobs.draw(1), 5),
     "what a put without an answer brought is another's": Known("swarm", Knobs.draw(8)),
-} | {name: Known(*each) for name, each in (KAFKA_CAUGHT_BY | GROUP_CAUGHT_BY).items()}
+} | {
+    name: Known(*each)
+    for name, each in (
+        COMMIT_CAUGHT_BY
+        | KAFKA_CAUGHT_BY
+        | GROUP_CAUGHT_BY
+        | DISKLESS_WRITER_CAUGHT_BY
+        | COPY_DELTA_CAUGHT_BY
+    ).items()
+}
 
 
 MACHINE_STORY = "stream/test_stories.py::test_story"
 STORIES = {  # the test that notices it, where there is one
+    **COMMIT_STORIES,
     **GROUP_STORIES,
+    **SLICE_STORIES,
     **KAFKA_STORIES,
+    **DISKLESS_WRITER_STORIES,
+    **COPY_DELTA_STORIES,
+    "less is kept than is to be": (
+        "service/test_retention.py::test_retention_by_bytes_keeps_at_least_so_many"
+    ),
     "data goes by the map alone": "replica/test_cluster_moves.py::test_an_old_map_costs_nobody_their_data",
     "what was dropped is found again": "replica/test_cluster_moves.py::test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none",
     "learners count, and one majority of two": "replica/test_cluster_moves.py::test_learners_are_not_counted",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import io
 import os
@@ -165,6 +166,8 @@ class Trials:
 
 def serve(caught: Callable[[str], str]) -> None:
     """Try each mutant whose name comes as a line, in a child, and answer with a line."""
+    gc.freeze()  # what all children share
+    gc.set_threshold(50_000, 20, 100)  # as in a core
     for line in sys.stdin.buffer:
         read, write = os.pipe()
         child = os.fork()

@@ -15,12 +15,16 @@ from typing import Any
 
 import msgspec
 from sim.code_edits import Stale, edited_function
+from sim.commit_mutants import COMMIT
+from sim.copy_delta_mutants import COPY_DELTA
 from sim.disk import SimDisk
+from sim.diskless_writer_mutants import DISKLESS_WRITER
 from sim.group_mutants import GROUP
 from sim.kafka_mutants import KAFKA
 from sim.knobs import Knobs
 from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
+from sim.slice_mutants import SLICE
 
 from polynya.admin.backup_routes import Backups
 from polynya.backup import pruning
@@ -59,7 +63,7 @@ from polynya.recovery.from_store import FromStore
 from polynya.replica import planner
 from polynya.replica.member import Member
 from polynya.service import assembly
-from polynya.service.streams import local, retention, retention_job
+from polynya.service.streams import local, pieces, retention, retention_job
 from polynya.service.streams.rehydration import Rehydration
 from polynya.stream.commands import PackWritten, SubscriptionEvent
 from polynya.stream.machine import Machine
@@ -287,13 +291,13 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
         lambda batches: list(portions(batches))[-1:],
     ),
     "a page that ends in the middle says that it is the last": (
-        local.LocalGroups,
-        "_read",
+        pieces.finish,
+        "__code__",
         edited_function(
-            local.LocalGroups._read,
-            "page.up_to_date and end == (plan.record, plan.byte)",
-            "end == (plan.record, plan.byte)",
-        ),
+            pieces.finish,
+            "page.up_to_date and end == (page.record, page.byte)",
+            "end == (page.record, page.byte)",
+        ).__code__,
     ),
 }
 LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/stream_clients.py notice
@@ -380,15 +384,6 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
             bounds.cut_of, "retention.age_seconds * 1000", "retention.age_seconds * 500"
         ),
     ),
-    "less is kept than is to be": (
-        retention_job,
-        "cut_of",
-        edited_function(
-            bounds.cut_of,
-            "_last_boundary_before_byte(stream, stream.next_byte - retention.bytes)",
-            "_last_boundary_before_byte(stream, stream.next_byte)",
-        ),
-    ),
     # … and subscriptions that come and go (sim/members.py)
     "wakes are announced to nobody": (Wakes, "_announce", _nothing),
     "groups are not told of subscriptions that are gone": (SubscriptionLinks, "untell", _nothing),
@@ -421,7 +416,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         lambda store, key, parts: store.put(key, parts),
     ),
 }
-MUTANTS |= LIVED | KAFKA | GROUP
+MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | DISKLESS_WRITER | COPY_DELTA
 NOTICED: dict[
     str, tuple[Any, str, Any]
 ] = {  # by a test (`STORIES`), where a seed rarely comes upon them
@@ -429,6 +424,15 @@ NOTICED: dict[
         links,
         "_set_streams",
         edited_function(links._set_streams, "_unlink(watch, stream, EXPLICIT)", "pass"),
+    ),
+    "less is kept than is to be": (
+        retention_job,
+        "cut_of",
+        edited_function(
+            bounds.cut_of,
+            "_last_boundary_before_byte(stream, stream.next_byte - retention.bytes)",
+            "_last_boundary_before_byte(stream, stream.next_byte)",
+        ),
     ),
     "data goes by the map alone": (PlacementReconciler, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
@@ -578,7 +582,9 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         test = STORIES[name]
         fault = failing_test(f"{TESTS}/{test}")
         found = f"{test}: {fault}" if fault else ""
-        if not fault or name in NOTICED or name in KAFKA or name in GROUP:
+        if not fault or name in (
+            NOTICED | KAFKA | GROUP | COMMIT | SLICE | DISKLESS_WRITER | COPY_DELTA
+        ):
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
     for tried in (

@@ -54,6 +54,8 @@ class Network:
         self.replay_seconds = 0.9  # what is older does not come again
         self.sent = 0
         self.delay = CALM
+        self.in_order = False  # what one node sends to another arrives in the order of its sending
+        self._last: dict[Pair, float] = {}  # when the last of a way arrives, if that counts
         self.far: dict[int, float] = {}  # node -> seconds that it is away from all others
         self.lost_for_room = self.replayed = 0
         self._under_way: Counter[Pair] = Counter()
@@ -138,7 +140,12 @@ class Network:
             else 0.0
         )
         far = self.far.get(way[0], 0.0) + self.far.get(way[1], 0.0) if self.far else 0.0
-        return clogged + far + self.random.uniform(*self.delay)
+        seconds = clogged + far + self.random.uniform(*self.delay)
+        if self.in_order:
+            now = asyncio.get_running_loop().time()
+            last = self._last[way] = max(self._last.get(way, 0.0) + 1e-6, now + seconds)
+            return last - now
+        return seconds
 
     def _arrived(self, way: Pair) -> None:
         self._under_way[way] -= 1

@@ -117,6 +117,12 @@ MUTANTS = {
 }  # fmt: skip
 
 
+def source_of(mutant: Mutant) -> str:
+    """The file with the mistake. Raises Stale when it does not fit the code."""
+    file = ROOT / "src" / "polynya" / "raft" / mutant.file
+    return edited_source(file.read_text(), mutant.old, mutant.new, mutant.within)
+
+
 def caught(mutant: Mutant) -> str:
     """By what the mutant is caught; empty when it survives. Raises Stale."""
     with tempfile.TemporaryDirectory() as folder:
@@ -126,8 +132,7 @@ def caught(mutant: Mutant) -> str:
             unfinished = shutil.ignore_patterns("*.pyc.*")
             shutil.copytree(ROOT / "src" / "polynya" / room, package / room, ignore=unfinished)
         shutil.copy(ROOT / "src" / "polynya" / "__init__.py", package)
-        file = package / "raft" / mutant.file
-        file.write_text(edited_source(file.read_text(), mutant.old, mutant.new, mutant.within))
+        (package / "raft" / mutant.file).write_text(source_of(mutant))
         environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'tests'}"}
         command = [
             sys.executable,

@@ -26,6 +26,7 @@ from polynya.recovery.restore import Restorer, RestoreTarget
 from polynya.stream.commands import Producer
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.retention import retention_of
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions.messages import Get
 from polynya.subscriptions.webhooks import DeliveryOutcome
@@ -174,8 +175,9 @@ class Restored:
 
     async def _is_there(self, when: str) -> None:
         """On any node."""
-        for name, (_, content) in self._taken.streams.items():
-            if name.startswith("ends/") or is_kept(name) or name in self._lost:
+        for name, (stream, content) in self._taken.streams.items():
+            over = name.startswith("ends/") or is_kept(name) or retention_of(stream) is not None
+            if over or name in self._lost:
                 continue  # over, perhaps; or without what only its source had
             found = await self._read(self._random.choice(self.world.alive()), name)
             assert found is not None, f"{name} is not there {when}"

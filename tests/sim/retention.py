@@ -193,7 +193,8 @@ class Keeps:
                     f"{name}: {page} from {at}, though it was created"
                 )
                 return  # what was next is over by now
-            self._saw(kept, page.facts, (first, end))
+            if page.up_to_date or not page.facts.segment:  # a closed segment needs no leader
+                self._saw(kept, page.facts, (first, end))
             if at[0] < 0:
                 assert page.begin_record == page.facts.first_record, (
                     f"{name}: a page from the beginning begins at {page.begin_record}"

@@ -21,21 +21,24 @@ from sim.chaos import Episode
 from sim.copies import Copies
 from sim.groups import GroupEpisode
 from sim.kafka import KafkaEpisode
+from sim.leased import LeasedSwarm
 from sim.moves import Moves
 from sim.planned import Planned
 from sim.readers import Readers
 from sim.returns import Returns
 from sim.shrink import as_test, shrunk
 from sim.swarm import SwarmEpisode
+from sim.switched import SwitchedEpisode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from chaos.totals import Simulation  # noqa: E402  (not a part of the package)
 
 SHOWN = 25  # of the last events of an episode that failed
-KINDS: dict[str, type[Episode]] = {  # of worlds that are no swarm, by the option that chooses one
+KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by option
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
-    "kafka": KafkaEpisode, "groups": GroupEpisode,
+    "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
+    "switched": SwitchedEpisode,
 }  # fmt: skip
 
 
@@ -105,6 +108,12 @@ def main() -> int:
     )
     parser.add_argument("--kafka", action="store_true", help="Kafka's producers in the plain world")
     parser.add_argument("--groups", action="store_true", help="a consumer group in the plain world")
+    parser.add_argument(
+        "--leased", action="store_true", help="leased streams in the swarm's worlds"
+    )
+    parser.add_argument(
+        "--switched", action="store_true", help="profiles change under all kinds of clients"
+    )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(
         "--plain", action="store_true", help="the same world for all: three nodes, no object store"
@@ -182,7 +191,7 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
             f"seed {seed} FAILED; again: make sim SEED={seed}{f' ARGS=--{flag}' if flag else ''}",
             flush=True,
         )
-        if isinstance(episode, SwarmEpisode) and not options.no_shrink:
+        if type(episode) is SwarmEpisode and not options.no_shrink:
             print(as_test(*shrunk(seed)), flush=True)
         return
     _write_trace(episode, options.trace)

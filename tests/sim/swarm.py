@@ -148,6 +148,7 @@ class SwarmEpisode(Episode):
         if store is not None:
             self.world.evict_after_ms = self.idle.choice((0, 300, 300, 1500))
             self.histories |= {name: History(name) for name in RARE}
+            self.world.delta_seconds = Random(f"deltas {seed}").choice((0.5, 1.5, 4.0))
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
         self.ends, self.keeps, self.guests = (
@@ -170,6 +171,7 @@ class SwarmEpisode(Episode):
     async def _mishaps(self) -> None:
         tails = [asyncio.ensure_future(self._tail(number)) for number in range(2)]
         tails.append(asyncio.ensure_future(self._refuse(Random(f"refused {self.seed}"))))
+        tails.append(asyncio.ensure_future(self.loss.watch()))
         self._worsen()
         for step in self.schedule:
             await asyncio.sleep(step.after)
@@ -322,6 +324,9 @@ class SwarmEpisode(Episode):
             reply = await node.create(name)
         except (Unavailable, OutcomeUnknown):
             return
+        if self.world.switches and reply.code == Code.EXISTS_DIFFERENT:
+            assert [field for field, _ in reply.detail] == ["profile"], reply
+            return
         assert reply.code in (Code.EXISTS, *FULL), reply
 
     # --- tails
@@ -361,6 +366,10 @@ class SwarmEpisode(Episode):
                 for event in ear.events:
                     if event.cut:
                         return  # told to come back
+                    if event.byte > len(content) and not event.payload:  # it has to be read
+                        page = await node.read(name)
+                        assert len(page) >= event.byte, f"{name}: node {node.number} reads less"
+                        content += page[len(content) : event.byte]
                     if event.byte > len(content):
                         assert event.begin_byte == len(content), (
                             f"{name}: a gap in what node {node.number} sends"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -37,13 +37,18 @@ from polynya.cold import (
     merger,
     steps,
 )
+from polynya.diskless import DisklessSettings, Writer
+from polynya.diskless import commit as diskless_commit
+from polynya.diskless import writer as diskless_writer
 from polynya.objectstore import WatchedStore
 from polynya.service.assembly import CoreRuntime
 from polynya.service.streams import forks, outbox_sender, retention_job
 from polynya.stream.commands import Evict
+from polynya.stream.diskless import commits
 from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
+from polynya.tiering.copy_deltas import CopyDeltaWorker
 from polynya.tiering.state_copies import StateCopyWorker
 from polynya.tiering.store_health import StoreAccess, StorePatience
 from polynya.tiering.store_leadership import StoreLeadership, StoreLeadershipTransport
@@ -55,6 +60,7 @@ FLUSH = FlushSettings(
 )
 MERGE = MergeSettings(interval_ms=1500)
 PATIENCE = StorePatience(persists=6.0, failures=3, probe=0.5, look=0.25)
+DISKLESS = DisklessSettings(interval=0.1, pack_bytes=2000, bytes_max=100_000)
 COLLECT = CollectorSettings(
     interval_ms=700,
     grace_ms=2000,
@@ -95,6 +101,15 @@ class SimTier:
         self.leads = StoreLeadership(engine.replicated.leadership, self.access, way, others)
         self.reader = ColdReader(store, cache_bytes=world.cache_bytes)
         self.flusher = Flusher(engine.groups, store, turn(FLUSH), CLUSTER)
+        self.writer = Writer(
+            engine.groups,
+            engine.groups.propose_nowait,
+            store,
+            turn(DISKLESS),
+            CLUSTER,
+            in_flight=self.flusher.in_flight,
+            keep=self.reader.keep,
+        )
         self.merger = Merger(engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight)
         self.states = StateReader(store, cache_bytes=world.states_bytes)
         settings = turn(EvictSettings(after_ms=world.evict_after_ms, block_streams=2, few=1))
@@ -112,13 +127,30 @@ class SimTier:
             owns_root=_owned,
             sweep_deletes=True,
         )
-        self.copier = StateCopyWorker(
-            engine, store, CompleteMark(CLUSTER, world.history, engine.service.groups), _owned
-        )
+        whole = CompleteMark(CLUSTER, world.history, engine.service.groups)
+        seconds = world.delta_seconds
+        self.copier = StateCopyWorker(engine, store, whole, _owned, diskless_seconds=seconds)
+        self.deltas = CopyDeltaWorker(engine, store, whole, seconds)
         StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
         engine.local.rehydration.states = self.states
+        engine.local.profiles.flush_soon = self._flush_soon
+        engine.service.take_diskless(self.writer)
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    def ended(self) -> list[asyncio.Task[None]]:
+        """What it does when its node dies."""
+        return [*self.writer._running(), *self._flushes]
+
+    def _flush_soon(self, name: str) -> None:
+        task = asyncio.ensure_future(self._flush(name))
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+
+    async def _flush(self, name: str) -> None:
+        with suppress(PolynyaError):
+            await self.flusher.flush_now(name)
 
     def tasks(self) -> list[asyncio.Task[None]]:
         work = [
@@ -127,6 +159,7 @@ class SimTier:
             self.evictor.run(),
             self.collector.run(),
             self.copier.run(),
+            self.deltas.run(),
             self._snapshots(),
         ]
         work += [self.access.run(), self.leads.run(), self.leads.answer()]
@@ -186,6 +219,12 @@ def chance_of(seed: int) -> Iterator[None]:
         stack.enter_context(mock.patch.object(merger, "monotonic", now))
         stack.enter_context(mock.patch.object(collector, "token_hex", hexed))
         stack.enter_context(mock.patch.object(steps, "WRITE_MS_MAX", WRITE_MS_MAX))
+        stack.enter_context(
+            mock.patch.multiple(commits, WRITE_MS_MAX=WRITE_MS_MAX, WRITER_IDLE_MS=2 * WRITE_MS_MAX)
+        )
+        stack.enter_context(mock.patch.object(diskless_commit, "WRITE_MS_MAX", WRITE_MS_MAX))
+        packs = Random(f"diskless {seed}")
+        stack.enter_context(mock.patch.object(diskless_writer, "token_bytes", packs.randbytes))
         stack.enter_context(mock.patch.object(wakes, "random", more))
         stack.enter_context(
             mock.patch.multiple(state_copies, EVERY_SECONDS=every, SOON_SECONDS=every / 2)

@@ -15,7 +15,9 @@ from pathlib import Path
 HERE = Path(__file__).parents[2]
 SWARM_SEEDS = 50
 OTHER_SEEDS = 10
-OTHERS = ("moves", "readers", "returns", "copies", "planned", "kafka", "groups")
+OTHERS = (
+    "moves", "readers", "returns", "copies", "planned", "kafka", "groups", "leased", "switched"
+)  # fmt: skip
 
 
 def write(folder: Path, tree: Path, seeds: dict[str, int], mishaps: int | None = None) -> list[str]:

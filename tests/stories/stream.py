@@ -12,6 +12,9 @@ what it answered.
     pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete,
     expire, touch, show
     table, open, planned, claim, commit, abandon
+    create … diskless; profile NAME diskless|replicated [uid=UID] [epoch=N]; seal NAME epoch=N
+    pack append …, pack produce … (as above): into the next pack
+    slices PACK WRITER/N [intent=MS]; again: the same command once more; writers; entries NAME; evict NAME …; bring NAME …
 
 Names go to the group that `@N` before the name says (default 1). `x*70000` is a long body. A `uid`
 is written group.counter.
@@ -21,7 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import structs
 from stories.scripts import traced
+from worlds.packed import commit_of
 from worlds.stream import World, json_batch, kafka_batch, kafka_producer, position_of, raw_batch
 
 from polynya.stream.commands import (
@@ -58,6 +63,7 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
+from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
 from polynya.stream.read_plan import HotPiece, ReadRefused, Want
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.retention import cut_of, retention_of
@@ -127,6 +133,8 @@ class _Story:
         self.world = World()
         self.now_ms = 0
         self.slices: dict[str, list[tuple[int, ColdSlice]]] = {}
+        self.packed: list[Append | Produce] = []  # for the next pack
+        self.commit: CommitSlices | None = None  # the last one
 
     def step(self, words: list[str]) -> list[str]:
         verb: Callable[[_Words], list[str]] = getattr(self, f"do_{words[0]}")
@@ -171,7 +179,7 @@ class _Story:
 
     def do_create(self, words: _Words) -> list[str]:
         encoding = Encoding.JSON if words.flag("json") else Encoding.BYTES
-        closed = words.flag("closed")
+        closed, profile = words.flag("closed"), int(words.flag("diskless"))
         command = Create(
             name=words.plain[0],
             now_ms=self.now_ms,
@@ -186,6 +194,7 @@ class _Story:
             producer=_producer(words),
             stream_seq=words.named.get("seq"),
             fork=self.fork(words),
+            profile=profile,
         )
         return self.answer(self.world.apply(words.group, command))
 
@@ -207,10 +216,13 @@ class _Story:
         )
 
     def do_append(self, words: _Words) -> list[str]:
+        return self.answer(self.world.apply(words.group, self.append(words)))
+
+    def append(self, words: _Words) -> Append:
         close = words.flag("close")
         known = self.world.machines[words.group].lookup(words.plain[0])
         batch = self.batch(known.encoding if known else Encoding.BYTES, words.plain[1:])
-        command = Append(
+        return Append(
             name=words.plain[0],
             now_ms=self.now_ms,
             content_type=words.named.get("type", known.content_type if known and batch else ""),
@@ -220,18 +232,89 @@ class _Story:
             close=close,
             incarnation=_uid(words.named["incarnation"]) if "incarnation" in words.named else 0,
         )
-        return self.answer(self.world.apply(words.group, command))
 
     def do_produce(self, words: _Words) -> list[str]:
+        command = self.produce(words)
+        fault = fault_of(command)
+        return [fault] if fault else self.answer(self.world.apply(words.group, command))
+
+    def produce(self, words: _Words) -> Produce:
         records = int(words.plain[1])
         producer = None
         if "producer" in words.named:
             producer = kafka_producer(*map(int, words.named["producer"].split("/")), records)
         uid = _uid(words.named["uid"]) if "uid" in words.named else 0
         batch = kafka_batch(records, _body(words.named.get("body", "")))
-        command = Produce(words.plain[0], self.now_ms, batch, producer, uid)
-        fault = fault_of(command)
-        return [fault] if fault else self.answer(self.world.apply(words.group, command))
+        return Produce(words.plain[0], self.now_ms, batch, producer, uid)
+
+    def do_pack(self, words: _Words) -> list[str]:
+        make = {"append": self.append, "produce": self.produce}[words.plain.pop(0)]
+        self.packed.append(make(words))
+        return []
+
+    def do_slices(self, words: _Words) -> list[str]:
+        pack, named = words.plain
+        name, number = named.split("/")
+        self.commit = commit_of(
+            self.world,
+            pack,
+            (name, int(number)),
+            self.packed,
+            now_ms=self.now_ms,
+            intent_ms=words.number("intent", self.now_ms) or 0,
+        )
+        self.packed = []
+        return self.do_again(words)
+
+    def do_again(self, words: _Words) -> list[str]:
+        assert self.commit is not None
+        command = structs.replace(self.commit, now_ms=self.now_ms)
+        assert fault_of(command) == ""
+        reply = self.world.apply(words.group, command)
+        if reply.code != Code.OK:
+            return self.answer(reply)
+        appends = [each for part in command.slices for each in part.appends]
+        return [
+            f"{each.command.name} {line}"
+            for each, one in zip(appends, reply.detail, strict=True)
+            for line in self.answer(one)
+        ]
+
+    def do_writers(self, words: _Words) -> list[str]:
+        writers = self.world.machines[words.group].writers.values()
+        return [f"{each.writer}/{each.sequence} at {each.time_ms}" for each in writers]
+
+    def do_entries(self, words: _Words) -> list[str]:
+        machine, stream = self.world.machines[words.group], self.stream(words.group, words.plain[0])
+        return [
+            f"{cold.record}_{cold.byte} records={cold.records} bytes={cold.length} in {cold.pack}: "
+            f"batches {cold.first_batch} to {cold.first_batch + cold.batches}"
+            for cold in machine.index_of(stream)
+        ]
+
+    def do_evict(self, words: _Words) -> list[str]:
+        return self.world.evict(words.group, words.plain, self.now_ms)
+
+    def do_bring(self, words: _Words) -> list[str]:
+        self.world.bring(words.group, words.plain, self.now_ms)
+        return []
+
+    def do_profile(self, words: _Words) -> list[str]:
+        name, profile = words.plain
+        command = SetProfile(
+            name,
+            Profile.NAMES.index(profile),
+            self.now_ms,
+            _uid(words.named["uid"]) if "uid" in words.named else 0,
+            words.number("epoch", 0) or 0,
+        )
+        return self.answer(self.world.apply(words.group, command))
+
+    def do_seal(self, words: _Words) -> list[str]:
+        known = self.world.machines[words.group].lookup(words.plain[0])
+        uid = _uid(words.named["uid"]) if "uid" in words.named else known.uid if known else 0
+        command = SealRegime(words.plain[0], uid, words.number("epoch", 1) or 1, self.now_ms)
+        return self.answer(self.world.apply(words.group, command))
 
     def do_ids(self, words: _Words) -> list[str]:
         return self.answer(

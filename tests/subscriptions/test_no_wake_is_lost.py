@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from long_tests import examples
 from subscription_script import GROUPS, check_links, home_of
 from worlds.stream import World, raw_batch
 
@@ -296,7 +297,7 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestLives.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 def test_a_machine_that_forgets_to_tell_is_caught(monkeypatch: Any) -> None:

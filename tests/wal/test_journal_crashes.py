@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import examples
 from worlds.fake_disk import FakeDisk
 from worlds.journal_lives import Life, lives
 
@@ -16,14 +17,14 @@ from polynya.wal import Journal
 from polynya.wal.writer import SegmentWriter
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_crash_loses_what_was_acknowledged(seed: int) -> None:
     random = Random(seed)
     lives(random, FakeDisk(random), count=5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_full_disk_refuses_and_goes_on(seed: int) -> None:
     random = Random(seed)

@@ -34,7 +34,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import HotPiece, ReadPlan, cut
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch
 from polynya.wire.slices import is_intact
 
@@ -70,6 +70,11 @@ class CoreWorld:
 
     def term(self, group: int) -> int:
         return 1
+
+    def propose_nowait(self, group: int, command: Command, done: Done) -> None:
+        """Propose; `done` gets the outcome."""
+        proposing = asyncio.ensure_future(self.propose(group, command))
+        proposing.add_done_callback(lambda ended: done(ended.exception() or ended.result()))
 
     async def propose(self, group: int, command: Command) -> Reply:
         for _ in range(self.log_turns):

@@ -20,21 +20,25 @@ import psutil
 from free_ports import ports_in_a_row
 from polling import wait_until
 from product import STOP_SECONDS, WITH_US, Speaker, environment
+from warm_commands import WarmProcess, can_go_on, go_on, serve_arguments
 
 START_SECONDS = 90.0
+SMALL = {"--cores": "1", "--groups": "6"}
+Started = subprocess.Popen[bytes] | WarmProcess
 PORTS = 80  # of eight nodes: also a node that is down keeps its own
 
 
 class DevCluster(Speaker):
-    """`urls` of the nodes, the first first."""
+    """`urls` of the nodes, the first first. `variables` are in the environment of all."""
 
-    def __init__(self, folder: Path, port: int, *flags: str) -> None:
+    def __init__(self, folder: Path, port: int, *flags: str, **variables: str) -> None:
         super().__init__(
-            "cluster", "dev", "--listen", f"127.0.0.1:{port}", "--data", str(folder), *flags
+            *("cluster", "dev", "--listen", f"127.0.0.1:{port}", "--data", str(folder), *flags),
+            **variables,
         )
-        self.folder = folder
+        self.folder, self._variables = folder, variables
         self.urls: list[str] = []
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Started] = []
 
     def wait_started(self) -> None:
         wait_until(
@@ -67,16 +71,17 @@ class DevCluster(Speaker):
 
     def start(self, number: int, **more: str) -> None:
         """Its start.sh; with this in the environment."""
-        log = (self.node(number) / "node.log").open("ab")
-        with log:
-            self._started.append(
-                subprocess.Popen(
-                    [*WITH_US, str(self.node(number) / "start.sh")],
-                    stdout=log,
-                    stderr=log,
-                    env=environment(**more),
-                )
-            )
+        more = {**self._variables, **more}
+        script = self.node(number) / "start.sh"
+        arguments = tuple(serve_arguments(script))
+        with (self.node(number) / "node.log").open("ab") as log, open(os.devnull) as nothing:
+            if can_go_on(arguments, more):
+                streams = (nothing.fileno(), log.fileno(), log.fileno())
+                process: Started = go_on(arguments, environment(**more), streams)
+            else:
+                command = [*WITH_US, str(script)]
+                process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(**more))
+            self._started.append(process)
 
     def wipe(self, number: int) -> None:
         """All that the node had is gone, but for what starts it."""
@@ -175,9 +180,13 @@ def _applied(group: dict[str, Any]) -> int:
 
 
 @contextmanager
-def dev_cluster(folder: Path, *flags: str) -> Iterator[DevCluster]:
+def dev_cluster(folder: Path, *flags: str, **variables: str) -> Iterator[DevCluster]:
+    """With few cores and groups, where a test names no number: each costs CPU of its own.
+    `variables`: of the environment."""
+    for flag, few in SMALL.items():
+        flags = flags if flag in flags else (*flags, flag, few)
     with ports_in_a_row(PORTS) as port:
-        cluster = DevCluster(folder, port, *flags)
+        cluster = DevCluster(folder, port, *flags, **variables)
         try:
             cluster.wait_started()
             yield cluster

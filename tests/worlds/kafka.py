@@ -41,6 +41,23 @@ class OneBroker:
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
         return [0], [0]
 
+    zone = ""
+
+    def nodes_in(self, zone: str) -> tuple[int, ...]:
+        return () if zone else (0,)
+
+    def owners(self, zone: str) -> tuple[int, ...]:
+        return (0,)
+
+    def owner_of(self, stream: str, group: int, zone: str) -> int:
+        return 0
+
+    def owners_of(self, stream: str, group: int, zone: str) -> list[int]:
+        return [0]
+
+    async def follow(self) -> None:
+        pass
+
 
 class KafkaWire:
     """One connection of a client."""
@@ -48,11 +65,12 @@ class KafkaWire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.correlations = itertools.count(100)
+        self.client_id = "test"
 
     def send(self, name: str, version: int, correlation: int = 0, **fields: Any) -> int:
         """Send a request of kio's fields; return its correlation id."""
         correlation = correlation or next(self.correlations)
-        self.writer.write(frame(name, version, correlation, **fields))
+        self.writer.write(frame(name, version, correlation, self.client_id, **fields))
         return correlation
 
     async def receive(self) -> bytes:
@@ -61,11 +79,7 @@ class KafkaWire:
 
     async def answer(self, name: str, version: int) -> tuple[int, Any]:
         """Return the next answer: its correlation id, and kio's message."""
-        body = await self.receive()
-        api = next(api for api in APIS.values() if api.name == name)
-        has_tags = version >= api.flexible and name != "ApiVersions"
-        message, _ = entity_reader(kio_class(api, version, "response"))(body, 5 if has_tags else 4)
-        return int.from_bytes(body[:4]), message
+        return read_answer(name, version, await self.receive())
 
     async def ask(self, name: str, version: int, **fields: Any) -> Any:
         sent = self.send(name, version, **fields)
@@ -80,11 +94,22 @@ class KafkaWire:
         self.writer.transport.abort()
 
 
-def frame(name: str, version: int, correlation: int, **fields: Any) -> bytes:
+def read_answer(name: str, version: int, body: bytes) -> tuple[int, Any]:
+    """Return the correlation id of an answer, and kio's message."""
+    api = next(api for api in APIS.values() if api.name == name)
+    has_tags = version >= api.flexible and name != "ApiVersions"
+    message, _ = entity_reader(kio_class(api, version, "response"))(body, 5 if has_tags else 4)
+    return int.from_bytes(body[:4]), message
+
+
+def frame(
+    name: str, version: int, correlation: int, client_id: str = "test", /, **fields: Any
+) -> bytes:
     """A whole request."""
     api = next(api for api in APIS.values() if api.name == name)
     buffer = io.BytesIO()
-    head = api.key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4) + b"\0\4test"
+    head = api.key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4)
+    head += len(client_id).to_bytes(2) + client_id.encode()
     buffer.write(head + (HEAD_TAGS if version >= api.flexible else b""))
     made = kio_class(api, version, "request")(**fields)
     entity_writer(type(made))(buffer, made)

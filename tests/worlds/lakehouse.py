@@ -6,6 +6,8 @@ import os
 import secrets
 import threading
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -14,13 +16,17 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
-from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef
+from polynya.lakehouse.jobs.output import Output
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, Task
+from polynya.lakehouse.jobs.plan_objects import header_of, load_header, load_task
+from polynya.lakehouse.jobs.spark_tasks import input_rows
 from polynya.lakehouse.jobs.task import TaskResult, run_task
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs
-from polynya.lakehouse.server.coordinator import NoSuchTable
+from polynya.lakehouse.server.coordinator import NoSuchTable, StreamRanges
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
 from polynya.stream.rules.table_failures import TRIES
+from polynya.stream.rules.tables import folder_of
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder
 from polynya.wire.slices import build_slice
@@ -38,7 +44,9 @@ class Source:
         self.blobs = blobs
         self.tails: dict[str, tuple[int, int, int]] = {}  # name: uid, record, byte
         self.pending: list[Range] = []
+        self.every: list[Range] = []
         self.records: list[tuple[str, int, int, bytes]] = []  # stream, uid, offset, value
+        self.now_ms = T0  # of the next appends
         self._uids = iter(range(1 << 32, 1 << 33))
 
     def append(self, stream: str, *batches: list[bytes], encoding: int = Encoding.JSON) -> None:
@@ -66,7 +74,7 @@ class Source:
                     if len(values) > 1
                     else b""
                 )
-                time_ms = T0 + record + number
+                time_ms = self.now_ms + record + number
                 crc = google_crc32c.value(payload)
                 hot.append(
                     HotBatch(
@@ -82,6 +90,7 @@ class Source:
                 Range(stream, uid, 1, "application/json", encoding, first_record, first_byte, entry.records, entry.length, key,
                       entry.offset, entry.stored, entry.crc)
             )  # fmt: skip
+            self.every.append(self.pending[-1])
             self.tails[stream] = (uid, record, byte)
         parts, _ = builder.finish(home_group=1, created_ms=T0)
         self.blobs.put(key, b"".join(parts))
@@ -164,13 +173,19 @@ class MemoryCoordinator:
             if name != self.table.name:
                 raise NoSuchTable(f"there is no table '{name}'")
             if self.open is None:
-                if not self.source.pending and not merge:
+                bare = merge or bool(self.table.transform)
+                if not self.source.pending and not bare:
                     return None
                 self.jobs += 1
-                self.open = (self.jobs, [] if merge else self.source.pending)
-                self.source.pending = self.source.pending if merge else []
+                self.open = (self.jobs, [] if bare else self.source.pending)
+                self.source.pending = self.source.pending if bare else []
             return JobPlan(
-                self.table, self.open[0], secrets.token_hex(16), self.store, self.open[1]
+                self.table,
+                self.open[0],
+                secrets.token_hex(16),
+                self.store,
+                self.open[1],
+                streams=sorted(self.source.tails) if self.table.transform else [],
             )
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
@@ -192,6 +207,13 @@ class MemoryCoordinator:
                     iceberg_dlq=request.iceberg_dlq,
                     result=request.result,
                 )
+                if request.move is not None:
+                    self.table = msgspec.structs.replace(
+                        self.table,
+                        location=folder_of(int(self.table.uid), request.job),
+                        columns=request.move.columns,
+                        partitions=request.move.partitions,
+                    )
                 self.attempt = request.attempt
                 self.open = None
             return self.table
@@ -211,7 +233,25 @@ class MemoryCoordinator:
                 self.open = None
             return self.table
 
-    def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
+    def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
+        """The server's answer, from what was appended."""
+        found: list[StreamRanges | None] = []
+        for name, first in streams:
+            if name not in self.source.tails:
+                found.append(None)
+                continue
+            uid, tail, _ = self.source.tails[name]
+            parts = [
+                part
+                for part in self.source.every
+                if part.uid == uid and part.record + part.records > first
+            ]
+            found.append(StreamRanges(name, str(uid), 0, tail, 0, parts, tail))
+        return found
+
+    def abandon(
+        self, name: str, uid: str, job: int, reason: str, *, failed: bool = False
+    ) -> TableRef:
         with self._lock:
             if self.open is not None and self.open[0] == job:
                 self.abandoned.append(reason)
@@ -228,8 +268,26 @@ class InlineRunner:
         self.cores = cores
 
     def run(self, job: Job, key: str) -> list[TaskResult]:
-        assert msgspec.json.decode(self.blobs.get(key), type=Job) == job
-        return [run_task(job, task, self.blobs) for task in job.tasks]
+        return [run_task(*self._stored(key, task), self.blobs) for task in job.tasks]
+
+    def _stored(self, key: str, task: Task) -> tuple[Job, Task]:
+        """The job and a task as the task's process reads them."""
+        header = load_header(self.blobs, key)
+        found = load_task(self.blobs, key, header, task.id)
+        assert found == task
+        return header, found
+
+    def derive(self, job: Job, key: str, transform: str, shaped: Any) -> Any:
+        """Every row as it is, whatever the transform: that one needs Spark."""
+        stored = [self._stored(key, task) for task in job.tasks]
+        rows = [batch for each in stored for batch in input_rows(*each, self.blobs)]
+        table = pa.Table.from_batches(rows)
+        made, place = shaped(table.schema)
+        assert load_header(self.blobs, place) == header_of(made)
+        schema = pa.ipc.read_schema(pa.BufferReader(made.arrow_schema))
+        out = Output(made, Task(0, [], []), self.blobs)
+        out.add_rows(table.cast(schema), table.nbytes)
+        return made, [TaskResult(0, len(table), table.nbytes, out.close()[0])]
 
 
 class Lake:
@@ -271,6 +329,38 @@ class Lake:
             found = sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
             assert found == wanted
         assert keys(self.iceberg("dlq")) == keys(self.delta("dlq"))
+
+
+class Many:
+    """A coordinator of many tables, each with a store of its own and one record to take."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.lakes: dict[str, Lake] = {}
+        for name in (f"t{number}" for number in range(count)):
+            lake = self.lakes[name] = Lake(str(folder / name))
+            lake.coordinator.table = msgspec.structs.replace(
+                lake.coordinator.table, name=name, uid=f"7{name[1:]}"
+            )
+            lake.source.append(f"{name}/s", [b'{"n":1}'])
+
+    def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
+        return [
+            found
+            for each in streams
+            for found in self.lakes[each[0].partition("/")[0]].coordinator.ranges([each])
+        ]
+
+    def tables(self) -> list[TableRef]:
+        return [table for lake in self.lakes.values() for table in lake.coordinator.tables()]
+
+    def __getattr__(self, verb: str) -> Any:
+        return lambda name, *rest, **named: getattr(self.lakes[name].coordinator, verb)(
+            name, *rest, **named
+        )
+
+    def check(self) -> None:
+        for lake in self.lakes.values():
+            lake.check_exactly_once()
 
 
 def keys(table: pa.Table) -> list[tuple[Any, ...]]:

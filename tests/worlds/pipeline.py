@@ -15,24 +15,24 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import psutil
 from deltalake import DeltaTable
 from free_ports import two_free_ports
 from polling import wait_until
-from product import Ran, RunningNode, environment, polynya, processes_with
+from product import TAG, Ran, RunningNode, environment, polynya, processes_with
 from pyiceberg.table import StaticTable
 from worlds.lakehouse import InlineRunner, quiet
 
 from polynya.lakehouse.jobs.commit import JobOutcome
 from polynya.lakehouse.jobs.plan import TableRef, store_settings
-from polynya.lakehouse.jobs.worker import compact
+from polynya.lakehouse.jobs.worker import compact, replay
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.server.coordinator import HttpCoordinator
 from polynya.lakehouse.sql.query import query
 
-TAG = "PIPE_WORLD"  # in the environment of every process that a world starts
 COMPACT_SECONDS = 400.0
 Row = tuple[str, int, bytes]  # stream, record number, its bytes
 
@@ -239,12 +239,21 @@ class PipeWorld:
         coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
         store = coordinator.tables()[0].store
         assert store is not None
-        return compact(
-            coordinator,
-            names,
-            lambda: InlineRunner(open_blobs(store_settings(store), self.variables)),
-            quiet,
-        )
+        with mock.patch.dict(os.environ, self.variables):
+            return compact(
+                coordinator,
+                names,
+                lambda: InlineRunner(open_blobs(store_settings(store), self.variables)),
+                quiet,
+            )
+
+    def replay_here(self, name: str) -> JobOutcome | None:
+        """What `polynya table replay-dlq` does, in this process and without Spark."""
+        coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
+        store = self.table(name).store
+        assert store is not None
+        blobs = open_blobs(store_settings(store), self.variables)
+        return replay(coordinator, name, lambda: InlineRunner(blobs), quiet)
 
     def iceberg(self, name: str, part: str = "main") -> list[dict[str, Any]]:
         table = self.table(name)

@@ -112,9 +112,10 @@ class Writer(threading.Thread):
     It pauses between two records: a test needs writers at work, and not a machine that does nothing
     else."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, producer: str = "w") -> None:
         super().__init__(daemon=True)
         self.stream = f"{url}/v1/stream/{name}"
+        self.producer = producer
         self.acknowledged = 0
         self.longest = 0.0  # seconds that one record took
         self.stopping = threading.Event()
@@ -130,7 +131,7 @@ class Writer(threading.Thread):
             self.stopping.wait(PAUSE_SECONDS)
 
     def _append(self, number: int) -> bool:
-        headers = {"Producer-Id": "w", "Producer-Epoch": "0", "Producer-Seq": str(number)}
+        headers = {"Producer-Id": self.producer, "Producer-Epoch": "0", "Producer-Seq": str(number)}
         deadline = time.monotonic() + 2 * ASK_SECONDS
         while True:
             try:

@@ -21,6 +21,7 @@ from polynya.cold import (
     FlushSettings,
     StateReader,
 )
+from polynya.diskless import DisklessSettings, Writer
 from polynya.engine.snapshots.merge_process import fold_here
 from polynya.engine.storage import open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
@@ -122,8 +123,22 @@ class World:
             sweep_deletes=True,
         )
         self.service.flush_here = self.flusher.flush_now
+        self.writer = Writer(
+            self.engine.groups,
+            self.engine.groups.propose_nowait,
+            self.store,
+            DisklessSettings(interval=0.01),
+            CLUSTER,
+            in_flight=self.flusher.in_flight,
+            keep=self.reader.keep,
+        )
+        self.service.take_diskless(self.writer)
+        self.local.profiles.flush_soon = self._flush_soon
         self.tables = Tables(self.service, self.service.flush)
         return self
+
+    def _flush_soon(self, name: str) -> None:
+        self.flushing = asyncio.ensure_future(self.flusher.flush_now(name))
 
     def die(self) -> None:
         """The process is gone at once, in the middle of whatever it did."""
@@ -144,6 +159,7 @@ class World:
         return self.start()
 
     async def stop(self) -> None:
+        await self.writer.close()
         await self.engine.core.drain()
         await self.reader.close()
         await self.states.close()

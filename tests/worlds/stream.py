@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from google_crc32c import value as crc32c
+from msgspec import structs
 
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Producer, Return
 from polynya.stream.machine import Machine
@@ -24,10 +25,12 @@ from polynya.stream.rules.retention import retention_of
 from polynya.stream.rules.trimming import past_of
 from polynya.stream.snapshots import deltas
 from polynya.stream.snapshots.encode import decode_image, write_image
-from polynya.stream.state.changes import Changes
+from polynya.stream.state import index
+from polynya.stream.state.changes import Changes, SinceCopy, keys_of
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP
+from polynya.stream.state.regimes import regime_of
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
 
@@ -78,6 +81,8 @@ class World:
             group: [deltas.SnapshotPart(machine.snapshot())]
             for group, machine in self.machines.items()
         }
+        self.copies: dict[int, bytes] = {}  # the states of groups that were copied to the store
+        self.checks_copies = True  # False: something else copies them
 
     def apply(self, group: int, command: Command) -> Reply:
         self.place += 1
@@ -92,6 +97,8 @@ class World:
         check_invariants(machine, self.states)
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
+        if self.checks_copies and self.place % 5 == 0:
+            self.check_copy(group)
         return reply
 
     def adopt(self, group: int, machine: Machine) -> None:
@@ -131,6 +138,24 @@ class World:
             parts[:] = [deltas.SnapshotPart(merged)]
         elif self.place % 13 == 0:
             parts[:] = [whole_delta(machine)]
+
+    def check_copy(self, group: int) -> None:
+        """A copy of the state and the changes since say what the machine is, whatever snapshots
+        took meanwhile. Now and then there is another copy."""
+        machine = self.machines[group]
+        taken, since = machine.take_changes(), machine.kept.since_copy
+        if since is not None:
+            count, streams = deltas.encode_streams(machine, iter(keys_of(since.changes)))
+            head = deltas.encode_head(machine, since.changes, count, whole=False)
+            parts = [
+                deltas.SnapshotPart(self.copies[group]),
+                deltas.SnapshotPart(head + streams, delta=True, root=False),
+            ]
+            assert deltas.merge(parts) == machine.snapshot(), "a delta of the copy lacks something"
+        if since is None or self.place % 4 == 0:
+            self.copies[group] = machine.snapshot()
+            machine.kept.since_copy = SinceCopy(machine.diskless_left)
+        machine.kept.put_back(taken)
 
     def restart(self, group: int) -> None:
         """Only what the chain says is left."""
@@ -208,12 +233,23 @@ class World:
             batches=len(run),
         )
 
+    def batches_of(self, cold: ColdSlice) -> list[HotBatch]:
+        """The batches of an index entry, at their places: those that a diskless writer stored have
+        none in the store."""
+        batches = self.slices[cold.pack, cold.offset]
+        if cold.first_batch or batches[0].record < 0:
+            batches = batches[cold.first_batch :][: cold.batches]
+            record, byte, placed = cold.record, cold.byte, []
+            for batch in batches:
+                placed.append(structs.replace(batch, record=record, byte=byte))
+                record, byte = record + batch.records, byte + len(batch.payload)
+            return placed
+        return batches
+
     def merged(self, entries: list[ColdSlice], pack: str) -> ColdSlice:
         """Put neighbours of an index into the store again, as one slice."""
         offset = len(self.slices)
-        self.slices[pack, offset] = [
-            batch for cold in entries for batch in self.slices[cold.pack, cold.offset]
-        ]
+        self.slices[pack, offset] = [batch for cold in entries for batch in self.batches_of(cold)]
         length = sum(cold.length for cold in entries)
         records = entries[-1].record + entries[-1].records - entries[0].record
         missing = records - sum(cold.records - cold.missing_records for cold in entries)
@@ -256,7 +292,7 @@ class World:
                     piece.want.record, piece.want.byte, left, want.whole_records, piece.want.until
                 )
                 found = cut(
-                    self.slices[piece.slice.pack, piece.slice.offset],
+                    self.batches_of(piece.slice),
                     inner,
                     empty=page.begin is None,
                 )
@@ -327,6 +363,14 @@ def check_invariants(
         _check_contiguous(machine, stream)
         _check_front(machine, stream)
         assert (retention_of(stream) is not None) == (stream.uid in machine.retaining)
+        regime = regime_of(stream)
+        diskless = bool(regime.profile or regime.changing_since_ms)
+        assert diskless == (stream.uid in machine.diskless)
+        assert (regime.changing_since_ms > 0) == (stream.uid in machine.changing)
+        assert regime.record <= stream.next_record or stream.deleted
+        times = [cold.time_ms for cold in machine.index_of(stream)]
+        ends = [index.time_ms_max(stream.cold, at) for at in range(len(times)) if stream.cold]
+        assert ends == sorted(ends), "append times along an index never decrease"
         for cold in machine.whole_index_of(stream):
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
     for ghost in ghosts(machine):
@@ -336,6 +380,7 @@ def check_invariants(
         assert is_evictable(whole)
         for pack in [place.pack, *(cold.pack for cold in machine.whole_index_of(whole))]:
             slices[pack] = slices.get(pack, 0) + 1
+    assert machine.diskless.keys() <= machine.by_uid.keys()
     assert slices == {pack: held.slices for pack, held in machine.held.items()}
     assert machine.pack_keys == {held.number: pack for pack, held in machine.held.items()}
     assert not machine.released.keys() & machine.held.keys()

@@ -1,0 +1,442 @@
+"""The Kafka clients of a run: idempotent producers, a reader of all partitions, and a consumer
+group. All are unchanged clients of librdkafka, each in a thread of its own.
+
+They are in a process of their own, `python -m chaos.kafka_clients`: some of their calls hold all
+threads up while no node answers, and the proxies between the nodes must go on. What they did goes
+into the history of the run, so the checker of HTTP clients judges them too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from chaos.group_history import Commit, Committed, Delivery, GroupHistory
+from chaos.history import FAIL, OK, Append, History, Piece, Tail
+
+TOPIC, GROUP = "chaos", "chaos-readers"
+PARTITIONS, PRODUCERS, MEMBERS = 3, 2, 2
+STREAMS = [f"kafka/{TOPIC}/{number}" for number in range(PARTITIONS)]
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+COMMIT_EVERY = 8  # records of a member between two commits
+STAY_RECORDS = (50, 300)  # a member leaves after so many, and joins again
+CREATE_SECONDS = FLUSH_SECONDS = 60.0
+READ_SECONDS = 20.0
+JOIN_SECONDS = 40.0  # of a thread that was told to end
+FOUND_BYTES_MAX = 1 << 30
+COMMON = {
+    "socket.timeout.ms": 10_000,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1000,
+    "log_level": 0,
+}
+
+
+def why_not() -> str:
+    """Return why there can be no Kafka clients; empty if there can."""
+    return "" if importlib.util.find_spec("confluent_kafka") else "confluent-kafka is missing"
+
+
+class Found(msgspec.Struct):
+    """What the clients did and were told."""
+
+    history: History
+    group: GroupHistory
+    wrong: list[str]
+
+
+class KafkaProcess:
+    """The process of the clients, as the run has it. `servers`: HOST:PORT of the nodes."""
+
+    def __init__(self, servers: list[str], seed: int, pause: float) -> None:
+        self.found = Found(History(), GroupHistory(), [])
+        self._command = [sys.executable, "-m", "chaos.kafka_clients", *servers]
+        self._command += [f"--seed={seed}", f"--pause={pause}"]
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Create the topic and start all clients. Raises RuntimeError."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=FOUND_BYTES_MAX,
+        )
+        if await self._line(CREATE_SECONDS + READ_SECONDS) != b"ready\n":
+            raise RuntimeError("the Kafka clients do not start")
+
+    async def stop(self) -> None:
+        """End the producers, once all that they sent is acknowledged. The consumers go on."""
+        await self._ask("stop")
+        if await self._line(FLUSH_SECONDS + 2 * JOIN_SECONDS) != b"stopped\n":
+            self.found.wrong.append("liveness: the Kafka producers do not end")
+
+    async def finish(self, final: dict[str, list[str]], seconds: float) -> None:
+        """End the consumers, once they have everything, or the time is over; get what all did."""
+        await self._ask(json.dumps([[len(final.get(each, ())) for each in STREAMS], seconds]))
+        line = await self._line(seconds + READ_SECONDS + (MEMBERS + 2) * JOIN_SECONDS)
+        try:
+            wrong = self.found.wrong
+            self.found = msgspec.msgpack.decode(b64decode(line), type=Found)
+            self.found.wrong += wrong
+        except msgspec.DecodeError:
+            self.found.wrong.append("liveness: the Kafka clients do not end")
+        self.close()
+
+    def close(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _ask(self, said: str) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(said.encode() + b"\n")
+        await self._process.stdin.drain()
+
+    async def _line(self, seconds: float) -> bytes:
+        """Return the next line; nothing if it does not come in time."""
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._process.stdout.readline()
+        except TimeoutError:
+            return b""
+
+
+class KafkaClients:
+    """All of them, and what they were told, in their process."""
+
+    def __init__(self, servers: list[str], seed: int, now: Callable[[], float]) -> None:
+        self.seed, self.now = seed, now
+        self.history, self.group = History(), GroupHistory()
+        self.wrong: list[str] = []
+        self._common = COMMON | {"bootstrap.servers": ",".join(servers)}
+        self._stopping, self._ending = threading.Event(), threading.Event()
+        self._producers: list[threading.Thread] = []
+        self._consumers: list[threading.Thread] = []
+
+    def start(self, *, pause: float) -> None:
+        """Start all; `pause` between two records of a producer, in seconds."""
+        tails = [Tail(f"kafka-{number}", each, "kafka") for number, each in enumerate(STREAMS)]
+        self.history.tails += tails
+        for number in range(PRODUCERS):
+            self._producers.append(self._thread(self._produce, number, pause))
+        self._consumers.append(self._thread(self._read, tails))
+        for number in range(MEMBERS):
+            self._consumers.append(self._thread(self._join, f"m{number}"))
+
+    def stop(self) -> None:
+        """End the producers, once all that they sent is acknowledged. The consumers go on."""
+        self._stopping.set()
+        self._ended(self._producers, FLUSH_SECONDS + JOIN_SECONDS)
+
+    def finish(self, ends: list[int], seconds: float) -> Found:
+        """End the consumers, once they have all records and the group has committed them, or the
+        time is over."""
+        deadline = self.now() + seconds
+        while (found := self._committed()) != ends or self._reached() != ends:
+            if self.now() > deadline:
+                self.wrong.append(f"liveness: group {GROUP} is at {found} of {ends} in the end")
+                break
+            time.sleep(0.2)
+        self._ending.set()
+        self._ended(self._consumers, (MEMBERS + 1) * JOIN_SECONDS)
+        return Found(self.history, self.group, self.wrong)
+
+    def _reached(self) -> list[int]:
+        """Return how far the reader is in each partition."""
+        return [each.pieces[-1].told if each.pieces else 0 for each in self.history.tails]
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def _thread(self, work: Callable[..., None], *given: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(*given)
+            except Exception as fault:
+                self.wrong.append(f"a Kafka client ended with {fault!r}")
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def _ended(self, threads: list[threading.Thread], seconds: float) -> None:
+        deadline = self.now() + seconds
+        for thread in threads:
+            thread.join(max(0.1, deadline - self.now()))
+            if thread.is_alive():
+                self.wrong.append("liveness: a Kafka client does not end")
+
+    def _on_error(self, error: Any) -> None:
+        """Errors of connections are retried by the client; a fatal one ends it."""
+        if error.fatal():
+            self.wrong.append(f"a Kafka client has a fatal error: {error}")
+
+    def _consumer(self, name: str, **more: Any) -> Any:
+        from confluent_kafka import Consumer
+
+        settings = {
+            "group.id": name,
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "auto.offset.reset": "error",  # no node may say that an offset is out of range
+            "fetch.wait.max.ms": 200,
+            "error_cb": self._on_error,
+        }
+        return Consumer(self._common | settings | more)
+
+    def create(self) -> None:
+        """Create the topic. Raises TimeoutError."""
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient(self._common)
+        topic = NewTopic(TOPIC, PARTITIONS, config={"content.type": "application/json"})
+        deadline = self.now() + CREATE_SECONDS
+        while True:
+            try:
+                admin.create_topics([topic])[TOPIC].result(READ_SECONDS)
+                return
+            except KafkaException as fault:
+                if fault.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                if self.now() > deadline:
+                    raise TimeoutError(f"the topic cannot be created: {fault}") from None
+            time.sleep(0.2)
+
+    # --- producing --------------------------------------------------------------------------------
+
+    def _produce(self, producer: int, pause: float) -> None:
+        """Send single records to all partitions with the settings that clients have by default, but
+        for a codec, until the run ends; then wait for all of them."""
+        from confluent_kafka import Producer
+
+        draw = Random(f"kafka producer {producer} {self.seed}")
+        settings = {
+            "enable.idempotence": True,
+            "message.timeout.ms": 0,  # for as long as it takes
+            "compression.type": draw.choice(CODECS),
+            "error_cb": self._on_error,
+        }
+        client = Producer(self._common | settings)
+        numbers = [0] * PARTITIONS
+        while not self._stopping.is_set():
+            partition = draw.randrange(PARTITIONS)
+            for _ in range(draw.choice((1, 1, 5))):
+                self._send(client, f"k{producer}p{partition}", numbers[partition], partition)
+                numbers[partition] += 1
+            client.poll(0)
+            self._stopping.wait(draw.expovariate(1 / pause))
+        if left := client.flush(FLUSH_SECONDS):
+            self.wrong.append(f"liveness: {left} records of a Kafka producer are not acknowledged")
+
+    def _send(self, client: Any, writer: str, number: int, partition: int) -> None:
+        record = f"{writer}.{number}.0"
+        append = Append(STREAMS[partition], writer, number, [record], self.now(), produced=True)
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None:
+                self.wrong.append(f"{append.stream}: {record} is refused: {error}")
+            else:
+                append.outcome, append.ended = OK, self.now()
+                append.end = message.offset() + 1
+
+        self.history.appends.append(append)
+        value = json.dumps(record).encode()
+        while True:
+            try:
+                client.produce(TOPIC, value, writer, partition, on_delivery=delivered)
+                return
+            except BufferError:  # its queue is full: the nodes are away
+                client.poll(0.1)
+
+    # --- consuming --------------------------------------------------------------------------------
+
+    def _read(self, tails: list[Tail]) -> None:
+        """Read all partitions from their first record on, without a group."""
+        from confluent_kafka import TopicPartition
+
+        client = self._consumer("none")
+        client.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+        while not self._ending.is_set():
+            message = client.poll(0.2)
+            if message is not None and not self._has_error(message):
+                at = message.offset()
+                tail = tails[message.partition()]
+                tail.pieces.append(Piece(0, at, [json.loads(message.value())], at + 1))
+        client.close()
+
+    def _has_error(self, message: Any) -> bool:
+        """Report whether an event is an error, of which most pass."""
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        if error is not None and (error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET):
+            self.wrong.append(f"kafka/{TOPIC}/{message.partition()}: a consumer is told {error}")
+        return error is not None
+
+    def _join(self, name: str) -> None:
+        """Be a member of the group, leave, and join again."""
+        draw = Random(f"kafka member {name} {self.seed}")
+        # all members of one run have the same
+        strategy = Random(self.seed).choice(("range", "roundrobin", "cooperative-sticky"))
+        while not self._ending.is_set():
+            member = _Member(self, name, draw.randint(*STAY_RECORDS))
+            client = self._consumer(
+                GROUP,
+                **{
+                    "auto.offset.reset": "earliest",  # of a group without commits
+                    "session.timeout.ms": 6000,
+                    "heartbeat.interval.ms": 500,
+                    "partition.assignment.strategy": strategy,
+                },
+            )
+            client.subscribe([TOPIC], on_assign=member.assigned, on_revoke=member.revoked)
+            # confluent-kafka raises SystemError for an error inside a callback: the member leaves,
+            # and its commits have an unknown outcome
+            with contextlib.suppress(SystemError):
+                member.work(client)
+            with contextlib.suppress(SystemError):
+                client.close()
+
+    def _committed(self) -> list[int]:
+        """Return the committed offsets of the group; -1: unknown."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        client, began = self._consumer(GROUP), self.now()
+        try:
+            asked = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+            found = client.committed(asked, timeout=READ_SECONDS)
+        except KafkaException:
+            return [-1] * PARTITIONS
+        finally:
+            client.close()
+        return [self.note_committed("the end", began, each) for each in found]
+
+    def note_committed(self, reader: str, began: float, found: Any) -> int:
+        """Keep a committed offset that was read, and return it; -1: unknown."""
+        if found.error is not None:
+            return -1
+        offset = max(0, found.offset)
+        self.group.committed.append(
+            Committed(STREAMS[found.partition], reader, offset, began, self.now())
+        )
+        return offset
+
+
+class _Member:
+    """One stay of a member in the group."""
+
+    def __init__(self, clients: KafkaClients, name: str, records: int) -> None:
+        self._clients, self._name, self._left = clients, name, records
+        self._assignments: dict[int, int] = {}  # partition -> number of its assignment
+        self._next: dict[int, int] = {}  # partition -> the offset that is committed next
+
+    def assigned(self, client: Any, partitions: list[Any]) -> None:
+        """Begin at the committed offsets, and keep what these are."""
+        from confluent_kafka import KafkaException
+
+        for each in partitions:
+            self._assignments[each.partition] = time.monotonic_ns()
+            self._next.pop(each.partition, None)
+        began = self._clients.now()
+        try:
+            found = client.committed(partitions, timeout=READ_SECONDS)
+        except (KafkaException, RuntimeError):  # the latter: the client is being closed
+            return  # the client reads them too, and tries again
+        for each in found:
+            self._clients.note_committed(self._name, began, each)
+
+    def revoked(self, client: Any, partitions: list[Any]) -> None:
+        self._commit(client)
+        for each in partitions:
+            self._next.pop(each.partition, None)
+
+    def work(self, client: Any) -> None:
+        """Read and commit, until the stay is over or the run ends."""
+        ending, since = self._clients._ending, 0
+        while self._left > 0 and not ending.is_set():
+            message = client.poll(0.2)
+            if message is None:
+                since = self._commit(client) if since else 0
+            elif not self._clients._has_error(message):
+                self._take(message)
+                since += 1
+                if since >= COMMIT_EVERY:
+                    since = self._commit(client)
+        self._commit(client)
+
+    def _take(self, message: Any) -> None:
+        partition, offset = message.partition(), message.offset()
+        self._left -= 1
+        self._next[partition] = offset + 1
+        delivery = Delivery(
+            STREAMS[partition],
+            self._name,
+            self._assignments[partition],
+            offset,
+            json.loads(message.value()),
+        )
+        self._clients.group.deliveries.append(delivery)
+
+    def _commit(self, client: Any) -> int:
+        """Commit what was read. Return 0: no record is left to commit, or the next try has it."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        if not self._next:
+            return 0
+        now = self._clients.now
+        sent = {
+            partition: Commit(STREAMS[partition], self._name, offset, now())
+            for partition, offset in self._next.items()
+        }
+        self._clients.group.commits += sent.values()
+        offsets = [TopicPartition(TOPIC, at, each.offset) for at, each in sent.items()]
+        try:
+            for each in client.commit(offsets=offsets, asynchronous=False):
+                made = sent[each.partition]
+                made.outcome = OK if each.error is None else FAIL
+                made.ended = now()
+                if each.error is None:
+                    self._next.pop(each.partition, None)
+        except (KafkaException, RuntimeError):  # the latter: the client is being closed
+            pass  # its outcome is unknown, or another member has the partition
+        return 0
+
+
+def main() -> None:
+    """Run the clients as the lines of standard input say, and print what they did. The end of
+    standard input, as when the run was killed, is theirs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("servers", nargs="+")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--pause", type=float, required=True)
+    given = parser.parse_args()
+    clients = KafkaClients(given.servers, given.seed, time.monotonic)
+    clients.create()
+    clients.start(pause=given.pause)
+    print("ready", flush=True)
+    if sys.stdin.readline() == "stop\n":
+        clients.stop()
+        print("stopped", flush=True)
+        if line := sys.stdin.readline():
+            ends, seconds = json.loads(line)
+            found = msgspec.msgpack.encode(clients.finish(ends, seconds))  # JSON has no infinity
+            print(b64encode(found).decode(), flush=True)
+    os._exit(0)  # a thread that hangs does not keep it
+
+
+if __name__ == "__main__":
+    main()

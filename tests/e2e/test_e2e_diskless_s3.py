@@ -1,0 +1,224 @@
+"""Diskless streams of three nodes on a real S3 server: what `polynya cost` counts beside the log of
+the server, and appends while the server fails."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+import pytest
+from long_tests import long
+from polling import wait_until
+from product import polynya
+from s3_server import S3Server, s3_server
+from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.faulty_store import FAIR, FaultyStore, Weather, faulty
+from worlds.real_cluster import Writer, ask, records
+from worlds.s3_log import S3Log, logged
+
+from polynya.objectstore import REQUESTS
+from polynya.objectstore.usage import DOWN, UP
+
+__all__ = ["s3_server"]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+DISKLESS = {"Stream-Profile": "diskless"}
+TOPIC = "clicks"
+AWAY_SECONDS = 3.0
+MORE = 6  # appends of each writer before and after a fault
+RECORD = "x" * 5_000
+APPENDS = 40  # of each HTTP writer
+FAULTS = {  # how the server fails, and what requests then meet; with "" for `AWAY_SECONDS`
+    "refuses": (Weather(refused=0.7), "503"),
+    "slow": (Weather(late=(0.3, 1.0)), "late"),
+    "done and not told": (Weather(untold=0.5), "done, and not told"),
+    "torn answers": (Weather(torn=0.5), "a torn answer"),
+    "racing puts": (Weather(clashing=0.5), "409"),
+    "away": (Weather(gone="refuses"), ""),
+    "silent": (Weather(gone="is silent"), "no answer"),
+}
+
+
+class Place(NamedTuple):
+    """The cluster, the proxy that fails, and the log of the requests that passed it."""
+
+    cluster: DevCluster
+    store: FaultyStore
+    log: S3Log
+
+
+@pytest.fixture(scope="module")
+def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    flags = ("--nodes", "3", "--cores", "1", "--diskless-interval", "50ms")
+    folder = tmp_path_factory.mktemp("cluster") / "c"
+    with logged(s3_server.endpoint) as (endpoint, log), faulty(endpoint) as store:
+        settings = s3_server.settings() | {"s3_endpoint": store.endpoint}
+        named = {f"POLYNYA_COLD_{name.upper()}": value for name, value in settings.items()}
+        with dev_cluster(folder, *flags, **named) as cluster:
+            yield Place(cluster, store, log)
+
+
+@pytest.fixture
+def writers(place: Place) -> Iterator[list[Writer]]:
+    """One idempotent HTTP writer at each node, with a stream of its own."""
+    made = []
+    for number, url in enumerate(place.cluster.urls):
+        name = f"faults/{time.monotonic_ns()}-{number}"
+        assert ask("PUT", f"{url}/v1/stream/{name}", **DISKLESS)[0] == 201
+        made.append(Writer(url, name))
+    for writer in made:
+        writer.start()
+    yield made
+    place.store.turn(FAIR)
+    for writer in made:
+        writer.stopping.set()
+        writer.join(60)
+
+
+class Counts(NamedTuple):
+    """What the nodes counted, and what the server answered."""
+
+    counted: Counter[str]
+    logged: Counter[str]
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(self.counted - before.counted, self.logged - before.logged)
+
+
+def counts(place: Place) -> Counts:
+    """Look at both once nothing changes."""
+
+    def look() -> Counts:
+        shown = polynya("cost", "--json", "--hours", "2", server=place.cluster.urls[0])
+        assert shown.code == 0, shown
+        counted = Counter[str]()
+        for node in json.loads(shown.out)["nodes"]:
+            for calls in node["usage"]["store"].values():
+                counted.update(calls)
+        return Counts(counted, Counter(place.log.counts))
+
+    def settled() -> Counts | None:
+        first = look()
+        return first if look() == first else None
+
+    return wait_until(settled, what="the store to be idle", seconds=30)
+
+
+def produce(place: Place) -> None:
+    """Write to a diskless topic with a Kafka client, in batches of many packs."""
+    from confluent_kafka import Producer
+
+    made = polynya(
+        *("topic", "create", TOPIC, "--partitions", "3", "--config", "profile=diskless"),
+        server=place.cluster.urls[1],
+    )
+    assert made.code == 0, made
+    said = "".join(place.cluster.log)
+    brokers = next(line.split()[1] for line in said.splitlines() if line.startswith("  Kafka"))
+    faults: list[Any] = []
+    writer = Producer(
+        {"bootstrap.servers": brokers, "enable.idempotence": True, "batch.size": 20_000}
+    )
+    for number in range(300):
+        writer.produce(
+            TOPIC,
+            RECORD.encode(),
+            partition=number % 3,
+            on_delivery=lambda fault, message: faults.append(fault) if fault else None,
+        )
+        writer.poll(0)
+    assert (writer.flush(60), faults) == (0, [])
+
+
+def append_all(place: Place, name: str) -> None:
+    """Append to one stream through each node in turn, which stores its own packs."""
+    for number in range(APPENDS):
+        url = place.cluster.urls[number % 3]
+        body = json.dumps([number, RECORD]).encode()
+        assert ask("POST", f"{url}/v1/stream/{name}", body)[0] == 204
+
+
+def size_of(stream: str) -> int:
+    """The bytes of a stream, read page by page."""
+    size, offset, ended = 0, "-1", False
+    while not ended:
+        with urlopen(f"{stream}?offset={offset}", timeout=30) as page:
+            size += len(page.read())
+            offset, ended = page.headers["Stream-Next-Offset"], page.headers["Stream-Up-To-Date"]
+    return size
+
+
+def test_cost_agrees_with_the_log_of_the_s3_server(place: Place) -> None:
+    before = counts(place)
+    urls = place.cluster.urls
+    assert ask("PUT", f"{urls[0]}/v1/stream/cost/a", **DISKLESS)[0] == 201
+    appending = threading.Thread(target=append_all, args=(place, "cost/a"))
+    appending.start()
+    produce(place)
+    appending.join(60)
+    for url in urls:  # each has stored a third, and fetches the others
+        assert len(records(url, "cost/a")) == 2 * APPENDS
+    for partition in range(3):
+        assert size_of(f"{urls[2]}/v1/stream/kafka/{TOPIC}/{partition}") >= 100 * len(RECORD)
+    found = counts(place).since(before)
+    assert found.counted["put"] > 30 and found.counted["get"] > 30, found
+    assert found.counted[UP] > 300 * len(RECORD) and found.counted[DOWN] > APPENDS * len(RECORD)
+    for name in (*REQUESTS, UP, DOWN):
+        assert abs(found.counted[name] - found.logged[name]) <= 0.01 * found.logged[name], (
+            name,
+            found,
+        )
+
+
+def more(writers: list[Writer], what: str) -> None:
+    """Wait until each writer has written some more."""
+    wanted = [writer.acknowledged + MORE for writer in writers]
+    wait_until(
+        lambda: all(w.acknowledged >= least for w, least in zip(writers, wanted, strict=True)),
+        what=what,
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_appends_wait_while_the_s3_server_fails_and_nothing_is_lost(
+    place: Place, writers: list[Writer], fault: str
+) -> None:
+    weather, met = FAULTS[fault]
+    more(writers, "appends before the fault")
+    before = place.store.met[met]
+    until = time.monotonic() + AWAY_SECONDS
+    place.store.turn(weather)
+    wait_until(
+        lambda: time.monotonic() > until if not met else place.store.met[met] >= before + 3,
+        what=f"requests while the server is {fault}",
+    )
+    place.store.turn(FAIR)
+    more(writers, "appends after the fault, without help")
+    check(place, writers)
+
+
+@pytest.mark.parametrize("seconds", long([20.0]))
+def test_appends_wait_for_a_server_that_is_away_for_long(
+    place: Place, writers: list[Writer], seconds: float
+) -> None:
+    more(writers, "appends before the fault")
+    until = time.monotonic() + seconds
+    place.store.turn(Weather(gone="refuses"))
+    wait_until(lambda: time.monotonic() > until, what="the time to pass")
+    place.store.turn(FAIR)
+    more(writers, "appends after the fault, without help")
+    check(place, writers)
+    assert max(writer.longest for writer in writers) < seconds + 15
+
+
+def check(place: Place, writers: list[Writer]) -> None:
+    """Each record that was acknowledged is there once, in order, at another node."""
+    for number, writer in enumerate(writers):
+        acknowledged = writer.finish()
+        url = place.cluster.urls[(number + 1) % 3]
+        assert records(url, writer.stream.partition("/v1/stream/")[2]) == [*range(acknowledged)]

@@ -1,0 +1,12 @@
+"""Sources, each parsed once for the tests of style, words and layers, which one process runs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+
+
+@functools.cache
+def nodes_of(text: str) -> tuple[ast.AST, ...]:
+    """All syntax nodes of a source."""
+    return tuple(ast.walk(ast.parse(text)))
