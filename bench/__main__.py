@@ -15,6 +15,7 @@ NEEDS_PEERS = {
     "clusters",
     "compare",
     "kafka",
+    "kafka_batches",
     "kafka_idle",
     "nats",
     "wrk",

@@ -64,9 +64,12 @@ class OneNode:
                 sys.exit(f"the node did not come up:\n{(self.folder / 'log').read_text()}")
             time.sleep(0.1)
 
-    def cpu(self) -> float:
+    def cpus(self) -> list[float]:
         family = psutil.Process(self._process.pid)
-        return sum(cpu_of([[family, *family.children(recursive=True)]]))
+        return cpu_of([[family, *family.children(recursive=True)]])
+
+    def cpu(self) -> float:
+        return sum(self.cpus())
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -86,8 +89,12 @@ class ThreeOfOurs:
         ports = [self._cluster.port + 10 * node + KAFKA_PORT for node in range(3)]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
 
+    def cpus(self) -> list[float]:
+        """Seconds of each node so far, by its number."""
+        return self._cluster.cpu()
+
     def cpu(self) -> float:
-        return sum(self._cluster.cpu())
+        return sum(self.cpus())
 
     def close(self) -> None:
         self._cluster.close()

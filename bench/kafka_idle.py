@@ -15,9 +15,8 @@ import asyncio
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from bench import _results
-from bench._nodes import machine
-from bench._rounds import Figures, in_turn, table
+from bench._alone import parser_of, run_rounds
+from bench._rounds import Figures
 from bench.kafka import OneNode
 
 AT_ONCE = 10
@@ -56,7 +55,7 @@ async def measure(node: OneNode, arguments: argparse.Namespace) -> Figures:
     }
 
 
-def run_once(server: str, arguments: argparse.Namespace) -> Figures:
+def run_once(arguments: argparse.Namespace) -> Figures:
     node = OneNode(arguments.directory)
     try:
         return asyncio.run(measure(node, arguments))
@@ -65,21 +64,11 @@ def run_once(server: str, arguments: argparse.Namespace) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=1)
     parser.add_argument("--groups", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--directory", help="where the node keeps its data (a real disk)")
-    _results.add_option(parser)
-    arguments = parser.parse_args()
-    print(machine())
-    runs = in_turn(["polynya"], arguments.rounds, lambda server: run_once(server, arguments))
-    print(table("server", runs))
-    if arguments.save:
-        _results.save("kafka_idle", runs)
+    run_rounds("kafka_idle", parser.parse_args(), run_once)
 
 
 if __name__ == "__main__":

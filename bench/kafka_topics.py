@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from polynya.engine.storage import open_storage
+from polynya.front.kafka.auth.caller import EVERYBODY
 from polynya.front.kafka.metadata import metadata
 from polynya.front.kafka.server import Broker, KafkaFront
 from polynya.service.assembly import CoreRuntime, Shape
@@ -37,7 +38,7 @@ REPEATS = 5
 
 
 class _OneBroker:
-    cluster_id, own = "bench", 0
+    cluster_id, own, zone = "bench", 0, ""
 
     def all(self) -> tuple[Broker, ...]:
         return (Broker(0, "127.0.0.1", 9092),)
@@ -45,8 +46,26 @@ class _OneBroker:
     def leader_of(self, group: int) -> int:
         return 0
 
+    def epoch_of(self, group: int) -> int:
+        return 1
+
     def replicas_of(self, group: int) -> tuple[list[int], list[int]]:
         return [0], [0]
+
+    def nodes_in(self, zone: str) -> tuple[int, ...]:
+        return () if zone else (0,)
+
+    def owners(self, zone: str) -> tuple[int, ...]:
+        return (0,)
+
+    def owner_of(self, stream: str, group: int, zone: str) -> int:
+        return 0
+
+    def owners_of(self, stream: str, group: int, zone: str) -> list[int]:
+        return [0]
+
+    async def follow(self) -> None:
+        """Learn nothing: the leaders do not change."""
 
 
 def _milliseconds(values: list[float]) -> dict[str, float]:
@@ -70,8 +89,10 @@ async def _fill(service: Any, topics: int, partitions: int) -> None:
 
 async def _ask_all(front: KafkaFront) -> tuple[float, int]:
     """Return the CPU seconds and the bytes of Metadata of all topics."""
-    header = SimpleNamespace(correlation=7)
-    call: Any = SimpleNamespace(front=front, version=12, api=APIS[METADATA], header=header)
+    header = SimpleNamespace(correlation=7, client_id="bench")
+    call: Any = SimpleNamespace(
+        front=front, caller=EVERYBODY, version=12, api=APIS[METADATA], header=header
+    )
     began = time.process_time()
     pieces: Any = await metadata(call, MetadataRequest(topics=None))
     return time.process_time() - began, sum(map(len, pieces))
@@ -106,7 +127,12 @@ async def _measure(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)  # noqa: E731
     core = CoreRuntime(storage, shape, now_ms=now_ms, transport=None, fatal=faults.append)
     ids = itertools.count(1 << 64)
-    front = KafkaFront(core.service, _OneBroker(), new_id=lambda: next(ids).to_bytes(16))
+    front = KafkaFront(
+        core.service,
+        _OneBroker(),
+        core.group_coordinator,
+        new_id=lambda: next(ids).to_bytes(16),
+    )
     try:
         found: dict[str, Any] = {"topics": asked.topics, "partitions_each": asked.partitions}
         began = time.perf_counter()

