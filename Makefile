@@ -8,12 +8,13 @@ STAMPS := $(VENV)/.stamps
 UV := $(shell uv --version 2>/dev/null)
 BENCH ?=
 ARGS ?=
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))# tests wait more than they compute
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 6 ? cores + 2 : 8)))# tests wait more than they compute
 SUITE = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 COSTS = .build/test-times.jsonl
 export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start hundreds of Pythons
 WARM = { [ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq > /dev/null 2>&1; } &# what a first run compiles, once and not in each worker
-STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
+LINT = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet .
+TYPES = .build/types.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-times long kafka-full check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
@@ -23,24 +24,26 @@ help:  ## this list
 	@echo
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-run: $(STAMPS)/all  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere
+run: $(STAMPS)/all $(if $(findstring --diskless,$(ARGS)),$(STAMPS)/s3-server)  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere (ARGS=--diskless: on an S3 server)
 	@$(BIN)/polynya demo $(ARGS)
 
-test: $(STAMPS)/dev  ## everything that CI checks (25 minutes on two cores; PYTHON=python3.13 with another Python)
-	@$(WARM) $(STATIC); status=$$?; wait; exit $$status
-	@$(SUITE) -m "not long" $(ARGS)
+test: $(STAMPS)/dev  ## everything that CI checks (about 18 minutes on two cores; PYTHON=python3.13 with another Python)
+	@$(LINT)
+	@mkdir -p .build; $(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; $(WARM) wait $$!; \
+	$(SUITE) -m "not long" $(ARGS); status=$$?; wait $$types || { cat $(TYPES); exit 1; }; exit $$status
 
 test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run
 	@$(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
 
 long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour (a part of `make evidence`)
 	@$(SUITE) -m long $(ARGS)
+	@$(SUITE) -m "hypothesis and not long" --hypothesis-profile=long $(ARGS)
 
 kafka-full: $(STAMPS)/dev  ## Kafka clients with 100,000 records each, and 20 rounds of a killed leader (RECORDS=number, ROUNDS=number)
 	@KAFKA_RECORDS=$(or $(RECORDS),100000) KAFKA_ROUNDS=$(or $(ROUNDS),20) KAFKA_CORES=2 $(PY) -m pytest tests/clients/test_kafka_*.py tests/e2e/test_e2e_kafka_*.py $(ARGS)
 
 check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a minute
-	@$(WARM) $(STATIC); status=$$?; wait; exit $$status
+	@$(WARM) $(LINT) && $(BIN)/mypy; status=$$?; wait; exit $$status
 	@$(SUITE) -q -m "not process and not spark and not conformance and not long" $(ARGS)
 
 sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
@@ -62,6 +65,7 @@ soak: evidence  ## the same as `make evidence`
 
 evidence: $(STAMPS)/dev  ## the long tests, simulation, chaos, soak and mutations for long, and docs/reliability.md of it (DURATION=seconds, two hours without)
 	@$(SUITE) -q -m long
+	@$(SUITE) -q -m "hypothesis and not long" --hypothesis-profile=long
 	@PYTHONPATH=src $(PY) -m chaos.evidence --seconds $(or $(DURATION),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(STAMPS)/dev  ## the benchmarks (BENCH=name ARGS=options for one of them)
