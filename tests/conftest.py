@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shared_spark
 from cpu_seconds import Meter, kept, order
 from hypothesis import HealthCheck, settings
 
@@ -26,10 +27,11 @@ settings.register_profile(
 settings.load_profile("steady")
 
 ROOT = Path(__file__).parents[1]
-TOGETHER = {  # files that one worker runs, as they share what is dear: all sources, parsed
+TOGETHER = {  # files that one worker runs, as they share what is dear: all sources, parsed; Spark
     "tests/test_layers.py": "sources",
     "tests/test_style.py": "sources",
     "tests/test_words.py": "sources",
+    **dict.fromkeys(shared_spark.FILES, "spark"),
 }
 PROCESSES = {"process", "spark", "conformance"}
 
@@ -69,6 +71,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # as in a core
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    shared_spark.end_before(nextitem)
 
 
 @pytest.fixture(scope="module")

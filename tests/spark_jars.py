@@ -87,9 +87,14 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polynya" / "jars"
 
 
+def readers_jars() -> tuple[str, str]:
+    """The jars of the readers; or "" and why they cannot be had."""
+    return fetched(_cache())
+
+
 @pytest.fixture(scope="module")
 def jars() -> tuple[str, str]:
-    return fetched(_cache())
+    return readers_jars()
 
 
 @pytest.fixture(scope="module")

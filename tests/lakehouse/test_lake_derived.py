@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 from missing import needed_module
 from pyiceberg.table import StaticTable
+from shared_spark import shared_runner
 from worlds.lakehouse import Lake, Many, quiet
 
 from polynya.lakehouse.jobs.worker import TablesFailed, compact, merge
@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 class Unclosed:
-    """The module's runner, which outlives the one shot that uses it."""
+    """The shared runner, which outlives the one shot that uses it."""
 
     def __init__(self, runner: Any) -> None:
         self.whole = runner
@@ -36,12 +36,8 @@ class Unclosed:
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Unclosed]:
-    from polynya.lakehouse.jobs.spark import SparkRunner
-
-    made = SparkRunner("local[2]")
-    yield Unclosed(made)
-    made.close()
+def runner() -> Unclosed:
+    return Unclosed(shared_runner())
 
 
 @pytest.fixture

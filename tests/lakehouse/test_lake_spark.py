@@ -7,13 +7,13 @@ import datetime as dt
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from missing import missing, needed_module
+from shared_spark import shared_runner
 from spark_jars import jars
 from worlds.lakehouse import T0, Lake
 
@@ -23,22 +23,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 pyspark = needed_module("pyspark")
 __all__ = ["jars"]  # the fixture
 
-DELTA_SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # tables of some kilobytes: Delta would read each log by 50 tasks
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.shuffle.partitions": "1",
-}
-
 
 @pytest.fixture(scope="module")
-def runner(jars: tuple[str, str]) -> Iterator[Any]:
-    from polynya.lakehouse.jobs.spark import SparkRunner
-
-    runner = SparkRunner("local[2]", jars=jars[0], settings=DELTA_SETTINGS if jars[0] else {})
-    yield runner
-    runner.close()
+def runner() -> Any:
+    return shared_runner()
 
 
 def fill(lake: Lake, start: int) -> None:
@@ -247,7 +235,7 @@ def test_streaming_readers_across_merges_see_each_row_once(
 
 
 class Unclosed:
-    """The module's runner, which outlives the one shot that uses it."""
+    """The shared runner, which outlives the one shot that uses it."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner

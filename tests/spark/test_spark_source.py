@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from missing import needed_module
+from shared_spark import configured, shared_runner
 from worlds.pipeline import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -32,18 +33,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipeWorld]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from polynya.lakehouse.jobs.spark import SparkRunner
-
-    runner = SparkRunner(
-        "local[2]",
-        settings={
-            "spark.sql.python.filterPushdown.enabled": "true",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-            "spark.sql.shuffle.partitions": "2",
-        },
-    )
-    yield runner.session
-    runner.close()
+    settings = {
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    with configured(shared_runner().session, settings) as session:
+        yield session
 
 
 def reader(spark: Any, lake: PipeWorld, **options: Any) -> Any:
