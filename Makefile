@@ -27,7 +27,7 @@ help:  ## this list
 run: $(STAMPS)/all $(if $(findstring --diskless,$(ARGS)),$(STAMPS)/s3-server)  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere (ARGS=--diskless: on an S3 server)
 	@$(BIN)/polynya demo $(ARGS)
 
-test: $(STAMPS)/dev  ## everything that CI checks (about 18 minutes on two cores; PYTHON=python3.13 with another Python)
+test: $(STAMPS)/dev  ## everything that CI checks (about ten minutes on two cores; PYTHON=python3.13 with another Python)
 	@$(LINT)
 	@mkdir -p .build; $(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; $(WARM) wait $$!; \
 	$(SUITE) -m "not long" $(ARGS); status=$$?; wait $$types || { cat $(TYPES); exit 1; }; exit $$status

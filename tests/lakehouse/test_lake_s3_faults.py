@@ -60,7 +60,7 @@ def insist(work: Any) -> int:
     raise AssertionError(f"it failed {TRIES} times")
 
 
-@pytest.mark.parametrize("kind", in_turn(KINDS, of=2))
+@pytest.mark.parametrize("kind", in_turn(KINDS, of=4))
 def test_a_store_with_faults_loses_and_doubles_nothing(
     settings: StoreSettings, proxy: S3FaultProxy, kind: str
 ) -> None:

@@ -4,14 +4,14 @@ nothing acknowledged is lost, twice or out of order, and nothing refused is ther
 from __future__ import annotations
 
 import pytest
-from long_tests import long
+from long_tests import in_turn, long
 from sim.knobs import Knobs
 from sim.swarm import SwarmEpisode
 
 ALL = {"diskless": 3}  # thirds of the streams
 
 
-@pytest.mark.parametrize("seed", [3, 9, 13])
+@pytest.mark.parametrize("seed", in_turn([3, 9, 13], of=3))
 def test_nothing_acknowledged_by_a_writer_is_lost(seed: int) -> None:
     episode = SwarmEpisode(seed, 15, knobs=Knobs(seed, {}, {}, ALL))
     episode.play()
@@ -26,7 +26,7 @@ def test_commits_are_recovered_from_the_store_alone(seed: int) -> None:
     assert episode.loss.deltas and episode.loss.recovered > 10
 
 
-@pytest.mark.parametrize("seed", [2, 6])
+@pytest.mark.parametrize("seed", [2, *long([6])])
 def test_nothing_is_lost_while_profiles_change(seed: int) -> None:
     knobs = Knobs(seed, {}, {}, {"diskless": 1, "switches": 0.3})
     episode = SwarmEpisode(seed, 15, knobs=knobs)
