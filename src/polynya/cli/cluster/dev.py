@@ -33,12 +33,14 @@ from polynya.cli.cluster.dev_folder import (
 from polynya.cli.cluster.dev_nodes import (
     OWN,
     DevNode,
+    has_failed,
     is_running,
     last_lines,
     nodes_environment,
     running_pid,
     start_node,
     stop_nodes,
+    was_stopped,
 )
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
@@ -485,12 +487,13 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
     with Client(nodes[0].url) as client:
         while True:
             for node in nodes:
-                assert node.process is not None
-                if node.process.poll() is not None:
+                if has_failed(node):
                     raise exits.Refused(
                         f"node {node.number} exited:\n{last_lines(node)}",
                         hint=f"Its log: {node.folder / 'node.log'}",
                     )
+                if was_stopped(node):  # by the user: `_watch` reports it
+                    return
             problems = _problems(client)
             if not problems:
                 return
