@@ -136,7 +136,7 @@ def test_dev_runs_diskless_streams_on_an_s3_server_which_a_restart_finds_again(
     (folder / "s3" / PLACE).write_bytes(msgspec.json.encode(S3Place(s3_port, "secret")))
     with dev_cluster(folder, *flags) as it:
         said = "".join(it.log)
-        assert f"bucket polynya; its key is in {folder}/s3/server.json" in said
+        assert f"bucket polynya; its key for a shell: . {folder}/s3/keys.sh" in said
         assert f"polynya cost --server {it.urls[0]}" in said
         for number, url in enumerate(it.urls):
             assert ask("PUT", f"{url}/v1/stream/logs/{number}")[0] == 201

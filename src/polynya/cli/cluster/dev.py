@@ -46,7 +46,7 @@ from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.storage.s3_server import (
     BUCKET,
-    PLACE,
+    EXPORTS,
     S3_SETTINGS,
     S3Place,
     has_s3,
@@ -542,8 +542,8 @@ def _say(nodes: list[DevNode], folder: Path, configs: list[Config], server: S3Pl
     for protocol, places in _protocol_places(configs).items():
         click.echo(f"  {protocol:<7}  {','.join(places)}")
     if server is not None:
-        key = shlex.quote(str(folder / S3_FOLDER / PLACE))
-        click.echo(f"  S3       {server.endpoint}, bucket {BUCKET}; its key is in {key}")
+        keys = shlex.quote(str(folder / S3_FOLDER / EXPORTS))
+        click.echo(f"  S3       {server.endpoint}, bucket {BUCKET}; its key for a shell: . {keys}")
     click.echo(f"  status   polynya cluster status --server {nodes[0].url}")
     if configs[0].default_profile == DISKLESS:
         click.echo(f"  cost     polynya cost --server {nodes[0].url}")

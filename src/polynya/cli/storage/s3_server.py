@@ -32,6 +32,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
 PLACE = "server.json"
+EXPORTS = "keys.sh"  # for a shell: the key of commands that read tables in the bucket
 LOG = "server.log"
 S3_SETTINGS = (  # the settings `cold.…` that name a bucket and its key
     *("s3_bucket", "s3_region", "s3_endpoint"),
@@ -143,6 +144,8 @@ def _command(program: str, folder: Path, place: S3Place) -> list[str]:
     }
     keys = folder / "keys.json"
     write_whole(keys, msgspec.json.encode({"identities": [identity]}))
+    exports = f"export AWS_ACCESS_KEY_ID={KEY_ID} AWS_SECRET_ACCESS_KEY={place.secret}\n"
+    write_whole(folder / EXPORTS, exports.encode())
     return [
         *(program, "mini", f"-dir={folder / 'data'}", f"-bucket={BUCKET}", f"-s3.config={keys}"),
         *(f"-ip={HOST}", f"-ip.bind={HOST}", "-admin.ui=false", "-webdav=false"),
