@@ -237,9 +237,12 @@ class KafkaClients:
             for _ in range(draw.choice((1, 1, 5))):
                 self._send(client, f"k{producer}p{partition}", numbers[partition], partition)
                 numbers[partition] += 1
-            client.poll(0)
+            _served(client, 0)
             self._stopping.wait(draw.expovariate(1 / pause))
-        if left := client.flush(FLUSH_SECONDS):
+        deadline = self.now() + FLUSH_SECONDS
+        while (left := len(client)) and self.now() < deadline:
+            _served(client, 0.1)
+        if left:
             self.wrong.append(f"liveness: {left} records of a Kafka producer are not acknowledged")
 
     def _send(self, client: Any, writer: str, number: int, partition: int) -> None:
@@ -260,7 +263,7 @@ class KafkaClients:
                 client.produce(TOPIC, value, writer, partition, on_delivery=delivered)
                 return
             except BufferError:  # its queue is full: the nodes are away
-                client.poll(0.1)
+                _served(client, 0.1)
 
     # --- consuming --------------------------------------------------------------------------------
 
@@ -271,12 +274,13 @@ class KafkaClients:
         client = self._consumer("none")
         client.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
         while not self._ending.is_set():
-            message = client.poll(0.2)
+            message = _served(client, 0.2)
             if message is not None and not self._has_error(message):
                 at = message.offset()
                 tail = tails[message.partition()]
                 tail.pieces.append(Piece(0, at, [json.loads(message.value())], at + 1))
-        client.close()
+        with contextlib.suppress(SystemError):
+            client.close()
 
     def _has_error(self, message: Any) -> bool:
         """Report whether an event is an error, of which most pass."""
@@ -414,6 +418,14 @@ class _Member:
         except (KafkaException, RuntimeError):  # the latter: the client is being closed
             pass  # its outcome is unknown, or another member has the partition
         return 0
+
+
+def _served(client: Any, seconds: float) -> Any:
+    """Poll a client. confluent-kafka raises SystemError for some errors of its callbacks, which it
+    has told by then."""
+    with contextlib.suppress(SystemError):
+        return client.poll(seconds)
+    return None
 
 
 def main() -> None:

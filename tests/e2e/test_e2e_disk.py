@@ -180,7 +180,7 @@ def append_until(
         if answer.status == 204:
             acknowledged[name].append(number)
             continue
-        if answer.code == "BACKPRESSURE" and time.monotonic() < deadline:
+        if answer.code == "MEMORY_PRESSURE" and time.monotonic() < deadline:
             time.sleep(0.05)
             continue
         assert answer.status == status, answer
