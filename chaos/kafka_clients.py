@@ -35,6 +35,7 @@ COMMIT_EVERY = 8  # records of a member between two commits
 STAY_RECORDS = (50, 300)  # a member leaves after so many, and joins again
 CREATE_SECONDS = FLUSH_SECONDS = 60.0
 READ_SECONDS = 20.0
+WAITS_MAX = 5  # of the time for the consumers to move on
 JOIN_SECONDS = 40.0  # of a thread that was told to end
 FOUND_BYTES_MAX = 1 << 30
 COMMON = {
@@ -87,7 +88,7 @@ class KafkaProcess:
     async def finish(self, final: dict[str, list[str]], seconds: float) -> None:
         """End the consumers, once they have everything, or the time is over; get what all did."""
         await self._ask(json.dumps([[len(final.get(each, ())) for each in STREAMS], seconds]))
-        line = await self._line(seconds + READ_SECONDS + (MEMBERS + 2) * JOIN_SECONDS)
+        line = await self._line(WAITS_MAX * seconds + READ_SECONDS + (MEMBERS + 2) * JOIN_SECONDS)
         try:
             wrong = self.found.wrong
             self.found = msgspec.msgpack.decode(b64decode(line), type=Found)
@@ -143,11 +144,15 @@ class KafkaClients:
         self._ended(self._producers, FLUSH_SECONDS + JOIN_SECONDS)
 
     def finish(self, ends: list[int], seconds: float) -> Found:
-        """End the consumers, once they have all records and the group has committed them, or the
-        time is over."""
-        deadline = self.now() + seconds
+        """End the consumers, once they have all records and the group has committed them, or
+        neither moved for that time."""
+        end = self.now() + WAITS_MAX * seconds
+        deadline, before = self.now() + seconds, None
         while (found := self._committed()) != ends or self._reached() != ends:
-            if self.now() > deadline:
+            at = (found, self._reached())
+            if at != before and -1 not in found:
+                deadline, before = self.now() + seconds, at
+            if self.now() > min(deadline, end):
                 self.wrong.append(f"liveness: group {GROUP} is at {found} of {ends} in the end")
                 break
             time.sleep(0.2)

@@ -260,6 +260,31 @@ def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_tri
     )
 
 
+def test_an_evicted_stream_whose_slices_were_merged_is_recovered_once() -> None:
+    """Seed 41070 of the swarm: the merged slice begins where the stream does."""
+    lost = Lost()
+    for step in ("append", "put", "flush", "copy", "append"):
+        lost.do(step, "docs/a")
+    ((uid, stream),) = lost.machine.by_uid.items()
+    image = decode_image(lost.copy)
+    (whole,) = image.streams
+    merged = msgspec.structs.replace(
+        lost.pieces[uid][0],
+        slice=msgspec.structs.replace(
+            lost.pieces[uid][0].slice, records=2, length=stream.next_byte, pack="merged"
+        ),
+    )
+    ghost = msgspec.structs.replace(
+        whole, cold=None, extras=StreamExtras(evicted=Evicted(1, 0, 1, 0))
+    )
+    image.streams = [ghost]
+    salvage(image, {uid: [merged]})
+    whole_again(image, whole, ghost)
+    assert whole.cold is not None and index.count(whole.cold) == 1
+    assert index.end_of(whole.cold, 0) == (2, stream.next_byte)
+    assert whole.first_record == 0 and set(image.held) == {"merged"}
+
+
 def test_what_was_hot_is_said() -> None:
     lost = Lost()
     for step in (
