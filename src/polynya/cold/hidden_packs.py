@@ -191,8 +191,8 @@ def _sparse_blocks(stubs: _Stubs) -> Iterator[PackNumber]:
         live = size, len(stubs.names[group, number])
         of_groups.setdefault(group, {})[str(number)] = live
     for group, blocks in of_groups.items():
-        for number in choose_packs(blocks, BLOCK_LIMITS):
-            yield group, int(number)
+        for key in choose_packs(blocks, BLOCK_LIMITS):
+            yield group, int(key)
 
 
 def packs_of(stream: Stream) -> list[tuple[int, int]]:
