@@ -150,7 +150,7 @@ def test_states_are_not_read_as_long_as_the_packs_are_few_for_their_bytes() -> N
 def test_any_call_of_the_store_may_fail_meanwhile(after: bool) -> None:
     async def story(number: int) -> int:
         idle = Idle(FaultyStore(0, after=after))
-        await idle.write(30)
+        await idle.write(14, streams=20)
         store = idle.tier.store
         store.calls, store.fail_at = 0, number
         await idle.merger.merge_due()
