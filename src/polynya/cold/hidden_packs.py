@@ -62,7 +62,7 @@ class PackUses(msgspec.Struct):
 
 
 class _Stubs(msgspec.Struct):
-    """What the stubs of a core tell."""
+    """The contents of the stubs of a core, added up."""
 
     payload: int = 0  # bytes of all records
     sizes: Counter[PackNumber] = msgspec.field(default_factory=Counter)  # of states, by block

@@ -305,7 +305,7 @@ class TopicCatalog:
             log.warning("a change of a topic's profile is taken back", extra={"error": str(why)})
 
     def _is_in_other_hands(self, topic: Topic) -> bool:
-        """Report whether a topic's profile changes, and who began that may be alive."""
+        """Report whether a topic's profile changes, and the core that began it may be alive."""
         return topic.changing is not None and not is_abandoned(topic, self._service.now_ms())
 
     async def follow(self) -> None:
@@ -408,7 +408,7 @@ class _Steps:
         return self._topics.names.get(command.name) if reply.code == Code.OK else None
 
     async def profiles_set(self, topic: Topic, commands: Iterable[SetProfile]) -> list[Reply]:
-        """Propose commands, as long as nobody else goes on with the topic's change."""
+        """Propose commands, unless another core goes on with the topic's change."""
 
         def check() -> None:
             known = self._topics.names.get(topic.name)

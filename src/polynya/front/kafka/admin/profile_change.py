@@ -1,8 +1,8 @@
 """The change of a topic's profile, which is that of all its partitions.
 
-The topic first gets a config that says which profile its partitions are getting. Then they get it,
-and then the topic has it. So whoever finds a topic between these steps can go on. If a partition
-cannot change, they all get the old profile again, by the same steps.
+The topic first gets a config that names the profile which its partitions are to have. Then these get
+the profile, and at last the topic itself. So any core that finds a topic between two steps can go on.
+If a partition cannot change, all get the old profile again, by the same steps.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from polynya.stream.diskless_commands import SetProfile
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.topics import PROFILE_CHANGING, Topic
 
-# after that long who began a change has died, and another goes on
+# after this time another core goes on with a change
 ALIVE_MS = 10_000
 ALIVE_MS_EACH = 100  # more, for each partition
 
 
 class Steps(Protocol):
-    """What a change needs of the topics of a core."""
+    """The interface of the topics of a core that a change needs."""
 
     def now_ms(self) -> int:
         """Return the log time."""
@@ -46,7 +46,8 @@ class NotChanged(PolynyaError):
 
 
 def is_abandoned(topic: Topic, now_ms: int) -> bool:
-    """Report whether the profile of a topic changes, and who began that has died."""
+    """Report whether the profile of a topic changes, and began so long ago that another core may go
+    on."""
     if topic.changing is None:
         return False
     return now_ms - topic.changing[1] >= ALIVE_MS + ALIVE_MS_EACH * topic.partitions
