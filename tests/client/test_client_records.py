@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +14,8 @@ from hypothesis import strategies as st
 
 from polynya.client import NewRecord
 from polynya.client.records import header_list, header_text, records_body
+from polynya.client.values import encode, split_array
+from polynya.client.whole_records import whole_record
 from polynya.wire.kafka.batches import records_of
 from polynya.wire.record_fields import parse_batch, parse_record_fields
 
@@ -53,3 +59,35 @@ def test_values_of_json_and_times_are_encoded() -> None:
         records_body([NewRecord(timestamp=datetime(2026, 11, 1))], "")  # noqa: DTZ001
     with pytest.raises(TypeError):
         records_body([7], "text/plain")
+
+
+def test_threads_decode_pages_with_the_same_decoders() -> None:
+    """Escaped text and base64 need room of the decoder's own."""
+
+    def decoded(thread: int) -> bool:
+        for number in range(200):
+            text = f'é "{thread}"\n{number}' * 3
+            shown = {
+                "offset": number,
+                "timestamp": thread,
+                "key": {"$base64": b64encode(text.encode()).decode()},
+                "headers": [["h", text]],
+                "value": {"v": text},
+            }
+            raws = split_array(json.dumps([shown, shown]).encode(), "a page")
+            whole = [whole_record(raw) for raw in raws]
+            if [each.key_bytes for each in whole] != [text.encode()] * 2:
+                return False
+            if any(each.header_pairs != (("h", text.encode()),) for each in whole):
+                return False
+            if json.loads(encode(json.loads(whole[1].data(as_json=True)))) != shown["value"]:
+                return False
+        return True
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            assert all(threads.map(decoded, range(6)))
+    finally:
+        sys.setswitchinterval(before)

@@ -35,7 +35,7 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
     front = call.front
     asks_all = request.topics is None or (call.version == 0 and not request.topics)
     if asks_all:
-        await front.topics.refresh(local=True)
+        await front.topics.read_all()
         if not call.caller.may_describe_all():
             return _described(call)
         body = await front.topic_frames.body(front, call.version, zone_of(call))

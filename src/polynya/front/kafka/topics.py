@@ -53,6 +53,7 @@ _FINISH_SECONDS = 5.0
 _PATIENCE_SECONDS = 20.0
 _AGAIN_SECONDS = 0.25
 _FOLLOW_SECONDS = 1.0  # between two looks at this node's replica
+_LIST_SECONDS = 1.0  # for the leader to answer for a list of all topics
 _AT_ONCE = 64  # streams that are created or deleted concurrently
 log = logging.getLogger("polynya.kafka")
 
@@ -109,6 +110,8 @@ class TopicCatalog:
         self._service = service
         self._new_id = new_id
         self._read_at = -_FRESH_SECONDS
+        self._listing = asyncio.Lock()
+        self._lists = self._listed = 0  # lists that were requested, and those that were read for
         self._busy: dict[str, asyncio.Lock] = {}
         self._steps = _Steps(self, service)
 
@@ -126,6 +129,24 @@ class TopicCatalog:
         self._read_at = now
         if news.revision >= self.version:
             self._take(news)
+
+    async def read_all(self) -> None:
+        """Read the topics for a list of all of them: it has every topic that any core or node
+        answered for before. What this node knows must do while the meta group has no leader.
+
+        Requests that come during a read share the next one."""
+        self._lists += 1
+        wanted = self._lists
+        async with self._listing:
+            if self._listed >= wanted:
+                return
+            begun = self._lists
+            try:
+                async with asyncio.timeout(_LIST_SECONDS):
+                    await self.refresh()
+            except (Unavailable, TimeoutError):
+                await self.refresh(local=True)
+            self._listed = begun
 
     def _take(self, news: TopicNews) -> None:
         """Apply changes. They may repeat or precede known ones: another read was faster."""
