@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from worlds.cold import CLUSTER, FaultyStore, Tier, no_sleep, play, play_each
 
+from polynya.base.limits import FLUSH_BYTES
 from polynya.cold import Evictor, EvictSettings, Merger, MergeSettings, StateReader, merger
 from polynya.stream.commands import Return
 from polynya.stream.rules.eviction import evicted_view, slice_of
@@ -110,6 +111,24 @@ def test_packs_that_only_evicted_streams_name_do_not_stay() -> None:
         idle.tier.check_nothing_leaks()
         written = sum(map(len, idle.tier.written.values()))
         assert idle.merger.counters.bytes < 4 * written, "a byte moves a few times at most"
+
+    play(story)
+
+
+def test_with_the_defaults_the_objects_of_a_core_stay_below_the_bound() -> None:
+    async def story() -> None:
+        idle = Idle()
+        merging = idle.new_merger(MergeSettings())
+        for _ in range(3):
+            await idle.write(70, streams=500)
+            for _ in range(4):
+                await merging.merge_due()
+                idle.tier.world.deliver()
+                await idle.evict()
+            await idle.tier.settle_all()
+            payload = sum(map(len, idle.tier.written.values()))
+            assert len(idle.tier.store.objects) <= payload * 1.2 / FLUSH_BYTES + 100
+        assert len(idle.tier.written) > 300
 
     play(story)
 
