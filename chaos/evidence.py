@@ -83,7 +83,8 @@ def simulate(work: Work, seed: int, seconds: float) -> Simulation:
     def lane(_: int) -> list[bytes]:
         reports = []
         while time.monotonic() < deadline:
-            command = ("-m", "sim.run", f"--seed={next(begins)}", f"--seeds={SIM_STEP}", "--quiet")
+            command = ["-m", "sim.run", f"--seed={next(begins)}", f"--seeds={SIM_STEP}"]
+            command += ["--quiet", "--no-shrink"]  # a shrunk seed takes minutes of a lane
             reports.append(work.run(*command))
         return reports
 

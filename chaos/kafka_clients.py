@@ -35,6 +35,7 @@ COMMIT_EVERY = 8  # records of a member between two commits
 STAY_RECORDS = (50, 300)  # a member leaves after so many, and joins again
 CREATE_SECONDS = FLUSH_SECONDS = 60.0
 READ_SECONDS = 20.0
+WAITS_MAX = 5  # of the time for the consumers to move on
 JOIN_SECONDS = 40.0  # of a thread that was told to end
 FOUND_BYTES_MAX = 1 << 30
 COMMON = {
@@ -87,7 +88,7 @@ class KafkaProcess:
     async def finish(self, final: dict[str, list[str]], seconds: float) -> None:
         """End the consumers, once they have everything, or the time is over; get what all did."""
         await self._ask(json.dumps([[len(final.get(each, ())) for each in STREAMS], seconds]))
-        line = await self._line(seconds + READ_SECONDS + (MEMBERS + 2) * JOIN_SECONDS)
+        line = await self._line(WAITS_MAX * seconds + READ_SECONDS + (MEMBERS + 2) * JOIN_SECONDS)
         try:
             wrong = self.found.wrong
             self.found = msgspec.msgpack.decode(b64decode(line), type=Found)
@@ -143,11 +144,15 @@ class KafkaClients:
         self._ended(self._producers, FLUSH_SECONDS + JOIN_SECONDS)
 
     def finish(self, ends: list[int], seconds: float) -> Found:
-        """End the consumers, once they have all records and the group has committed them, or the
-        time is over."""
-        deadline = self.now() + seconds
+        """End the consumers, once they have all records and the group has committed them, or
+        neither moved for that time."""
+        end = self.now() + WAITS_MAX * seconds
+        deadline, before = self.now() + seconds, None
         while (found := self._committed()) != ends or self._reached() != ends:
-            if self.now() > deadline:
+            at = (found, self._reached())
+            if at != before and -1 not in found:
+                deadline, before = self.now() + seconds, at
+            if self.now() > min(deadline, end):
                 self.wrong.append(f"liveness: group {GROUP} is at {found} of {ends} in the end")
                 break
             time.sleep(0.2)
@@ -237,9 +242,12 @@ class KafkaClients:
             for _ in range(draw.choice((1, 1, 5))):
                 self._send(client, f"k{producer}p{partition}", numbers[partition], partition)
                 numbers[partition] += 1
-            client.poll(0)
+            _served(client, 0)
             self._stopping.wait(draw.expovariate(1 / pause))
-        if left := client.flush(FLUSH_SECONDS):
+        deadline = self.now() + FLUSH_SECONDS
+        while (left := len(client)) and self.now() < deadline:
+            _served(client, 0.1)
+        if left:
             self.wrong.append(f"liveness: {left} records of a Kafka producer are not acknowledged")
 
     def _send(self, client: Any, writer: str, number: int, partition: int) -> None:
@@ -260,7 +268,7 @@ class KafkaClients:
                 client.produce(TOPIC, value, writer, partition, on_delivery=delivered)
                 return
             except BufferError:  # its queue is full: the nodes are away
-                client.poll(0.1)
+                _served(client, 0.1)
 
     # --- consuming --------------------------------------------------------------------------------
 
@@ -271,12 +279,13 @@ class KafkaClients:
         client = self._consumer("none")
         client.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
         while not self._ending.is_set():
-            message = client.poll(0.2)
+            message = _served(client, 0.2)
             if message is not None and not self._has_error(message):
                 at = message.offset()
                 tail = tails[message.partition()]
                 tail.pieces.append(Piece(0, at, [json.loads(message.value())], at + 1))
-        client.close()
+        with contextlib.suppress(SystemError):
+            client.close()
 
     def _has_error(self, message: Any) -> bool:
         """Report whether an event is an error, of which most pass."""
@@ -414,6 +423,14 @@ class _Member:
         except (KafkaException, RuntimeError):  # the latter: the client is being closed
             pass  # its outcome is unknown, or another member has the partition
         return 0
+
+
+def _served(client: Any, seconds: float) -> Any:
+    """Poll a client. confluent-kafka raises SystemError for some errors of its callbacks, which it
+    has told by then."""
+    with contextlib.suppress(SystemError):
+        return client.poll(seconds)
+    return None
 
 
 def main() -> None:

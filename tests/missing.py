@@ -3,16 +3,21 @@ in CI it fails."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeVar
 
 import pytest
 
+PACKAGES = {"kcat"}  # of Debian, that CI installs when a test needs the program
 Started = TypeVar("Started")
 
 
@@ -34,10 +39,29 @@ def left_out(why: str) -> NoReturn:
 
 
 def needed_program(*names: str) -> str:
-    """The path of the first that is installed."""
-    return next(filter(None, map(shutil.which, names)), None) or missing(
-        f"not installed: {' or '.join(names)}"
-    )
+    """The path of the first that is installed. CI installs some of them."""
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None and os.environ.get("CI") and names[0] in PACKAGES:
+        _install(names[0])
+        found = shutil.which(names[0])
+    return found or missing(f"not installed: {' or '.join(names)}")
+
+
+def _install(package: str) -> None:
+    """Install a Debian package, if this user may. Other test processes wait."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    command = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"]
+    with (Path(tempfile.gettempdir()) / "polynya-apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for arguments in (["update"], ["install", "--no-install-recommends", package]):
+            subprocess.run(
+                [*command, *arguments],
+                capture_output=True,
+                timeout=300,
+                check=False,
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            )
 
 
 def needed_module(name: str) -> ModuleType:

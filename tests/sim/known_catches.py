@@ -161,7 +161,7 @@ STORIES = {  # the test that notices it, where there is one
         )
     },
     "an older copy of a node's data is let in": (
-        "replica/test_cluster_copies.py::test_an_older_image_is_kept_out_and_nothing_is_lost[4]"
+        "replica/test_cluster_copies.py::test_an_older_image_is_kept_out_and_nothing_is_lost[1]"
     ),
     "receipts end where a Kafka sequence wraps": (
         "stream/test_kafka_producers.py::test_a_batch_that_begins_at_0_after_the_last_sequence_is_the_next"

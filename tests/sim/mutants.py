@@ -511,8 +511,7 @@ NOTICED: dict[
         "__code__",
         edited_function(
             store_recovery.whole_again,
-            "if ghost.first_record > stream.first_record: _trim(image, stream, "
-            "(ghost.first_record, ghost.first_byte))",
+            "if is_merged or ghost.first_record > stream.first_record: _trim(image, stream, first)",
             "pass",
         ).__code__,
     ),

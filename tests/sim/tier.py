@@ -135,6 +135,7 @@ class SimTier:
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
         engine.local.rehydration.states = self.states
+        self.merger.hidden.bring = engine.local.rehydration.bring
         engine.local.profiles.flush_soon = self._flush_soon
         engine.service.take_diskless(self.writer)
         self._flushes: set[asyncio.Task[None]] = set()

@@ -37,6 +37,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.sampled_from(NAMES)),
         st.tuples(st.just("flush"), st.sampled_from(NAMES)),
+        st.tuples(st.just("flush one"), st.sampled_from(NAMES)),
         st.tuples(st.just("put"), st.sampled_from(NAMES)),
         st.tuples(st.just("delete"), st.sampled_from(NAMES)),
         st.tuples(st.just("trim"), st.sampled_from(NAMES)),
@@ -83,7 +84,8 @@ class Lost:
             self.world.apply(GROUP, Trim([(stream.uid, *at)], self.count))
         elif stream is not None and stream.hot:
             first = not stream.cold
-            cold = self.world.slice_of(stream, len(stream.hot), f"p{self.count}")
+            batches = 1 if what == "flush one" else len(stream.hot)
+            cold = self.world.slice_of(stream, batches, f"p{self.count}")
             piece = UnnamedSlice(
                 stream.uid,
                 cold,
@@ -94,7 +96,7 @@ class Lost:
                 "text/plain" if first else "",
             )
             self.pieces.setdefault(stream.uid, []).append(piece)
-            if what == "flush":  # else its publication is refused, or lost
+            if what != "put":  # else its publication is refused, or lost
                 self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
 
     def recovered(self) -> tuple[Machine, list[str]]:
@@ -205,6 +207,20 @@ def test_what_was_flushed_behind_a_trim_counts_more_than_what_was_put_before_and
     assert names == [] and assert_held(machine)
 
 
+def test_a_slice_that_was_put_and_never_named_ends_no_recovery() -> None:
+    """Seed 31178 of the swarm: it is longer than the one that was published, and nothing begins
+    where it ends."""
+    lost = Lost()
+    steps = ("copy", "append", "append", "append", "put", "flush one", "append", "append", "flush")
+    for what in steps:
+        lost.do(what, "" if what == "copy" else "docs/a")
+    machine, names = lost.recovered()
+    stream = machine.streams["docs/a"]
+    assert [each.record for each in machine.index_of(stream)] == [0, 1]
+    assert stream.next_record == 5 + JUMP
+    assert names == [] and assert_held(machine)
+
+
 def test_what_a_fork_needs_of_what_was_trimmed_is_kept() -> None:
     lost = Lost()
     for what in ("append", "flush"):
@@ -242,6 +258,31 @@ def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_tri
     assert sum(held.slices for held in image.held.values()) == 1, (
         "what lay before the trim is let go"
     )
+
+
+def test_an_evicted_stream_whose_slices_were_merged_is_recovered_once() -> None:
+    """Seed 41070 of the swarm: the merged slice begins where the stream does."""
+    lost = Lost()
+    for step in ("append", "put", "flush", "copy", "append"):
+        lost.do(step, "docs/a")
+    ((uid, stream),) = lost.machine.by_uid.items()
+    image = decode_image(lost.copy)
+    (whole,) = image.streams
+    merged = msgspec.structs.replace(
+        lost.pieces[uid][0],
+        slice=msgspec.structs.replace(
+            lost.pieces[uid][0].slice, records=2, length=stream.next_byte, pack="merged"
+        ),
+    )
+    ghost = msgspec.structs.replace(
+        whole, cold=None, extras=StreamExtras(evicted=Evicted(1, 0, 1, 0))
+    )
+    image.streams = [ghost]
+    salvage(image, {uid: [merged]})
+    whole_again(image, whole, ghost)
+    assert whole.cold is not None and index.count(whole.cold) == 1
+    assert index.end_of(whole.cold, 0) == (2, stream.next_byte)
+    assert whole.first_record == 0 and set(image.held) == {"merged"}
 
 
 def test_what_was_hot_is_said() -> None:

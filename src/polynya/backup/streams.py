@@ -14,7 +14,7 @@ from polynya.backup.repository import RepositoryReader
 from polynya.backup.verifying import read_group
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
-from polynya.stream.commands import ColdSlice
+from polynya.stream.commands import ColdSlice, Encoding
 from polynya.stream.machine import Machine
 from polynya.stream.read_plan import record_lengths
 from polynya.stream.rules.eviction import ghosts, slice_of, where_of, whole_of
@@ -27,12 +27,18 @@ MACHINES_MAX = 2  # in memory: the groups of a fork and of its source
 
 class BackupPiece(msgspec.Struct, frozen=True, gc=False):
     """The retained records of one append. JSON records keep their trailing commas. `record` and
-    `byte` are the start position."""
+    `byte` are the start position.
+
+    Kafka batches stay whole: of those that begin at `record`, only the records from `first` to
+    `end` (exclusive) are retained."""
 
     record: int
     byte: int
     records: int
     payload: bytes
+    encoding: int
+    first: int
+    end: int
 
 
 class BackupStreams:
@@ -141,12 +147,14 @@ def _cut(
         first, last = max(begin, batch.record), min(end, batch.record + batch.records)
         if first >= last:
             continue
-        if last - first == batch.records:
-            yield BackupPiece(batch.record, batch.byte, batch.records, bytes(batch.payload))
+        bounds = batch.encoding, first, last
+        if last - first == batch.records or batch.encoding == Encoding.KAFKA:
+            payload = bytes(batch.payload)
+            yield BackupPiece(batch.record, batch.byte, last - first, payload, *bounds)
         else:
             lengths = record_lengths(batch)
             at = sum(lengths[: first - batch.record])
             size = sum(lengths[first - batch.record : last - batch.record])
             yield BackupPiece(
-                first, batch.byte + at, last - first, bytes(batch.payload[at : at + size])
+                first, batch.byte + at, last - first, bytes(batch.payload[at : at + size]), *bounds
             )

@@ -27,6 +27,7 @@ from polynya.base import limits
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.cold.flusher import SURVEY_STREAMS, let_the_loop_run
 from polynya.cold.groups import Groups
+from polynya.cold.hidden_packs import HiddenPacks, PackUses, packs_of
 from polynya.cold.merge_planner import (
     FAN_IN,
     MergeRun,
@@ -123,6 +124,7 @@ class Merger:
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
         # reports whether the group's log may have index entries of version 2
         self.may: Callable[[Machine], bool] = lambda machine: True
+        self.hidden = HiddenPacks(groups, store)
         self._gather_at = 0.0  # the earliest time of the next look for small packs
         self._failures = 0  # consecutive passes with a failed pack
         self._look_seconds = 0.0  # duration of the last scan
@@ -148,7 +150,12 @@ class Merger:
         began = monotonic()
         found = await self._look()
         self._look_seconds = monotonic() - began
-        found += await self._gather({run.uid for run in found})
+        try:
+            found += await self._gather({run.uid for run in found})
+        except (StoreError, Unavailable, OutcomeUnknown) as fault:
+            self.hidden.go_on()
+            self._note_failure(fault)
+            return merged
         chosen = list(_within(found))
         self._more = len(chosen) < len(found)
         for runs in plan_packs(chosen, self._settings):
@@ -156,9 +163,7 @@ class Merger:
             try:
                 merged += await self._merge(runs)
             except (StoreError, Unavailable, OutcomeUnknown) as fault:
-                self.counters.failures += 1
-                self._failures += 1
-                log.warning("merging small slices failed and will be retried: %s", fault)
+                self._note_failure(fault)
                 return merged
             took = monotonic() - began
             await self._sleep(
@@ -166,6 +171,11 @@ class Merger:
             )
         self._failures = 0
         return merged
+
+    def _note_failure(self, fault: Exception) -> None:
+        self.counters.failures += 1
+        self._failures += 1
+        log.warning("merging small slices failed and will be retried: %s", fault)
 
     # --- scanning ---------------------------------------------------------------------------------
 
@@ -200,14 +210,12 @@ class Merger:
         if sum(len(each.held) for _, each in machines) <= spare or monotonic() < self._gather_at:
             return []
         self._gather_at = monotonic() + GATHER_SECONDS
-        sizes, slices = Counter[str](), Counter[str]()
-        async for _, machine, stream in _each_stream(machines):
-            for number, length in _packs_of(stream):
-                key = machine.pack_keys.get(number, "")
-                sizes[key] += length
-                slices[key] += 1
-        live = {key: (size, slices[key]) for key, size in sizes.items() if key}
-        chosen = set(choose_packs(live, self._pack_limits()))
+        uses, packs = PackUses(), self._pack_limits()
+        async for group, machine, stream in _each_stream(machines):
+            uses.add(group, machine, stream)
+        await self.hidden.look(uses, packs)
+        chosen = set(choose_packs(uses.live(), packs))
+        await self.hidden.return_named(chosen)
         found: list[MergeRun] = []
         moved: Counter[str] = Counter()
         now_ms = self._groups.now_ms()
@@ -216,8 +224,11 @@ class Merger:
                 for run, keys in self._sparse_runs(group, machine, stream, chosen, now_ms):
                     found.append(run)
                     moved.update(keys)
-        emptied = sum(moved[key] >= slices[key] for key in chosen)
-        return found if is_worth(emptied, len(plan_packs(found, self._settings))) else []
+        emptied = sum(moved[key] >= uses.slices[key] for key in chosen)
+        if not is_worth(emptied, len(plan_packs(found, self._settings))):
+            return []
+        self.hidden.go_on()
+        return found
 
     def _pack_limits(self) -> PackLimits:
         return PackLimits(
@@ -232,7 +243,7 @@ class Merger:
         self, group: int, machine: Machine, stream: Stream, chosen: Container[str], now_ms: int
     ) -> Iterator[tuple[MergeRun, list[str]]]:
         """Yield the runs of one stream whose slices are in chosen packs, and these packs."""
-        places, data = _packs_of(stream), stream.cold
+        places, data = packs_of(stream), stream.cold
         keys = [machine.pack_keys.get(number, "") for number, _ in places]
         if data is None or not any(key in chosen for key in keys):
             return
@@ -491,13 +502,6 @@ async def _each_stream(
                 if stream.cold:
                     yield group, machine, stream
             await asyncio.sleep(0)
-
-
-def _packs_of(stream: Stream) -> list[tuple[int, int]]:
-    """Return the pack number and the payload bytes of each slice."""
-    if not stream.cold:
-        return []
-    return list(zip(index.pack_numbers(stream.cold), index.lengths(stream.cold), strict=True))
 
 
 def _parsed(entries: Sequence[ColdSlice], data: Mapping[Place, memoryview]) -> list[Slice]:

@@ -28,6 +28,9 @@ class AlreadyExists(StoreError):
     `put_again`)."""
 
 
+AWAY = "the object store cannot be reached; the log says more"  # as clients may be told
+
+
 class Conflict(StoreError):
     """Compare and swap failed because the object is not the expected one. Read it again."""
 
@@ -43,7 +46,7 @@ class StoreUnavailable(StoreError):
     def __init__(
         self,
         message: str,
-        reason: str = "it cannot be reached; the log says more",
+        reason: str = AWAY,
         *,
         full: bool = False,
     ) -> None:

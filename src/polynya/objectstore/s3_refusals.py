@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime
 from html import unescape
 
+from polynya.objectstore.api import AWAY
+
 WORDS_MAX = 300  # characters of a message; a service may send anything
 _ANSWER = re.compile(
     r"Error performing ([A-Z]+) (\S+) in .*?status code: (\d{3}[^:\n]*)", re.DOTALL
@@ -75,7 +77,7 @@ def reason(fault: BaseException) -> str:
     if _METADATA in text:
         return _NO_CREDENTIALS
     if answer is None:
-        return "it cannot be reached; the log says more"
+        return AWAY
     code = _part(text.partition("\n\nDebug source:")[0], "Code")
     parts = [answer[3].strip(), code, _ADVICE.get(code, "the log says more")]
     return ": ".join(part for part in parts if part)

@@ -33,18 +33,20 @@ from polynya.cli.cluster.dev_folder import (
 from polynya.cli.cluster.dev_nodes import (
     OWN,
     DevNode,
+    has_failed,
     is_running,
     last_lines,
     nodes_environment,
     running_pid,
     start_node,
     stop_nodes,
+    was_stopped,
 )
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.storage.s3_server import (
     BUCKET,
-    PLACE,
+    EXPORTS,
     S3_SETTINGS,
     S3Place,
     has_s3,
@@ -485,12 +487,13 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
     with Client(nodes[0].url) as client:
         while True:
             for node in nodes:
-                assert node.process is not None
-                if node.process.poll() is not None:
+                if has_failed(node):
                     raise exits.Refused(
                         f"node {node.number} exited:\n{last_lines(node)}",
                         hint=f"Its log: {node.folder / 'node.log'}",
                     )
+                if was_stopped(node):  # by the user: `_watch` reports it
+                    return
             problems = _problems(client)
             if not problems:
                 return
@@ -539,8 +542,8 @@ def _say(nodes: list[DevNode], folder: Path, configs: list[Config], server: S3Pl
     for protocol, places in _protocol_places(configs).items():
         click.echo(f"  {protocol:<7}  {','.join(places)}")
     if server is not None:
-        key = shlex.quote(str(folder / S3_FOLDER / PLACE))
-        click.echo(f"  S3       {server.endpoint}, bucket {BUCKET}; its key is in {key}")
+        keys = shlex.quote(str(folder / S3_FOLDER / EXPORTS))
+        click.echo(f"  S3       {server.endpoint}, bucket {BUCKET}; its key for a shell: . {keys}")
     click.echo(f"  status   polynya cluster status --server {nodes[0].url}")
     if configs[0].default_profile == DISKLESS:
         click.echo(f"  cost     polynya cost --server {nodes[0].url}")

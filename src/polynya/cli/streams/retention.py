@@ -132,6 +132,11 @@ def set_command(
         raise click.UsageError("pass --keep-age, --keep-bytes or both, or --forever")
     if by_record_time and keep_age is None:
         raise click.UsageError("--by-record-time needs --keep-age")
+    if 0 in (keep_age, keep_bytes):
+        raise click.UsageError(
+            "a retention of 0 deletes every record from now on. To delete what is there once: "
+            "polynya trim STREAM --before now"
+        )
     body: dict[str, Any] = {"age_seconds": keep_age, "bytes": keep_bytes}
     if by_record_time:
         body["record_time"] = True

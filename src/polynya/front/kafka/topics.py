@@ -18,6 +18,8 @@ import msgspec
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.names import partition_of, spelled_name
+from polynya.front.kafka.admin import profile_change
+from polynya.front.kafka.admin.profile_change import NotChanged, is_abandoned
 from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     DEFAULT_RULES,
@@ -111,6 +113,7 @@ class TopicCatalog:
         self._listing = asyncio.Lock()
         self._lists = self._listed = 0  # lists that were requested, and those that were read for
         self._busy: dict[str, asyncio.Lock] = {}
+        self._steps = _Steps(self, service)
 
     def known(self, name: str) -> Topic | None:
         """Return a ready topic without asking anybody."""
@@ -230,7 +233,7 @@ class TopicCatalog:
 
     async def _put(self, put: TopicPut) -> int:
         name = put.name
-        reply = await self._call(META_GROUP, put)
+        reply = await self._steps.call(META_GROUP, put)
         await self.refresh()
         topic = self.names.get(name)
         if topic is not None and topic.state != TopicState.READY:
@@ -245,30 +248,26 @@ class TopicCatalog:
         after a concurrent change. Raises TopicRefused and what `change` raises."""
         while True:
             topic = await self._ready(name)
-            wanted = dict(change(dict(topic.configs)))
-            if wanted == dict(topic.configs):
+            wanted = dict(change(topic.settings))
+            if wanted == topic.settings:
                 return wanted
-            if profile_of(wanted) != profile_of(dict(topic.configs)):
-                await self._set_profile(topic, profile_of(wanted))
-            command = TopicChange(
-                name, topic.id, topic.revision, topic.partitions, sorted(wanted.items())
-            )
-            if await self._changed(command):
-                return wanted
+            try:
+                if await self._altered(topic, wanted):
+                    return wanted
+            except NotChanged:
+                raise TopicRefused(
+                    f"the profile of topic '{name}' could not be changed for all partitions, so it "
+                    "stays: they could not be flushed in time, or the node has no object store; "
+                    "retry"
+                ) from None
 
-    async def _set_profile(self, topic: Topic, profile: int) -> None:
-        """Change the profile of a topic's partitions. Raises TopicRefused; the partitions may then
-        have several, and a repeat goes on."""
-        now_ms = self._service.now_ms()
-        names = topic.own_streams() + topic.streams
-        replies = await self._of_all(
-            SetProfile(name, profile, now_ms) for name in dict.fromkeys(names)
+    async def _altered(self, topic: Topic, wanted: Mapping[str, str]) -> bool:
+        if profile_of(wanted) != profile_of(topic.settings):
+            return await profile_change.change(self._steps, topic, wanted)
+        command = TopicChange(
+            topic.name, topic.id, topic.revision, topic.partitions, sorted(wanted.items())
         )
-        if any(reply.code != Code.OK for reply in replies):
-            raise TopicRefused(
-                f"the profile of topic '{topic.name}' could not be changed for all partitions: they "
-                "could not be flushed in time, or the node has no object store; retry"
-            )
+        return await self._steps.changed(command) is not None
 
     async def grow(self, name: str, partitions: int) -> None:
         """Give a topic more partitions, and create their streams. Raises TopicRefused."""
@@ -279,7 +278,7 @@ class TopicCatalog:
                     f"topic '{name}' has {topic.partitions} partitions; {partitions} were requested"
                 )
             command = TopicChange(name, topic.id, topic.revision, partitions, topic.configs)
-            if await self._changed(command):
+            if await self._steps.changed(command):
                 await self.finish(self.names[name])
                 await self.refresh()
                 return
@@ -288,23 +287,20 @@ class TopicCatalog:
         """Return the newest state of a topic, after the steps that are missing."""
         await self.refresh()
         topic = self.names.get(name)
-        if topic is not None and not topic.is_settled:
-            await self.finish(topic)
-            await self.refresh()
-        topic = self.known(name)
+        if topic is not None and not self._is_in_other_hands(topic):
+            if not topic.is_settled:
+                await self.finish(topic)
+                await self.refresh()
+            topic = self.known(name)
+        if topic is not None and topic.changing is not None:
+            raise Unavailable(f"the profile of topic '{name}' changes; retry")
         if topic is None:
             raise TopicRefused(f"topic '{name}' does not exist, or is being deleted")
         return topic
 
-    async def _changed(self, command: TopicChange) -> bool:
-        """Propose a change. False: the topic changed first, and is known again."""
-        reply = await self._call(META_GROUP, command)
-        await self.refresh()
-        return reply.code == Code.OK and command.name in self.names
-
     async def drop(self, topic: Topic) -> None:
         """Delete a topic and its streams."""
-        await self._call(META_GROUP, TopicDrop(topic.name, topic.id))
+        await self._steps.call(META_GROUP, TopicDrop(topic.name, topic.id))
         await self._delete(topic)
         await self.refresh()
 
@@ -315,10 +311,23 @@ class TopicCatalog:
             async with lock:
                 if topic.state == TopicState.DROPPED:
                     await self._delete(topic)
+                elif topic.state == TopicState.READY and topic.changing is not None:
+                    await self._go_on(topic)
                 elif not topic.is_settled:
                     await self._create(topic)
         finally:
             self._busy.pop(topic.name, None)
+
+    async def _go_on(self, topic: Topic) -> None:
+        """Go on with a change of the profile that another core began."""
+        try:
+            await profile_change.go_on(self._steps, topic)
+        except NotChanged as why:
+            log.warning("a change of a topic's profile is taken back", extra={"error": str(why)})
+
+    def _is_in_other_hands(self, topic: Topic) -> bool:
+        """Report whether a topic's profile changes, and the core that began it may be alive."""
+        return topic.changing is not None and not is_abandoned(topic, self._service.now_ms())
 
     async def follow(self) -> None:
         """Keep what this core knows as new as its node's replica. Run until cancelled."""
@@ -335,6 +344,8 @@ class TopicCatalog:
                 if self._service.home_of(META_GROUP) == self._service.core:
                     await self.refresh(local=True)
                     for topic in [each for each in self.names.values() if not each.is_settled]:
+                        if self._is_in_other_hands(topic):
+                            continue
                         log.info(
                             "finishing a topic", extra={"topic": topic.name, "state": topic.state}
                         )
@@ -350,7 +361,7 @@ class TopicCatalog:
         content_type = partition_type(configs.get(CONTENT_TYPE, ""))
         segments, profile = segments_of(configs), profile_of(configs)
         names = topic.own_streams(topic.partitions if topic.growing else 0)
-        replies = await self._of_all(
+        replies = await self._steps.all_of(
             Create(
                 name,
                 service.now_ms(),
@@ -370,18 +381,18 @@ class TopicCatalog:
             await self._give_up(topic, made)
             return
         count = max(topic.partitions, topic.growing)
-        ready = await self._call(META_GROUP, TopicReady(topic.name, topic.id, count))
+        ready = await self._steps.call(META_GROUP, TopicReady(topic.name, topic.id, count))
         if ready.code != Code.OK:  # dropped meanwhile, and the deletion may not have seen these
             await self._delete(topic, made)
 
     async def _give_up(self, topic: Topic, made: list[tuple[str, int]]) -> None:
         """End a creation or growth: a stream of another kind has the name of a partition."""
         if topic.state == TopicState.CREATING:
-            await self._call(META_GROUP, TopicDrop(topic.name, topic.id))
+            await self._steps.call(META_GROUP, TopicDrop(topic.name, topic.id))
             await self._delete(topic, made)
             return
         same = TopicChange(topic.name, topic.id, topic.revision, topic.partitions, topic.configs)
-        await self._call(META_GROUP, same)
+        await self._steps.call(META_GROUP, same)
         await self._delete_streams(made)
         raise TopicRefused(
             f"topic '{topic.name}' cannot grow: a stream under kafka/{topic.name}/ exists and is "
@@ -393,14 +404,41 @@ class TopicCatalog:
         await self._delete_streams(
             [(name, 0) for name in topic.own_streams()] if made is None else made
         )
-        await self._call(META_GROUP, TopicGone(topic.name, topic.id))
+        await self._steps.call(META_GROUP, TopicGone(topic.name, topic.id))
 
     async def _delete_streams(self, streams: list[tuple[str, int]]) -> None:
         """Delete streams by name and uid; uid 0 is any."""
         now_ms = self._service.now_ms()
-        await self._of_all(Delete(name, now_ms, uid) for name, uid in streams)
+        await self._steps.all_of(Delete(name, now_ms, uid) for name, uid in streams)
 
-    async def _call(self, group: int, command: Command) -> Reply:
+
+class _Steps:
+    """The steps of changes: commands in the meta group and in those of the partitions."""
+
+    def __init__(self, topics: TopicCatalog, service: TopicService) -> None:
+        self._topics, self._service = topics, service
+
+    def now_ms(self) -> int:
+        return self._service.now_ms()
+
+    async def changed(self, command: TopicChange) -> Topic | None:
+        """Propose a change, and return the topic after it. None: the topic changed first, and is
+        known again."""
+        reply = await self.call(META_GROUP, command)
+        await self._topics.refresh()
+        return self._topics.names.get(command.name) if reply.code == Code.OK else None
+
+    async def profiles_set(self, topic: Topic, commands: Iterable[SetProfile]) -> list[Reply]:
+        """Propose commands, unless another core goes on with the topic's change."""
+
+        def check() -> None:
+            known = self._topics.names.get(topic.name)
+            if known is None or known.revision != topic.revision:
+                raise Unavailable(f"topic '{topic.name}' changed meanwhile; retry")
+
+        return await self.all_of(commands, check)
+
+    async def call(self, group: int, command: Command) -> Reply:
         """Propose a step. Try again while nothing was applied: an election, or a new cluster that
         has not settled."""
         loop = asyncio.get_running_loop()
@@ -413,12 +451,18 @@ class TopicCatalog:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _of_all(self, commands: Iterable[Create | Delete | SetProfile]) -> list[Reply]:
-        """Propose the commands, some at a time, and return their replies in order."""
-        service, gate = self._service, asyncio.Semaphore(_AT_ONCE)
+    async def all_of(
+        self,
+        commands: Iterable[Create | Delete | SetProfile],
+        check: Callable[[], None] = lambda: None,
+    ) -> list[Reply]:
+        """Propose the commands, some at a time, and return their replies in order. `check` is
+        called before each."""
+        gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(command: Create | Delete | SetProfile) -> Reply:
             async with gate:
-                return await self._call(service.group_of(command.name), command)
+                check()
+                return await self.call(self._service.group_of(command.name), command)
 
         return await asyncio.gather(*map(one, commands))

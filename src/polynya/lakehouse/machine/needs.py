@@ -6,11 +6,12 @@ from __future__ import annotations
 import importlib.util
 
 from polynya.base.errors import ConfigError
+from polynya.base.installation import install_command
 from polynya.lakehouse.machine.java import find_java_home
 
 PACKAGES = ("pyspark", "pyarrow", "pyiceberg", "deltalake", "cramjam")  # packages of the pipeline
 READER = "duckdb"  # package of SQL queries
-INSTALL = "pip install 'polynya[lake]'"
+INSTALL = install_command("lake")
 
 
 class NotInstalled(ConfigError):

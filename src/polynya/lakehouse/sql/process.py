@@ -15,6 +15,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.jobs.plan import TableRef
+from polynya.lakehouse.machine.needs import INSTALL
 from polynya.lakehouse.sql.policy import BadQuery, Bounds
 
 # besides DuckDB's limit: libraries, thread stacks, address space that allocators reserve and never
@@ -95,7 +96,7 @@ def _outcome(question: SqlRequest) -> SqlResult | SqlRefused:
             raise
         return SqlRefused(
             "NO_SQL",
-            f"{missing.name} is not installed where the server runs: pip install 'polynya[lake]'",
+            f"{missing.name} is not installed where the server runs: {INSTALL}",
         )
     except ConfigError as wrong:
         return SqlRefused("NO_SQL", str(wrong))

@@ -51,8 +51,8 @@ class Lifetimes:
 
     def is_over(self, machine: Machine, stream: Stream) -> bool:
         """Report whether the stream has expired, including reads that only this process has
-        seen."""
-        now = self._now_ms()
+        seen. The clock of a replica may be behind the log."""
+        now = max(self._now_ms(), machine.log_ms)
         if stream.expires_at_ms is not None or stream.ttl_seconds is None:
             return machine.expired(stream, now)
         if self._feeds.watched(stream.uid):

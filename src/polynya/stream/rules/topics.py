@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
 _LEVEL = level_of(TopicPut)
+PROFILE_CHANGING = "profile.changing"  # a config that a topic has while its partitions change
 
 
 class TopicState:
@@ -68,7 +69,21 @@ class Topic(msgspec.Struct, array_like=True, gc=False):
     @property
     def is_settled(self) -> bool:
         """Report whether no step is missing."""
-        return self.state == TopicState.READY and not self.growing
+        return self.state == TopicState.READY and not self.growing and self.changing is None
+
+    @property
+    def changing(self) -> tuple[str, int] | None:
+        """The profile that its partitions are getting, and the log time at which that began."""
+        for name, value in self.configs:
+            if name == PROFILE_CHANGING and self.state == TopicState.READY:
+                profile, _, since_ms = value.partition(" ")
+                return profile, int(since_ms)
+        return None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The configs that somebody set."""
+        return {name: value for name, value in self.configs if name != PROFILE_CHANGING}
 
     def stream(self, number: int) -> str:
         """Return the canonical name of a partition's stream."""

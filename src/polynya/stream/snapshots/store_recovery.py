@@ -62,9 +62,15 @@ def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[
 
 def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
     """Extend an evicted stream's state with the slices found for its stub, which may have returned
-    and been trimmed since."""
-    if ghost.first_record > stream.first_record:
-        _trim(image, stream, (ghost.first_record, ghost.first_byte))
+    and been trimmed or merged since."""
+    first = max((ghost.first_record, ghost.first_byte), (stream.first_record, stream.first_byte))
+    is_merged = (
+        ghost.cold is not None
+        and stream.cold is not None
+        and index.begin_of(ghost.cold, 0) < index.end_of(stream.cold, -1)
+    )
+    if is_merged or ghost.first_record > stream.first_record:
+        _trim(image, stream, first)
     stream.cold = index.joined(stream.cold, ghost.cold) or None
     stream.activity_ms = ghost.activity_ms
 
@@ -105,8 +111,9 @@ def _continue(
     image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends: Sequence[int]
 ) -> None:
     at: Place = (stream.next_record, stream.next_byte)
+    chains = _Chains(pieces, ends)
     while (
-        found := _following(pieces, at, ends)
+        found := chains.following(at)
         or _instead(stream, pieces, at, ends)
         or _behind_a_trim(pieces, at, ends)
     ):
@@ -123,7 +130,7 @@ def _continue(
         entry = index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
         stream.cold = index.appended(stream.cold, entry)
         stream.activity_ms = max(stream.activity_ms, found.append_ms)
-        at = (cold.record + cold.records, cold.byte + cold.length)
+        at = _end(found)
     stream.next_record, stream.next_byte = at
 
 
@@ -132,23 +139,44 @@ def _touches(cold: ColdSlice, at: Place) -> bool:
     return cold.byte == at[1] and cold.record >= at[0]
 
 
-def _following(
-    pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]
-) -> UnnamedSlice | None:
-    """Return the longest slice that begins at this position, or after a gap there."""
-    bound = min((end for end in ends if end > at[0]), default=None)
-    fitting = [
-        piece
-        for piece in pieces
-        if _touches(piece.slice, at)
-        and not (at[0] in ends and piece.slice.record == at[0])
-        and (
-            bound is None
-            or piece.slice.record >= bound
-            or piece.slice.record + piece.slice.records <= bound
+class _Chains:
+    """The slices of a stream, and how far those that follow each other reach from a position."""
+
+    def __init__(self, pieces: Sequence[UnnamedSlice], ends: Sequence[int]) -> None:
+        self._ends = ends
+        self._at_byte: dict[int, list[UnnamedSlice]] = {}
+        for piece in pieces:
+            self._at_byte.setdefault(piece.slice.byte, []).append(piece)
+        self._reach: dict[Place, int] = {}  # the record where the chain from there ends
+        for place in sorted({_end(piece) for piece in pieces}, reverse=True):
+            found = self.following(place)
+            self._reach[place] = place[0] if found is None else self._reach[_end(found)]
+
+    def following(self, at: Place) -> UnnamedSlice | None:
+        """Return the slice that begins at this position, or after a gap there. Of several, the
+        later slices continue only one: the others were uploaded and never published."""
+        bound = min((end for end in self._ends if end > at[0]), default=None)
+        fitting = [
+            piece
+            for piece in self._at_byte.get(at[1], ())
+            if _touches(piece.slice, at)
+            and not (at[0] in self._ends and piece.slice.record == at[0])
+            and (bound is None or piece.slice.record >= bound or _end(piece)[0] <= bound)
+        ]
+        return min(
+            fitting,
+            key=lambda piece: (
+                piece.slice.record,
+                -self._reach[_end(piece)],
+                -piece.slice.records,
+            ),
+            default=None,
         )
-    ]
-    return min(fitting, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
+
+
+def _end(piece: UnnamedSlice) -> Place:
+    cold = piece.slice
+    return cold.record + cold.records, cold.byte + cold.length
 
 
 def _instead(

@@ -131,13 +131,13 @@ class TopicRoutes:
             )
         if PROFILE not in wanted.configs:  # the default is for new topics
             configs = _with_profile_of(topic, configs)
-        if code != Code.CREATED and (topic.partitions, dict(topic.configs)) != (
+        if code != Code.CREATED and (topic.partitions, topic.settings) != (
             partitions,
             configs,
         ):
             raise TopicRefused(
                 f"topic '{name}' exists with {topic.partitions} partitions and "
-                f"{_spelled(dict(topic.configs))}; {partitions} partitions and "
+                f"{_spelled(topic.settings)}; {partitions} partitions and "
                 f"{_spelled(configs)} were requested"
             )
         return _json(_shown(topic), 201 if code == Code.CREATED else 200)
@@ -246,8 +246,8 @@ def _shown(topic: Topic) -> dict[str, Any]:
         "id": topic.id.hex(),
         "partitions": topic.partitions,
         "adopted": [spelled_name(stream) for stream in topic.streams],
-        "content_type": dict(topic.configs).get(CONTENT_TYPE),
-        "configs": dict(topic.configs),
+        "content_type": topic.settings.get(CONTENT_TYPE),
+        "configs": topic.settings,
         "created_at": format_instant(topic.created_ms),
     }
 

@@ -70,7 +70,7 @@ async def _describe(
             result.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
             result.error_message = f"topic '{asked.resource_name}' does not exist"
             return
-        listed = _of_topic(dict(topic.configs), synonyms=synonyms)
+        listed = _of_topic(topic.settings, synonyms=synonyms)
     elif asked.resource_type == BROKER and not call.caller.may_administer():
         result.error_code = Error.CLUSTER_AUTHORIZATION_FAILED
         return

@@ -1,0 +1,188 @@
+"""Packs that only evicted streams name: they are emptied as well, so the objects stay few."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+from worlds.cold import CLUSTER, FaultyStore, Tier, no_sleep, play, play_each
+
+from polynya.base.limits import FLUSH_BYTES
+from polynya.cold import Evictor, EvictSettings, Merger, MergeSettings, StateReader, merger
+from polynya.stream.commands import Return
+from polynya.stream.rules.eviction import evicted_view, slice_of
+
+PACK_BYTES, SPARE = 20_000, 8
+SETTINGS = MergeSettings(slice_bytes_max=4000, pack_bytes_max=PACK_BYTES, packs_spare=SPARE)
+EVICTION = EvictSettings(after_ms=1000, few=1)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core looks for small packs in each pass."""
+    monkeypatch.setattr(merger, "GATHER_SECONDS", 0.0)
+
+
+class Idle:
+    """A tier whose streams are evicted soon after each write."""
+
+    def __init__(self, store: FaultyStore | None = None) -> None:
+        self.tier = Tier(store)
+        self.returned: list[str] = []
+        self.merger = self.new_merger()
+        self._states = StateReader(self.tier.store)
+        self._evictor = Evictor(
+            self.tier.world,
+            self.tier.store,
+            EVICTION,
+            CLUSTER,
+            in_flight=self.tier.flusher.in_flight,
+            sleep=no_sleep,
+        )
+        self._random = Random("idle streams")
+
+    def new_merger(self, settings: MergeSettings = SETTINGS) -> Merger:
+        made = self.tier.new_merger(settings)
+        made.hidden.bring = self.bring
+        return made
+
+    async def bring(self, group: int, names: list[str]) -> None:
+        """As the rehydration does."""
+        world = self.tier.world
+        machine = world.machines()[group]
+        states = []
+        for name in names:
+            ghost = evicted_view(machine, name)
+            if ghost is not None:
+                state = await self._states.state(slice_of(machine, ghost))
+                states.append((name, ghost.uid, state))
+                world.recent[ghost.uid] = world.now
+        world.apply(group, Return(states, world.now))
+        self.returned += names
+
+    async def bring_all(self) -> None:
+        for group, machine in self.tier.world.machines().items():
+            await self.bring(group, list(machine.evicted))
+
+    async def write(self, packs: int, streams: int = 60, *, evicts: bool = True) -> None:
+        """Store so many packs, each with a slice of three streams of many. Evict all after each."""
+        for number in range(packs):
+            for stream in self._random.sample(range(streams), 3):
+                name = f"default/s{stream}"
+                for group, machine in self.tier.world.machines().items():
+                    if name in machine.evicted:
+                        await self.bring(group, [name])
+                self.tier.append(name, b"%d;" % number * 10)
+            await self.tier.flusher.flush_now()
+            if evicts:
+                await self.evict()
+
+    async def evict(self) -> None:
+        self.tier.world.now += 2000
+        await self._evictor.evict_due()
+        machines = self.tier.world.machines().values()
+        assert not any(machine.streams for machine in machines)
+
+    def counted(self) -> tuple[int, int]:
+        """The objects that are alive, and those that the bytes justify."""
+        payload = sum(map(len, self.tier.written.values()))
+        # a block of states for each group may be new, and another be about to be emptied
+        groups = len(self.tier.world.machines())
+        return len(self.tier.store.objects), SPARE + payload * 6 // (5 * PACK_BYTES) + 5 * groups
+
+
+def test_packs_that_only_evicted_streams_name_do_not_stay() -> None:
+    async def story() -> None:
+        idle = Idle()
+        for _ in range(4):
+            await idle.write(30)
+            for _ in range(4):
+                await idle.merger.merge_due()
+                idle.tier.world.deliver()
+                await idle.evict()
+            await idle.tier.settle_all()
+            objects, wanted = idle.counted()
+            assert objects <= wanted
+        await idle.bring_all()
+        await idle.tier.check()
+        idle.tier.world.deliver()
+        await idle.tier.settle_all()
+        idle.tier.check_nothing_leaks()
+        written = sum(map(len, idle.tier.written.values()))
+        assert idle.merger.counters.bytes < 4 * written, "a byte moves a few times at most"
+
+    play(story)
+
+
+def test_with_the_defaults_the_objects_of_a_core_stay_below_the_bound() -> None:
+    async def story() -> None:
+        idle = Idle()
+        merging = idle.new_merger(MergeSettings())
+        for _ in range(3):
+            await idle.write(70, streams=500)
+            for _ in range(4):
+                await merging.merge_due()
+                idle.tier.world.deliver()
+                await idle.evict()
+            await idle.tier.settle_all()
+            payload = sum(map(len, idle.tier.written.values()))
+            assert len(idle.tier.store.objects) <= payload * 1.2 / FLUSH_BYTES + 100
+        assert len(idle.tier.written) > 300
+
+    play(story)
+
+
+def test_nothing_is_read_while_nothing_is_written() -> None:
+    async def story() -> None:
+        idle = Idle()
+        await idle.write(40)
+        for _ in range(8):
+            await idle.merger.merge_due()
+            idle.tier.world.deliver()
+            await idle.evict()
+        calls, returned = idle.tier.store.calls, len(idle.returned)
+        for _ in range(5):
+            await idle.merger.merge_due()
+        assert idle.tier.store.calls == calls
+        assert len(idle.returned) == returned
+
+    play(story)
+
+
+def test_states_are_not_read_as_long_as_the_packs_are_few_for_their_bytes() -> None:
+    async def story() -> None:
+        idle = Idle()
+        await idle.write(2 * SPARE, evicts=False)
+        await idle.evict()
+        many_bytes = idle.new_merger(msgspec.structs.replace(SETTINGS, pack_bytes_max=100))
+        calls = idle.tier.store.calls
+        await many_bytes.merge_due()
+        assert idle.tier.store.calls == calls
+        await idle.merger.merge_due()
+        assert idle.tier.store.calls > calls
+
+    play(story)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_any_call_of_the_store_may_fail_meanwhile(after: bool) -> None:
+    async def story(number: int) -> int:
+        idle = Idle(FaultyStore(0, after=after))
+        await idle.write(14, streams=20)
+        store = idle.tier.store
+        store.calls, store.fail_at = 0, number
+        await idle.merger.merge_due()
+        calls, store.fail_at = store.calls, 0
+        for _ in range(4):
+            await idle.merger.merge_due()
+            idle.tier.world.deliver()
+            await idle.evict()
+        await idle.tier.settle_all()
+        objects, wanted = idle.counted()
+        assert objects <= wanted
+        await idle.bring_all()
+        await idle.tier.check()
+        return calls
+
+    play_each(story, over=5)
