@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 SHARE_MAX = 0.05  # of the bytes of all data files
 DAY_MS = 86_400_000
-ROWS = 100  # of a file, 1 KiB each
+ROWS = 150  # of a file, 1 KiB each
 FILES = [100, *long([1000])]
 
 
