@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 
 from polynya.base.errors import ConfigError, PolynyaError
 from polynya.spark.filters import narrow
-from polynya.spark.options import source_options
+from polynya.spark.options import StoreKeys, source_options
 from polynya.spark.planning import DataLoss, Span, batch_spans, located, slabs
 from polynya.spark.positions import initial, latest, spans_between
 from polynya.spark.server import StreamRanges, Tail, TimedRange
@@ -168,8 +168,30 @@ def test_deleted_streams_end_a_query_unless_it_may_go_on() -> None:
         ({"stream": "a", "startingOffsets": "soon"}, "expected 'earliest'"),
         ({"stream": "a", "maxRecordsPerTrigger": "-1"}, "whole number"),
         ({"stream": "a", "failOnDataLoss": "maybe"}, "true or false"),
+        ({"stream": "a", "s3AccessKeyId": "k"}, "set both the S3 access key id"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         source_options(options)
+
+
+def test_a_tasks_keys_are_the_options_else_the_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"):
+        monkeypatch.delenv(f"POLYNYA_COLD_S3_{name}", raising=False)
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    assert source_options({"stream": "a"}).keys.variables == {}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "aws")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "short")
+    assert source_options({"stream": "a"}).keys == StoreKeys("aws", "hidden", "short")
+    monkeypatch.setenv("POLYNYA_COLD_S3_ACCESS_KEY_ID", "own")
+    monkeypatch.setenv("POLYNYA_COLD_S3_SECRET_ACCESS_KEY", "hidden")
+    found = source_options({"stream": "a"}).keys
+    assert found == StoreKeys("own", "hidden") and "hidden" not in repr(found)
+    given = {"s3AccessKeyId": "given", "s3SecretAccessKey": "x", "s3SessionToken": "y"}
+    assert source_options({"stream": "a", **given}).keys.variables == {
+        "POLYNYA_COLD_S3_ACCESS_KEY_ID": "given",
+        "POLYNYA_COLD_S3_SECRET_ACCESS_KEY": "x",
+        "POLYNYA_COLD_S3_SESSION_TOKEN": "y",
+    }

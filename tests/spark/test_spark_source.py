@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from missing import needed_module
+from s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from shared_spark import configured, shared_runner
 from worlds.pipeline import PipeWorld
 
@@ -163,6 +164,44 @@ def test_a_batch_write_with_a_job_id_adds_nothing_when_it_is_repeated(
     assert stream(lake, "many/a") == [{"n": 1}, {"n": 3}] and stream(lake, "many/b") == [[2]]
     with pytest.raises(Exception, match="column 'stream'"):
         frame.select("value").write.format("polynya").mode("append").save()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, s3_server: S3Server) -> Iterator[PipeWorld]:
+    """A node with its objects in a bucket, whose keys no process has but the node."""
+    store = s3_server.settings()
+    world = PipeWorld(
+        tmp_path / "data",
+        **{f"POLYNYA_COLD_{name.upper()}": value for name, value in store.items()},
+    )
+    try:
+        world.start("--cores", "1")
+        yield world
+    finally:
+        world.close()
+
+
+def test_tasks_read_a_bucket_with_the_readers_own_keys(
+    spark: Any, bucket: PipeWorld, tmp_path: Path
+) -> None:
+    bucket.append("in/a", {"n": 1}, {"n": 2})
+    bucket.append("in/b", {"n": 3})
+    keys = {"s3AccessKeyId": ACCESS_KEY, "s3SecretAccessKey": SECRET_KEY}
+    assert values(reader(spark, bucket, prefix="in/", **keys).load()) == [
+        {"n": n} for n in (1, 2, 3)
+    ]
+    wrong = reader(spark, bucket, prefix="in/", **{**keys, "s3SecretAccessKey": "wrong"})
+    with pytest.raises(Exception, match=r"SignatureDoesNotMatch|403"):
+        wrong.load().collect()
+    source = spark.readStream.format("polynya").options(
+        server=bucket.node.url, prefix="in/", **keys
+    )
+    frame = source.load().selectExpr("get_json_object(cast(value as string), '$.n') * 2 as n")
+    writer = frame.writeStream.format("polynya").options(
+        server=bucket.node.url, stream="out", checkpointLocation=str(tmp_path / "checkpoint")
+    )
+    patient(lambda: begun(writer.start())).stop()
+    assert doubled(bucket) == [2, 4, 6]
 
 
 def stream(lake: PipeWorld, name: str) -> list[Any]:

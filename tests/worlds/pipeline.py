@@ -87,7 +87,8 @@ class Driver:
         if self.process.poll() is None:
             self.kill(group=True)
         self._reader.join(60)
-        if self.process.stderr is not None:
+        # a stray process has it open, and a close would wait for that
+        if self.process.stderr is not None and not self._reader.is_alive():
             self.process.stderr.close()
 
     def _read(self) -> None:

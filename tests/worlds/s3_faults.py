@@ -31,11 +31,13 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 class S3FaultProxy:
     """Listens on a free port; only keys with `part` in them have faults. Requests go on as they
-    came, with the Host that the client signed. `counts` is what it did."""
+    came, with the Host that the client signed. `counts` is what it did, `bytes_read` what GET requests
+    returned."""
 
     def __init__(self, endpoint: str, faults: Faults, seed: int, part: str = "tables") -> None:
         self.faults = faults
         self.counts: Counter[str] = Counter()
+        self.bytes_read = 0
         self._target = urlsplit(endpoint)
         self._part = part
         self._chance = random.Random(seed)
@@ -93,6 +95,8 @@ class S3FaultProxy:
         request.end_headers()
         if request.command != "HEAD":
             request.wfile.write(data)
+            with self._lock:
+                self.bytes_read += len(data)
 
     def _drawn(self, request: BaseHTTPRequestHandler) -> tuple[str, float]:
         """Return the fault of this request, or "", and a number from 0 to 1 for its kind."""

@@ -14,6 +14,7 @@ EARLIEST, LATEST = "earliest", "latest"
 STORE, SERVER = "store", "server"
 PARTITION_BYTES = 32 << 20
 Start = str | dict[str, int]
+_OWN = "POLYNYA_COLD_S3_"
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -21,6 +22,25 @@ class Connection(msgspec.Struct, frozen=True):
 
     server: str
     token: str = ""
+
+
+class StoreKeys(msgspec.Struct, frozen=True):
+    """The reader's credentials of an S3 store, which tasks get; "" for the executors' own."""
+
+    access_key_id: str = ""
+    secret_access_key: str = ""
+    session_token: str = ""
+
+    def __repr__(self) -> str:
+        return f"StoreKeys({self.access_key_id!r}, …)"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the variables of the environment that have the same meaning."""
+        found = msgspec.structs.asdict(self)
+        if not self.access_key_id:
+            return {}
+        return {f"{_OWN}{name.upper()}": value for name, value in found.items()}
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
@@ -36,6 +56,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
     read_from: str
     partition_bytes: int
     pushdown: bool
+    keys: StoreKeys = StoreKeys()
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
@@ -70,6 +91,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         read_from,
         max(1, _number(options, "partitionBytes", PARTITION_BYTES)),
         _switch(options, "pushdown", default=False),
+        _keys(options),
     )
 
 
@@ -88,6 +110,24 @@ def _connection(options: Mapping[str, str]) -> Connection:
         options.get("server") or os.environ.get("POLYNYA_SERVER", SERVER_DEFAULT),
         options.get("token") or os.environ.get("POLYNYA_TOKEN", ""),
     )
+
+
+def _keys(options: Mapping[str, str]) -> StoreKeys:
+    """Return the keys of the options, else those of the driver's environment."""
+    names = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
+    given = ("s3AccessKeyId", "s3SecretAccessKey", "s3SessionToken")
+    for found in (
+        StoreKeys(*(options.get(name, "") for name in given)),
+        StoreKeys(*(os.environ.get(f"{_OWN}{name}", "") for name in names)),
+    ):
+        if bool(found.access_key_id) != bool(found.secret_access_key):
+            raise ConfigError(
+                "set both the S3 access key id and the S3 secret access key, or neither"
+            )
+        if found.access_key_id:
+            return found
+    found = StoreKeys(*(os.environ.get(f"AWS_{name}", "") for name in names))
+    return found if found.access_key_id and found.secret_access_key else StoreKeys()
 
 
 def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:

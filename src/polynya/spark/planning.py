@@ -9,7 +9,15 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.lakehouse.jobs.plan import Range, span_of
-from polynya.spark.options import EARLIEST, LATEST, SERVER, Connection, SourceOptions, Start
+from polynya.spark.options import (
+    EARLIEST,
+    LATEST,
+    SERVER,
+    Connection,
+    SourceOptions,
+    Start,
+    StoreKeys,
+)
 from polynya.spark.server import StreamRanges, Tail, TimedRange
 from polynya.wire.tables import StoreRef
 
@@ -39,6 +47,7 @@ class Slab(msgspec.Struct, frozen=True):
     store: StoreRef | None = None
     ranges: list[Range] = []
     span: Span | None = None
+    keys: StoreKeys = StoreKeys()
 
 
 class RangeFinder(Protocol):
@@ -98,12 +107,12 @@ def slabs(
     size = 0
     for part in ranges:
         if run and size + part.stored > options.partition_bytes:
-            found.append(Slab(connection, strict, store, run))
+            found.append(Slab(connection, strict, store, run, keys=options.keys))
             run, size = [], 0
         run.append(part)
         size += part.stored
     if run:
-        found.append(Slab(connection, strict, store, run))
+        found.append(Slab(connection, strict, store, run, keys=options.keys))
     return found
 
 

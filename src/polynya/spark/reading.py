@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ def batches(slab: Slab, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from _served(slab, slab.span, columns)
         return
     assert slab.store is not None
-    blobs = open_blobs(store_settings(slab.store))
+    blobs = open_blobs(store_settings(slab.store), {**os.environ, **slab.keys.variables})
     left = slab.ranges
     for _ in range(PLANS_MAX):
         gone: list[Range] = []

@@ -82,11 +82,15 @@ class LazyRunner:
             if self.fault is not None:
                 raise self.fault
             try:
-                self._runner = self._runner or self._factory()
+                runner = self._runner = self._runner or self._factory()
             except Exception as fault:
                 self.fault = fault
                 raise
-            return self._runner
+            if self._closed:  # while it started
+                self._runner = None
+                _close(runner)
+                raise Stopped
+            return runner
 
 
 def _close(runner: Runner) -> None:

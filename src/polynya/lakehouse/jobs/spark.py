@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from polynya.lakehouse.jobs.plan import Job, store_settings
 from polynya.lakehouse.jobs.spark_tasks import run_tasks
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.machine.java import find_java_home, quiet_logging
+from polynya.lakehouse.machine.jvm import Jvm
 from polynya.lakehouse.machine.master import check_master, default_settings, is_local
 from polynya.objectstore import StoreSettings
 
 _TASK_TRIES = 3
-_JVM_ENDS = 10.0  # seconds, then it is killed
+_NAME = "polynya-lake"  # of the application
 _PYTHON = "spark.pyspark.python"
 _ENDED = "stopped SparkContext"
 
@@ -46,7 +47,7 @@ class SparkRunner:
         self._given = master
         self._shipment: Shipment | None = None
         self._checked: set[StoreSettings] = set()  # stores that executors can read
-        self.session = _session(
+        self.session, self._jvm = _session(
             master or f"local[{cores_here()},{_TASK_TRIES}]", jars, settings or {}
         )
         if is_local(master or "local"):
@@ -99,12 +100,12 @@ class SparkRunner:
         self.session.sparkContext.setLocalProperty("spark.scheduler.pool", job.plan.table.uid)
 
     def close(self) -> None:
-        """Stop the session and its JVM: it took its jars and options when it started, so another
-        session must start another one."""
+        """Stop the session and its JVM."""
         try:
-            self.session.stop()
+            with suppress(Exception):  # the JVM is gone
+                self.session.stop()
         finally:
-            _end_jvm()
+            self._jvm.close()
             if self._shipment is not None:
                 self._shipment.close()
 
@@ -118,8 +119,8 @@ class SparkRunner:
         return store
 
 
-def _session(master: str, jars: str, settings: Mapping[str, str]) -> Any:
-    """Start a quiet session. A local one binds only to the loopback."""
+def _session(master: str, jars: str, settings: Mapping[str, str]) -> tuple[Any, Jvm]:
+    """Start a quiet session in a JVM of its own. A local one binds only to the loopback."""
     keep_private()  # the JVM starts the workers of a local master and inherits it
     _prepare_environment(master, settings)
     try:
@@ -131,40 +132,27 @@ def _session(master: str, jars: str, settings: Mapping[str, str]) -> Any:
             "the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'"
         ) from fault
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    builder = SparkSession.builder.master(master).appName("polynya-lake")
     # On Java 24 and newer, netty disables direct memory by default, but Spark's Arrow needs it.
     options = f"-Dlog4j2.configurationFile={quiet_logging()} -Dio.netty.noUnsafe=false {_JVM}"
     chosen = {**_SETTINGS, **(_LOOPBACK if is_local(master) else {})}
     chosen |= {"spark.driver.extraJavaOptions": options}
     chosen |= {"spark.jars": jars} if jars else {}
-    for name, value in {**chosen, **settings}.items():
-        builder = builder.config(name, value)
-    handler = signal.getsignal(signal.SIGINT)
+    chosen |= {"spark.master": master, "spark.app.name": _NAME, **settings}
+    jvm = Jvm(chosen)
     try:
-        session = builder.getOrCreate()
+        handler = signal.getsignal(signal.SIGINT)
+        session = SparkSession.builder.config(map={**chosen}).getOrCreate()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)  # Spark replaces it with its own handler
+        session.sparkContext.setLogLevel("ERROR")
     except (PySparkException, Py4JError) as fault:
-        raise ConfigError(f"Spark did not start at {master}: {_first_cause(fault)}") from fault
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)  # Spark replaces it with its own handler
-    session.sparkContext.setLogLevel("ERROR")
-    return session
-
-
-def _end_jvm() -> None:
-    """End the JVM of this process, if there is one. It ends when its standard input does."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    if gateway is None:
-        return
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(_JVM_ENDS)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
+        cause = _first_cause(fault)  # needs the JVM
+        jvm.close()
+        raise ConfigError(f"Spark did not start at {master}: {cause}") from None
+    except BaseException:
+        jvm.close()
+        raise
+    return session, jvm
 
 
 def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:

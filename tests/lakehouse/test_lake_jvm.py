@@ -1,0 +1,87 @@
+"""Each Spark session has a JVM of its own, which ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from missing import needed_module
+from polling import wait_until
+
+from polynya.base.errors import ConfigError
+from polynya.lakehouse.jobs.spark import SparkRunner
+from polynya.lakehouse.machine.jvm import Jvm
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+needed_module("pyspark")
+
+
+def jvms() -> set[int]:
+    """The processes below this one that are a JVM of Spark, or are about to."""
+    found = set()
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if any("spark-submit" in word or "SparkSubmit" in word for word in each.cmdline()):
+                found.add(each.pid)
+    return found
+
+
+def properties(runner: SparkRunner, name: str) -> Any:
+    return runner.session.sparkContext._jvm.java.lang.System.getProperty(name)
+
+
+@pytest.fixture
+def foreign() -> Iterator[int]:
+    """The JVM of a session that was stopped as PySpark does, which leaves it for the next one."""
+    jvm = Jvm({"spark.master": "local[1]"})
+    yield jvm.pid
+    jvm.close()
+
+
+def test_a_session_takes_no_jvm_of_another(foreign: int) -> None:
+    from pyspark import SparkContext
+
+    left = SparkContext._gateway
+    for value in ("one", "two"):
+        runner = SparkRunner("local[1]", settings={"spark.mine": value})
+        try:
+            assert runner.session.range(3).count() == 3
+            assert properties(runner, "spark.mine") == value
+            assert len(jvms() - {foreign}) == 1
+            with pytest.raises(ConfigError, match="another Spark session"):
+                SparkRunner("local[1]")
+            assert len(jvms() - {foreign}) == 1
+        finally:
+            runner.close()
+        assert jvms() == {foreign} and SparkContext._gateway is left
+
+
+def test_a_session_that_does_not_start_leaves_no_jvm() -> None:
+    before = jvms()
+    with pytest.raises(ConfigError, match="Spark did not start"):
+        SparkRunner("local[1]", settings={"spark.scheduler.mode": "NONSENSE"})
+    assert jvms() == before
+    with pytest.raises(ConfigError, match=r"Spark's JVM ended with 1"):
+        SparkRunner("local[1]", settings={"spark.driver.memory": "nothing"})
+    assert jvms() == before
+
+
+def test_a_killed_jvm_is_followed_by_another() -> None:
+    before = jvms()
+    runner = SparkRunner("local[1]")
+    (pid,) = jvms() - before
+    assert runner.works()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not runner.works(), what="the session to notice")
+    runner.close()
+    runner = SparkRunner("local[1]")
+    try:
+        assert runner.session.range(2).count() == 2
+    finally:
+        runner.close()
+    assert jvms() == before
