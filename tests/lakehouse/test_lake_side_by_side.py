@@ -242,7 +242,7 @@ def test_two_workers_of_one_core_sync_eight_tables_in_half_the_time(tmp_path: Pa
         thread.join(WAIT_SECONDS)
     assert sorted(workers[0].planned + workers[1].planned) == [f"t{number}" for number in range(8)]
     assert len(workers[0].planned) == len(workers[1].planned) == 4
-    assert server.holders == {} and set(server.rests.values()) == {54.0}
+    assert server.holders == {} and all(30 < rest <= 54 for rest in server.rests.values())
     many.check()
 
 

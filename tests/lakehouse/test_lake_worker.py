@@ -324,6 +324,31 @@ def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyP
     lake.check_exactly_once()
 
 
+@pytest.mark.parametrize(("seconds", "pause"), [(7.0, 53.0), (75.0, 0.0)])
+def test_the_interval_is_from_start_to_start(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, seconds: float, pause: float
+) -> None:
+    """A round that takes longer than the interval is followed by the next at once."""
+    lake.source.append("a", [b'{"n":1}'])
+    stop, now, pauses = threading.Event(), [1000.0], list[float]()
+    real = lake.coordinator.plan
+
+    def plan(name: str, *, merge: bool = False) -> JobPlan | None:
+        now[0] += seconds
+        return real(name)
+
+    def wait(timeout: float) -> None:
+        pauses.append(timeout)
+        stop.set()
+
+    monkeypatch.setattr(lake.coordinator, "plan", plan)
+    monkeypatch.setattr(stop, "wait", wait)
+    monkeypatch.setattr("polynya.lakehouse.jobs.worker.time.monotonic", lambda: now[0])
+    run_worker(lake.coordinator, [], lambda: lake.runner, Told(), interval_seconds=60.0, stop=stop)
+    assert pauses == [pause]
+    lake.check_exactly_once()
+
+
 def test_sigterm_ends_the_worker(lake: Lake) -> None:
     told = Told()
 

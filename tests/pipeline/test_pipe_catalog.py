@@ -164,36 +164,3 @@ def test_readers_of_a_bucket_get_keys_from_the_catalog(
         assert secret not in "".join(world.node.log) + str(world.tables())
     finally:
         world.close()
-
-
-# The paths of the requests of Trino's REST catalog (iceberg.catalog.type=rest), for SHOW SCHEMAS,
-# SHOW TABLES, a SELECT and an INSERT.
-TRINO = (
-    ("GET", "config", 200),
-    ("GET", "namespaces", 200),
-    ("GET", "namespaces?pageToken=&pageSize=100", 200),
-    ("GET", "namespaces?parent=polynya&pageToken=", 200),
-    ("GET", "namespaces/polynya", 200),
-    ("GET", "namespaces/absent", 404),
-    ("GET", "namespaces/polynya/tables?pageToken=", 200),
-    ("GET", "namespaces/polynya/views?pageToken=", 404),
-    ("GET", "namespaces/polynya/views/flights", 404),
-    ("GET", "namespaces/polynya/tables/flights?snapshots=all", 200),
-    ("GET", "namespaces/polynya/tables/flights$snapshots?snapshots=all", 404),
-    ("POST", "namespaces/polynya/tables/flights/metrics", 204),
-    ("POST", "namespaces/polynya/tables/flights", 403),
-)
-
-
-@pytest.mark.parametrize(("method", "path", "status"), TRINO)
-def test_trinos_requests_get_answers(lake: PipeWorld, method: str, path: str, status: int) -> None:
-    answer = lake.http.request(method, f"{lake.node.url}/iceberg/v1/{path}", content=b"{}")
-    assert answer.status_code == status, answer.text
-    if status >= 400:
-        assert set(answer.json()["error"]) >= {"message", "type", "code"}
-    if path.endswith("flights?snapshots=all"):
-        told = answer.json()
-        assert told["metadata-location"] == lake.table("flights").iceberg
-        assert told["metadata"]["format-version"] == 2
-        again = lake.http.get(answer.request.url, headers={"if-none-match": answer.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")

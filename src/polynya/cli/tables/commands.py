@@ -405,7 +405,7 @@ def lake_command() -> None:
     type=SECONDS,
     default="1min",
     show_default=True,
-    help="The pause between two syncs.",
+    help="The time from the start of a sync to the start of the next.",
 )
 @spark_options
 @verbose_option

@@ -19,6 +19,7 @@ from polynya.lakehouse.jobs.output import Output
 from polynya.lakehouse.jobs.plan import Job, Task
 from polynya.lakehouse.jobs.plan_objects import load_header, load_task
 from polynya.lakehouse.jobs.task import TaskResult, run_task
+from polynya.lakehouse.machine.zips import keep_zip_directories
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs
 from polynya.lakehouse.reading.slices import (
     Unreadable,
@@ -35,7 +36,7 @@ Batches = Iterator[pa.RecordBatch]
 
 def run_tasks(store: StoreSettings, key: str, batches: Batches) -> Batches:
     """Run the tasks whose numbers come in, and yield a result for each."""
-    keep_private()
+    _prepare_worker()
     blobs = open_blobs(store)
     job: Job | None = None
     for batch in batches:
@@ -46,7 +47,7 @@ def run_tasks(store: StoreSettings, key: str, batches: Batches) -> Batches:
 
 def read_input(store: StoreSettings, key: str, batches: Batches) -> Batches:
     """Yield the rows of the tasks whose numbers come in, the input of a transform."""
-    keep_private()
+    _prepare_worker()
     pa.set_cpu_count(1)
     blobs = open_blobs(store)
     job: Job | None = None
@@ -60,7 +61,7 @@ def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
     """Write a partition of a transform's rows to files, and yield their description."""
     from pyspark import TaskContext
 
-    keep_private()
+    _prepare_worker()
     pa.set_cpu_count(1)
     blobs, begin = open_blobs(store), time.perf_counter()
     job = load_header(blobs, key)
@@ -96,6 +97,11 @@ def input_rows(job: Job, task: Task, blobs: Blobs) -> Batches:
         yield from pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
     if failed:
         raise failed[0]
+
+
+def _prepare_worker() -> None:
+    keep_private()
+    keep_zip_directories()
 
 
 def _told(result: TaskResult) -> pa.RecordBatch:

@@ -37,7 +37,8 @@ JOBS_MAX = 1000  # per table and call, because streams may grow faster than they
 LAST_JOB_BYTES = 32 << 20
 RETRY_SECONDS = 1.0  # before ranges that failed are read again; doubles
 BACKOFF_SECONDS_MAX = 60.0
-REST_SHARE = 0.9  # of the interval, for which other workers leave a table alone after its sync
+# of the interval from the start of a round, in which other workers leave the synced tables alone
+REST_SHARE = 0.9
 _TRIES_AT_MOST = 3  # doublings of the pause
 _RANGES_TOLD = 5  # in one message
 
@@ -106,12 +107,14 @@ class Syncing:
         self._crew = Crew(at_once)
         self._leases = leases or NoLeases()
         self._interval_seconds = interval_seconds
+        self._began = time.monotonic()  # the round
         self.repaired: dict[str, str] = {}  # by uid: the last result that the Delta logs have
         self._looked: dict[str, int] = {}  # by uid: unmerged files when no merge was due
 
     def sync(self, tables: Sequence[str], skip: Collection[str] = ()) -> list[JobOutcome]:
         """Sync tables (default: all but `skip`). Returns and raises as `compact`."""
         self._runner.begin_round()
+        self._began = time.monotonic()
         known = _known(self._coordinator, tables)
         names = [name for name in dict.fromkeys(tables or sorted(known)) if name not in skip]
         outcomes: dict[str, list[JobOutcome]] = {name: [] for name in names}
@@ -141,19 +144,23 @@ class Syncing:
 
     def _one(self, table: TableRef, progress: Progress, outcomes: list[JobOutcome]) -> None:
         """Run the jobs of a table, merge its files, and complete its Delta logs."""
-        rest_seconds = REST_SHARE * self._interval_seconds
         try:
             _compact_table(self._coordinator, table.name, self._runner, progress, outcomes)
             if outcomes:
                 self._merge_due(table.store, progress, outcomes)
         except Exception:
-            self._leases.release_lease(table.name, rest_seconds)
+            self._leases.release_lease(table.name, self._rest_seconds())
             raise
-        self._leases.release_lease(table.name, rest_seconds)
+        self._leases.release_lease(table.name, self._rest_seconds())
         store = table.store
         if not outcomes and store is not None and self.repaired.get(table.uid) != table.result:
             repair(checked_blobs(store_settings(store)), table)
             self.repaired[table.uid] = table.result
+
+    def _rest_seconds(self) -> float:
+        """Return for how long other workers leave alone a table that was synced now."""
+        passed = time.monotonic() - self._began
+        return max(0.0, REST_SHARE * self._interval_seconds - passed)
 
     def _merge_due(
         self, store: StoreRef | None, progress: Progress, outcomes: list[JobOutcome]
@@ -205,12 +212,14 @@ def _work(
     interval_seconds: float,
     stop: threading.Event,
 ) -> None:
-    """Sync tables in rounds, without those that failed a moment ago."""
+    """Sync tables in rounds, without those that failed a moment ago. The interval is from the start
+    of a round to the start of the next, which follows at once if a round takes longer."""
     resting: dict[
         str, tuple[int, float]
     ] = {}  # tables that failed: how often in a row, and until when they rest
     faults = 0
     while not stop.is_set():
+        begin = time.monotonic()
         skip = [name for name, (_, until) in resting.items() if time.monotonic() < until]
         try:
             syncing.sync(tables, skip)
@@ -220,7 +229,8 @@ def _work(
         except (PolynyaError, OSError) as fault:
             faults += 1
             progress("failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s")
-        stop.wait(_wait(interval_seconds, faults))
+        passed = 0.0 if faults else time.monotonic() - begin
+        stop.wait(max(0.0, _wait(interval_seconds, faults) - passed))
 
 
 def _compact_table(

@@ -23,7 +23,7 @@ NAMESPACE = "polynya"
 DLQ_SUFFIX = "__dlq"
 _NAMESPACES = "/v1/{prefix}/namespaces"
 _TABLE = f"{_NAMESPACES}/{{namespace}}/tables/{{table}}"
-ENDPOINTS = (
+_READS = (
     f"GET {_NAMESPACES}",
     f"GET {_NAMESPACES}/{{namespace}}",
     f"HEAD {_NAMESPACES}/{{namespace}}",
@@ -33,6 +33,15 @@ ENDPOINTS = (
     f"GET {_TABLE}/credentials",
     f"POST {_TABLE}/metrics",
 )
+# Clients do not send a request whose endpoint is not listed. These are refused with `_READ_ONLY`.
+_WRITES = (
+    f"POST {_NAMESPACES}",
+    f"DELETE {_NAMESPACES}/{{namespace}}",
+    f"POST {_NAMESPACES}/{{namespace}}/tables",
+    f"POST {_TABLE}",
+    f"DELETE {_TABLE}",
+)
+ENDPOINTS = (*_READS, *_WRITES)
 _READ_ONLY = (
     "tables get their rows from streams, and only Polynya's jobs commit to them: append to a "
     "stream of the table instead, and create tables with 'polynya table create'"
