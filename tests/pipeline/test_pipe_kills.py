@@ -66,6 +66,16 @@ def workers_of(driver: Driver) -> list[int]:
     return found
 
 
+def jvm_of(driver: Driver) -> int:
+    """The JVM of the driver's session."""
+    (found,) = (
+        process.pid
+        for process in psutil.Process(driver.process.pid).children()
+        if "org.apache.spark.deploy.SparkSubmit" in process.cmdline()
+    )
+    return found
+
+
 def is_writing(pid: int, store: str) -> bool:
     """Whether it has a new file of the store open: it is in the middle of a task."""
     with contextlib.suppress(OSError):  # the process or the file has gone
@@ -101,7 +111,8 @@ def kill_in_a_task(world: PipeWorld, driver: Driver, run: int) -> int:
 
 @pytest.mark.parametrize(("kills", "count"), [(3, 1), *long([(10, 2)])])
 def test_python_workers_killed_in_their_tasks(world: PipeWorld, kills: int, count: int) -> None:
-    """The drivers go on in their sessions; two of them race for each job."""
+    """The drivers go on in their sessions, and in another one once their JVM was killed, too; two of
+    them race for each job."""
     world.start("--cores", "2")
     assert world.run("table", "create", "air", "--prefix", "air/").code == 0
     options = ("--interval", "0.2s", "--master", "local[1,3]")
@@ -124,6 +135,11 @@ def test_python_workers_killed_in_their_tasks(world: PipeWorld, kills: int, coun
         killed.add(kill_in_a_task(world, drivers[run % count], run))
         wait_fresh()
     assert len(killed) == kills
+    assert all(sum("starting Spark" in line for line in each.lines) == 1 for each in drivers)
+    os.kill(jvm_of(drivers[0]), signal.SIGKILL)
+    fill(world, kills)
+    wait_fresh()
+    assert count > 1 or sum("starting Spark" in line for line in drivers[0].lines) == 2
     for driver in drivers:
         assert driver.process.poll() is None, driver.lines
         driver.process.send_signal(signal.SIGTERM)

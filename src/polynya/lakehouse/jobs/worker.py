@@ -389,8 +389,8 @@ def _check_others_can_go_on(coordinator: Coordinator, runner: LazyRunner, fault:
             coordinator.tables()
         except PolynyaError:
             raise fault from None
-    if not isinstance(fault, PolynyaError | OSError):
-        runner.discard_broken()  # a Spark error
+    if not isinstance(fault, PolynyaError):
+        runner.discard_broken()  # a Spark error; a JVM that is gone refuses connections
 
 
 def _rested(
