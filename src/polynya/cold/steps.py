@@ -13,7 +13,7 @@ from polynya.cold.groups import Groups
 from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
 from polynya.stream.commands import ColdSlice, Command, PackWritten
 from polynya.stream.machine import Machine
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Code, Reply
 from polynya.stream.state.entries import as_v1
 
 TRIES = 3  # attempts of one step, with the same key and command
@@ -49,10 +49,10 @@ class Steps:
         Unavailable, OutcomeUnknown."""
         now_ms = self.groups.now_ms()
         await self._insist(lambda: put_again(self.store, key, parts))
-        await self._insist(
+        reply = await self._insist(
             lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms))
         )
-        if self.groups.now_ms() - now_ms > WRITE_MS_MAX:
+        if reply.code == Code.GONE or self.groups.now_ms() - now_ms > WRITE_MS_MAX:
             raise Unavailable(
                 "writing the pack took more than 5 minutes: the sweep may delete it as an orphan"
             )
@@ -82,7 +82,8 @@ class Steps:
                     raise HomeLate
             await asyncio.wait([put])
             await put
-            await intent
+            if (await intent).code == Code.GONE:
+                raise Unavailable("the intent of the pack came too late")
         finally:
             intent.cancel()
             put.cancel()
