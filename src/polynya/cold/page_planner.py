@@ -45,9 +45,10 @@ def next_page(
         end = len(rows)
         resume = begin  # more of the run may be behind these entries
     resume = resume or max(end, begin + 1)
-    lengths = index.lengths(entries[begin * ENTRY_BYTES : end * ENTRY_BYTES])
-    _, settled = plan_runs(lengths, [(0, end - begin)], slice_bytes_max)
-    chosen = begin + settled
+    behind = end + (full or end == begin + count_max)  # whether the last line is closed
+    lengths = index.lengths(entries[begin * ENTRY_BYTES : behind * ENTRY_BYTES])
+    _, settled = plan_runs(lengths, [(0, len(lengths))], slice_bytes_max)
+    chosen = min(begin + settled, end)
     while chosen > begin and chosen < len(rows) and rows[chosen - 1][5] == rows[chosen][5]:
         chosen -= 1
     spare = max(count_max // FULL_SHARE, LINE_ENTRIES_MIN)

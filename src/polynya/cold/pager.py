@@ -118,11 +118,12 @@ class Pager:
     def _planned(self, machine: Machine, entries: bytes, begin: int, end: int) -> _Planned | None:
         """Return the page of a range, or None while some of its packs are too young to be its
         own."""
+        now_ms = max(machine.log_ms, self._groups.now_ms())
         part = entries[begin * ENTRY_BYTES : end * ENTRY_BYTES]
         packs = {number: machine.pack_keys[number] for number in index.pack_numbers(part)}
         for key in reversed(packs.values()):
             pack = machine.packs.get(key)
-            if pack is not None and machine.log_ms - pack.written_ms <= LATE_MS:
+            if pack is not None and now_ms - pack.written_ms <= LATE_MS:
                 return None
         return _Planned(*index.span(part, 0, end - begin), part, packs)
 

@@ -24,7 +24,7 @@ _PAGES = "/pages/"
 
 
 class PageFooter(msgspec.Struct, array_like=True, frozen=True):
-    """What a page says about its entries. `packs`: (end of the key, entries)."""
+    """The list of a page: where its entries come from. `packs`: (end of the key, entries)."""
 
     version: int
     group: int
