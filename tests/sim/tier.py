@@ -72,6 +72,7 @@ COLLECT = CollectorSettings(
     sweep_every_ms=5000,
 )
 WRITE_MS_MAX = 4000  # what takes longer may have been swept: clocks are wrong by less than a third
+LATE_MS = 2 * WRITE_MS_MAX
 
 
 class Way(StoreLeadershipTransport, Protocol):
@@ -227,7 +228,7 @@ def chance_of(seed: int) -> Iterator[None]:
             mock.patch.multiple(commits, WRITE_MS_MAX=WRITE_MS_MAX, WRITER_IDLE_MS=2 * WRITE_MS_MAX)
         )
         for module in (pager, paging):
-            stack.enter_context(mock.patch.object(module, "LATE_MS", 2 * WRITE_MS_MAX))
+            stack.enter_context(mock.patch.object(module, "LATE_MS", LATE_MS))
         stack.enter_context(mock.patch.object(diskless_commit, "WRITE_MS_MAX", WRITE_MS_MAX))
         packs = Random(f"diskless {seed}")
         stack.enter_context(mock.patch.object(diskless_writer, "token_bytes", packs.randbytes))
