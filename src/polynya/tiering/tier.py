@@ -58,7 +58,10 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
 
 def merge_settings(cold: ColdConfig) -> MergeSettings:
     """Return the merge settings; without automatic flushing nothing is merged."""
-    return MergeSettings(interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
+    return MergeSettings(
+        interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0,
+        page_entries=cold.page_slices,
+    )
 
 
 def collector_settings(cold: ColdConfig) -> CollectorSettings:
