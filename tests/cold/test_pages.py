@@ -4,7 +4,7 @@ fails."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from msgspec import structs
@@ -13,6 +13,7 @@ from worlds.cold import GROUPS, FaultyStore, Tier, play, play_each
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import FlushSettings, MergeSettings, PackGone, PackVerifier
+from polynya.objectstore import ObjectInfo
 from polynya.stream.commands import (
     ColdSlice,
     Command,
@@ -108,10 +109,10 @@ def test_closed_entries_become_pages_and_all_reads_back() -> None:
         assert len(packs) == 30
         await tier.page_out()
         entries = tier.indexes()[NAME]
-        assert [cold.batches for cold in entries if cold.is_page] == [7, 7, 7, 7]
-        assert len(entries) == 4 + 2
+        assert [cold.batches for cold in entries if cold.is_page] == [8, 8, 8, 5]
+        assert len(entries) == 4 + 1
         machine = tier.machine()
-        assert len(machine.held) == len(machine.packs) == 6, "the packs of a page are its own"
+        assert len(machine.held) == len(machine.packs) == 5, "the packs of a page are its own"
         assert tier.of_pages() | {cold.pack for cold in entries if not cold.is_page} == packs
         await tier.check()
         await tier.settle_all()
@@ -150,10 +151,14 @@ def test_a_page_is_released_with_its_packs_when_all_of_it_is_trimmed() -> None:
     play(story)
 
 
-def test_a_pack_that_others_name_stays_in_the_tables_of_its_group() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_a_pack_that_others_name_stays_in_the_tables_of_its_group(together: bool) -> None:
     async def story() -> None:
         tier = Paged()
         names = [f"default/s{number}" for number in range(4)]
+        if together:
+            some = [f"default/s{number}" for number in range(40)]
+            names = [name for name in some if group_of(name, GROUPS) == group_of(NAME, GROUPS)][:4]
         await tier.grow(12, names)
         await tier.page_out()
         assert all(tier.pages(name) for name in names)
@@ -180,7 +185,7 @@ def test_a_fork_keeps_a_page_that_the_source_has_trimmed() -> None:
         first, second, *_ = tier.pages()
         group = tier.stream().uid >> 48
         pin = PinSource(
-            NAME, "a" * 32, "default/f", tier.world.now, 3, 3 * first.length // 7, resolved=True
+            NAME, "a" * 32, "default/f", tier.world.now, 3, 3 * first.length // 8, resolved=True
         )
         assert tier.world.apply(group, pin).code == Code.OK
         tier.trim(second.record)
@@ -269,16 +274,13 @@ def test_entries_that_change_before_the_page_is_logged_are_left_as_they_are() ->
         tier.trim(3)
 
     def merge(tier: Paged) -> None:
-        first, second = tier.indexes()[NAME][:2]
-        cold = structs.replace(first, records=2, length=first.length + second.length)
-        group = tier.stream().uid >> 48
-        tier.machine().apply(PackWritten("c1/packs/x", [group], tier.world.now))
-        one = structs.replace(cold, pack="c1/packs/x")
-        reply = tier.machine().apply(
-            ReplaceSlices("c1/packs/x", group, 1, [(tier.stream().uid, one)])
-        )
-        assert reply.detail == [0]
-        tier.trim(2)  # it has no object
+        machine, old = tier.machine(), tier.indexes()[NAME][2]
+        pack = old.pack[:-4] + "beef"
+        tier.store.objects[pack] = tier.store.objects[old.pack]
+        machine.apply(PackWritten(pack, [machine.group], tier.world.now))
+        one = structs.replace(old, pack=pack)
+        command = ReplaceSlices(pack, machine.group, 1, [(tier.stream().uid, one)], tier.world.now)
+        assert machine.apply(command).detail == [0]
 
     for change in (trim, merge):
         play(lambda change=change: story(change))  # type: ignore[misc]
@@ -294,7 +296,7 @@ def test_a_lost_page_is_an_error_of_its_records_alone() -> None:
         reader = tier.new_reader()
         with pytest.raises(PackGone):
             await reader.page(second)
-        assert len(await reader.page(first)) == len(await reader.page(third)) == 7
+        assert len(await reader.page(first)) == len(await reader.page(third)) == 8
         verifier = PackVerifier(tier.world, tier.store)
         part = await verifier.verify("", range(GROUPS + 1))
         assert [(fault.pack, fault.kind, fault.streams) for fault in part.faults] == [
@@ -374,6 +376,45 @@ def test_a_young_pack_stays_in_the_tables() -> None:
         assert tier.world.apply(machine.group, release).code == Code.OK
         assert tier.world.apply(machine.group, release).code == Code.NOT_FOUND
         assert not any(pack in machine.held for pack, _ in packs)
+
+    play(story)
+
+
+@pytest.mark.parametrize("when", ["while packs are listed", "before they are deleted"])
+def test_packs_that_become_a_pages_own_during_a_sweep_stay(when: str) -> None:
+    async def story() -> None:
+        tier = Paged()
+        await tier.grow()
+        tier.world.now += 4_000_000
+        machine, stream = tier.machine(), tier.stream()
+        for key, (data, version, _) in tier.store.objects.items():
+            tier.store.objects[key] = (data, version, 0)
+        packs = set(tier.store.objects)
+        real = tier.store.list
+        stale = Machine.restore(Machine(machine.group, GROUPS).snapshot(), lambda *_: b"")
+        machines = tier.world.machines()
+
+        async def listing(prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+            if prefix.endswith("/packs/") and when == "while packs are listed" and not tier.pages():
+                await tier.page_out()
+            async for info in real(prefix, after):
+                yield info
+
+        async def stood_still() -> bool:
+            machines[machine.group] = machine
+            await tier.page_out()
+            return True
+
+        tier.store.list = listing  # type: ignore[method-assign]
+        collector = tier.new_collector()
+        if when == "before they are deleted":
+            collector = tier.new_collector(owner=stood_still)
+            machines[machine.group] = stale  # as of a replica that has applied nothing yet
+        swept = await collector.sweep()
+        assert len(tier.pages()) == 4 and machine.by_uid[stream.uid] is stream
+        assert swept.deleted == (when == "before they are deleted")
+        assert packs <= set(tier.store.objects)
+        await tier.check()
 
     play(story)
 
