@@ -681,8 +681,7 @@ SETTINGS = (
         "cold.page_slices",
         parse_count,
         PAGE_ENTRIES,
-        "Merged slices of a stream that leave memory together: their places move to an object of "
-        "the store, a page. 0 writes no pages.",
+        "Merged slices of a stream whose places move to one object (a page); 0: never.",
         low=0,
         high=16_384,
     ),
