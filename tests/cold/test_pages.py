@@ -350,6 +350,24 @@ def test_a_pack_that_is_logged_again_late_does_not_come_back() -> None:
     play(story)
 
 
+def test_a_core_whose_clock_is_far_behind_writes_packs() -> None:
+    async def story() -> None:
+        tier = Paged()
+        await tier.grow(2)
+        for group, machine in tier.world.machines().items():
+            machine.log_ms += 3 * LATE_MS
+            machine.level = 3
+            assert group == machine.group
+        tier.append(NAME, b"more")
+        await tier.flusher.flush_now()
+        assert tier.world.hot_bytes() == 0
+        pack = tier.indexes()[NAME][-1].pack
+        assert tier.machine().packs[pack].written_ms == tier.machine().log_ms
+        await tier.check()
+
+    play(story)
+
+
 def test_a_young_pack_stays_in_the_tables() -> None:
     async def story() -> None:
         tier = Paged()

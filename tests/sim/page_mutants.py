@@ -74,7 +74,7 @@ PAGE: dict[str, tuple[Any, str, Any]] = {
     "recovery does not look into pages": (FromStore, "_packs_of_pages", _nothing),
 }
 _COLD = "cold/test_pages.py::"
-_SERVICE = "service/test_pages.py::"
+_SERVICE = "service/test_paged_streams.py::"
 _BACKUP = "backup/test_pages_in_backups.py::"
 _SWEPT = f"{_COLD}test_packs_that_become_a_pages_own_during_a_sweep_stay"
 _LOST = f"{_COLD}test_a_lost_page_is_an_error_of_its_records_alone"

@@ -27,6 +27,7 @@ from polynya.wire.page import build_page, page_key
 log = logging.getLogger("polynya.cold")
 
 PAGES_MAX = 16  # of one stream in one pass
+REST_MS = 3_600_000  # until an index that has not grown is looked at again
 LOOKED_MAX = 65_536  # streams with long indexes that are remembered
 
 
@@ -73,13 +74,28 @@ class Pager:
     async def page_out(self, group: int, uid: int) -> int:
         """Write pages of a stream's index as long as some of it is closed. Return their number.
         Raises StoreError, Unavailable, OutcomeUnknown."""
-        if self._rests(group, uid):
+        machine = self._groups.machines().get(group)
+        if machine is None or not self.may(machine) or self._rests(machine, uid):
             return 0
+        made, young = await self._pages_of(group, uid)
+        stream = machine.by_uid.get(uid)
+        if len(self._looked) >= LOOKED_MAX:
+            self._looked.clear()
+        rest_ms = LATE_MS // 10 if young else REST_MS
+        self._looked[uid] = (
+            0 if stream is None else index.count(stream.cold),
+            self._groups.now_ms() + rest_ms,
+        )
+        return made
+
+    async def _pages_of(self, group: int, uid: int) -> tuple[int, bool]:
+        """Write pages of an index; return their number, and whether others wait for packs to
+        age."""
         count_max, at, made = self._settings.page_entries, 0, 0
         while count_max and made < PAGES_MAX:
             machine = self._groups.machines().get(group)
             stream = None if machine is None else machine.by_uid.get(uid)
-            if machine is None or stream is None or stream.cold is None or not self.may(machine):
+            if machine is None or stream is None or stream.cold is None:
                 break
             entries = index.cut(stream.cold, at, at + count_max + 1)
             if len(entries) // ENTRY_BYTES < 2:
@@ -95,25 +111,20 @@ class Pager:
             else:
                 planned = self._planned(machine, entries, *found)
                 if planned is None:
-                    break  # what is behind is younger
+                    return made, True  # those behind it are younger
                 if not await self._write(group, uid, planned):
-                    break
+                    return made, True
                 at, made = at + found[0] + 1, made + 1
             await asyncio.sleep(0)
-        return made
+        return made, made == PAGES_MAX
 
-    def _rests(self, group: int, uid: int) -> bool:
+    def _rests(self, machine: Machine, uid: int) -> bool:
         """Report whether too little has changed since an index was looked at."""
-        machine, now_ms = self._groups.machines().get(group), self._groups.now_ms()
-        stream = None if machine is None else machine.by_uid.get(uid)
+        stream = machine.by_uid.get(uid)
         entries = 0 if stream is None else index.count(stream.cold)
         known, until_ms = self._looked.get(uid, (0, 0))
-        if abs(entries - known) < self._settings.page_entries // FULL_SHARE and now_ms < until_ms:
-            return True
-        if len(self._looked) > LOOKED_MAX:
-            self._looked.clear()
-        self._looked[uid] = entries, now_ms + LATE_MS // 10
-        return False
+        grown = abs(entries - known) >= max(1, self._settings.page_entries // FULL_SHARE)
+        return not grown and self._groups.now_ms() < until_ms
 
     def _planned(self, machine: Machine, entries: bytes, begin: int, end: int) -> _Planned | None:
         """Return the page of a range, or None while some of its packs are too young to be its

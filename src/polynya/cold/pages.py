@@ -3,10 +3,12 @@ cache (docs/formats/pages.md)."""
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
+from heapq import merge
 
 from google_crc32c import value as crc32c
 
@@ -111,7 +113,12 @@ class NamedPacks:
             self.pages.add(info.key)
             found.extend(_bits_of(key) for key, _ in page.packs)
         if found:
-            self._bits = array("Q", sorted({*self._bits, *found}))
+            self._bits = await asyncio.to_thread(_joined, self._bits, found)
+
+
+def _joined(known: array[int], found: array[int]) -> array[int]:
+    """Return sorted numbers and others as sorted numbers."""
+    return array("Q", merge(known, sorted(found)))
 
 
 def _bits_of(key: str) -> int:

@@ -146,11 +146,11 @@ def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int,
 
 def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
     """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is
-    condemned at once. GONE: the command comes too late."""
+    condemned at once. GONE: the command comes too late; the detail is the log time."""
     if command.pack in machine.packs:
         return Reply(Code.EXISTS)
     if is_late(machine, command.now_ms):
-        return Reply(Code.GONE)
+        return Reply(Code.GONE, detail=machine.log_ms)
     groups = sorted(set(command.groups))
     machine.changes.packs.add(command.pack)
     machine.packs[command.pack] = Pack(groups, command.now_ms, 0 if groups else command.now_ms)
