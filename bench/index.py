@@ -9,13 +9,18 @@ from gc import collect
 from pathlib import Path
 from random import Random
 from subprocess import run
+from tempfile import NamedTemporaryFile
 from time import process_time
 
-from polynya.stream.commands import ColdSlice
+from polynya.base import limits
+from polynya.cold.page_planner import next_page
+from polynya.stream.commands import ColdSlice, Create, Encoding, PackWritten, PageEntries
 from polynya.stream.machine import Machine
+from polynya.stream.rules.paging import LATE_MS, mark_of
 from polynya.stream.state import index
-from polynya.stream.state.model import Pack
+from polynya.stream.state.model import Pack, Stream
 from polynya.wire.pack import pack_key
+from polynya.wire.page import build_page, page_key
 
 SIZES = (50, 250_000, 1_000_000)
 APPENDS = 2_000
@@ -90,6 +95,65 @@ def memory(*, entries: bool, packs: bool) -> float:
     return (resident() - before) / MIB + 0 * index.count(data)
 
 
+def paged_state() -> tuple[bytes, int, int]:
+    """Return the snapshot of such a stream whose closed entries are in pages, the number of these,
+    and the bytes of their objects."""
+    machine, pages, stored = Machine(1), 0, 0
+    machine.apply(Create("bench/long", 1, "text/plain", Encoding.BYTES))
+    machine.level = 3
+    (stream,) = machine.streams.values()
+    for at, cold in enumerate(merged_slices()):
+        if cold.pack not in machine.packs:
+            machine.apply(PackWritten(str(cold.pack.encode(), "ascii"), [1], cold.time_ms))
+        entry = index.packed(cold, machine.hold_slice(cold.pack, 1), cold.record_time_ms_max)
+        stream.cold = index.appended(stream.cold, entry)
+        machine.log_ms = cold.time_ms
+        if at % 1_000 == 0:
+            machine.take_changes()
+        if index.count(stream.cold) - pages > 2 * limits.PAGE_ENTRIES:
+            made, size = page_of(machine, stream, pages)
+            pages, stored = pages + made, stored + size
+            machine.outbox.clear()
+    while (made := page_of(machine, stream, pages))[0]:
+        pages, stored = pages + made[0], stored + made[1]
+    machine.outbox.clear()
+    return machine.snapshot(), pages, stored
+
+
+def loaded_memory(path: Path) -> float:
+    """Return the MiB that a state takes when it is read from its snapshot."""
+    Machine.restore(Machine(1).snapshot(), lambda place, uid: b"")  # imports what it needs
+    data = path.read_bytes()
+    collect()
+    before = resident()
+    machine = Machine.restore(data, lambda place, uid: b"")
+    collect()
+    return (resident() - before) / MIB + 0 * machine.count
+
+
+def page_of(machine: Machine, stream: Stream, pages: int) -> tuple[int, int]:
+    """Put the entries behind the pages into another page, as the leader would; return 1 and the
+    bytes of its object, or 0 without one."""
+    now_ms = machine.log_ms + 10 * LATE_MS
+    entries = index.cut(stream.cold or b"", pages, pages + limits.PAGE_ENTRIES + 1)
+    found, _ = next_page(
+        entries, (), slice_bytes_max=limits.SLICE_BYTES_MAX, count_max=limits.PAGE_ENTRIES
+    )
+    if found is None:
+        return 0, 0
+    part = entries[found[0] * index.ENTRY_BYTES : found[1] * index.ENTRY_BYTES]
+    key = page_key("c" * 16, group=1, now_ms=now_ms, random=Random(pages).randbytes(16))
+    packs = {number: machine.pack_keys[number] for number in index.pack_numbers(part)}
+    data = build_page(key, part, packs, group=1, uid=stream.uid, now_ms=now_ms)
+    assert data is not None
+    machine.apply(PackWritten(key, [1], now_ms))
+    span = index.span(part, 0, found[1] - found[0])
+    reply = machine.apply(PageEntries(key, stream.uid, *span, mark_of(part), len(data), 0, now_ms))
+    assert reply.detail == [0]
+    machine.log_ms -= 10 * LATE_MS
+    return 1, len(data)
+
+
 def resident() -> int:
     """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4096
@@ -97,12 +161,23 @@ def resident() -> int:
 
 def main() -> None:
     if len(sys.argv) > 1:
+        if "paged" in sys.argv:
+            data, pages, stored = paged_state()
+            with NamedTemporaryFile() as file:
+                file.write(data)
+                file.flush()
+                run([sys.executable, "-m", "bench.index", "loaded", file.name], check=True)
+            print(f"{pages:,} pages of {stored / MIB:,.1f} MiB; a snapshot of {len(data):,} bytes")
+            return
+        if "loaded" in sys.argv:
+            print(f"{'in pages':<18} {loaded_memory(Path(sys.argv[-1])):>8.2f} MiB")
+            return
         chosen = {"entries": "entries" in sys.argv, "packs": "packs" in sys.argv}
         print(f"{' and '.join(sys.argv[1:]):<18} {memory(**chosen):>8.1f} MiB")
         return
     costs()
     print(f"memory of a stream of {ENTRIES:,} entries:")
-    for what in (("entries",), ("packs",), ("entries", "packs")):
+    for what in (("entries",), ("packs",), ("entries", "packs"), ("paged",)):
         run([sys.executable, "-m", "bench.index", *what], check=True)
 
 

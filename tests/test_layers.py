@@ -270,7 +270,7 @@ CIRCLES = {
     ),
     "stream": (
         "consumer_groups.rules diskless.commits machine rules.eviction rules.forks "
-        "rules.kafka_writes rules.lifetimes rules.profiles rules.publishing rules.retention rules.segments "
+        "rules.kafka_writes rules.lifetimes rules.paging rules.profiles rules.publishing rules.retention rules.segments "
         "rules.table_failures rules.table_lifetimes rules.table_watches "
         "rules.tables rules.topics rules.trimming rules.writes snapshots.encode "
         "subscriptions.links subscriptions.rules",

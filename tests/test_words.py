@@ -46,7 +46,7 @@ PLAIN_PAGES = [
     )),
     *(ROOT / "docs" / "decisions").glob("*.md"),
     *(ROOT / "docs" / "formats" / f"{name}.md" for name in (
-        "README", "backup", "commands", "group-state", "journal", "packs", "raft", "snapshots", "tables",
+        "README", "backup", "commands", "group-state", "journal", "packs", "pages", "raft", "snapshots", "tables",
     )),
     *(ROOT / "docs" / "design").glob("*.md"),
     ROOT / "README.md",

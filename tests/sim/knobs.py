@@ -134,6 +134,7 @@ SETTINGS: dict[
     "MergeSettings.packs_spare": (MergeSettings, "packs_spare", (1, 8)),
     "MergeSettings.interval_ms": (MergeSettings, "interval_ms", (100,)),
     "MergeSettings.bytes_per_second": (MergeSettings, "bytes_per_second", (3000,)),
+    "MergeSettings.page_entries": (MergeSettings, "page_entries", (2, 3, 8)),
     "EvictSettings.block_streams": (EvictSettings, "block_streams", (1, 16)),
     "EvictSettings.block_bytes": (EvictSettings, "block_bytes", (1, 300)),
     "EvictSettings.state_bytes_max": (EvictSettings, "state_bytes_max", (300,)),

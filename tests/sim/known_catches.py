@@ -20,6 +20,7 @@ from sim.kafka_consumers import run_consumers
 from sim.kafka_mutants import KAFKA_CAUGHT_BY, KAFKA_STORIES
 from sim.knobs import Knobs
 from sim.moves import run_moves
+from sim.page_mutants import PAGE_STORIES
 from sim.planned import run_planned
 from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
@@ -121,6 +122,7 @@ MACHINE_STORY = "stream/test_stories.py::test_story"
 STORIES = {  # the test that notices it, where there is one
     **COMMIT_STORIES,
     **GROUP_STORIES,
+    **PAGE_STORIES,
     **SLICE_STORIES,
     **KAFKA_STORIES,
     **DISKLESS_WRITER_STORIES,

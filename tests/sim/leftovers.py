@@ -12,6 +12,7 @@ from sim.store import SimStore
 from sim.tier import CLUSTER
 
 from polynya.stream.machine import Machine
+from polynya.wire.page import read_page
 
 if TYPE_CHECKING:
     from sim.swarm import SwarmEpisode
@@ -51,10 +52,20 @@ def leftovers(world: World) -> list[str]:
     if len(machines) <= world.nodes[1].engine.service.groups:
         return ["somebody does not lead"]
     known = {key for machine in machines.values() for key in machine.packs}
+    pages = [key for machine in machines.values() for key in machine.held.pages()]
+    known |= {
+        pack
+        for key in pages
+        if key in store.objects
+        for pack, _ in read_page(key, store.objects[key][0]).packs
+    }
     found = [
         f"{key} is in no log"
         for key in store.objects
-        if key.startswith(f"{CLUSTER}/packs/") and key not in known
+        if key.startswith((f"{CLUSTER}/packs/", f"{CLUSTER}/pages/")) and key not in known
+    ]
+    found += [
+        f"{key} is released too late" for each in machines.values() for key in each.pages_gone
     ]
     for home, machine in machines.items():
         for key, pack in machine.packs.items():

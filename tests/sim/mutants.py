@@ -24,6 +24,7 @@ from sim.kafka_mutants import KAFKA
 from sim.knobs import Knobs
 from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
+from sim.page_mutants import PAGE
 from sim.slice_mutants import SLICE
 
 from polynya.admin.backup_routes import Backups
@@ -416,7 +417,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         lambda store, key, parts: store.put(key, parts),
     ),
 }
-MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | DISKLESS_WRITER | COPY_DELTA
+MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
 NOTICED: dict[
     str, tuple[Any, str, Any]
 ] = {  # by a test (`STORIES`), where a seed rarely comes upon them
@@ -582,7 +583,7 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         fault = failing_test(f"{TESTS}/{test}")
         found = f"{test}: {fault}" if fault else ""
         if not fault or name in (
-            NOTICED | KAFKA | GROUP | COMMIT | SLICE | DISKLESS_WRITER | COPY_DELTA
+            NOTICED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
         ):
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []

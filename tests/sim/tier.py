@@ -35,6 +35,7 @@ from polynya.cold import (
     evictor,
     flusher,
     merger,
+    pager,
     steps,
 )
 from polynya.diskless import DisklessSettings, Writer
@@ -45,6 +46,7 @@ from polynya.service.assembly import CoreRuntime
 from polynya.service.streams import forks, outbox_sender, retention_job
 from polynya.stream.commands import Evict
 from polynya.stream.diskless import commits
+from polynya.stream.rules import paging
 from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
@@ -70,6 +72,7 @@ COLLECT = CollectorSettings(
     sweep_every_ms=5000,
 )
 WRITE_MS_MAX = 4000  # what takes longer may have been swept: clocks are wrong by less than a third
+LATE_MS = 2 * WRITE_MS_MAX
 
 
 class Way(StoreLeadershipTransport, Protocol):
@@ -117,7 +120,9 @@ class SimTier:
             engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight
         )
         self.evictor.may = lambda machine: machine.level >= level_of(Evict)
-        self.flusher.may = self.merger.may = lambda machine: machine.level >= ENTRY_LEVEL
+        self.flusher.may = self.merger.may = self.merger.pager.may = lambda machine: (
+            machine.level >= ENTRY_LEVEL
+        )
         self.collector = Collector(
             engine.groups,
             store,
@@ -203,7 +208,7 @@ def chance_of(seed: int) -> Iterator[None]:
     every = Random(f"copies {seed}").choice((1.0, 3.0, 10.0))
     patience_ms = Random(f"pins {seed}").choice((2000, 10_000))
     with ExitStack() as stack:
-        for module in (flusher, merger, evictor):
+        for module in (flusher, merger, evictor, pager):
             stack.enter_context(mock.patch.object(module, "token_bytes", random.randbytes))
         for module in (forks, keys, operations, wakes):
             stack.enter_context(mock.patch.object(module, "secrets", drawn))
@@ -223,6 +228,8 @@ def chance_of(seed: int) -> Iterator[None]:
         stack.enter_context(
             mock.patch.multiple(commits, WRITE_MS_MAX=WRITE_MS_MAX, WRITER_IDLE_MS=2 * WRITE_MS_MAX)
         )
+        for module in (pager, paging):
+            stack.enter_context(mock.patch.object(module, "LATE_MS", LATE_MS))
         stack.enter_context(mock.patch.object(diskless_commit, "WRITE_MS_MAX", WRITE_MS_MAX))
         packs = Random(f"diskless {seed}")
         stack.enter_context(mock.patch.object(diskless_writer, "token_bytes", packs.randbytes))

@@ -156,6 +156,16 @@ GOLDEN: list[tuple[c.Command, str]] = [
         "9420b67061636b732f32303236303130312d30302f312d6666020a",
     ),
     (
+        c.PageEntries(
+            "c/pages/20260101-00/1-ff", 1 << 48 | 7, 3, 9, 0xE3069283, 500, 0xE3069283, 8
+        ),
+        "9925b8632f70616765732f32303236303130312d30302f312d6666cf00010000000000070309cee3069283cd01f4cee306928308",
+    ),
+    (
+        c.ReleasePaged("c/pages/20260101-00/1-ff", [("c/packs/20260101-00/1-ff", 2)], 8),
+        "9426b8632f70616765732f32303236303130312d30302f312d66669192b8632f7061636b732f32303236303130312d30302f312d66660208",
+    ),
+    (
         c.ReplaceSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
         "9622b67061636b732f32303236303130312d30302f312d66660104919207dc001000000205b67061636b732f323032363031"
         "30312d30302f312d6666183dcee3069283080209010203040108",
@@ -371,6 +381,8 @@ def test_levels_are_those_of_commands() -> None:
         c.ReaderAdd: 2,
         c.NodePromote: 2,
         c.Bundle: 2,
+        c.PageEntries: 3,
+        c.ReleasePaged: 3,
         c.Produce: 3,
         c.ProducerIds: 3,
         c.Rollover: 3,

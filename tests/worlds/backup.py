@@ -113,18 +113,25 @@ async def restored(
 
 
 async def made(
-    folder: Path, origin: RestoreOrigin, states: States, store: ObjectStore, cores: int = 2
+    folder: Path,
+    origin: RestoreOrigin,
+    states: States,
+    store: ObjectStore,
+    cores: int = 2,
+    rename: Callable[[str], str] = lambda key: key,
 ) -> RestoreResult:
     with contextlib.ExitStack() as held:
         target = RestoreTarget(Config(data=str(folder), cores=cores), origin, held)
-        return await Restorer(states, [target], store, lambda key: key).run()
+        return await Restorer(states, [target], store, rename).run()
 
 
-def opened(folder: Path, cores: int = 2) -> tuple[dict[int, Machine], list[Storage]]:
+def opened(
+    folder: Path, cores: int = 2, cluster: str = CLUSTER
+) -> tuple[dict[int, Machine], list[Storage]]:
     """The machines that a node would start with."""
     storages = [
         open_storage(
-            folder / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=CLUSTER
+            folder / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=cluster
         )
         for core in range(cores)
     ]

@@ -33,9 +33,10 @@ from polynya.stream.commands import (
     Encoding,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.read_plan import HotPiece, ReadPlan, cut
+from polynya.stream.read_plan import ColdPiece, HotPiece, ReadPlan, cold_pieces, cut
 from polynya.stream.replies import Done, Reply
 from polynya.stream.state.model import HotBatch
+from polynya.wire.page import read_page
 from polynya.wire.slices import is_intact
 
 GROUPS = 3
@@ -143,7 +144,9 @@ class CoreWorld:
         while (record, byte) != (stream.next_record, stream.next_byte):
             plan = machine.plan_read(stream, record, byte, bytes_max=1 << 20, whole_records=True)
             assert isinstance(plan, ReadPlan)
-            for piece in plan.pieces:
+            for piece in [
+                each for planned in plan.pieces for each in await opened(planned, reader)
+            ]:
                 if isinstance(piece, HotPiece):
                     pages.append(bytes(piece.payload))
                     continue
@@ -151,6 +154,13 @@ class CoreWorld:
                 pages += [bytes(hot.payload) for hot in part.pieces]  # type: ignore[union-attr]
             record, byte = plan.record, plan.byte
         return b"".join(pages)
+
+
+async def opened(piece: Any, reader: ColdReader) -> list[Any]:
+    """The pieces in a page of an index, or the piece itself."""
+    if isinstance(piece, ColdPiece) and piece.slice.is_page:
+        return [*cold_pieces(await reader.page(piece.slice), piece.want, moves=False)]
+    return [piece]
 
 
 class FaultyStore(MemoryStore):
@@ -290,6 +300,13 @@ class Tier:
         """The packs that indexes name."""
         return {cold.pack for slices in self.indexes().values() for cold in slices}
 
+    def of_pages(self) -> set[str]:
+        """The packs that the pages of indexes name."""
+        pages = [
+            read_page(key, self.store.objects[key][0]) for key in self.live() if "/pages/" in key
+        ]
+        return {pack for page in pages for pack, _ in page.packs}
+
     async def check_merged(self) -> None:
         """One slice a stream, and nothing is left of what was before, in the store and in the
         machines."""
@@ -301,7 +318,7 @@ class Tier:
 
     def check_nothing_leaks(self) -> None:
         """The store and the machines know the packs that indexes name, and no others."""
-        assert set(self.store.objects) == self.live()
+        assert set(self.store.objects) == self.live() | self.of_pages()
         assert {
             key for machine in self.world.machines().values() for key in machine.packs
         } == self.live()

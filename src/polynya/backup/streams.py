@@ -20,6 +20,7 @@ from polynya.stream.read_plan import record_lengths
 from polynya.stream.rules.eviction import ghosts, slice_of, where_of, whole_of
 from polynya.stream.state import record_gaps
 from polynya.stream.state.model import HotBatch, Stream
+from polynya.wire.page import Page, read_page, spread
 from polynya.wire.slices import parse_run
 
 MACHINES_MAX = 2  # in memory: the groups of a fork and of its source
@@ -84,12 +85,24 @@ class BackupStreams:
             ):
                 yield piece
             begin = fork.record
-        for cold in machine.whole_index_of(stream):
+        for cold in await self._slices(machine, stream, begin, end):
             if cold.record < end and begin < cold.record + cold.records:
                 for piece in _cut(await self._batches(stream, cold), begin, end):
                     yield piece
         for piece in _cut(stream.hot or (), begin, end):
             yield piece
+
+    async def _slices(
+        self, machine: Machine, stream: Stream, begin: int, end: int
+    ) -> list[ColdSlice]:
+        """Return the slices of a stream, of pages those that have some of these records."""
+        slices = list(machine.whole_index_of(stream))
+        pages: dict[str, Page] = {}
+        for cold in slices:
+            if cold.is_page:
+                data = await self._read(stream, cold)
+                pages[cold.pack] = await asyncio.to_thread(read_page, cold.pack, data)
+        return spread(slices, pages, begin, end)
 
     async def _whole(self, machine: Machine, stream: Stream) -> Stream:
         """Return the stream with its state, read from the backup if it was evicted."""

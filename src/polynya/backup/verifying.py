@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from google_crc32c import extend
@@ -13,9 +13,11 @@ from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_ro
 from polynya.backup.repository import READ_BYTES, RepositoryReader, parts_of
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
+from polynya.stream.commands import ColdSlice
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts, slice_of, where_of
 from polynya.wire.pack import damaged_slices
+from polynya.wire.page import Page, read_page
 
 STREAMS_NAMED_MAX = 20
 # larger packs get only a checksum comparison, not a check of their slices
@@ -149,19 +151,34 @@ class BackupVerifier:
         self.found.bytes += entry.size
         self.found.groups += 1
         self.found.streams += machine.count
-        await asyncio.to_thread(self._references, machine)
+        pages = await self._pages_of(machine)
+        await asyncio.to_thread(self._references, machine, pages)
 
-    def _references(self, machine: Machine) -> None:
+    async def _pages_of(self, machine: Machine) -> dict[str, Page]:
+        """Return the pages of the group's indexes that can be read."""
+        found: dict[str, Page] = {}
+        for key in machine.held.pages():
+            try:
+                found[key] = read_page(key, await self._shelf.get(f"objects/{key}"))
+            except NotFound:
+                continue  # it is not in the list of objects, or is missing
+            except (CorruptData, ValueError) as fault:
+                self._bad.setdefault(key, str(fault))
+        return found
+
+    def _references(self, machine: Machine, pages: dict[str, Page]) -> None:
         """Check that the pack of every slice exists and is long enough, and collect the streams
         that need a damaged pack."""
-        wanted = {key for key in machine.held if key not in self._objects}
+        named = {pack for page in pages.values() for pack, _ in page.packs}
+        wanted = {key for key in (*machine.held, *named) if key not in self._objects}
         self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
         for stream in (*machine.streams.values(), *ghosts(machine)):
             self.found.records += stream.next_record - stream.first_record
-            for cold in (
+            for cold in _with_pages(
                 machine.whole_index_of(stream)
                 if where_of(stream) is None
-                else [slice_of(machine, stream)]
+                else [slice_of(machine, stream)],
+                pages,
             ):
                 row = self._objects.get(cold.pack)
                 if row is not None and cold.offset + cold.stored > row.size:
@@ -170,6 +187,14 @@ class BackupVerifier:
                     streams = self._needing.setdefault(cold.pack, [])
                     if len(streams) < STREAMS_NAMED_MAX and stream.name not in streams:
                         streams.append(stream.name)
+
+
+def _with_pages(slices: Iterable[ColdSlice], pages: dict[str, Page]) -> Iterator[ColdSlice]:
+    """Yield slices, and the slices of pages behind each page."""
+    for cold in slices:
+        yield cold
+        if cold.is_page and cold.pack in pages:
+            yield from pages[cold.pack].index
 
 
 async def read_group(shelf: RepositoryReader, entry: FileEntry) -> Machine:

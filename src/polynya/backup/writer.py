@@ -36,7 +36,9 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
 from polynya.stream.rules.tables import Table
 from polynya.stream.state.model import PackReference
+from polynya.stream.state.pack_tables import is_page_key
 from polynya.wire.pack import damaged_slices
+from polynya.wire.page import read_page
 
 TRIES = 8  # attempts for one group, and for all of them
 READ_BYTES = 8 << 20
@@ -66,6 +68,7 @@ class _Named(msgspec.Struct):
 
     held: set[str]
     tables: bool
+    pages: set[str] = set()  # those whose packs are in `held`
 
 
 class _Skipped(msgspec.Struct, array_like=True):
@@ -255,12 +258,16 @@ class BackupWriter:
         if not about.store:
             return set()
         self._progress.doing = "listing objects"
+        pages = {key: size async for key, size in self._source.objects(f"{about.cluster}/pages/")}
+        for named in self._named.values():
+            await self._look_into_pages(named, pages)
         packs = set().union(*(named.held for named in self._named.values()))
         wanted = {
             key: size
             async for key, size in self._source.objects(f"{about.cluster}/packs/")
             if key in packs
         }
+        wanted |= {key: size for key, size in pages.items() if key in packs}
         if self._named[0].tables:
             wanted |= {
                 key: size async for key, size in self._source.objects(TABLES) if not _passes(key)
@@ -272,6 +279,23 @@ class BackupWriter:
         self._progress.total, self._progress.total_bytes = len(wanted), sum(wanted.values())
         self._copied = {key: row for key, row in self._copied.items() if key in wanted}
         return await self._copy_all(wanted) & packs
+
+    async def _look_into_pages(self, named: _Named, pages: Mapping[str, int]) -> None:
+        """Add the packs that the pages of a group name. A page that is not there any more is
+        missing, as packs are."""
+        for key in sorted(page for page in named.held if is_page_key(page)):
+            if key in named.pages or key not in pages:
+                continue
+            try:
+                page = read_page(key, await self._read(key, pages[key]))
+            except NotFound:
+                continue
+            except CorruptData:
+                self._progress.damaged.append(key)
+                named.pages.add(key)
+                continue
+            named.pages.add(key)
+            named.held.update(pack for pack, _ in page.packs)
 
     async def _copy_all(self, wanted: Mapping[str, int]) -> set[str]:
         """Copy objects concurrently. Return the keys of objects that no longer exist."""

@@ -19,6 +19,8 @@ LEVELS: dict[
     10: 3,  # Rollover
     35: 2,  # Evict
     36: 2,  # Return
+    37: 3,  # PageEntries
+    38: 3,  # ReleasePaged
     66: 3,  # TableMake
     67: 3,  # TableFail
     68: 3,  # TableRetry

@@ -50,6 +50,8 @@ DELETE_GRACE_MS = 60_000  # unreferenced objects are kept this long for readers 
 # payload of one pack slice: the unit of a cold read and of the block cache
 SLICE_BYTES_MAX = 4 * MIB
 CACHE_BYTES = 64 * MIB  # block cache of one core
+PAGE_CACHE_BYTES = 8 * MIB  # pages of indexes that a core keeps
+PAGE_ENTRIES = 4096  # entries of a page, unless fewer have 4 GiB
 # a stream without writes for this long leaves memory, if nothing else needs it there
 EVICT_AFTER_MS = 3_600_000
 EVICT_BLOCK_STREAMS = 1024  # streams of one group in one object …

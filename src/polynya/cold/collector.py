@@ -7,26 +7,31 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from secrets import token_hex
 
 import msgspec
 
-from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.cold.fetches import PackGone
 from polynya.cold.groups import Groups
+from polynya.cold.pages import NamedPacks, load
 from polynya.cold.table_sweeper import TableSweeper
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
-from polynya.stream.commands import PackDeleted, PublishSlices
+from polynya.stream.commands import PackDeleted, PublishSlices, ReleasePaged
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
 from polynya.stream.table_commands import ForgetTable
 from polynya.wire.pack import home_group_of
+from polynya.wire.page import read_page
 
 log = logging.getLogger("polynya.cold")
 
 SETTLE_MAX = 256  # proposals per pass
 LOOK_MAX = 4096  # settled packs of a group that one pass looks at; the next pass goes on
 DELETE_MAX = 256  # objects per pass
+RELEASE_MAX = 4  # pages of a group in one pass
 ORPHANS_MAX = 10_000  # per sweep; the next sweep finds the rest
 
 
@@ -47,6 +52,7 @@ class CollectCounters(msgspec.Struct):
 
     deleted: int = 0
     settled: int = 0
+    pages: int = 0  # pages of indexes that were released
     orphans: int = 0  # found; deleted only if the sweep is allowed to
     failures: int = 0
 
@@ -88,6 +94,8 @@ class Collector:
         self._store = store
         self._settings = settings
         self._packs_prefix = packs_prefix
+        self._pages_prefix = packs_prefix.removesuffix("packs/") + "pages/"
+        self._damaged: set[str] = set()  # pages that cannot be read
         self._in_flight = in_flight
         self._owns_root = owns_root
         self._sweep_deletes = sweep_deletes
@@ -106,7 +114,12 @@ class Collector:
 
     async def collect(self) -> None:
         """Run one pass. A failed step is left for the next pass."""
-        for step in (self._settle, self._delete, self._sweep_now_and_then):
+        for step in (
+            self._settle,
+            self._release_pages,
+            self._delete,
+            self._sweep_now_and_then,
+        ):
             try:
                 await step()
             except (StoreUnavailable, Unavailable, OutcomeUnknown) as fault:
@@ -141,6 +154,25 @@ class Collector:
                 await self.settle(group, home, [key])
                 left -= 1
             await asyncio.sleep(0)
+
+    async def _release_pages(self) -> None:
+        """Release the pages that no index names any more, with the packs of their entries."""
+        for group, machine in list(self._groups.machines().items()):
+            waiting = (key for key in machine.pages_gone if key not in self._damaged)
+            for key in list(islice(waiting, RELEASE_MAX)):
+                try:
+                    page = read_page(key, await load(self._store, key))
+                except PackGone:
+                    log.exception("a page of an index is lost: its packs are left to the sweep")
+                    packs = []
+                except CorruptData:
+                    log.exception("a page of an index is damaged: it is not released")
+                    self._damaged.add(key)
+                    continue
+                else:
+                    packs = page.packs
+                await self._groups.propose(group, ReleasePaged(key, packs, self._groups.now_ms()))
+                self.counters.pages += 1
 
     async def _settle_elsewhere(self) -> None:
         """Ask remote leaders to resolve the packs of their groups, whose state is unknown here."""
@@ -241,7 +273,8 @@ class Collector:
         grace_ms = await self._ahead_ms() + (
             self._settings.orphan_ms if grace_ms is None else grace_ms
         )
-        packs, files = await self._find_packs(grace_ms, groups), list[ObjectInfo]()
+        named = NamedPacks(self._store, self._pages_prefix)
+        packs, files = await self._find_packs(grace_ms, groups, named), list[ObjectInfo]()
         if groups is None or META_GROUP in groups:
             files = await self._tables.find(grace_ms)
         orphans, size = (
@@ -254,7 +287,7 @@ class Collector:
             return Swept(orphans, size)
         self.counters.orphans += len(orphans)
         if self._sweep_deletes and await self._owns_root():
-            await self._delete_orphans(orphans, {info.key for info in packs}, groups)
+            await self._delete_orphans(orphans, {info.key for info in packs}, groups, named)
             log.info("deleted %d orphaned objects", len(orphans))
             return Swept(orphans, size, deleted=True)
         log.warning(
@@ -280,7 +313,11 @@ class Collector:
         return max(self._groups.now_ms() - store_ms, 0)
 
     async def _delete_orphans(
-        self, orphans: list[str], packs: AbstractSet[str], groups: Container[int] | None
+        self,
+        orphans: list[str],
+        packs: AbstractSet[str],
+        groups: Container[int] | None,
+        named: NamedPacks,
     ) -> None:
         """Delete keys that are still orphans.
 
@@ -288,19 +325,57 @@ class Collector:
         """
         for begin in range(0, len(orphans), DELETE_MAX):
             some = orphans[begin : begin + DELETE_MAX]
-            await self._store.delete(
-                [key for key in some if key not in packs or self._is_orphan(key, groups)]
-            )
+            left = [key for key in some if key not in packs or self._is_orphan(key, groups)]
+            if any(key in packs for key in left):
+                left = await self._unnamed(left, named, groups)
+            await self._store.delete(left)
 
-    async def _find_packs(self, grace_ms: int, groups: Container[int] | None) -> list[ObjectInfo]:
+    async def _find_packs(
+        self, grace_ms: int, groups: Container[int] | None, named: NamedPacks
+    ) -> list[ObjectInfo]:
+        """Return the packs and pages that the logs of their home groups do not name, and no
+        page."""
         now_ms = self._groups.now_ms()
         orphans: list[ObjectInfo] = []
-        async for info in self._store.list(self._packs_prefix):
-            if info.modified_ms + grace_ms <= now_ms and self._is_orphan(info.key, groups):
-                orphans.append(info)
-            if len(orphans) == ORPHANS_MAX:
-                break
-        return orphans
+        try:
+            await named.refresh(lambda key: self._is_swept(key, groups))
+            for prefix in (self._packs_prefix, self._pages_prefix):
+                async for info in self._store.list(prefix):
+                    if (
+                        info.modified_ms + grace_ms <= now_ms
+                        and info.key not in named
+                        and self._is_orphan(info.key, groups)
+                    ):
+                        orphans.append(info)
+                    if len(orphans) == ORPHANS_MAX:
+                        break
+            left = set(await self._unnamed([info.key for info in orphans], named, groups))
+        except CorruptData as fault:
+            log.warning("packs are not swept, because a page may name them: %s", fault)
+            return []
+        return [info for info in orphans if info.key in left]
+
+    async def _unnamed(
+        self, keys: list[str], named: NamedPacks, groups: Container[int] | None
+    ) -> list[str]:
+        """Return the keys of objects that no page names now. Their home groups do not name them:
+        so what a page has taken over is in a page that is in the store."""
+        if not keys:
+            return []
+        await named.refresh(lambda key: self._is_swept(key, groups))
+        lost = {
+            home
+            for home, machine in self._groups.machines().items()
+            if any(page not in named.pages for page in machine.held.pages())
+        }
+        if lost:
+            log.warning("pages of groups %s are not in the store: nothing is swept there", lost)
+        return [key for key in keys if key not in named and home_group_of(key) not in lost]
+
+    def _is_swept(self, key: str, groups: Container[int] | None) -> bool:
+        """Report whether packs with this home group are swept here."""
+        home = home_group_of(key)
+        return home in self._groups.machines() and (groups is None or home in groups)
 
     def _is_orphan(self, key: str, groups: Container[int] | None) -> bool:
         """Report whether a pack of a group in scope is unknown to its local home group."""

@@ -196,7 +196,10 @@ def _sparse_blocks(stubs: _Stubs) -> Iterator[PackNumber]:
 
 
 def packs_of(stream: Stream) -> list[tuple[int, int]]:
-    """Return the pack number and the payload bytes of each slice."""
+    """Return the pack number and the payload bytes of each slice; of a page 0, which is none."""
     if not stream.cold:
         return []
-    return list(zip(index.pack_numbers(stream.cold), index.lengths(stream.cold), strict=True))
+    places = list(zip(index.pack_numbers(stream.cold), index.lengths(stream.cold), strict=True))
+    for begin, _ in index.pages(stream.cold):
+        places[begin] = 0, places[begin][1]
+    return places

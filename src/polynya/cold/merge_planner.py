@@ -42,6 +42,7 @@ class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: int = limits.MERGE_INTERVAL_MS  # between two scans of the indexes; 0: never
     # packs beyond those that the bytes fill, before small ones are emptied into larger ones
     packs_spare: int = PACKS_SPARE
+    page_entries: int = limits.PAGE_ENTRIES  # of an index in one page; 0: no pages are written
     # slices given to the driver of a table's job stay unmerged for this time
     claim_rest_ms: int = 3_600_000
 

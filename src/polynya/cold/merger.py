@@ -37,6 +37,8 @@ from polynya.cold.merge_planner import (
     plan_packs,
     plan_runs,
 )
+from polynya.cold.page_planner import FULL_SHARE
+from polynya.cold.pager import Pager
 from polynya.cold.planner import SLICES_MAX
 from polynya.cold.requests import cut_requests
 from polynya.cold.sparse_packs import PackLimits, choose_packs, is_worth, runs_in
@@ -121,6 +123,7 @@ class Merger:
         self._found: dict[
             int, set[int]
         ] = {}  # uids, and the first records of entries that join no earlier one, as merging has found
+        self.pager = Pager(groups, self._steps, settings, cluster_id, in_flight)
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
         # reports whether the group's log may have index entries of version 2
         self.may: Callable[[Machine], bool] = lambda machine: True
@@ -128,6 +131,7 @@ class Merger:
         self._gather_at = 0.0  # the earliest time of the next look for small packs
         self._failures = 0  # consecutive passes with a failed pack
         self._look_seconds = 0.0  # duration of the last scan
+        self._long: dict[int, int] = {}  # uids of streams with long indexes, and their groups
         self._more = False  # the last scan found more than was merged
 
     async def run(self) -> None:
@@ -169,6 +173,14 @@ class Merger:
             await self._sleep(
                 max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took)
             )
+        try:
+            for uid, group in self._long.items():
+                await self.pager.page_out(group, uid)
+        except (StoreError, Unavailable, OutcomeUnknown) as fault:
+            self.counters.failures += 1
+            self._failures += 1
+            log.warning("writing a page of an index failed and will be retried: %s", fault)
+            return merged
         self._failures = 0
         return merged
 
@@ -184,6 +196,7 @@ class Merger:
         almost nothing."""
         now_ms = self._groups.now_ms()
         known, self._looked = self._looked, {}
+        self._long = {}
         settled, self._settled = self._settled, {}
         found: list[MergeRun] = []
         for group, machine in list(self._groups.machines().items()):
@@ -192,6 +205,8 @@ class Merger:
             for begin in range(0, len(streams), SURVEY_STREAMS):
                 for stream in streams[begin : begin + SURVEY_STREAMS]:
                     entries = index.count(stream.cold)
+                    if entries >= self._settings.page_entries // FULL_SHARE:
+                        self._long[stream.uid] = group
                     if entries < FAN_IN or stream.uid in self._damaged:
                         continue
                     if known.get(stream.uid) == entries:
@@ -287,7 +302,7 @@ class Merger:
         """Return the segments that may be merged, and those that a driver may be reading."""
         bounds, resting = self._bounds(stream, data, now_ms)
         known = [*bounds, *self._known(stream.uid, data), *record_gaps.entries_behind(data)]
-        return cut_segments(count, known, resting), resting
+        return cut_segments(count, known, [*resting, *index.pages(data)]), resting
 
     def _known(self, uid: int, data: index.Entries) -> list[int]:
         """Return the entries of an index that join no earlier one, as far as merging has found."""

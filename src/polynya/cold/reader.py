@@ -10,8 +10,11 @@ from struct import pack
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
 from polynya.cold.fetches import Fetches, gone
+from polynya.cold.pages import PageReader
 from polynya.cold.requests import ReadCounters, SliceRequests
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
+from polynya.stream.state import index
+from polynya.stream.state.index import Index
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.slices import Slice, parse_slice
 
@@ -28,6 +31,7 @@ class ColdReader:
         self.counters = ReadCounters()
         self._requests = SliceRequests(store, self.counters)
         self._slices: Fetches[Slice] = Fetches(cache_bytes, _cost)
+        self._pages = PageReader(store)
 
     @property
     def cached_bytes(self) -> int:
@@ -39,9 +43,26 @@ class ColdReader:
 
     def begin(self, cold: ColdSlice) -> None:
         """Begin to fetch a slice that is read soon, unless it is there or there is much to fetch."""
+        if cold.is_page:
+            self._pages.begin(cold)
+            return
         place = (cold.pack, cold.offset)
         if cold.stored <= AHEAD_BYTES_MAX and self._slices.is_idle(place, AHEAD_AT_ONCE):
             self._slices.begin(place, partial(self._fetch, cold))
+
+    def kept_page(self, cold: ColdSlice) -> Index | None:
+        """Return the entries of a page if they are in the cache."""
+        found = self._pages.kept(cold)
+        return None if found is None else found.index
+
+    async def page(self, cold: ColdSlice) -> Index:
+        """Return the entries of a page that an index names. Raises as `slice`."""
+        return (await self._pages.page(cold)).index
+
+    async def spread(self, slices: Sequence[ColdSlice], begin: int, end: int) -> list[ColdSlice]:
+        """Return the slices with those of pages, from record `begin` to before `end`, in place of
+        the pages. Raises as `slice`."""
+        return await self._pages.spread(slices, begin, end)
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
         """Return the slice's batches at their stream positions, built lazily, small neighbours
@@ -71,6 +92,8 @@ class ColdReader:
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
         """Return the (record, byte) of the slice's first batch appended at `time_ms` or later, else
         the slice's end. Raises as `slice`."""
+        if cold.is_page:
+            return await self._place_in_page(cold, time_ms)
         found = await self.slice(cold)
         # times of several writers are not in order
         times = enumerate(found.append_times_ms)
@@ -83,6 +106,8 @@ class ColdReader:
     ) -> tuple[int, int] | None:
         """Return the (record, byte) of the slice's first batch with a record of `time_ms` or later,
         of those that end behind record `begin`. Raises as `slice`."""
+        if cold.is_page:
+            return await self._place_in_dated(cold, time_ms, begin)
         found = await self.slice(cold)
         records, ends = found.batch_begins
         for number in found.kept:
@@ -95,6 +120,8 @@ class ColdReader:
     async def newest_record_time(self, cold: ColdSlice, begin: int) -> int | None:
         """Return the largest record time of the slice's batches that end behind record `begin`.
         Raises as `slice`."""
+        if cold.is_page:
+            return await self._newest_in_page(cold, begin)
         found = await self.slice(cold)
         records = found.batch_begins[0]
         times = (
@@ -120,8 +147,44 @@ class ColdReader:
 
     async def close(self) -> None:
         """Cancel fetches in flight."""
+        await self._pages.close()
         await self._slices.close()
         await self._requests.close()
+
+    async def _place_in_page(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
+        page = await self.page(cold)
+        number = index.first_reaching(page.data, time_ms)
+        if number == len(page):
+            return index.end_of(page.data, -1)
+        found = page[number]
+        if found.time_ms >= time_ms:
+            return found.record, found.byte
+        return await self.place_at(found, time_ms)
+
+    async def _place_in_dated(
+        self, cold: ColdSlice, time_ms: int, begin: int
+    ) -> tuple[int, int] | None:
+        page = await self.page(cold)
+        number = index.entries_before(page.data, begin)
+        while (number := index.first_dated(page.data, number, time_ms)) < len(page):
+            found = await self.place_of_record_time(page[number], time_ms, begin)
+            if found is not None:
+                return found
+            number += 1
+        return None
+
+    async def _newest_in_page(self, cold: ColdSlice, begin: int) -> int | None:
+        page = await self.page(cold)
+        numbers = range(index.entries_before(page.data, begin), len(page))
+        newest: int | None = None
+        for each in sorted(
+            (page[at] for at in numbers), key=lambda one: one.record_time_ms_max, reverse=True
+        ):
+            if newest is not None and each.record_time_ms_max <= newest:
+                break
+            found = await self.newest_record_time(each, begin)
+            newest = newest if found is None else max(found, newest or found)
+        return newest
 
     async def _fetch(self, cold: ColdSlice) -> Slice:
         try:

@@ -13,7 +13,7 @@ from polynya.cold.groups import Groups
 from polynya.objectstore.api import ObjectStore, StoreUnavailable, put_again
 from polynya.stream.commands import ColdSlice, Command, PackWritten
 from polynya.stream.machine import Machine
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Code, Reply
 from polynya.stream.state.entries import as_v1
 
 TRIES = 3  # attempts of one step, with the same key and command
@@ -49,9 +49,7 @@ class Steps:
         Unavailable, OutcomeUnknown."""
         now_ms = self.groups.now_ms()
         await self._insist(lambda: put_again(self.store, key, parts))
-        await self._insist(
-            lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms))
-        )
+        await self._insist(lambda: self._intend(home_group, key, groups, now_ms))
         if self.groups.now_ms() - now_ms > WRITE_MS_MAX:
             raise Unavailable(
                 "writing the pack took more than 5 minutes: the sweep may delete it as an orphan"
@@ -71,9 +69,7 @@ class Steps:
         second: True ends both with HomeLate. Raises as `write`."""
         now_ms, loop = self.groups.now_ms(), asyncio.get_running_loop()
         intent = loop.create_task(
-            self._insist_for(
-                seconds, lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms))
-            )
+            self._insist_for(seconds, lambda: self._intend(home_group, key, groups, now_ms))
         )
         put = loop.create_task(self._insist_for(seconds, lambda: put_again(self.store, key, parts)))
         try:
@@ -88,6 +84,16 @@ class Steps:
             put.cancel()
             await asyncio.gather(put, intent, return_exceptions=True)
         return now_ms
+
+    async def _intend(self, home_group: int, key: str, groups: list[int], now_ms: int) -> None:
+        """Log the intent of a pack that no index names yet. If the group's log time is far ahead
+        of this core's, the intent gets that time. Raises Unavailable, OutcomeUnknown."""
+        reply = await self.groups.propose(home_group, PackWritten(key, groups, now_ms))
+        in_time = self.groups.now_ms() - now_ms <= WRITE_MS_MAX
+        if reply.code == Code.GONE and isinstance(reply.detail, int) and in_time:
+            reply = await self.groups.propose(home_group, PackWritten(key, groups, reply.detail))
+        if reply.code == Code.GONE:
+            raise Unavailable("the intent of the pack came too late")
 
     async def propose_all(self, commands: Mapping[int, Command]) -> list[tuple[int, Outcome]]:
         """Propose commands to all groups concurrently and return each outcome.

@@ -21,6 +21,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts, slice_of, stubs, whole_of
 from polynya.stream.state.index import Index, pack_numbers
 from polynya.stream.state.model import ColdSlice, Stream
+from polynya.wire.page import read_page
 
 PART_BYTES = 32 * MIB  # read for one response; one larger pack may exceed it
 PART_PACKS = 256
@@ -60,11 +61,12 @@ class VerifiedPart(msgspec.Struct, array_like=True):
 
 class _Table(msgspec.Struct):
     """The slices that the indexes name, by pack, as of the time `made`. `keys` are the packs in
-    order."""
+    order, pages included."""
 
     packs: dict[str, list[ColdSlice]]
     keys: list[str]
     made: float
+    pages: dict[str, set[str]]  # pack -> pages that name it
 
 
 class PackVerifier:
@@ -95,7 +97,7 @@ class PackVerifier:
             part.slices += len(slices)
             part.bytes += sum(cold.stored for cold in slices)
             kind = await self._look(slices)
-            if kind and (streams := self._streams_of(key, asked)):
+            if kind and (streams := self._streams_of(key, asked, table.pages.get(key, ()))):
                 part.faults.append(Fault(key, kind, streams))
             if part.bytes >= PART_BYTES:
                 break
@@ -114,7 +116,7 @@ class PackVerifier:
     async def _survey(self, groups: frozenset[int]) -> _Table:
         """Collect the slices that the indexes name now."""
         table: dict[str, list[ColdSlice]] = {}
-        for machine in self._machines(groups):
+        for machine in list(self._machines(groups)):
             await self._survey_evicted(machine, table)
             streams = list(machine.streams.values())
             for begin in range(0, len(streams), SURVEY_STREAMS):
@@ -122,7 +124,24 @@ class PackVerifier:
                     for cold in machine.whole_index_of(stream):
                         table.setdefault(cold.pack, []).append(cold)
                 await asyncio.sleep(0)
-        return _Table(table, sorted(table), time.monotonic())
+        pages = await self._survey_pages(table)
+        return _Table(table, sorted(table), time.monotonic(), pages)
+
+    async def _survey_pages(self, table: dict[str, list[ColdSlice]]) -> dict[str, set[str]]:
+        """Add the slices that pages of indexes name. Return the pages by pack."""
+        named: dict[str, set[str]] = {}
+        pages = [slices[0] for slices in table.values() if slices[0].is_page]
+        for cold in pages:
+            try:
+                page = read_page(cold.pack, await self._store.get(cold.pack))
+            except (NotFound, CorruptData):  # the check of this page reports it
+                continue
+            for each in page.index:
+                table.setdefault(each.pack, []).append(each)
+            for key, _ in page.packs:
+                named.setdefault(key, set()).add(cold.pack)
+            await asyncio.sleep(0)
+        return named
 
     def _machines(self, groups: Collection[int]) -> list[Machine]:
         return [machine for group, machine in self._groups.machines().items() if group in groups]
@@ -170,19 +189,20 @@ class PackVerifier:
         whole = await asyncio.to_thread(_are_whole, request, data)
         return "" if whole else DAMAGED
 
-    def _streams_of(self, key: str, groups: frozenset[int]) -> list[str]:
-        """Return some streams that still name the pack."""
+    def _streams_of(self, key: str, groups: frozenset[int], pages: Collection[str]) -> list[str]:
+        """Return some streams that still name the pack, or a page that does."""
         found: list[str] = []
         for machine in self._machines(groups):
-            if key not in machine.held:
+            held = {each for each in (key, *pages) if each in machine.held}
+            if not held:
                 continue
             for stream in machine.streams.values():
-                if any(cold.pack == key for cold in machine.whole_index_of(stream)):
+                if any(cold.pack in held for cold in machine.whole_index_of(stream)):
                     found.append(stream.name)
                     if len(found) == STREAMS_NAMED_MAX:
                         return found
-            number = machine.held[key].number
-            found += [name for name, stub in stubs(machine) if stub.pack == number]
+            numbers = {machine.held[each].number for each in held}
+            found += [name for name, stub in stubs(machine) if stub.pack in numbers]
             found = found[:STREAMS_NAMED_MAX] or [EVICTED]
         return found
 

@@ -19,6 +19,7 @@ class ColdConfig(StoreSettings, frozen=True, kw_only=True):
     flush_max_concurrency: int = limits.FLUSH_MAX_CONCURRENCY
     delete_grace_ms: int = limits.DELETE_GRACE_MS
     evict_after_ms: int = limits.EVICT_AFTER_MS
+    page_slices: int = limits.PAGE_ENTRIES
     max_hot_bytes_per_group: int = limits.HOT_BYTES_PER_GROUP
 
     @property

@@ -25,6 +25,7 @@ from polynya.base.limits import (
     LONG_POLL_SECONDS_DEFAULT,
     MIB,
     OFFSETS_RETENTION_SECONDS,
+    PAGE_ENTRIES,
     SEGMENT_BYTES,
     SEGMENT_RECORDS,
 )
@@ -675,6 +676,14 @@ SETTINGS = (
         EVICT_AFTER_MS,
         "Idle time after which the state of a stream moves from memory to the object store, until "
         "the next write. 0 disables it.",
+    ),
+    Setting(
+        "cold.page_slices",
+        parse_count,
+        PAGE_ENTRIES,
+        "Merged slices of a stream whose places move to one object (a page); 0: never.",
+        low=0,
+        high=16_384,
     ),
     Setting(
         "cold.max_hot_bytes_per_group",

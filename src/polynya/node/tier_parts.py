@@ -73,6 +73,7 @@ class TierParts:
             (self._delta_worker.counters, metric_sources.COPY_DELTAS),
             (tier.flusher.counters, metric_sources.FLUSHER),
             (tier.merger.counters, metric_sources.MERGER),
+            (tier.merger.pager.counters, metric_sources.PAGER),
             (tier.writer.counters, metric_sources.DISKLESS_WRITER),
             (tier.writer.commits.counters, metric_sources.DISKLESS_COMMITS),
             (tier.evictor.counters, metric_sources.EVICTOR),

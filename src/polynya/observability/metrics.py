@@ -462,6 +462,8 @@ METRICS = (
         "counter",
         "Merged slices rejected because the stream had changed in the meantime.",
     ),
+    Metric("polynya_pages_total", "counter", "Pages of stream indexes written to the store."),
+    Metric("polynya_paged_slices_total", "counter", "Slices whose index entries are in pages."),
     Metric("polynya_collect_deleted_total", "counter", "Unreferenced packs deleted."),
     Metric("polynya_collect_orphans_total", "counter", "Orphaned objects found."),
     Metric(

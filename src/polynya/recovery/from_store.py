@@ -13,13 +13,14 @@ from polynya.backup import copies
 from polynya.backup.copies import CompleteMark, CopyDelta, StateCopy
 from polynya.backup.group_file import GroupFile
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.objectstore import ObjectInfo, ObjectStore, read_root
+from polynya.objectstore import NotFound, ObjectInfo, ObjectStore, read_root
 from polynya.recovery.restore import RestoredState, RestoreResult
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots.deltas import SnapshotPart, merge
 from polynya.stream.snapshots.encode import Image, decode_image
 from polynya.stream.snapshots.restore_history import StreamLoss
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage
+from polynya.stream.state.pack_tables import is_page_key
 from polynya.wire.pack import (
     FOOTER_GUESS_BYTES,
     Footer,
@@ -27,6 +28,7 @@ from polynya.wire.pack import (
     home_group_of,
     read_footer,
 )
+from polynya.wire.page import read_page
 
 READERS = 8
 
@@ -123,8 +125,13 @@ class FromStore:
                 self._named.setdefault(key, set()).add(group)
             for key in image.released:
                 self._released.setdefault(key, set()).add(group)
+            for key in await self._packs_of_pages(image):
+                self._named.setdefault(key, set()).add(group)
+                holders.setdefault(key, [group])
         gone = set(self._named)
         others: list[ObjectInfo] = []
+        async for info in self._store.list(f"{self.whole.cluster}/pages/"):
+            gone.discard(info.key)
         async for info in self._store.list(f"{self.whole.cluster}/packs/"):
             gone.discard(info.key)
             needed = holders.get(info.key)
@@ -143,6 +150,20 @@ class FromStore:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(READERS):
                 tasks.create_task(work())
+
+    async def _packs_of_pages(self, image: Image) -> set[str]:
+        """Return the packs that the pages of a group's indexes name."""
+        found: set[str] = set()
+        for key in filter(is_page_key, image.held):
+            try:
+                page = read_page(key, await self._store.get(key))
+            except NotFound:
+                continue  # the listing tells
+            except CorruptData as fault:
+                self.warnings.append(f"{fault}; its records cannot be read")
+                continue
+            found.update(pack for pack, _ in page.packs)
+        return found
 
     async def _look_at(self, info: ObjectInfo) -> None:
         self.packs += 1

@@ -82,6 +82,11 @@ class SliceFinder:
             stable = stable_of(stream)[0]
             end = stable if query.end < 0 else min(query.end, stable)
             until = min(at + RANGES_PER_ANSWER_MAX, index.first_from(stream.cold, end))
+            known = machine.index_of(stream)[at:until] if stream.cold else []
+            slices = _first_of(known)
+            stored = min(stable, _stored_until(stream, at + len(slices)))
+            if any(cold.is_page for cold in slices):
+                slices, stored = await self._spread(slices, begin, end, stored)
             return StreamSlices(
                 stream.uid,
                 stream.content_type,
@@ -89,10 +94,35 @@ class SliceFinder:
                 stream.first_record,
                 stable,
                 stream.fork.record if stream.fork is not None else 0,
-                list(machine.index_of(stream)[at:until]) if stream.cold else [],
-                min(stable, _stored_until(stream, until)),
+                slices,
+                stored,
             )
         raise Unavailable("the stream is being evicted or rehydrated; retry")
+
+    async def _spread(
+        self, slices: list[ColdSlice], begin: int, end: int, stored: int
+    ) -> tuple[list[ColdSlice], int]:
+        """Return the slices with those of pages in their place, and the end of what they hold."""
+        reader = self._service.local.cold
+        assert reader is not None, "a page without an object store"
+        last = slices[-1]
+        found = await reader.spread(slices, begin, end)
+        if len(found) > RANGES_PER_ANSWER_MAX:
+            return found[:RANGES_PER_ANSWER_MAX], found[RANGES_PER_ANSWER_MAX].record
+        if last.is_page and last.record + last.records > end:
+            stored = min(stored, end)
+        return found, stored
+
+
+def _first_of(slices: list[ColdSlice]) -> list[ColdSlice]:
+    """Return the first slices that have at most `RANGES_PER_ANSWER_MAX` entries, those of pages
+    included; at least one."""
+    left = RANGES_PER_ANSWER_MAX
+    for at, cold in enumerate(slices):
+        left -= cold.batches if cold.is_page else 1
+        if left < 0:
+            return slices[: max(1, at)]
+    return slices
 
 
 def _stored_until(stream: Stream, entry: int) -> int:

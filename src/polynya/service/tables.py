@@ -47,6 +47,7 @@ FAULT_CHARACTERS_MAX = 1000
 DERIVED_STREAMS_MAX = 10_000  # input streams of a derived table: each job asks for all of them
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
+ALL_RECORDS = 1 << 62  # behind any record
 _RANGES: msgspec.msgpack.Decoder[list[ClaimedRange]] = msgspec.msgpack.Decoder(list[ClaimedRange])
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
 
@@ -339,10 +340,22 @@ class Tables:
             raise _preempted()
         for group, reply in enumerate(replies, 1):
             part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
+            part = [await self._spread(each) for each in part]
             more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
             ranges += part
             await asyncio.sleep(0)
         return ranges, more
+
+    async def _spread(self, part: ClaimedRange) -> ClaimedRange:
+        """Return a claimed range with the slices of pages in place of the pages. Raises
+        Unavailable, CorruptData."""
+        reader = self._service.local.cold
+        if reader is None or not any(cold.is_page for cold in part.slices):
+            return part
+        slices = await reader.spread(part.slices, part.first, part.end or ALL_RECORDS)
+        return ClaimedRange(
+            part.uid, part.name, part.content_type, part.encoding, slices, part.first, part.end
+        )
 
     async def _longer(self, table: Table) -> list[str]:
         """Return the prefixes of other tables under this table's prefix. Their streams belong to

@@ -25,6 +25,7 @@ from polynya.stream.commands import (
     NodeSet,
     PackDeleted,
     PackWritten,
+    PageEntries,
     PinSource,
     PlaceGroup,
     Produce,
@@ -33,6 +34,7 @@ from polynya.stream.commands import (
     ReaderAdd,
     RefuseAttempt,
     ReleasePack,
+    ReleasePaged,
     ReplaceSlices,
     Return,
     Rollover,
@@ -101,6 +103,8 @@ AnyCommand = (
     | ReleasePack
     | PackDeleted
     | ReplaceSlices
+    | PageEntries
+    | ReleasePaged
     | Evict
     | Return
     | SubscriptionPut

@@ -21,12 +21,14 @@ from polynya.stream.commands import (
     Expire,
     PackDeleted,
     PackWritten,
+    PageEntries,
     PinSource,
     Produce,
     ProducerIds,
     PublishSlices,
     RefuseAttempt,
     ReleasePack,
+    ReleasePaged,
     ReplaceSlices,
     Retention,
     Rollover,
@@ -52,6 +54,7 @@ from polynya.stream.rules import (
     kafka_writes,
     lifetimes,
     meta,
+    paging,
     profiles,
     publishing,
     retention,
@@ -70,7 +73,7 @@ from polynya.stream.state.changes import Changes, KeptChanges
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import HotBatch, PackReference, Stream, WriterState
-from polynya.stream.state.pack_tables import HeldPacks, HomePacks
+from polynya.stream.state.pack_tables import HeldPacks, HomePacks, is_page_key
 from polynya.stream.subscriptions import links
 from polynya.stream.subscriptions.state import SubscriptionState
 from polynya.stream.table_commands import (
@@ -97,11 +100,10 @@ class Machine:
     batches, and `hot_bytes` is the sum of
     their payloads. `retaining` holds the streams with their own retention policy, `leased` those
     with segments, `diskless` those whose profile is diskless or changes, `changing` the latter.
-    Each pack in
-    `held` is referenced by a slice entry in
-    an index, a past or an evicted stub; no other pack is. `pack_keys` maps the numbers of these
-    packs to their keys. `changes` names
-    everything changed since `take_changes`, except the small parts that every snapshot contains."""
+    Each pack in `held` is referenced by a slice entry in an index, a past, a held page or an evicted
+    stub; no other pack is, but those in `pages_gone`. `pack_keys` maps the numbers of these packs to
+    their keys. `changes` names everything changed since `take_changes`, except the small parts that
+    every snapshot contains."""
 
     def __init__(self, group: int, groups: int = 1) -> None:
         """Create the empty state. `groups` is the number of user groups; a stream's name selects
@@ -130,6 +132,7 @@ class Machine:
         ] = {}  # fork attempts that are refused here from now on, oldest first
         self.held = HeldPacks()
         self.packs = HomePacks()
+        self.pages_gone: dict[str, None] = {}  # held pages that no index names any more
         self.released: dict[
             str, None
         ] = {}  # packs that this group has released and must never hold again, oldest first
@@ -318,16 +321,25 @@ class Machine:
         self.changes.held.add(pack)
         return held.number
 
-    def drop_slice(self, number: int, now_ms: int) -> None:
-        """Remove one reference to the pack of this number; the last removal releases the pack."""
+    def drop_slice(self, number: int, now_ms: int, count: int = 1) -> None:
+        """Remove references to the pack of this number; the last removal releases the pack. A page
+        stays until the packs of its entries are released."""
         pack = self.pack_keys[number]
         held = self.held[pack]
-        held.slices -= 1
+        held.slices -= count
         self.held[pack] = held
         self.changes.held.add(pack)
-        if held.slices == 0:
+        if held.slices == 0 and is_page_key(pack):
+            self.pages_gone[pack] = None
+        elif held.slices == 0:
             del self.held[pack]
             self.release_pack(pack, held.home_group, now_ms)
+
+    def forget_page(self, page: str, now_ms: int) -> None:
+        """Release a page that no index names."""
+        del self.pages_gone[page], self.held[page]
+        self.changes.held.add(page)
+        self.release_pack(page, self.group, now_ms)
 
     def release_pack(self, pack: str, home_group: int, now_ms: int) -> None:
         """Notify the pack's home group that this group no longer needs the pack and never will."""
@@ -377,6 +389,8 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Acknowledge: forks.apply_acknowledge,
     PublishSlices: publishing.apply_publish_slices,
     ReplaceSlices: publishing.apply_replace_slices,
+    PageEntries: paging.apply_page_entries,
+    ReleasePaged: paging.apply_release_paged,
     PackWritten: publishing.apply_pack_written,
     ReleasePack: publishing.apply_release_pack,
     PackDeleted: publishing.apply_pack_deleted,

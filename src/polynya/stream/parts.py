@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+PAGED = 254  # encoding of an index entry that stands for the entries of a page
+
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
@@ -103,4 +105,9 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     missing_bytes: int = 0  # positions of the span that are not stored
     flags: int = 0  # of all batches: 1 transactional, 2 control; 4: some may be aborted
     first_batch: int = 0  # the run is only a part of the slice in the object from here …
-    batches: int = 0  # … of so many batches; 0: not known, all
+    batches: int = 0  # … of so many batches; 0: not known, all. Of a page: its entries
+
+    @property
+    def is_page(self) -> bool:
+        """Report whether this stands for the entries of a page, and `pack` is the key of that."""
+        return self.encoding == PAGED

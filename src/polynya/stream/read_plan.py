@@ -182,18 +182,17 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         pieces.append(Inherited(fork.source_uid, fork.source_name, record, byte, *to))
         left -= to[1] if moves else max(0, to[1] - byte)
         record, byte = to
-    for cold in _cold_from(index, record, byte):
-        if (
-            (left <= 0 and pieces)
-            or (record, byte) == until
-            or (record != AT_BYTE and cold.record - record >= record_gaps.JUMP)
-        ):
-            break
-        record = record if record == AT_BYTE else max(record, cold.record)
-        to = min((cold.record + cold.records, cold.byte + cold.length), until)
-        pieces.append(ColdPiece(cold, Want(record, byte, left, want.whole_records, to)))
-        left -= max(0, to[1] - (cold.byte if moves else max(byte, cold.byte)))
-        record, byte = to
+    found = cold_pieces(
+        index,
+        Want(record, byte, left, want.whole_records, until),
+        moves=moves,
+        empty=not pieces,
+    )
+    for piece in found:
+        assert piece.want.until is not None
+        (record, byte), cold = piece.want.until, piece.slice
+        left = piece.want.bytes_max - _counted(cold, piece.want, moves=moves)
+    pieces += found
     if left > 0 and (record, byte) != until and stream.hot and _touches(record, stream.hot[0]):
         record = stream.hot[0].record
         rest = cut(
@@ -204,6 +203,34 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
     if byte == until[1] and not pieces:  # at most skipped numbers are left
         record = until[0]
     return ReadPlan(pieces, want.record, want.byte, record, byte, (record, byte) == until)
+
+
+def cold_pieces(index: Index, want: Want, *, moves: bool, empty: bool = True) -> list[ColdPiece]:
+    """Return the pieces of a page that begins at or before the end of these slices. `moves`: all
+    bytes of a slice count, also those before the position. `empty`: the page has nothing yet."""
+    assert want.until is not None
+    pieces: list[ColdPiece] = []
+    record, byte, left, until = want.record, want.byte, want.bytes_max, want.until
+    for cold in _cold_from(index, record, byte):
+        if (
+            (left <= 0 and (pieces or not empty))
+            or (record, byte) == until
+            or (record != AT_BYTE and cold.record - record >= record_gaps.JUMP)
+        ):
+            break
+        record = record if record == AT_BYTE else max(record, cold.record)
+        to = min((cold.record + cold.records, cold.byte + cold.length), until)
+        part = Want(record, byte, left, want.whole_records, to)
+        pieces.append(ColdPiece(cold, part))
+        left -= _counted(cold, part, moves=moves)
+        record, byte = to
+    return pieces
+
+
+def _counted(cold: ColdSlice, want: Want, *, moves: bool) -> int:
+    """Return the bytes of a page that a piece takes."""
+    assert want.until is not None
+    return max(0, want.until[1] - (cold.byte if moves else max(want.byte, cold.byte)))
 
 
 def _touches(record: int, batch: HotBatch) -> bool:

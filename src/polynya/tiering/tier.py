@@ -34,7 +34,7 @@ from polynya.objectstore import (
     release_root,
 )
 from polynya.service.tier_view import CoreGroups
-from polynya.stream.commands import Evict
+from polynya.stream.commands import Evict, PageEntries
 from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
 from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.root_claim import StoreRootClaim, was_held
@@ -58,7 +58,10 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
 
 def merge_settings(cold: ColdConfig) -> MergeSettings:
     """Return the merge settings; without automatic flushing nothing is merged."""
-    return MergeSettings(interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
+    return MergeSettings(
+        interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0,
+        page_entries=cold.page_slices,
+    )
 
 
 def collector_settings(cold: ColdConfig) -> CollectorSettings:
@@ -124,6 +127,7 @@ class Tier:
         if start.birth.node:  # all nodes must know the command
             self.evictor.may = lambda machine: machine.level >= level_of(Evict)
             self.flusher.may = self.merger.may = lambda machine: machine.level >= ENTRY_LEVEL
+            self.merger.pager.may = lambda machine: machine.level >= level_of(PageEntries)
         self.collector = Collector(
             groups,
             store.of("collect"),

@@ -8,6 +8,7 @@ from typing import Protocol
 from polynya.service.api import ReadLimits, Span
 from polynya.stream.commands import Command
 from polynya.stream.replies import Done
+from polynya.stream.state.index import Index
 from polynya.stream.state.model import ColdSlice, HotBatch
 
 
@@ -44,6 +45,19 @@ class ColdReader(Protocol):
 
     def begin(self, cold: ColdSlice) -> None:
         """Begin to fetch a slice that is read soon."""
+        ...
+
+    def kept_page(self, cold: ColdSlice) -> Index | None:
+        """Return the entries of a page of an index, if they are in memory."""
+        ...
+
+    async def page(self, cold: ColdSlice) -> Index:
+        """Return the entries of a page of an index."""
+        ...
+
+    async def spread(self, slices: Sequence[ColdSlice], begin: int, end: int) -> list[ColdSlice]:
+        """Return the slices with those of pages, from record `begin` to before `end`, in place of
+        the pages."""
         ...
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:

@@ -38,7 +38,6 @@ from polynya.service.streams.pieces import (
     finish,
     hot_spans,
     limits_of,
-    slices_of,
 )
 from polynya.service.streams.profile_changes import ProfileChanges
 from polynya.service.streams.rehydration import Rehydration
@@ -564,7 +563,7 @@ class LocalGroups:
         plan = machine.plan_read(
             stream, page.record, page.byte, bytes_max=size, whole_records=query.whole_records
         )
-        return [] if isinstance(plan, ReadRefused) else slices_of(plan.pieces)
+        return [] if isinstance(plan, ReadRefused) else self.pieces.ahead(plan.pieces)
 
     async def read_uid(
         self,

@@ -13,13 +13,22 @@ from typing import Protocol
 import msgspec
 from msgspec import structs
 
+from polynya.base.errors import CorruptData
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.service.api import Page, ReadLimits, ReadQuery, Span
 from polynya.service.streams.dependencies import ColdReader, ParentReader
 from polynya.service.streams.page_spans import fill_append_times, span_of, whole_span_of
 from polynya.stream.commands import ColdSlice
 from polynya.stream.diskless_commands import Profile
-from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, Want, cut
+from polynya.stream.read_plan import (
+    AT_BYTE,
+    ColdPiece,
+    HotPiece,
+    Inherited,
+    Want,
+    cold_pieces,
+    cut,
+)
 from polynya.stream.state.model import Stream
 from polynya.stream.state.regimes import profile_of
 
@@ -98,6 +107,19 @@ class PieceReader:
         pieces = [*map(_near, planned.pieces), *planned.spans]
         return await self.spans(pieces, (planned.begin, planned.end), limits, local=local)
 
+    def ahead(self, pieces: Sequence[Piece]) -> list[ColdSlice]:
+        """Return the slices of planned pieces, as far as their pages are in the cache; else the
+        pages."""
+        found: list[ColdSlice] = []
+        for piece in pieces:
+            if isinstance(piece, ColdPiece):
+                cold, page = self._sources.cold, None
+                if cold is not None and piece.slice.is_page:
+                    page = cold.kept_page(piece.slice)
+                inner = [] if page is None else cold_pieces(page, piece.want, moves=False)
+                found += slices_of(inner) or [piece.slice]
+        return found
+
     def begin(self, slices: Iterable[ColdSlice]) -> None:
         """Begin to fetch slices that are read soon."""
         cold = self._sources.cold
@@ -118,7 +140,12 @@ class PieceReader:
         shown = whole_span_of if limits.whole_records else span_of
         spans: list[Span] = []
         end, planned_end = bounds
-        for at, piece in enumerate(pieces):
+        pieces, at = [*pieces], -1
+        while (at := at + 1) < len(pieces):
+            piece = pieces[at]
+            if isinstance(piece, ColdPiece) and piece.slice.is_page:
+                at -= await self._open_page(pieces, at)
+                continue
             if isinstance(piece, HotPiece | Span):
                 spans.append(piece if isinstance(piece, Span) else shown(piece))
                 end = planned_end  # hot pieces come last
@@ -148,6 +175,20 @@ class PieceReader:
             if end != goal:
                 break
         return spans, end
+
+    async def _open_page(self, pieces: list[Piece | Span], at: int) -> int:
+        """Put the slices of a page in place of the piece with this number, and drop what is behind
+        them if they do not go to its end. Return 1: that number is to be read again."""
+        piece, cold = pieces[at], self._sources.cold
+        assert isinstance(piece, ColdPiece) and cold is not None
+        found = cold_pieces(
+            await cold.page(piece.slice), piece.want, moves=piece.want.record == AT_BYTE
+        )
+        if not found:
+            raise CorruptData(f"the page {piece.slice.pack} does not have the records of its entry")
+        is_whole = found[-1].want.until == piece.want.until
+        pieces[at:] = [*found, *(pieces[at + 1 :] if is_whole else ())]
+        return 1
 
 
 def limits_of(query: ReadQuery) -> ReadLimits:

@@ -18,6 +18,7 @@ from polynya.stream.commands import (
     ReplaceSlices,
 )
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.paging import crosses_a_claim, is_late
 from polynya.stream.rules.trimming import release_trimmed
 from polynya.stream.state import index
 from polynya.stream.state.feature_level import ENTRY_LEVEL
@@ -108,7 +109,7 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     if _is_known(machine, stream, cold):
         return True
     covered = _entries_of(machine, stream, cold)
-    if covered is None or _crosses_a_claim(stream, cold):
+    if covered is None or crosses_a_claim(stream, cold.record, cold.record + cold.records):
         return False
     begin, end = covered
     cold = structs.replace(cold, time_ms=machine.index_of(stream)[begin].time_ms)
@@ -139,25 +140,17 @@ def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int,
         cold.record + cold.records,
         cold.byte + cold.length,
     )
-    return (begin, end) if same_begin and same_end else None
-
-
-def _crosses_a_claim(stream: Stream, cold: ColdSlice) -> bool:
-    """Report whether a table's claim begins or ends inside the slice: a slice belongs to one job,
-    or to none."""
-    end = cold.record + cold.records
-    return any(
-        cold.record < bound < end
-        for claim in (stream.tables or {}).values()
-        for bound in (claim.published, claim.claimed)
-    )
+    pages = any(entries[at].is_page for at in range(begin, end))
+    return (begin, end) if same_begin and same_end and not pages else None
 
 
 def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
     """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is
-    condemned at once."""
+    condemned at once. GONE: the command comes too late; the detail is the log time."""
     if command.pack in machine.packs:
         return Reply(Code.EXISTS)
+    if is_late(machine, command.now_ms):
+        return Reply(Code.GONE, detail=machine.log_ms)
     groups = sorted(set(command.groups))
     machine.changes.packs.add(command.pack)
     machine.packs[command.pack] = Pack(groups, command.now_ms, 0 if groups else command.now_ms)

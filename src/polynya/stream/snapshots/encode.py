@@ -222,6 +222,7 @@ def decode(
     machine.held = HeldPacks(image.held)
     machine.pack_counter = image.pack_counter
     machine.packs = HomePacks(image.packs)
+    machine.pages_gone = {key: None for key, held in image.held.items() if not held.slices}
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs

@@ -23,6 +23,7 @@ from polynya.stream.state import index
 from polynya.stream.state.entries import as_v1
 from polynya.stream.state.feature_level import ENTRY_LEVEL
 from polynya.stream.state.model import PackReference, Stream, StreamExtras
+from polynya.stream.state.pack_tables import is_page_key
 from polynya.stream.state.record_gaps import JUMP, Place
 
 COUNTER = (1 << 48) - 1  # the counter in a uid; the upper bits are its birth group
@@ -287,5 +288,6 @@ def _release_slices(image: Image, cold: index.Entries | None) -> None:
     for number in index.pack_numbers(cold) if cold else ():
         held = image.held[keys[number]]
         held.slices -= 1
-        if not held.slices:
+        # the leader releases the packs of a page before it
+        if not held.slices and not is_page_key(keys[number]):
             del image.held[keys[number]]

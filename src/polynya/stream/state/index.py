@@ -20,6 +20,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from polynya.stream.commands import ColdSlice
+from polynya.stream.parts import PAGED
 from polynya.stream.state import chunked
 from polynya.stream.state import entries as form
 from polynya.stream.state.chunked import Chunked
@@ -121,6 +122,16 @@ def pack_numbers(data: Entries | None, begin: int = 0, end: int | None = None) -
         return []
     some = cut(data, begin, count(data) if end is None else end)
     return [number for (number,) in _PACK.iter_unpack(some)]
+
+
+def pages(data: Entries) -> list[tuple[int, int]]:
+    """Return the entries that are pages, each as a range of one."""
+    found, encodings = [], joined(data)[form.ENCODING_AT :: ENTRY_BYTES]
+    at = encodings.find(PAGED)
+    while at >= 0:
+        found.append((at, at + 1))
+        at = encodings.find(PAGED, at + 1)
+    return found
 
 
 def lengths(data: Entries) -> list[int]:

@@ -18,12 +18,12 @@ from typing import Generic, TypeVar
 from polynya.stream.state.model import Pack, PackReference
 from polynya.stream.state.sorted_rows import SortedRows
 
-RECENT_MAX = 2048  # packs that are objects because they are new
+RECENT_MAX = 512  # packs that are objects because they are new
 
 V = TypeVar("V")
 
 # as `wire.pack.pack_key` makes it
-_KEY = re.compile(r"(.*/packs/)([0-9]{8})-([0-9]{2})/(0|[1-9][0-9]{0,4})-([0-9a-f]{32})")
+_KEY = re.compile(r"(.*/(?:packs|pages)/)([0-9]{8})-([0-9]{2})/(0|[1-9][0-9]{0,4})-([0-9a-f]{32})")
 _REST = Struct("<HIH8s")  # number of the prefix, hour as yyyymmddhh, home group, random
 _CODE = Struct("<Q16s")
 _U16_MAX, _U32_MAX = 2**16 - 1, 2**32 - 1
@@ -35,6 +35,11 @@ _PACK_GROUPS_MAX = 4
 
 
 Code = tuple[int, bytes]  # 64 random bits, and the rest
+
+
+def is_page_key(key: str) -> bool:
+    """Report whether a held object is a page of an index."""
+    return key.rpartition("/")[0].rpartition("/")[0].endswith("/pages")
 
 
 class PackKeys:
@@ -63,6 +68,15 @@ class PackKeys:
             return None
         rest = _REST.pack(number, at_hour, group, bytes.fromhex(random[16:]))
         return int(random[:16], 16), rest
+
+    def of_pages(self, rows: Iterable[tuple[int, bytes]]) -> Iterator[str]:
+        """Yield the keys of the rows that are pages."""
+        numbers = {at for at, prefix in enumerate(self._prefixes) if prefix.endswith("/pages/")}
+        if not numbers:
+            return
+        for bits, rest in rows:
+            if rest[0] | rest[1] << 8 in numbers:
+                yield self.key(bits, rest)
 
     def key(self, bits: int, rest: bytes) -> str:
         """Return the key of a code. `rest` may have more behind it."""
@@ -264,6 +278,11 @@ class HeldPacks(PackTable[PackReference]):
         self._last = -1, ""  # neighbours in an index are often in one pack
         super().__init__(known)
         self.by_number: Mapping[int, str] = _KeysByNumber(self)
+
+    def pages(self) -> Iterator[str]:
+        """Yield the keys of the pages of indexes."""
+        yield from (key for key, _ in self._objects() if is_page_key(key))
+        yield from self._codes.of_pages(self._rows.rows())
 
     @property
     def slices(self) -> int:
