@@ -73,7 +73,7 @@ PAGE: dict[str, tuple[Any, str, Any]] = {
     "a backup lacks the packs of pages": (BackupWriter, "_look_into_pages", _nothing),
     "recovery does not look into pages": (FromStore, "_packs_of_pages", _nothing),
 }
-_COLD = "cold/test_pages.py::"
+_COLD = "cold/test_index_pages.py::"
 _SERVICE = "service/test_paged_streams.py::"
 _BACKUP = "backup/test_pages_in_backups.py::"
 _SWEPT = f"{_COLD}test_packs_that_become_a_pages_own_during_a_sweep_stay"
