@@ -348,7 +348,7 @@ def main() -> None:
         print(
             "ratio    "
             f"{statistics.median(rates['spark']) / statistics.median(rates['pyarrow']):6.2f}   "
-            "(goal: 0.80)"
+            f"(goal: {0.9 if options.mb >= 512 else 0.75})"
         )
         if options.raw:
             print(
