@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_jars import readers_jars
 
 FILES = {  # one worker runs them, one after the other
     "tests/lakehouse/test_lake_derived.py",
@@ -30,6 +29,9 @@ _running: list[Any] = []
 
 def shared_runner() -> Any:
     """The runner of the session, which is started by the first caller. Leave it open."""
+    # `conftest.py` imports this file, also where mutants run with a part of the product
+    from spark_jars import readers_jars
+
     from polynya.lakehouse.jobs.spark import SparkRunner
 
     if not _running:
