@@ -24,7 +24,6 @@ SLOW = (
     "only the last portion of payload is copied",
     "packs that no log knows are kept for ever",
     "proposals are taken before the own term's entry",
-    "reads do not count where a node follows",
     "resets are not written",
     "segments go that the log needs",
 )

@@ -98,7 +98,6 @@ CAUGHT_BY = {
     "a restore goes on at the numbers of what was lost": Known("swarm", Knobs.draw(3), 2),
     "a restore knows no producers": Known("swarm", Knobs.draw(3), 2),
     "packs that no log knows are kept for ever": Known("swarm", Knobs.draw(23), 2),
-    "reads do not count where a node follows": Known("swarm", Knobs.draw(6086)),
     "a stream ends when it was not read for half of its time": Known("swarm", Knobs.draw(1), 12),
     "what is young is trimmed": Known("swarm", Knobs.draw(24), 2),
     "wakes are announced to nobody": Known("swarm", Knobs.draw(8)),

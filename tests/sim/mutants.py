@@ -39,7 +39,6 @@ from polynya.engine import log_clock as clocks
 from polynya.engine.journal_writer import JournalWriter
 from polynya.engine.replicas.journal_keeper import JournalKeeper
 from polynya.engine.replicas.linearizable_reads import LinearizableReads
-from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots import catch_up, snapshotter
 from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots.snapshotter import portions
@@ -171,18 +170,6 @@ def _campaigns_at_once(raft: Raft) -> None:
 def _forgets_producers(stream: Stream) -> None:
     stream.next_record += JUMP
     stream.producers = None
-
-
-def _no_floor() -> Callable[..., None]:
-    """Log time of others is heard by leaders alone."""
-    sound = ReplicatedEngine._apply
-
-    def apply(core: ReplicatedEngine, member: Member) -> None:
-        floor_ms = core.floor_ms
-        sound(core, member)
-        core.floor_ms = core.floor_ms if member.raft.role is Role.LEADER else floor_ms
-
-    return apply
 
 
 def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
@@ -369,7 +356,6 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     # … and what is left over (sim/leftovers.py)
     "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
     # … and streams that end by themselves (sim/expiry.py)
-    "reads do not count where a node follows": (ReplicatedEngine, "_apply", _no_floor()),
     "a stream ends when it was not read for half of its time": (
         lifetimes.is_expired,
         "__code__",
