@@ -85,6 +85,8 @@ def test_a_worker_keeps_tables_fresh_and_outlives_the_server(
     assert derived(world, "even") == [("air/b", 0, 2), ("air/b", 2, 4)]
     sums = derived(world, "sums")  # of each job's records
     assert [sum(row[1] for row in sums if row[0] == name) for name in ("air/a", "air/b")] == [1, 9]
+    asked = world.run("sql", "select * from even")  # which has no column `value`
+    assert asked.code == 0 and asked.out.count("air/b") == 2
     listed = world.run("table", "ls").out
     assert listed.count("up to date") == 3, listed
     assert sum("starting Spark" in line for line in worker.lines) == 1  # one session for all of it

@@ -213,10 +213,16 @@ def _secret(store: StoreSettings, config: dict[str, str], environment: Mapping[s
 
 
 def _view(connection: Any, name: str, pointer: str) -> None:
-    connection.execute(
-        f'create view "{name}" as select *, try(decode("value")) as value_text from '
-        f"iceberg_scan('{_quoted(pointer)}')"
-    )  # noqa: S608
+    """Make a view of a table, with its values as text. A derived table may have no values."""
+    import duckdb
+
+    rows = f"from iceberg_scan('{_quoted(pointer)}')"
+    try:
+        connection.execute(
+            f'create view "{name}" as select *, try(decode("value")) as value_text {rows}'
+        )
+    except duckdb.BinderException:
+        connection.execute(f'create view "{name}" as select * {rows}')
 
 
 def _empty_view(connection: Any, name: str, columns: Mapping[str, str]) -> None:
