@@ -27,6 +27,7 @@ from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.machine.java import find_java_home, quiet_logging
 from polynya.lakehouse.machine.jvm import Jvm
 from polynya.lakehouse.machine.master import check_master, default_settings, is_local
+from polynya.lakehouse.machine.needs import INSTALL
 from polynya.objectstore import StoreSettings
 
 _TASK_TRIES = 3
@@ -128,10 +129,10 @@ def _session(master: str, jars: str, settings: Mapping[str, str]) -> tuple[Any, 
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as fault:
-        raise ConfigError(
-            "the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'"
-        ) from fault
+        raise ConfigError(f"the tables' pipeline needs PySpark: {INSTALL}") from fault
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they repeat what is raised
     # On Java 24 and newer, netty disables direct memory by default, but Spark's Arrow needs it.
     options = f"-Dlog4j2.configurationFile={quiet_logging()} -Dio.netty.noUnsafe=false {_JVM}"
     chosen = {**_SETTINGS, **(_LOOPBACK if is_local(master) else {})}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from polynya.service.api import ReadLimits, Span
 from polynya.stream.commands import Command
+from polynya.stream.machine import Machine
 from polynya.stream.replies import Done
 from polynya.stream.state.index import Index
 from polynya.stream.state.model import ColdSlice, HotBatch
@@ -21,6 +22,20 @@ class Proposer(Protocol):
     def inflight_bytes_of(self, group: int) -> int: ...
 
     def propose(self, group: int, command: Command, done: Done) -> None: ...
+
+
+class LedGroups(Protocol):
+    """The groups that this core leads, for changes that take several commands."""
+
+    @property
+    def led(self) -> Mapping[int, Machine]: ...
+
+    @property
+    def now_ms(self) -> Callable[[], int]: ...
+
+    def propose(self, group: int, command: Command, done: Done) -> None: ...
+
+    def stamped(self, command: Command) -> Command: ...
 
 
 class Agreement(Protocol):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import PROFILE_WAITING_BYTES_MAX
+from polynya.service.streams.dependencies import LedGroups
 from polynya.stream.commands import Append, Command, Produce
 from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
 from polynya.stream.machine import Machine
@@ -27,20 +27,6 @@ HOLD_SECONDS = 1.0  # for which an append waits; then the client repeats it
 CHANGE_MS_MAX = 5000  # of log time; then the change is taken back
 WAITING_COST = 512  # assumed bytes of a waiting append, besides its payload
 _BUSY = "the profile of the stream changes; retry"
-
-
-class Groups(Protocol):
-    """The interface of the local groups that this module needs."""
-
-    @property
-    def led(self) -> Mapping[int, Machine]: ...
-
-    @property
-    def now_ms(self) -> Callable[[], int]: ...
-
-    def propose(self, group: int, command: Command, done: Done) -> None: ...
-
-    def stamped(self, command: Command) -> Command: ...
 
 
 class _Held(msgspec.Struct):
@@ -63,7 +49,7 @@ class ProfileChanges:
     """The changes of one core. `flush_soon` begins to flush a stream. Call `look` after commands
     of a group with changing streams, and `sweep` every second."""
 
-    def __init__(self, groups: Groups, propose: Callable[[int, Command, Done], None]) -> None:
+    def __init__(self, groups: LedGroups, propose: Callable[[int, Command, Done], None]) -> None:
         self.flush_soon: Callable[[str], None] = lambda name: None
         self.changes: dict[str, _Change] = {}  # by name of the stream, whose appends are held
         self._groups = groups

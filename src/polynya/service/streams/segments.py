@@ -7,7 +7,7 @@ the stream wait for the rollover; no append is between two writers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ from msgspec import structs
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.limits import SEGMENT_BYTES, SEGMENT_RECORDS, SEGMENT_WAITING_BYTES_MAX
+from polynya.service.streams.dependencies import LedGroups
 from polynya.stream.commands import Append, Command, Create, Produce, Rollover, SegmentLimits
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -82,20 +83,10 @@ class ClusterRotation:
         self._engine.transfer(group, node)
 
 
-class Groups(Protocol):
+class Groups(LedGroups, Protocol):
     """The interface of the local groups that this module needs."""
 
     machines: dict[int, Machine]
-
-    @property
-    def led(self) -> Mapping[int, Machine]: ...
-
-    @property
-    def now_ms(self) -> Callable[[], int]: ...
-
-    def propose(self, group: int, command: Command, done: Done) -> None: ...
-
-    def stamped(self, command: Command) -> Command: ...
 
 
 class SegmentCounters(msgspec.Struct):
