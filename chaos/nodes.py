@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -429,22 +430,13 @@ class Cluster:
         return leader if leader in self.nodes else self.numbers[0]
 
     def odd_lines(self) -> list[str]:
-        """Of the logs: what should not be said whatever fails. A disk that fails is told with where
-        it was noticed."""
-        odd, explained = (
-            re.compile(r"Traceback \(most recent call last\)|AssertionError"),
-            re.compile(r"OSError: \[Errno (5|28)\]|CorruptData"),
-        )
-        lines = (
-            (node.number, line)
+        """Of the logs: what should not be said whatever fails, with where a traceback ends. A disk
+        that fails is told with where it was noticed."""
+        return [
+            f"log: node {node.number}: {line}"
             for node in self.all
             if node.starts
-            for line in node.log.read_text(errors="replace").splitlines()
-        )
-        return [
-            f"log: node {number}: {line}"
-            for number, line in lines
-            if odd.search(line) and not explained.search(line)
+            for line in odd_of(node.log.read_text(errors="replace"))
         ]
 
     async def close(self) -> None:
@@ -452,6 +444,29 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 await node.kill()
         await self.wires.close()
+
+
+_ODD = re.compile(r"Traceback \(most recent call last\)|AssertionError")
+_EXPLAINED = re.compile(r"OSError: \[Errno (5|28)\]|CorruptData")
+
+
+def odd_of(log: str) -> list[str]:
+    """The errors of a log that no fault of the chaos explains. A traceback is one line: where it
+    began, the last place in the product, and its error."""
+    odd: list[str] = []
+    lines = log.splitlines()
+    for at, line in enumerate(lines):
+        if not _ODD.search(line):
+            continue
+        told = line
+        if "Traceback" in line:
+            block = list(itertools.takewhile(lambda one: one.startswith(" "), lines[at + 1 :]))
+            end = lines[at + 1 + len(block) : at + 2 + len(block)]
+            places = [one.strip() for one in block if one.lstrip().startswith("File ")]
+            told = " | ".join([line, *places[-1:], *end])
+        if not _EXPLAINED.search(told):
+            odd.append(told)
+    return odd
 
 
 def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
