@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.page import Chaos, Mutant, Results, appendix, written
+from chaos.page import Chaos, Mutant, Results, When, appendix, written
 from chaos.run import Outcome
 from chaos.totals import Simulation
 
@@ -138,6 +138,11 @@ def main() -> int:
         help="keep what is known of the mutations: trying them takes some minutes",
     )
     parser.add_argument(
+        "--simulation",
+        action="store_true",
+        help="only simulate, and keep what is known of the rest: after a failing seed is mended",
+    )
+    parser.add_argument(
         "--write",
         action="store_true",
         help="run nothing: make the page of the numbers that there are",
@@ -146,17 +151,36 @@ def main() -> int:
     results = (
         msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else Results()
     )
-    if not options.write:
+    if options.simulation:
+        results = _simulation_again(options, results)
+    elif not options.write:
         results = _run(options, results)
+    if not options.write:
         RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     write_pages(results)
     return 1 if results.wrong else 0
 
 
+def _simulation_again(options: argparse.Namespace, before: Results) -> Results:
+    with tempfile.TemporaryDirectory() as folder:
+        found = simulate(Work(Path(folder)), options.seed, options.seconds)
+    command = f"python -m chaos.evidence --simulation {_what(options)}"
+    run = When(date=_today(), command=command, commit=commit())
+    return msgspec.structs.replace(before, simulation=found, simulation_run=run)
+
+
+def _what(options: argparse.Namespace) -> str:
+    return f"--seconds {options.seconds:g} --seed {options.seed}"
+
+
+def _today() -> str:
+    return dt.datetime.now(dt.UTC).date().isoformat()
+
+
 def _run(options: argparse.Namespace, before: Results) -> Results:
     results = Results(
-        date=dt.datetime.now(dt.UTC).date().isoformat(),
-        command=f"python -m chaos.evidence --seconds {options.seconds:g} --seed {options.seed}",
+        date=_today(),
+        command=f"python -m chaos.evidence {_what(options)}",
         machine=machine(),
         commit=commit(),
         mutants=before.mutants,

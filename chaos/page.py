@@ -66,12 +66,24 @@ class Mutant(msgspec.Struct):
     by: str
 
 
+class When(msgspec.Struct, kw_only=True):
+    """When a method ran that did not run with the others."""
+
+    date: str
+    command: str
+    commit: str
+
+    def __str__(self) -> str:
+        return f"{self.date}, commit {self.commit}, `{self.command}`"
+
+
 class Results(msgspec.Struct, kw_only=True):
     date: str = ""
     command: str = ""
     commit: str = ""
     machine: str = ""
     simulation: Simulation | None = None
+    simulation_run: When | None = None  # None: with the rest
     chaos: list[Chaos] = []
     soak: Chaos | None = None
     mutants: list[Mutant] = []
@@ -118,6 +130,8 @@ def _joined(parts: list[str]) -> str:
 def _last_run(results: Results) -> str:
     commit = f", commit {results.commit}" if results.commit else ""
     told = f"{results.date}, {results.machine}{commit}, `{results.command}`."
+    if results.simulation_run is not None:
+        told += f" The simulation: {results.simulation_run}."
     return f"## Last run\n\n{told}\n"
 
 
