@@ -359,6 +359,24 @@ def test_strangers_and_files_that_cannot_be_understood_are_left_alone(world: Wor
     world.check()
 
 
+def test_data_files_of_other_engines_go_after_a_day(world: World) -> None:
+    """Trino writes them before it asks for the commit, which is refused."""
+    world.job()
+    foreign = {
+        "tables/7001/main/data/20261124_041500_00007_x-0b9d.parquet",
+        "tables/7001/main/data/carrier=UA/00000-0-0b9d.parquet",
+        "tables/7001/dlq/data/mine.parquet",
+    }
+    others = {"tables/7001/main/_iceberg/v1.json", "tables/7001/notes.txt"}
+    for key in foreign | others:
+        world.lake.blobs.put(key, b"x")
+    world.age(23)
+    assert not world.find() & (foreign | others)
+    world.age(2)
+    assert world.find() & (foreign | others) == foreign
+    world.check()
+
+
 def test_manifests_that_name_too_few_files_are_not_believed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,8 @@ MERGE_BYTES_PER_SECOND = 32 * MIB
 MERGE_INTERVAL_MS = 1000  # between two scans for them; longer with very many streams
 # Delta commits before a checkpoint: a streaming reader may stop for this long and go on
 DELTA_LOG_KEPT_MS = 7 * 24 * 3600 * 1000
+# data files in a table's folder that no job wrote: of other writers, whose commits were refused
+FOREIGN_DATA_KEPT_MS = 24 * 3600 * 1000
 TASK_OBJECTS_AT_ONCE = 8  # plan objects of a table's job that its driver writes in parallel
 TABLES_AT_ONCE = 4  # that a driver syncs side by side: each has samples and metadata in memory
 # a worker that dies leaves its tables to the others after this time; it extends a lease in time

@@ -24,6 +24,9 @@ last committed one or the one before; `RESULTS_KEPT` is more.
 * A rebuild writes the table to a folder of its job, `tables/UID/JOB/`. The folder of a finished job
   that is not the table's goes. So does the folder before, the grace after the move.
 
+* Jobs alone commit. A file in a data folder whose name is not that of a job's was written by another
+  engine, before its commit was refused. It goes when it is older than `FOREIGN_DATA_KEPT_MS`.
+
 * A checkpoint of a Delta log has the whole state. Older commits and checkpoints go when it is older
   than `DELTA_LOG_KEPT_MS`.
 
@@ -40,7 +43,7 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.base.limits import DELTA_LOG_KEPT_MS
+from polynya.base.limits import DELTA_LOG_KEPT_MS, FOREIGN_DATA_KEPT_MS
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import NotFound, ObjectInfo, ObjectStore
 from polynya.stream.rules.tables import Table
@@ -139,7 +142,8 @@ class TableSweeper:
 
 class _TableSweep:
     """One sweep of one table. Files written after `_before_ms` are young; metadata staged after
-    `_staged_ms` may be young; Delta commits after `_logged_ms` are kept."""
+    `_staged_ms` may be young; Delta commits after `_logged_ms` and other writers' data after
+    `_foreign_ms` are kept."""
 
     def __init__(self, store: ObjectStore, table: Table, now_ms: int, grace_ms: int) -> None:
         self._store = store
@@ -149,6 +153,7 @@ class _TableSweep:
         self._moved_long_ago = table.moved_ms <= self._before_ms
         self._staged_ms = min(table.committed_ms - grace_ms, self._before_ms)
         self._logged_ms = now_ms - max(grace_ms, DELTA_LOG_KEPT_MS)
+        self._foreign_ms = now_ms - max(grace_ms, FOREIGN_DATA_KEPT_MS)
 
     async def find(self) -> list[ObjectInfo]:
         found = [info async for info in self._finished()]
@@ -160,6 +165,7 @@ class _TableSweep:
                 over = await self._metadata_of(folder, pointer, current)
                 found += over
                 found += await self._data_of(folder, current, {info.key for info in over})
+                found += await self._foreign_data(folder)
                 found += [info async for info in self._half_commits(folder)]
                 found += await self._old_commits(folder)
         return found
@@ -313,6 +319,15 @@ class _TableSweep:
             is_manifest = name.endswith(".avro") and not name.startswith("snap-")
             if is_manifest and info.key not in over and unnamed:
                 await asyncio.to_thread(_leave_named, unnamed, await self._store.get(info.key))
+
+    async def _foreign_data(self, folder: str) -> list[ObjectInfo]:
+        """Return data files that no job wrote."""
+        found: list[ObjectInfo] = []
+        async for info in self._store.list(f"{folder}/data/"):
+            is_job_file = _DATA.fullmatch(info.key.rpartition("/")[2].encode())
+            if not is_job_file and info.modified_ms <= self._foreign_ms and len(found) < FILES_MAX:
+                found.append(info)
+        return found
 
     async def _data_files(self, folder: str) -> AsyncIterator[tuple[ObjectInfo, int]]:
         """Yield old files of committed jobs, with the random number in their names."""
