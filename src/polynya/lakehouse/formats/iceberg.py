@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -57,6 +58,8 @@ from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.partitions import Cut
 
 KEPT_SNAPSHOTS = 20
+# pyiceberg warns of each column without statistics, which some have on purpose (`value`)
+logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 EXPIRE_EVERY_JOBS = 10  # an expiry costs as many copies of the metadata as snapshots expire
 _LEAF = pa.types
 _TYPES: list[tuple[Any, IcebergType]] = [
