@@ -446,7 +446,7 @@ class Cluster:
         await self.wires.close()
 
 
-_ODD = re.compile(r"Traceback \(most recent call last\)|AssertionError")
+_ODD = re.compile(r"Traceback \(most recent call last\)|AssertionError|was never retrieved")
 _EXPLAINED = re.compile(r"OSError: \[Errno (5|28)\]|CorruptData")
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,23 @@ def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(
     uvloop.run(story())
     (line,) = caplog.records
     assert (line.levelno, line.exc_info, "closed" in line.error) == (logging.INFO, None, True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("handler", [lost_callback, report_lost])
+def test_a_transport_that_an_error_closed_counts_as_ended(
+    caplog: pytest.LogCaptureFixture, handler: Any
+) -> None:
+    """A reset during the handshake closes uvloop's transport without marking it as closing."""
+    caplog.set_level(logging.INFO)
+    fault = RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+
+    async def story() -> None:
+        transport = SimpleNamespace(is_closing=lambda: False)
+        handler(asyncio.get_running_loop(), {"exception": fault, "transport": transport})
+
+    asyncio.run(story())
+    (line,) = caplog.records
+    assert (line.levelno, line.exc_info) == (logging.INFO, None)
 
 
 def test_who_asks_other_nodes_before_it_starts_reports_so_too() -> None:

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
-from polynya.transport.dialing import Dialer, PeerTls
+from polynya.transport.dialing import Dialer, PeerTls, _Greeting
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, Hello
 from polynya.transport.link import PROTOCOL_VERSION
 from polynya.transport.peer_listener import ConnectionSet
@@ -84,6 +84,24 @@ def test_a_connection_that_breaks_at_once_closes_its_own_descriptor_alone() -> N
             f"descriptor {descriptor} is another's now"
         )
         os.close(descriptor)
+
+
+def test_a_connection_lost_before_anybody_waits_for_its_answer_is_no_error_of_the_loop() -> None:
+    async def story() -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, what: told.append(what))
+        greeting = _Greeting(ConnectionResetError("gone"), checked=False)
+        greeting.link.connection_lost(None)
+        await asyncio.sleep(0)
+        assert isinstance(greeting.answer.exception(), ConnectionResetError)
+        other = _Greeting(ConnectionResetError("gone"), checked=False)
+        other.link.connection_lost(None)
+        await asyncio.sleep(0)
+        del greeting, other
+        gc.collect()
+        assert told == []
+
+    asyncio.run(story())
 
 
 def knock(place: tuple[str, int], stop: threading.Event) -> None:

@@ -233,6 +233,8 @@ class _Greeting:
         self.answer: asyncio.Future[tuple[int, int, bytes]] = (
             asyncio.get_running_loop().create_future()
         )
+        # a handshake that failed before it waits for the answer raises the reason itself
+        self.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         self.link = FrameLink(_nothing, self._frame, self._lost, checked=checked)
         self.link.body_bytes_max = HELLO_BYTES_MAX
         self.link.on_invalid = lambda reason: None  # `_note` logs the missing answer
@@ -293,7 +295,10 @@ def report_lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     """Handle exceptions of an event loop. uvloop's TLS raises when it writes to a connection that
     has just ended; log that in one line."""
     fault, transport = context.get("exception"), context.get("transport")
-    if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():
+    # a transport that another error closed is not "closing"
+    if isinstance(fault, RuntimeError) and (
+        (transport is not None and transport.is_closing()) or "the handler is closed" in str(fault)
+    ):
         log.info("a connection ended while data was being written", extra={"error": str(fault)})
     else:
         loop.default_exception_handler(context)
