@@ -34,6 +34,8 @@ class Assembly:
             await self.wait_for_ever()
         elif self.about == "blocked":
             time.sleep(60)
+        elif self.about == "disk":
+            raise OSError(5, "Input/output error")
 
     async def wait_for_ever(self):
         await asyncio.Event().wait()
@@ -85,3 +87,9 @@ def test_a_stop_that_blocks_its_loop_ends_too_and_says_where_it_stands():
     assert (code, line["level"], out) == (70, "critical", "")
     (main,) = [thread for thread in line["threads"] if thread.startswith("MainThread")]
     assert main.split()[-1] == "stop"
+
+
+def test_a_disk_that_fails_as_the_core_stops_is_told_by_the_exit_code():
+    code, line, out = ended("disk")
+    assert (code, line["level"], out) == (74, "critical", "")
+    assert line["error"] == "[Errno 5] Input/output error"

@@ -4,7 +4,6 @@ composition root of the product."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -35,11 +34,12 @@ from polynya.engine.membership import Membership
 from polynya.engine.storage import Storage, open_storage
 from polynya.files import is_full, keep_private
 from polynya.node.assembly import Assembly
-from polynya.node.fail_stop import lost_callback, lost_thread
+from polynya.node.fail_stop import fail_stop, lost_callback, lost_thread
 from polynya.node.shutdown_watchdog import ShutdownWatchdog
 from polynya.observability import logs
 from polynya.system.malloc import keep_heap_small
 from polynya.system.scheduling import ask_for_whole_turns
+from polynya.wal import JournalFailed
 
 log = logging.getLogger("polynya.core")
 
@@ -146,8 +146,12 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
             report_ready(start)
             await told
     finally:
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             await assembly.stop()
+        except asyncio.CancelledError:
+            pass
+        except (OSError, JournalFailed) as fault:  # the disk failed as the last files were closed
+            fail_stop(fault)
     log.info("a core stopped", extra={"core": start.core})
     return EXIT_CLEAN
 
