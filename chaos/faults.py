@@ -438,8 +438,11 @@ async def power_cut_all(cluster: Cluster, draw: Random) -> Inflicted:
 
 
 async def _cut_power(nodes: list[Node]) -> None:
-    """Nothing reaches the disks any more before a process notices."""
+    """Processes stop with the power: while ext4 shuts down, an fsync may return well although the
+    extents that it wrote are lost, and nobody may hear of that."""
     disks = [node.disk for node in nodes if isinstance(node.disk, Disk)]
+    for node in nodes:
+        node.signal(signal.SIGSTOP)
     for disk in disks:
         disk.cut_power()
     await asyncio.gather(*(node.kill() for node in nodes))
