@@ -19,6 +19,7 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -60,11 +61,12 @@ class Found(msgspec.Struct):
 
 
 class KafkaProcess:
-    """The process of the clients, as the run has it. `servers`: HOST:PORT of the nodes."""
+    """The process of the clients, as the run has it. `servers`: a file with HOST:PORT of the nodes,
+    which grows with the cluster."""
 
-    def __init__(self, servers: list[str], seed: int, pause: float) -> None:
+    def __init__(self, servers: Path, seed: int, pause: float) -> None:
         self.found = Found(History(), GroupHistory(), [])
-        self._command = [sys.executable, "-m", "chaos.kafka_clients", *servers]
+        self._command = [sys.executable, "-m", "chaos.kafka_clients", str(servers)]
         self._command += [f"--seed={seed}", f"--pause={pause}"]
         self._process: asyncio.subprocess.Process | None = None
 
@@ -119,11 +121,12 @@ class KafkaProcess:
 class KafkaClients:
     """All of them, and what they were told, in their process."""
 
-    def __init__(self, servers: list[str], seed: int, now: Callable[[], float]) -> None:
+    def __init__(self, servers: Path, seed: int, now: Callable[[], float]) -> None:
         self.seed, self.now = seed, now
         self.history, self.group = History(), GroupHistory()
         self.wrong: list[str] = []
-        self._common = COMMON | {"bootstrap.servers": ",".join(servers)}
+        self._trouble = ""  # why committed offsets could not be read
+        self._servers = servers
         self._stopping, self._ending = threading.Event(), threading.Event()
         self._producers: list[threading.Thread] = []
         self._consumers: list[threading.Thread] = []
@@ -153,7 +156,12 @@ class KafkaClients:
             if at != before and -1 not in found:
                 deadline, before = self.now() + seconds, at
             if self.now() > min(deadline, end):
-                self.wrong.append(f"liveness: group {GROUP} is at {found} of {ends} in the end")
+                ended = [each.ended for each in self.group.commits if each.outcome == OK]
+                self.wrong.append(
+                    f"liveness: group {GROUP} is at {found} of {ends} in the end, after "
+                    f"{len(ended)} commits, the last {self.now() - max(ended, default=0.0):.0f} s "
+                    f"ago; {self._trouble}"
+                )
                 break
             time.sleep(0.2)
         self._ending.set()
@@ -183,6 +191,12 @@ class KafkaClients:
             thread.join(max(0.1, deadline - self.now()))
             if thread.is_alive():
                 self.wrong.append("liveness: a Kafka client does not end")
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        """The settings of a new client: the nodes of the beginning may all be removed by now."""
+        servers = self._servers.read_text().split()
+        return COMMON | {"bootstrap.servers": ",".join(servers)}
 
     def _on_error(self, error: Any) -> None:
         """Errors of connections are retried by the client; a fatal one ends it."""
@@ -328,7 +342,8 @@ class KafkaClients:
         try:
             asked = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
             found = client.committed(asked, timeout=READ_SECONDS)
-        except KafkaException:
+        except KafkaException as fault:
+            self._trouble = str(fault)
             return [-1] * PARTITIONS
         finally:
             client.close()
@@ -437,7 +452,7 @@ def main() -> None:
     """Run the clients as the lines of standard input say, and print what they did. The end of
     standard input, as when the run was killed, is theirs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("servers", nargs="+")
+    parser.add_argument("servers", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--pause", type=float, required=True)
     given = parser.parse_args()

@@ -329,7 +329,15 @@ class Cluster:
         self.nodes[number] = node
         self.addresses[number] = self.network.http(number)
         self.all.append(node)
+        if self.kafka:
+            with self.kafka_servers.open("a") as file:
+                file.write("{}:{}\n".format(*self.network.kafka(number)))
         return node
+
+    @property
+    def kafka_servers(self) -> Path:
+        """A file with HOST:PORT of all nodes that ever served Kafka: clients begin there."""
+        return self.folder / "kafka-servers"
 
     def _settings(self, number: int, peers: list[int], *, joins: bool) -> str:
         certificates = self.folder / "ca"

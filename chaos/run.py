@@ -212,8 +212,7 @@ class Run:
         """Start those of this run: one process, or none."""
         if not cluster.kafka:
             return []
-        servers = ["{}:{}".format(*cluster.network.kafka(number)) for number in cluster.numbers]
-        kafka = KafkaProcess(servers, self.options.seed, self.options.pause)
+        kafka = KafkaProcess(cluster.kafka_servers, self.options.seed, self.options.pause)
         await kafka.start()
         return [kafka]
 
