@@ -138,9 +138,9 @@ def main() -> int:
         help="keep what is known of the mutations: trying them takes some minutes",
     )
     parser.add_argument(
-        "--simulation",
-        action="store_true",
-        help="only simulate, and keep what is known of the rest: after a failing seed is mended",
+        "--only",
+        choices=("simulation", "chaos"),
+        help="run one method, and keep what is known of the rest: after its findings are mended",
     )
     parser.add_argument(
         "--write",
@@ -151,8 +151,8 @@ def main() -> int:
     results = (
         msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else Results()
     )
-    if options.simulation:
-        results = _simulation_again(options, results)
+    if options.only:
+        results = _again(options, results)
     elif not options.write:
         results = _run(options, results)
     if not options.write:
@@ -161,12 +161,17 @@ def main() -> int:
     return 1 if results.wrong else 0
 
 
-def _simulation_again(options: argparse.Namespace, before: Results) -> Results:
-    with tempfile.TemporaryDirectory() as folder:
-        found = simulate(Work(Path(folder)), options.seed, options.seconds)
-    command = f"python -m chaos.evidence --simulation {_what(options)}"
+def _again(options: argparse.Namespace, before: Results) -> Results:
+    """Run one method for the whole time."""
+    command = f"python -m chaos.evidence --only {options.only} {_what(options)}"
     run = When(date=_today(), command=command, commit=commit())
-    return msgspec.structs.replace(before, simulation=found, simulation_run=run)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Work(Path(folder))
+        if options.only == "chaos":
+            runs = disturb(work, options.seed, options.seconds)
+            return msgspec.structs.replace(before, chaos=runs, chaos_run=run)
+        found = simulate(work, options.seed, options.seconds)
+        return msgspec.structs.replace(before, simulation=found, simulation_run=run)
 
 
 def _what(options: argparse.Namespace) -> str:

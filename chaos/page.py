@@ -85,6 +85,7 @@ class Results(msgspec.Struct, kw_only=True):
     simulation: Simulation | None = None
     simulation_run: When | None = None  # None: with the rest
     chaos: list[Chaos] = []
+    chaos_run: When | None = None
     soak: Chaos | None = None
     mutants: list[Mutant] = []
     mutants_date: str = ""  # they may have been tried on another day
@@ -102,6 +103,7 @@ class Results(msgspec.Struct, kw_only=True):
 
 
 HERE = Path(__file__).parent
+WRONG_CHARACTERS = 200  # shown of what was wrong in a run
 
 
 APPENDIX_HEAD = """# Reliability: counters and defects
@@ -130,8 +132,9 @@ def _joined(parts: list[str]) -> str:
 def _last_run(results: Results) -> str:
     commit = f", commit {results.commit}" if results.commit else ""
     told = f"{results.date}, {results.machine}{commit}, `{results.command}`."
-    if results.simulation_run is not None:
-        told += f" The simulation: {results.simulation_run}."
+    for name, run in (("simulation", results.simulation_run), ("chaos", results.chaos_run)):
+        if run is not None:
+            told += f" The {name}: {run}."
     return f"## Last run\n\n{told}\n"
 
 
@@ -153,7 +156,7 @@ def _totals(results: Results) -> str:
             if run.recovered
             else ""
         )
-        wrong = "; ".join(each.splitlines()[0] for each in run.wrong) or "nothing wrong"
+        wrong = _first(run.wrong) or "nothing wrong"
         rows.append(
             f"| {name} | {run.episodes} episodes in {run.seconds:.0f} s{lost} | "
             f"{run.acknowledged:,} | {wrong} |"
@@ -170,6 +173,14 @@ def _totals(results: Results) -> str:
         + "\n".join(rows)
         + "\n"
     )
+
+
+def _first(wrong: list[str]) -> str:
+    """Return the first thing that was wrong, as the cell of a table; "" if nothing was."""
+    if not wrong:
+        return ""
+    more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return f"{wrong[0].splitlines()[0][:WRONG_CHARACTERS]}{more}".replace("|", "\\|")
 
 
 def _results(results: Results) -> list[str]:
