@@ -501,8 +501,12 @@ def _print_rows(
     if as_json:
         _print_json(columns, blocks)
         return
+    is_empty = True
     for block in blocks:
+        is_empty = is_empty and not block
         output.table(columns, [[_cell(value) for value in row] for row in block])
+    if is_empty:
+        output.notice("no rows")
 
 
 def _print_json(columns: list[str], blocks: Iterator[list[tuple[Any, ...]]]) -> None:

@@ -248,6 +248,11 @@ def _explained(tables: Sequence[TableRef], statement: str) -> Iterator[None]:
                     "\nA table has no typed columns before its first rows: run polynya table "
                     f"sync {' '.join(empty)}"
                 )
+            if isinstance(fault, duckdb.ParserException):
+                told += (
+                    "\nA column whose name is a keyword of SQL, such as offset or at, needs double "
+                    'quotes: "offset"'
+                )
             raise BadQuery(told) from None
         names = (
             ", ".join(table.name for table in tables)

@@ -233,6 +233,8 @@ class TableRoutes:
         name, verb = segments
         if verb == "plan":
             wanted = read_json(body, _Plan) if body else _Plan()
+            if not wanted.merge and await self._has_derived_all(name):
+                return 204, None
             job = await self._tables.plan(name, merge=wanted.merge, worker=wanted.worker)
             return (204, None) if job is None else (200, self._plan(job))
         if verb == "lease":
@@ -268,6 +270,11 @@ class TableRoutes:
             "NO_ROUTE",
             f"the driver routes are plan, lease, commit, fail, abandon and derive, not '{verb}'",
         )
+
+    async def _has_derived_all(self, name: str) -> bool:
+        """Report whether a derived table needs no job: none is open, and no record is new."""
+        table = await self._tables.find(name)
+        return bool(table.transform) and not table.open and await self._derived.records(table) == 0
 
     async def _lease(self, name: str, wanted: _Lease) -> Answer:
         """Extend a worker's lease, or with `rest_ms` release it."""
