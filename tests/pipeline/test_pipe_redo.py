@@ -11,6 +11,8 @@ from missing import needed_module
 from pyiceberg.catalog.rest import RestCatalog
 from worlds.pipeline import PipeWorld
 
+from polynya.lakehouse.server.coordinator import HttpCoordinator
+
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 needed_module("pyspark")
 
@@ -77,6 +79,8 @@ def test_a_derived_table_beside_another_of_the_same_streams(
     assert "40 records behind" in listed, listed
     assert [outcome.rows for outcome in world.compact_here("fares")] == [40]
     assert world.compact_here("fares") == []
+    coordinator = HttpCoordinator(world.node.admin, world.node.url, world.http)
+    assert coordinator.plan("fares") is None  # no job is opened to find nothing
     world.check_exactly_once("fares", world.rows)
     assert sum(world.rows.values()) == sum(before.values()) + 40
     described = world.run("table", "describe", "fares").out
