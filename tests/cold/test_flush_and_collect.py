@@ -14,7 +14,8 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept, collector
 from polynya.cold.steps import WRITE_MS_MAX
-from polynya.stream.commands import PackWritten, PublishSlices
+from polynya.stream.commands import PackWritten, PublishSlices, ReleasePack
+from polynya.stream.replies import Code
 from polynya.stream.state import pack_tables, sorted_rows
 from polynya.wire.pack import read_footer
 
@@ -262,6 +263,40 @@ def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
             assert tier.world.apply(group, command).detail == []
         await tier.check()
         assert len(tier.store.objects) == 1
+
+    play(story)
+
+
+def test_a_pack_whose_intent_is_repeated_after_its_deletion_is_deleted_again() -> None:
+    """The group has released it for ever, and its home group has forgotten that."""
+
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a", b"once")
+        tier.world.fail = lambda number, command: (
+            "lost" if isinstance(command, PublishSlices) else ""
+        )
+        with pytest.raises(Unavailable, match="could not be flushed"):
+            await tier.flusher.flush_now()
+        tier.world.fail = lambda number, command: ""
+        intents = [each for each in tier.world.proposed if isinstance(each[1], PackWritten)]
+        for _ in range(2):
+            tier.world.now += 4_000_000
+            await tier.collector.collect()
+        assert ReleasePack not in [type(each) for _, each in tier.world.proposed], (
+            "the release waits for the state that a recovery would start from"
+        )
+        tier.world.deliver()
+        await tier.settle_all()
+        tier.check_nothing_leaks()
+        again = [each for each in intents if tier.world.apply(*each).code == Code.CREATED]
+        for _, command in again:
+            assert isinstance(command, PackWritten)
+            await tier.store.put(command.pack, b"again")
+        assert again
+        await tier.settle_all()
+        await tier.check()
+        tier.check_nothing_leaks()
 
     play(story)
 

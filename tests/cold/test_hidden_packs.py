@@ -9,13 +9,23 @@ import pytest
 from worlds.cold import CLUSTER, FaultyStore, Tier, no_sleep, play, play_each
 
 from polynya.base.limits import FLUSH_BYTES
-from polynya.cold import Evictor, EvictSettings, Merger, MergeSettings, StateReader, merger
+from polynya.cold import (
+    Evictor,
+    EvictSettings,
+    Merger,
+    MergeSettings,
+    StateReader,
+    evictor,
+    merger,
+)
 from polynya.stream.commands import Return
 from polynya.stream.rules.eviction import evicted_view, slice_of
 
 PACK_BYTES, SPARE = 20_000, 8
 SETTINGS = MergeSettings(slice_bytes_max=4000, pack_bytes_max=PACK_BYTES, packs_spare=SPARE)
 EVICTION = EvictSettings(after_ms=1000, few=1)
+STREAM_EACH = EvictSettings(after_ms=1000, few=1, block_streams=1)  # in a block
+BYTE_EACH = EvictSettings(after_ms=1000, few=1, block_bytes=1)
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +37,17 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class Idle:
     """A tier whose streams are evicted soon after each write."""
 
-    def __init__(self, store: FaultyStore | None = None) -> None:
-        self.tier = Tier(store)
+    def __init__(
+        self, store: FaultyStore | None = None, eviction: EvictSettings = EVICTION
+    ) -> None:
+        self.tier, self.eviction = Tier(store), eviction
         self.returned: list[str] = []
         self.merger = self.new_merger()
         self._states = StateReader(self.tier.store)
         self._evictor = Evictor(
             self.tier.world,
             self.tier.store,
-            EVICTION,
+            eviction,
             CLUSTER,
             in_flight=self.tier.flusher.in_flight,
             sleep=no_sleep,
@@ -43,7 +55,7 @@ class Idle:
         self._random = Random("idle streams")
 
     def new_merger(self, settings: MergeSettings = SETTINGS) -> Merger:
-        made = self.tier.new_merger(settings)
+        made = self.tier.new_merger(settings, eviction=self.eviction)
         made.hidden.bring = self.bring
         return made
 
@@ -133,9 +145,15 @@ def test_with_the_defaults_the_objects_of_a_core_stay_below_the_bound() -> None:
     play(story)
 
 
-def test_nothing_is_read_while_nothing_is_written() -> None:
+@pytest.mark.parametrize("eviction", [EVICTION, STREAM_EACH, BYTE_EACH])
+def test_nothing_is_read_while_nothing_is_written(
+    eviction: EvictSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are streams returned that the evictor would write into as many blocks again."""
+    monkeypatch.setattr(evictor, "ENCODED_AT_ONCE", 1)
+
     async def story() -> None:
-        idle = Idle()
+        idle = Idle(eviction=eviction)
         await idle.write(40)
         for _ in range(8):
             await idle.merger.merge_due()

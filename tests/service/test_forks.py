@@ -442,10 +442,10 @@ async def test_a_source_on_a_core_that_is_away_refuses_and_comes_back(node: Node
     assert isinstance(await here.service.attach(CHILD, Listener()), Facts)
 
 
-@pytest.mark.parametrize("then", ["trimmed", "deleted", "anew"])
+@pytest.mark.parametrize("then", ["trimmed", "deleted", "shorter", "anew"])
 def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> None:
     """The point lies in a pack: the coordinator reads, and the source is trimmed, deleted, or
-    another one by the time it pins."""
+    another one: a shorter one by the second read, or any by the time it pins."""
 
     async def run() -> None:
         world = World().start()
@@ -460,8 +460,9 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
                 await world.service.trim(TrimQuery(SOURCE, 5, 15))
                 return
             assert (await world.delete(SOURCE)).code == Code.OK
-            if then == "anew":
+            if then != "deleted":
                 await world.create(SOURCE)
+            if then == "anew":
                 for number in range(6):
                     await world.append(SOURCE, b"another%d;" % number)
 
@@ -484,6 +485,9 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
             world.service.read, world.service.call = read, call  # type: ignore[method-assign]
             assert (await world.fork(CHILD, SOURCE, (2, 18))).code == Code.CREATED
             assert await world.read(CHILD) == b"another0;another1;"
+        elif then == "shorter":
+            with pytest.raises(Unavailable, match="recreated"):
+                await world.fork(CHILD, SOURCE, (2, 6))
         else:
             code = {"trimmed": Code.TRIMMED, "deleted": Code.NOT_FOUND}[then]
             assert (await world.fork(CHILD, SOURCE, (2, 6))).code == code

@@ -113,9 +113,11 @@ class SimTier:
             in_flight=self.flusher.in_flight,
             keep=self.reader.keep,
         )
-        self.merger = Merger(engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight)
-        self.states = StateReader(store, cache_bytes=world.states_bytes)
         settings = turn(EvictSettings(after_ms=world.evict_after_ms, block_streams=2, few=1))
+        self.merger = Merger(
+            engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight, eviction=settings
+        )
+        self.states = StateReader(store, cache_bytes=world.states_bytes)
         self.evictor = Evictor(
             engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight
         )

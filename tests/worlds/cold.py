@@ -15,6 +15,7 @@ from polynya.cold import (
     ColdReader,
     Collector,
     CollectorSettings,
+    EvictSettings,
     FaultedStreams,
     Flusher,
     FlushSettings,
@@ -215,6 +216,7 @@ SETTINGS = FlushSettings(
     concurrency=2,
 )
 MERGE_SETTINGS = MergeSettings(slice_bytes_max=4000, pack_bytes_max=8000)
+EVICTION = EvictSettings()
 
 
 async def no_sleep(seconds: float) -> None:
@@ -243,9 +245,16 @@ class Tier:
         self,
         settings: MergeSettings = MERGE_SETTINGS,
         sleep: Callable[[float], Awaitable[None]] = no_sleep,
+        eviction: EvictSettings = EVICTION,
     ) -> Merger:
         return Merger(
-            self.world, self.store, settings, CLUSTER, self.flusher.in_flight, sleep=sleep
+            self.world,
+            self.store,
+            settings,
+            CLUSTER,
+            self.flusher.in_flight,
+            eviction=eviction,
+            sleep=sleep,
         )
 
     def new_reader(self) -> ColdReader:

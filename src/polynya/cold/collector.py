@@ -19,7 +19,7 @@ from polynya.cold.pages import NamedPacks, load
 from polynya.cold.table_sweeper import TableSweeper
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.proof import time_of
-from polynya.stream.commands import PackDeleted, PublishSlices, ReleasePaged
+from polynya.stream.commands import PackDeleted, PublishSlices, ReleasePack, ReleasePaged
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
 from polynya.stream.table_commands import ForgetTable
@@ -128,12 +128,18 @@ class Collector:
 
     async def settle(self, group: int, home: int, packs: Iterable[str]) -> None:
         """Declare in a group's log that it will never hold those of these packs that it does not
-        hold.
+        hold. Repeat a release that the home group has forgotten.
 
         Raises Unavailable, OutcomeUnknown.
         """
+        packs = list(packs)
+        forgotten = self._forgotten(group, packs)
         for key in packs:
-            if self._is_open(group, key):
+            if key in forgotten:
+                release = ReleasePack(key, group, self._groups.now_ms())
+                await self._groups.propose(home, release)
+                self.counters.settled += 1
+            elif self._is_open(group, key):
                 await self._groups.propose(
                     group,
                     PublishSlices(key, home, self._groups.term(group), [], self._groups.now_ms()),
@@ -147,7 +153,15 @@ class Collector:
         for home, machine in list(self._groups.machines().items()):
             place = self._places.get(home, 0)
             unsettled, self._places[home] = self._unsettled(machine, place)
-            opened = [(group, key) for key, group in unsettled if self._is_open(group, key)]
+            asked = dict[int, list[str]]()
+            for key, group in unsettled:
+                asked.setdefault(group, []).append(key)
+            forgotten = {group: self._forgotten(group, keys) for group, keys in asked.items()}
+            opened = [
+                (group, key)
+                for key, group in unsettled
+                if key in forgotten[group] or self._is_open(group, key)
+            ]
             if len(opened) > left:
                 self._places[home] = place
             for group, key in opened[:left]:
@@ -210,6 +224,18 @@ class Collector:
             and key not in machine.released
             and key not in self._in_flight
         )
+
+    def _forgotten(self, group: int, packs: Iterable[str]) -> set[str]:
+        """Return those of the packs, which their home group names, that a local group has released
+        and that no message waits for: the intent was repeated after the pack was deleted."""
+        machine = self._groups.machines().get(group)
+        if machine is None:
+            return set()
+        released = {key for key in packs if key in machine.released}
+        if released:
+            waiting = (command for _, command in machine.outbox.values())
+            released -= {each.pack for each in waiting if isinstance(each, ReleasePack)}
+        return released
 
     def _unsettled(self, machine: Machine, place: int) -> tuple[list[tuple[str, int]], int]:
         """Return (pack, group) of packs that are not released and older than `settle_after_ms`:

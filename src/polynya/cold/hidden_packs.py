@@ -17,6 +17,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import CorruptData
+from polynya.cold.evictor import EvictSettings
 from polynya.cold.flusher import SURVEY_STREAMS
 from polynya.cold.groups import Groups
 from polynya.cold.requests import cut_requests
@@ -26,14 +27,6 @@ from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import evicted_view, slice_of, stub_of, whole_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
-
-BLOCK_LIMITS = PackLimits(
-    pack_bytes=limits.EVICT_BLOCK_BYTES,
-    pack_slices=limits.EVICT_BLOCK_STREAMS,
-    spare=4,  # of each group, as a block has streams of one group
-    bytes_max=limits.RECALL_BYTES_MAX,
-    slices_max=16 * limits.RECALL_STREAMS,
-)
 
 PackNumber = tuple[int, int]  # group, number of the pack there
 Bring = Callable[[int, list[str]], Awaitable[None]]
@@ -70,13 +63,15 @@ class _Stubs(msgspec.Struct):
 
 
 class HiddenPacks:
-    """The packs that evicted streams of a core name. Nothing is read before `bring` is set."""
+    """The packs that evicted streams of a core name. Nothing is read before `bring` is set.
+    `eviction` are the settings of the core's evictor."""
 
-    def __init__(self, groups: Groups, store: ObjectStore) -> None:
+    def __init__(self, groups: Groups, store: ObjectStore, eviction: EvictSettings) -> None:
         # returns at most RECALL_STREAMS streams of a group to memory
         self.bring: Bring | None = None
         self._groups = groups
         self._store = store
+        self._block_limits = _block_limits(eviction)
         self._count = 0  # packs of the groups that no stream in memory names
         self._look_from = 0  # with fewer of them a look would find nothing new
         self._has_found = False
@@ -97,7 +92,7 @@ class HiddenPacks:
             self._stubs, self._has_found = stubs, True
             for block, names in stubs.names.items():
                 await self._add_named(uses, block, names)
-        sparse = list(_sparse_blocks(stubs))
+        sparse = list(_sparse_blocks(stubs, self._block_limits))
         for block in sparse:
             await self._return(block[0], stubs.names[block])
         self._look_from = 0 if sparse else self._next_count(packs)
@@ -184,14 +179,26 @@ class HiddenPacks:
             await self.bring(group, names[begin : begin + limits.RECALL_STREAMS])
 
 
-def _sparse_blocks(stubs: _Stubs) -> Iterator[PackNumber]:
+def _block_limits(eviction: EvictSettings) -> PackLimits:
+    """Return the limits of the blocks that the evictor writes. With wider limits, blocks that it
+    writes again as they were would be emptied without end."""
+    return PackLimits(
+        pack_bytes=eviction.block_bytes,
+        pack_slices=eviction.block_streams,
+        spare=4,  # of each group, as a block has streams of one group
+        bytes_max=limits.RECALL_BYTES_MAX,
+        slices_max=16 * limits.RECALL_STREAMS,
+    )
+
+
+def _sparse_blocks(stubs: _Stubs, block_limits: PackLimits) -> Iterator[PackNumber]:
     """Yield the blocks to empty, of each group."""
     of_groups: dict[int, dict[str, tuple[int, int]]] = {}
     for (group, number), size in stubs.sizes.items():
         live = size, len(stubs.names[group, number])
         of_groups.setdefault(group, {})[str(number)] = live
     for group, blocks in of_groups.items():
-        for key in choose_packs(blocks, BLOCK_LIMITS):
+        for key in choose_packs(blocks, block_limits):
             yield group, int(key)
 
 

@@ -25,6 +25,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.cold.evictor import EvictSettings
 from polynya.cold.flusher import SURVEY_STREAMS, let_the_loop_run
 from polynya.cold.groups import Groups
 from polynya.cold.hidden_packs import HiddenPacks, PackUses, packs_of
@@ -63,6 +64,7 @@ RUNS_MAX = 4096  # runs found by one scan
 BYTES_MAX = 64 * limits.MIB  # payload merged per scan; after that other runs may be better
 REQUESTS = 16  # concurrent requests
 GATHER_SECONDS = 10.0  # between two looks for small packs: they read all indexes
+EVICTION = EvictSettings()
 _WORTH = attrgetter("worth")
 
 Place = tuple[str, int]  # (object key, offset)
@@ -91,7 +93,8 @@ class MergeSource(msgspec.Struct, gc=False):
 
 
 class Merger:
-    """The merger of one core. It shares `in_flight` with the flusher. `run` is its task."""
+    """The merger of one core. It shares `in_flight` with the flusher, and knows the settings of the
+    evictor. `run` is its task."""
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Merger:
         cluster_id: str,
         in_flight: set[str],
         *,
+        eviction: EvictSettings = EVICTION,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = MergeCounters()
@@ -127,7 +131,7 @@ class Merger:
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
         # reports whether the group's log may have index entries of version 2
         self.may: Callable[[Machine], bool] = lambda machine: True
-        self.hidden = HiddenPacks(groups, store)
+        self.hidden = HiddenPacks(groups, store, eviction)
         self._gather_at = 0.0  # the earliest time of the next look for small packs
         self._failures = 0  # consecutive passes with a failed pack
         self._look_seconds = 0.0  # duration of the last scan

@@ -113,14 +113,15 @@ class Tier:
             keep=self.reader.keep,
         )
         self.writer.store_is_full = lambda: store.writes.full
+        settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
         self.merger = Merger(
             groups,
             store.of("merge"),
             merge_settings(start.config.cold),
             cluster,
             self.flusher.in_flight,
+            eviction=settings,
         )
-        settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
         self.evictor = Evictor(
             groups, store.of("state"), settings, cluster, in_flight=self.flusher.in_flight
         )

@@ -32,6 +32,7 @@ from polynya.stream.commands import (
 from polynya.stream.replies import Code, Reply
 
 _RECORD, _ENCODING, _PREFIX = 0, 3, 7  # indexes into the detail of a `PinSource` reply
+_RECREATED = "the source of the fork was deleted and recreated meanwhile; retry"
 
 
 class ForkService(Protocol):
@@ -76,7 +77,7 @@ async def create_fork(
         # a recreated source has other record positions
         if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:
             await _unpin(service, source_group, pinned.uid, attempt)
-            raise Unavailable("the source of the fork was deleted and recreated meanwhile; retry")
+            raise Unavailable(_RECREATED)
     if pinned.code >= Code.NOT_FOUND:
         return pinned
     # it was parsed for the source's earlier content type
@@ -163,21 +164,27 @@ async def _locate(
         page = await service.read(
             ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False)
         )
-        return (
-            _beyond(page) if isinstance(page, Refusal) else (page.begin_record, page.begin_byte, 0)
-        )
+        if isinstance(page, Refusal):
+            return await _beyond(service, source, anchor.facts.uid, page)
+        return page.begin_record, page.begin_byte, 0
     position = anchor.begin_byte + sub_offset
     page = await service.read(
         ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True)
     )
     if isinstance(page, Refusal):
-        return _beyond(page)
+        return await _beyond(service, source, anchor.facts.uid, page)
     return page.begin_record, page.begin_byte, position - page.begin_byte
 
 
-def _beyond(refused: Refusal) -> Refusal:
+async def _beyond(service: ForkService, source: str, uid: int, refused: Refusal) -> Refusal:
     """Report a sub-offset beyond the tail as such. The source may also have been trimmed or deleted
-    after the first read."""
+    after the first read, which saw the stream `uid`. Raises Unavailable if another stream has
+    refused: it has other positions."""
+    now = await service.read(ReadQuery(source, Position.NOW, touch=False))
+    if isinstance(now, Refusal):
+        return now
+    if now.facts.uid != uid:
+        raise Unavailable(_RECREATED)
     return (
         Refusal(Code.SUB_OFFSET, refused.record, refused.byte)
         if refused.code == Code.OFFSET_BEYOND_TAIL
