@@ -374,6 +374,22 @@ def test_a_group_whose_log_time_is_hours_away_takes_commits(ahead_ms: int) -> No
     diskless_story(work)
 
 
+def test_a_commit_whose_group_forgot_the_writer_is_not_applied_again() -> None:
+    """Seed 20261530 of the swarm: the log time of the next leader is an hour ahead."""
+
+    async def work(world: DisklessWorld) -> None:
+        def how(number: int) -> str:
+            world.log.ahead_ms = 0 if number == 1 else 3_600_000
+            return "after" if number == 1 else ""
+
+        world.log.how = how
+        assert isinstance(await world.append("a", b"1"), OutcomeUnknown)
+        assert isinstance(await world.append("a", b"2"), Reply), "later appends go on"
+        assert world.log.applied["a"] == [b"1", b"2"]
+
+    diskless_story(work)
+
+
 def test_a_commit_that_is_really_late_is_refused() -> None:
     async def work(world: DisklessWorld) -> None:
         def how(number: int) -> str:

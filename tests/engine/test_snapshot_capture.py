@@ -16,12 +16,14 @@ from polynya.backup.group_file import Header, machine_of, pack_header, parse
 from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.engine.snapshots import capture as capturing
+from polynya.engine.snapshots import encode as encoding
 from polynya.engine.snapshots.capture import Captured, captured
-from polynya.engine.snapshots.encode import encode_delta
+from polynya.engine.snapshots.encode import encode_delta, encode_since_copy
 from polynya.replica import Group
 from polynya.stream.commands import Append, Create, Delete, Encoding
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import deltas
+from polynya.stream.state.changes import SinceCopy
 
 NAMES = [name for name in (f"docs/s{number}" for number in range(2000)) if group_of(name, 4) == 1][
     :300
@@ -129,6 +131,37 @@ def test_the_next_snapshot_has_all_that_changed_before_and_meanwhile(
         )
 
     assert asyncio.run(story()) == busy.group.machine.snapshot()
+
+
+@pytest.mark.parametrize("times", [1, 40])
+def test_the_changes_since_a_copy_are_all_of_one_moment(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Seed 20261826 of the swarm: the streams that changed during the last pass were missing."""
+    monkeypatch.setattr(encoding, "SLICE_BYTES", 500)
+    busy, states = Busy(times), list[bytes]()
+    head = deltas.encode_head
+
+    def seen(machine: Machine, *changes: Any, whole: bool) -> bytes:
+        states.append(machine.snapshot())
+        return head(machine, *changes, whole=whole)
+
+    async def story() -> bytes:
+        machine = busy.group.machine
+        machine.take_changes()
+        base = machine.snapshot()
+        since = machine.kept.since_copy = SinceCopy(0)
+        for _ in range(60):
+            busy.happen()
+        monkeypatch.setattr(deltas, "encode_head", seen)
+        going = asyncio.ensure_future(busy.go_on(times))
+        await asyncio.sleep(0)
+        changed = (await encode_since_copy(busy.group, since)).body
+        going.cancel()
+        part = deltas.SnapshotPart(b"".join(changed), delta=True, root=False)
+        return deltas.merge([deltas.SnapshotPart(base), part])
+
+    assert [asyncio.run(story())] == states
 
 
 def test_a_group_that_goes_on_from_another_state_is_captured_again(

@@ -56,6 +56,15 @@ DISKLESS_WRITER: dict[str, tuple[Any, str, Any]] = {
             "command = structs.replace(command, sequence=self._sequence)\nself._sequence += 1",
         ),
     ),
+    "a commit that may have been applied gets another intent": (
+        _Chain,
+        "_final",
+        edited_function(
+            _Chain._final,
+            "intent_ms = None if unknown else self._corrected(command, pack, outcome)",
+            "intent_ms = self._corrected(command, pack, outcome)",
+        ),
+    ),
     "diskless appends are answered before the commit": (
         Writer,
         "_put_at",
@@ -76,6 +85,10 @@ DISKLESS_WRITER: dict[str, tuple[Any, str, Any]] = {
     ),
 }
 DISKLESS_WRITER_STORIES = {
+    "a commit that may have been applied gets another intent": (
+        "diskless/test_diskless_writer.py::"
+        "test_a_commit_whose_group_forgot_the_writer_is_not_applied_again"
+    ),
     "commits of one writer to one group overtake each other": (
         "diskless/test_diskless_writer.py::test_an_unknown_outcome_is_repeated_and_applied_once"
     ),

@@ -20,6 +20,7 @@ from polynya.stream.commands import (
     Producer,
     PublishSlices,
     Trim,
+    Unpin,
 )
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
@@ -27,7 +28,7 @@ from polynya.stream.snapshots.encode import decode_image, write_image
 from polynya.stream.snapshots.restore_history import Survey, reborn
 from polynya.stream.snapshots.store_recovery import UnnamedSlice, salvage, whole_again
 from polynya.stream.state import index
-from polynya.stream.state.model import Evicted, StreamExtras
+from polynya.stream.state.model import Evicted, Stream, StreamExtras
 from polynya.stream.state.record_gaps import JUMP
 from polynya.wire.kafka.values import partition_type
 
@@ -45,6 +46,8 @@ STEPS = st.lists(
     ),
     max_size=25,
 )
+
+PINNED_STEPS = 3 * ["append"] + ["flush", "flush one", "put", "trim", "pin", "unpin", "copy"]
 
 
 class Lost:
@@ -75,6 +78,11 @@ class Lost:
             )
         elif stream is not None and what == "delete":
             self.world.apply(GROUP, Delete(name, self.count))
+        elif stream is not None and what == "pin":
+            self.world.apply(GROUP, PinSource(name, f"attempt {self.count}", "docs/d", self.count))
+        elif stream is not None and what == "unpin":
+            for attempt in list(stream.pins or ())[:1]:
+                self.world.apply(GROUP, Unpin(stream.uid, attempt, self.count))
         elif stream is not None and what == "trim":
             at = (
                 (stream.hot[-1].record, stream.hot[-1].byte)
@@ -150,6 +158,36 @@ def test_what_was_in_a_pack_is_readable_again_with_the_same_offsets(
             <= again.next_record - JUMP
             <= (stream.next_record if any(step[0] == "put" for step in steps) else end)
         )
+
+
+@given(st.lists(st.sampled_from(PINNED_STEPS), max_size=25))
+def test_what_a_stream_and_its_forks_need_is_recovered_once(steps: list[str]) -> None:
+    lost = Lost()
+    for step in steps:
+        lost.do(step, "" if step == "copy" else "docs/a")
+    stream = lost.machine.streams.get("docs/a")
+    before = list(lost.machine.index_of(stream)) if stream is not None else []
+    if stream is None or not before:
+        return
+    machine, _ = lost.recovered()
+    again = machine.streams["docs/a"]
+    end = before[-1].record + before[-1].records
+    assert again.first_record <= stream.first_record and again.next_record - JUMP >= end
+    stored = _stored(machine, again)
+    assert stored == sorted(set(stored)), "nothing is there twice"
+    assert set(stored) >= set(range(stream.first_record, end))
+    for attempt in (again.pins or {}).keys() & (stream.pins or {}).keys():
+        pinned = range((stream.pins or {})[attempt].record)
+        assert set(stored) & set(pinned) >= set(_stored(lost.machine, stream)) & set(pinned)
+
+
+def _stored(machine: Machine, stream: Stream) -> list[int]:
+    """Return the records that are stored for a stream and its forks."""
+    return [
+        record
+        for each in machine.whole_index_of(stream)
+        for record in range(each.record, each.record + each.records)
+    ]
 
 
 def assert_held(machine: Machine) -> bool:
@@ -233,6 +271,69 @@ def test_what_a_fork_needs_of_what_was_trimmed_is_kept() -> None:
     assert [each.record for each in machine.whole_index_of(again)] == [0, 2]
     assert (again.first_record, again.next_record) == (2, 3 + JUMP)
     assert assert_held(machine)
+
+
+def test_what_follows_a_trim_is_chosen_by_how_far_it_reaches() -> None:
+    """What was put behind the trim and never named is longer, and nothing begins where it ends."""
+    lost = Lost()
+    for what in ("append", "flush", "copy", "append", "append", "trim", "append", "put"):
+        lost.do(what, "docs/a")
+    for what in ("flush one", "append", "flush", "append"):
+        lost.do(what, "docs/a")
+    machine, names = lost.recovered()
+    stream = machine.streams["docs/a"]
+    assert [each.record for each in machine.index_of(stream)] == [2, 3]
+    assert stream.next_record == 5 + JUMP
+    assert names == [] and assert_held(machine)
+
+
+def test_what_was_put_and_never_named_gives_way_to_slices_that_reach_further_together() -> None:
+    """The first of them ends before it does."""
+    lost = Lost()
+    for what in ("append", "flush", "copy", "append", "append", "append", "append", "put"):
+        lost.do(what, "docs/a")
+    ((uid, stream),) = lost.machine.by_uid.items()
+    lost.world.apply(GROUP, Trim([(uid, 3, stream.hot[2].byte)], 9, ["docs/a"]))  # type: ignore[index]
+    for what in ("flush one", "append", "flush", "append"):
+        lost.do(what, "docs/a")
+    machine, names = lost.recovered()
+    again = machine.streams["docs/a"]
+    assert [each.record for each in machine.index_of(again)] == [3, 4]
+    assert (again.first_record, again.next_record) == (3, 6 + JUMP)
+    assert names == [] and assert_held(machine)
+
+
+def test_a_stream_with_forks_goes_on_behind_what_was_put_and_never_named() -> None:
+    """Seed 20261258 of the swarm: a later slice begins inside the one that was never published."""
+    lost = Lost()
+    for what in ("append", "flush"):
+        lost.do(what, "docs/a")
+    assert lost.world.apply(GROUP, PinSource("docs/a", "attempt", "docs/b", 9)).code == Code.OK
+    for what in ("copy", "append", "append", "put", "trim", "append", "flush", "append", "flush"):
+        lost.do(what, "docs/a")
+    machine, names = lost.recovered()
+    again = machine.streams["docs/a"]
+    assert [each.record for each in machine.whole_index_of(again)] == [0, 2, 4]
+    assert (again.first_record, again.next_record) == (2, 5 + JUMP)
+    assert names == [] and set(again.pins or ()) == {"attempt"} and assert_held(machine)
+
+
+def test_a_pin_of_records_that_were_trimmed_since_the_copy_is_forgotten() -> None:
+    """Its fork was deleted: records that a fork needs are stored, also behind a trim."""
+    lost = Lost()
+    for what in ("append", "flush", "append"):
+        lost.do(what, "docs/a")
+    assert lost.world.apply(GROUP, PinSource("docs/a", "attempt", "docs/b", 9)).code == Code.OK
+    lost.do("copy", "")
+    uid = lost.machine.streams["docs/a"].uid
+    assert lost.world.apply(GROUP, Unpin(uid, "attempt", 9)).code == Code.OK
+    for what in ("append", "put", "trim", "append", "flush"):
+        lost.do(what, "docs/a")
+    machine, _ = lost.recovered()
+    again = machine.streams["docs/a"]
+    assert [each.record for each in machine.whole_index_of(again)] == [2]
+    assert (again.first_record, again.next_record) == (2, 4 + JUMP)
+    assert again.pins is None and assert_held(machine)
 
 
 def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_trim() -> None:

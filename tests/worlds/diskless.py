@@ -10,7 +10,7 @@ from google_crc32c import value as crc32c
 from sim.loop import run_simulated
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.base.limits import WRITE_MS_MAX
+from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS
 from polynya.cold import FaultedStreams
 from polynya.diskless import DisklessSettings, Writer
 from polynya.objectstore import MemoryStore, StoreUnavailable
@@ -71,7 +71,8 @@ class Log:
         # what happens to the commit of this number: "", "before", "after", "lost", "never"
         self.how: Callable[[int], str] = lambda number: ""
         self.judge: Callable[[Append, float], Code] = lambda command, now: Code.OK
-        self._last: dict[tuple[str, int], tuple[int, list[Reply]]] = {}
+        # number and replies of the last commit, and the log time at which it was applied
+        self._last: dict[tuple[str, int], tuple[int, list[Reply], int]] = {}
 
     # What `Groups` has.
 
@@ -132,18 +133,20 @@ class Log:
             done(OutcomeUnknown("who knows") if how == "after" else reply)
 
     def _apply(self, group: int, command: CommitSlices) -> Reply:
-        last, replies = self._last.get((command.writer, group), (0, []))
+        log_ms = self.now + self.ahead_ms
+        last, replies, applied_ms = self._last.get((command.writer, group), (0, [], log_ms))
+        if applied_ms < log_ms - WRITER_IDLE_MS:
+            last = 0  # the group has forgotten the writer
         if command.sequence == last:
             return Reply(Code.OK, detail=replies)
         if command.sequence < last:
             return Reply(Code.FENCED)
-        log_ms = self.now + self.ahead_ms
         if abs(log_ms - command.intent_ms) > WRITE_MS_MAX:
             return Reply(Code.GONE, detail=log_ms)
         found = [
             reply for each in command.slices for reply in self._judged(group, command.pack, each)
         ]
-        self._last[command.writer, group] = command.sequence, found
+        self._last[command.writer, group] = command.sequence, found, log_ms
         return Reply(Code.OK, detail=found)
 
     def _judged(self, group: int, pack: str, each: Any) -> list[Reply]:

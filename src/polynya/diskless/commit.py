@@ -191,7 +191,8 @@ class _Chain:
             outcome = await self._propose(command)
             if isinstance(outcome, Reply) and outcome.code == Code.OK:
                 return outcome
-            intent_ms = self._corrected(command, pack, outcome)
+            # the group may have applied an earlier attempt and forgotten the writer since
+            intent_ms = None if unknown else self._corrected(command, pack, outcome)
             if intent_ms is not None:
                 command = structs.replace(command, intent_ms=intent_ms)
                 continue

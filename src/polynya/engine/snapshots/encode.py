@@ -67,9 +67,12 @@ async def encode_since_copy(group: Group, since: SinceCopy) -> Delta:
     taken = machine.take_changes()
     keys = keys_of(since.changes)
     try:
-        for _ in range(PASSES):
+        for left in reversed(range(PASSES)):
             count += await _slices(machine, keys, body)
-            if len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
+            if (
+                not left
+                or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6
+            ):
                 break
             more = machine.take_changes()
             keys, taken = keys_of(more), _joined(taken, more)

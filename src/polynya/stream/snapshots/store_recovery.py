@@ -16,6 +16,7 @@ import msgspec
 
 from polynya.stream.commands import KAFKA_CONTENT_TYPE, ColdSlice, Encoding
 from polynya.stream.rules.producers import cut_receipts
+from polynya.stream.rules.trimming import past_of, tidy
 from polynya.stream.rules.writes import media_type
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.snapshots.restore_history import StreamLoss
@@ -113,13 +114,10 @@ def _continue(
 ) -> None:
     at: Place = (stream.next_record, stream.next_byte)
     chains = _Chains(pieces, ends)
-    while (
-        found := chains.following(at)
-        or _instead(stream, pieces, at, ends)
-        or _behind_a_trim(pieces, at, ends)
-    ):
+    while found := chains.following(at) or chains.instead(at) or chains.behind_a_trim(at):
         cold = found.slice
         if not _touches(cold, at):
+            _drop_from(image, stream, cold.record)
             _trim(
                 image,
                 stream,
@@ -145,6 +143,7 @@ class _Chains:
 
     def __init__(self, pieces: Sequence[UnnamedSlice], ends: Sequence[int]) -> None:
         self._ends = ends
+        self._first = [piece for piece in pieces if piece.path]
         self._at_byte: dict[int, list[UnnamedSlice]] = {}
         for piece in pieces:
             self._at_byte.setdefault(piece.slice.byte, []).append(piece)
@@ -166,13 +165,34 @@ class _Chains:
         ]
         return min(
             fitting,
-            key=lambda piece: (
-                piece.slice.record,
-                -self._reach[_end(piece)],
-                -piece.slice.records,
-            ),
+            key=self._order,
             default=None,
         )
+
+    def instead(self, at: Place) -> UnnamedSlice | None:
+        """Return a slice with a path that begins before the position, and that reaches further with
+        the slices that follow it. The records before it were trimmed, and the slice accepted before
+        was uploaded but never published."""
+        longer = [
+            piece
+            for piece in self._first
+            if at[0] - JUMP < piece.slice.record < at[0] < self._reach[_end(piece)]
+            and not any(piece.slice.record < end < _end(piece)[0] for end in self._ends)
+        ]
+        return max(
+            longer,
+            key=lambda piece: (self._reach[_end(piece)], -piece.slice.record),
+            default=None,
+        )
+
+    def behind_a_trim(self, at: Place) -> UnnamedSlice | None:
+        """Return the next slice of this history with a path."""
+        least = max([at[0] + 1, *self._ends])
+        later = [each for each in self._first if least <= each.slice.record < at[0] + JUMP]
+        return min(later, key=self._order, default=None)
+
+    def _order(self, piece: UnnamedSlice) -> tuple[int, int, int]:
+        return piece.slice.record, -self._reach[_end(piece)], -piece.slice.records
 
 
 def _end(piece: UnnamedSlice) -> Place:
@@ -180,37 +200,28 @@ def _end(piece: UnnamedSlice) -> Place:
     return cold.record + cold.records, cold.byte + cold.length
 
 
-def _instead(
-    stream: Stream, pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]
-) -> UnnamedSlice | None:
-    """Return a slice with a path that begins earlier and reaches further. The records before it
-    were trimmed, and the slice accepted before was uploaded but never published. A stream with pins
-    is left alone: its forks may need those records."""
-    if stream.pins:
-        return None
-    longer = [
-        piece
-        for piece in pieces
-        if piece.path
-        and at[0] - JUMP < piece.slice.record < at[0] < piece.slice.record + piece.slice.records
-        and not any(
-            piece.slice.record < end < piece.slice.record + piece.slice.records for end in ends
-        )
-    ]
-    return max(
-        longer,
-        key=lambda piece: (piece.slice.records + piece.slice.record, -piece.slice.record),
-        default=None,
-    )
+def _drop_from(image: Image, stream: Stream, record: int) -> None:
+    """Drop the slices that reach beyond a record at which another slice begins.
 
-
-def _behind_a_trim(
-    pieces: Sequence[UnnamedSlice], at: Place, ends: Sequence[int]
-) -> UnnamedSlice | None:
-    """Return the next slice of this history with a path."""
-    least = max([at[0] + 1, *ends])
-    later = [piece for piece in pieces if piece.path and least <= piece.slice.record < at[0] + JUMP]
-    return min(later, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
+    If that is inside one of them, this one was never published. Its records before that one were
+    trimmed when no fork needed them, so the forks that have pinned them were deleted. Without their
+    pins such forks lose what they inherit, if an older copy has them."""
+    past = past_of(stream)
+    stored = index.joined(past, stream.cold)
+    kept = index.entries_before(stored, record)
+    if kept == index.count(stored):
+        return
+    begin = index.begin_of(stored, kept)[0]
+    _release_slices(image, index.behind(stored, kept))
+    in_past = min(kept, index.count(past))
+    if stream.extras is not None and past:
+        stream.extras.past = index.cut(past, 0, in_past) or None
+        tidy(stream)
+    stream.cold = index.cut(stored, in_past, kept) or None
+    for attempt, pin in list((stream.pins or {}).items()) if begin < record else ():
+        if pin.first_record < record and begin < pin.record + (pin.prefix > 0):
+            del (stream.pins or {})[attempt]
+    stream.pins = stream.pins or None
 
 
 def _trim(image: Image, stream: Stream, at: Place) -> None:
