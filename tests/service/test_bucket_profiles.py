@@ -26,15 +26,15 @@ class Meta:
         self.is_led = True
         self.places = 0
 
-    async def meta(self, scope: str) -> dict[str, bytes]:
+    async def entries(self, scope: str) -> dict[str, bytes]:
         self.reads += 1
         await asyncio.sleep(0.01)
         if not self.is_led:
             raise Unavailable("no leader")
         return {key: value for key, value in self.machine.meta.items() if key.startswith(scope)}
 
-    async def call(self, group: int, command: Command) -> Reply:
-        assert group == 0 and isinstance(command, MetaChange) and command.scope == SCOPE
+    async def call(self, command: Command) -> Reply:
+        assert isinstance(command, MetaChange) and command.scope == SCOPE
         await asyncio.sleep(0.01)
         self.places += 1
         return self.machine.apply(command, self.places)
