@@ -90,7 +90,7 @@ def test_a_meta_group_that_does_not_answer_delays_a_creation_for_two_seconds() -
             await asyncio.sleep(3600)
             return {}
 
-        meta.meta = never  # type: ignore[method-assign]
+        meta.entries = never  # type: ignore[method-assign]
         profiles = BucketProfiles(meta)
         began = asyncio.get_running_loop().time()
         assert await profiles.current("logs") is None

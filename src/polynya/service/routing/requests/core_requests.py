@@ -31,7 +31,7 @@ class CoreTransport(TailTransport, Protocol):
 
 class CoreRequests:
     """The requests of core `core` of a node with `cores` cores. `transport` is None on a node with
-    one core: such a core asks nobody, and nobody asks it."""
+    one core, which sends and gets no requests."""
 
     def __init__(self, core: int, cores: int, transport: CoreTransport | None) -> None:
         self.core = core
