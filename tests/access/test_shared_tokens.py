@@ -85,15 +85,14 @@ class Meta:
         self.away = False
         self.before: Callable[[], None] = lambda: None
 
-    async def meta(self, scope: str) -> dict[str, bytes]:
+    async def entries(self, scope: str) -> dict[str, bytes]:
         if self.away:
             raise Unavailable("no leader")
         return dict(self.machine.meta)
 
-    async def call(self, group: int, command: MetaChange) -> Reply:
+    async def call(self, command: MetaChange) -> Reply:
         before, self.before = self.before, lambda: None
         before()
-        assert group == 0
         return self.machine.apply(
             msgspec.msgpack.decode(msgspec.msgpack.encode(command), type=MetaChange), 1
         )

@@ -14,9 +14,9 @@ def hints(down: set[int], leader: int = 2) -> OwnerHints:
     """The hints of node 1 in zone a. Names with "d" are diskless."""
     forwarding: Any = SimpleNamespace(elsewhere=lambda group: leader)
     service: Any = SimpleNamespace(
-        expects_diskless=lambda name: name.startswith("d"),
         group_of=lambda name: 7,
-        seems_up=lambda node: node not in down,
+        leaders=SimpleNamespace(seems_up=lambda node: node not in down),
+        proposals=SimpleNamespace(expects_diskless=lambda name: name.startswith("d")),
     )
     found = OwnerHints(1, forwarding, service, {2: "http://old"})
     records = (

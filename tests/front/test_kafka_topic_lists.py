@@ -57,7 +57,7 @@ async def test_either_core_lists_what_the_other_one_has_just_created_or_dropped(
 
 
 class Replicas:
-    """The service, with a leader that answers when it is told to."""
+    """The meta group, with a leader that answers when it is told to."""
 
     def __init__(self) -> None:
         self.asked: list[bool] = []  # each question: whether a local answer would do
@@ -71,7 +71,8 @@ class Replicas:
         return TopicNews(self.revision, False, [])
 
 
-def catalog(service: Any) -> TopicCatalog:
+def catalog(meta_group: Replicas) -> TopicCatalog:
+    service: Any = SimpleNamespace(meta_group=meta_group)
     return TopicCatalog(service, lambda: b"i" * 16)
 
 

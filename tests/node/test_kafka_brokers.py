@@ -10,7 +10,7 @@ from polynya.config.core_start import Address, CoreStart
 from polynya.config.model import Config
 from polynya.front.kafka.server import Broker
 from polynya.node.kafka import NodeBrokers
-from polynya.service.routing.service import NodeService
+from polynya.service.routing.leaders import Leaders
 from polynya.stream.commands import NodeRecord, NodeState
 from polynya.stream.placement import ClusterMap
 
@@ -18,7 +18,7 @@ PLACE = "one.example:9092"
 
 
 class Groups:
-    """The service: the leaders and the voters of groups."""
+    """The leaders and the voters of groups."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
@@ -53,7 +53,7 @@ def brokers_of(
     if nodes:
         maps = SimpleNamespace(now=ClusterMap(3, 3, {each.id: each for each in nodes}, {}))
     return NodeBrokers(
-        cast(CoreStart, start), cast(NodeService, groups), cast(ClusterMapCache | None, maps)
+        cast(CoreStart, start), cast(Leaders, groups), cast(ClusterMapCache | None, maps)
     )
 
 

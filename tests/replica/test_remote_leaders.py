@@ -26,14 +26,14 @@ def outsider(world: World, group: int) -> Node:
 async def known(node: Node, group: int) -> tuple[int, int]:
     """Ask for leaders as the Kafka front does; return the leader and the epoch of a group."""
     service = node.engine.service
-    await node.process.drive(service.learn_leaders())
-    return service.leader_of(group), service.epoch_of(group)
+    await node.process.drive(service.leaders.refresh())
+    return service.leaders.leader_of(group), service.leaders.epoch_of(group)
 
 
 def true(world: World, group: int) -> tuple[int, int]:
     leader = world.leader(group)
     assert leader is not None
-    return leader.number, leader.engine.service.epoch_of(group)
+    return leader.number, leader.engine.service.leaders.epoch_of(group)
 
 
 @story
@@ -42,7 +42,7 @@ async def test_a_node_without_a_replica_knows_leader_and_epoch(world: World) -> 
     for group in GROUPS:
         node = outsider(world, group)
         service = node.engine.service
-        assert (service.leader_of(group), service.epoch_of(group)) == (0, -1)
+        assert (service.leaders.leader_of(group), service.leaders.epoch_of(group)) == (0, -1)
         assert await known(node, group) == true(world, group)
         assert true(world, group)[1] > 0
 
@@ -60,8 +60,10 @@ async def test_it_learns_of_the_next_leader(world: World) -> None:
     async with asyncio.timeout(10):
         while await known(node, group) != new:
             await asyncio.sleep(1)
-    node.engine.service._forwarding.learn_leaders({group: old})  # type: ignore[union-attr]
-    assert node.engine.service.epoch_of(group) == new[1], "an older leader is not taken over"
+    node.forwarding.learn_leaders({group: old})
+    assert node.engine.service.leaders.epoch_of(group) == new[1], (
+        "an older leader is not taken over"
+    )
 
 
 @story
@@ -74,8 +76,8 @@ async def test_a_replica_here_decides(world: World) -> None:
         for each in world.alive()
         if each.number in world.map.replicas_of(group) and each.number != leader
     )
-    await world.wait(lambda: node.engine.service.leader_of(group) == leader)
+    await world.wait(lambda: node.engine.service.leaders.leader_of(group) == leader)
     other = next(each for each in range(1, 5) if each not in (leader, node.number))
-    node.engine.service._forwarding.learn_leaders({group: (other, epoch + 9)})  # type: ignore[union-attr]
+    node.forwarding.learn_leaders({group: (other, epoch + 9)})
     service = node.engine.service
-    assert (service.leader_of(group), service.epoch_of(group)) == (leader, epoch)
+    assert (service.leaders.leader_of(group), service.leaders.epoch_of(group)) == (leader, epoch)

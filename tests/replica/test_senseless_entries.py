@@ -17,6 +17,7 @@ from polynya.engine.entry_validation import EntryValidator
 from polynya.raft.messages import Append as AppendEntries
 from polynya.raft.messages import Entry
 from polynya.replica import log
+from polynya.service.routing import messages
 from polynya.stream.commands import (
     Append,
     Bundle,
@@ -176,7 +177,7 @@ async def test_a_senseless_append_of_a_hostile_relay_is_not_proposed(
 ) -> None:
     group, term = world.group_of(A), leader.core.replicas.term(world.group_of(A))
     head = group.to_bytes(2, "little")
-    hear = leader.engine.service._on_propose
+    hear = leader.way.handlers[messages.PROPOSE]
     sound, replace = Append(A, 1, "text/plain", raw_batch(b"x")), msgspec.structs.replace
     for command in (
         replace(sound, batch=replace(raw_batch(b"noise"), records=2, lengths=b"\1\0\0\0")),

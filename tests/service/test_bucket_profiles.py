@@ -26,15 +26,15 @@ class Meta:
         self.is_led = True
         self.places = 0
 
-    async def meta(self, scope: str) -> dict[str, bytes]:
+    async def entries(self, scope: str) -> dict[str, bytes]:
         self.reads += 1
         await asyncio.sleep(0.01)
         if not self.is_led:
             raise Unavailable("no leader")
         return {key: value for key, value in self.machine.meta.items() if key.startswith(scope)}
 
-    async def call(self, group: int, command: Command) -> Reply:
-        assert group == 0 and isinstance(command, MetaChange) and command.scope == SCOPE
+    async def call(self, command: Command) -> Reply:
+        assert isinstance(command, MetaChange) and command.scope == SCOPE
         await asyncio.sleep(0.01)
         self.places += 1
         return self.machine.apply(command, self.places)
@@ -90,7 +90,7 @@ def test_a_meta_group_that_does_not_answer_delays_a_creation_for_two_seconds() -
             await asyncio.sleep(3600)
             return {}
 
-        meta.meta = never  # type: ignore[method-assign]
+        meta.entries = never  # type: ignore[method-assign]
         profiles = BucketProfiles(meta)
         began = asyncio.get_running_loop().time()
         assert await profiles.current("logs") is None

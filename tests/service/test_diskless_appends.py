@@ -103,7 +103,7 @@ async def test_a_stream_that_turns_replicated_takes_its_appends_in_order(world: 
         await asyncio.sleep(0.004)
     assert {(await each).code for each in sent} == {Code.OK}
     assert await world.read(THERE) == b"01234567"
-    assert THERE not in world.service._diskless.names
+    assert not world.service.proposals.expects_diskless(THERE)
     changed = await world.send(SetProfile(THERE, Profile.DISKLESS, world.clock.ms), THERE)
     assert changed.code == Code.OK
 
@@ -170,7 +170,7 @@ async def test_commands_that_are_proposed_together_take_both_ways(world: World) 
 @story
 async def test_without_a_writer_an_append_is_refused(world: World) -> None:
     await create(world, A)
-    world.service.take_diskless(diskless.NoWriter())
+    world.service.proposals.take_diskless(diskless.NoWriter())
     future = bound(world, A, b"1")
     await asyncio.wait([future])
     assert "cold.backend" in str(future.exception())

@@ -15,7 +15,7 @@ from polynya.cold import PackGone
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Page, Position, ReadQuery
 from polynya.service.routing import messages
-from polynya.service.routing.local_answers import LocalAnswers
+from polynya.service.routing.requests.local_answers import LocalAnswers
 from polynya.service.streams.pieces import PlannedPage, PlannedSpans
 from polynya.stream.commands import ColdSlice
 from polynya.stream.diskless_commands import Profile
@@ -146,12 +146,14 @@ async def test_an_older_core_gets_the_records(node: Node) -> None:
     query = ReadQuery(THERE, Position.START, 0, 1 << 20)
     older = messages.encode([1, query])  # without `far`
     question = msgspec.msgpack.decode(older, type=messages.Query)
-    page = await LocalAnswers(there.local).read_for(question, far=question.far)
+    page = await LocalAnswers(there.local, there.service.leaders).read_for(question)
     assert isinstance(page, Page)
     assert b"".join(bytes(span.payload) for span in page.spans) == b"one;two;"
     stream = there.local.machines[1].streams[THERE]
     source = messages.ReadUid(stream.uid, (0, 0), (2, 8), (100, True))
-    answer = messages.encode(await LocalAnswers(there.local).read_uid_for(source))
+    answer = messages.encode(
+        await LocalAnswers(there.local, there.service.leaders).read_uid_for(source)
+    )
     assert len(msgspec.msgpack.decode(answer)) == 2, "spans, and their end"
     known = messages.decode(messages.READ_UID, answer)
     assert isinstance(known, PlannedSpans)

@@ -517,7 +517,9 @@ def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_w
             await world.append(SOURCE, b"s%d;" % number)
         assert (await world.fork(CHILD, SOURCE, (4, 12))).code == Code.CREATED
         await world.append(CHILD, b"c0;")
-        read_uid = world.service.read_uid
+        sources = world.local.parents
+        assert sources is not None
+        read_uid = sources.read_uid
 
         async def later(*arguments: Any, **more: Any) -> Any:
             await world.service.trim(TrimQuery(CHILD, 4, 12))
@@ -525,7 +527,7 @@ def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_w
             await world.settle()
             return await read_uid(*arguments, **more)
 
-        with patch.object(world.service, "read_uid", later):
+        with patch.object(sources, "read_uid", later):
             found = await world.service.read(ReadQuery(CHILD, *at))
         assert isinstance(found, Refusal) and found.code == Code.TRIMMED
         assert await world.read(CHILD) == b"c0;"

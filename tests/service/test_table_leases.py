@@ -74,7 +74,9 @@ def test_a_lease_is_extended_released_and_ends_with_a_worker_that_dies() -> None
         await world.tables.create("u", "test/")
         clock.ms += TABLE_LEASE_MS + KEPT_MS + 1
         assert isinstance(await planned(tables, "u", "one"), PlannedJob)
-        assert len(values_of(await world.service.meta(SCOPE), SCOPE)) == 1, "old leases go"
+        assert len(values_of(await world.service.meta_group.entries(SCOPE), SCOPE)) == 1, (
+            "old leases go"
+        )
         await world.stop()
 
     asyncio.run(run())
@@ -86,7 +88,7 @@ def test_a_table_without_work_is_leased_to_no_one() -> None:
         await world.tables.create("t", "test/")
         for worker in ("one", "two"):
             assert await planned(world.tables, "t", worker) is None
-        assert values_of(await world.service.meta(SCOPE), SCOPE) == {}
+        assert values_of(await world.service.meta_group.entries(SCOPE), SCOPE) == {}
         await world.stop()
 
     asyncio.run(run())

@@ -188,10 +188,10 @@ def test_two_planners_never_claim_for_one_job() -> None:
                 await call(META_GROUP, TableOpen(table.uid, world.clock.ms))
             return reply
 
-        world.service.call = beaten  # type: ignore[method-assign]
+        world.service.call = beaten
         with pytest.raises(TableRefused, match="another planner"):
             await lake.plan(merge=True)
-        world.service.call = call  # type: ignore[method-assign]
+        world.service.call = call
         planned = await lake.plan()
         assert planned is not None and await lake.commit(planned)
         await lake.check()
@@ -306,13 +306,13 @@ def test_a_planner_dies_before_any_of_its_commands(step: int) -> None:
                 raise asyncio.CancelledError
             return await call(group, command)  # type: ignore[arg-type]
 
-        world.service.call = dying  # type: ignore[method-assign, assignment]
+        world.service.call = dying  # type: ignore[assignment]
         planned = None
         try:
             planned = await Tables(world.service, world.service.flush).plan("t")
         except asyncio.CancelledError:
             pass
-        world.service.call = call  # type: ignore[method-assign]
+        world.service.call = call
         await grow(world)
         if planned is not None:
             assert await lake.commit(planned)

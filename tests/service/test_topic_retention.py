@@ -28,7 +28,7 @@ async def topic(world: World, *configs: tuple[str, str], streams: tuple[str, ...
 
 
 async def configure(world: World, *configs: tuple[str, str]) -> None:
-    (known,) = (await world.service.topics(-1)).topics
+    (known,) = (await world.service.meta_group.topics(-1)).topics
     change = TopicChange("t", ID, known.revision, 2, list(configs))
     assert (await world.service.call(0, change)).code == Code.OK
 

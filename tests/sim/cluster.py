@@ -195,7 +195,7 @@ class Node:
                 self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost
             ),
         )
-        self.engine.service.join(self.forwarding)
+        self.engine.service.join(self.forwarding, self.forwarding.is_up)
         self.forwarding.start()
         assert self.engine.replica_lifecycle is not None
         self.core.replicas.on_dropped += [self.forwarding.gone, self._forget]

@@ -144,7 +144,7 @@ class SimTier:
         engine.local.rehydration.states = self.states
         self.merger.hidden.bring = engine.local.rehydration.bring
         engine.local.profiles.flush_soon = self._flush_soon
-        engine.service.take_diskless(self.writer)
+        engine.service.proposals.take_diskless(self.writer)
         self._flushes: set[asyncio.Task[None]] = set()
 
     def ended(self) -> list[asyncio.Task[None]]:

@@ -30,7 +30,9 @@ class Led:
         led = {1: self.world.machines[1]}
         self.local = SimpleNamespace(led=led, machines=led, turns=0)
         self.service: Any = SimpleNamespace(
-            now_ms=lambda: 99, local=self.local, propose_to=self._propose
+            now_ms=lambda: 99,
+            local=self.local,
+            proposals=SimpleNamespace(propose_to=self._propose),
         )
         self.outbox_sender = OutboxSender(self.service)
         self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))

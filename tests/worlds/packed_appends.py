@@ -121,5 +121,5 @@ class PackedAppends:
             else:
                 future.set_result(reply)
 
-        self._service.propose_to(group, command, done)
+        self._service.proposals.propose_to(group, command, done)
         return await future

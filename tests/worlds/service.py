@@ -132,7 +132,7 @@ class World:
             in_flight=self.flusher.in_flight,
             keep=self.reader.keep,
         )
-        self.service.take_diskless(self.writer)
+        self.service.proposals.take_diskless(self.writer)
         self.local.profiles.flush_soon = self._flush_soon
         self.tables = Tables(self.service, self.service.flush)
         return self

@@ -56,7 +56,7 @@ class Keeper:
 
     def join(self, service: NodeService) -> None:
         """Switch to the tokens of the cluster."""
-        self.tokens = shared = SharedTokens(self.file, service)
+        self.tokens = shared = SharedTokens(self.file, service.meta_group)
         if self._start.core == 0:
             machines = service.local.machines
             self._copy = TokenCopy(

@@ -26,9 +26,8 @@ from polynya.access.token_file import (
     tidied,
 )
 from polynya.base.errors import ConfigError, PolynyaError, Unavailable
-from polynya.service.routing.service import NodeService
+from polynya.service.routing.requests.meta_group import MetaGroup
 from polynya.stream.commands import MetaChange
-from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
 from polynya.stream.rules.meta import values_of, version_of
 
@@ -61,9 +60,9 @@ class SharedTokens:
     """The tokens of a cluster: a change is made once a majority has it.
     Raises the errors of `FileTokens`, Unavailable and OutcomeUnknown."""
 
-    def __init__(self, file: TokenFile, service: NodeService) -> None:
+    def __init__(self, file: TokenFile, meta_group: MetaGroup) -> None:
         self._file = file
-        self._service = service
+        self._meta_group = meta_group
 
     async def load(self) -> AtRest:
         known, _ = await self._known()
@@ -88,8 +87,8 @@ class SharedTokens:
             after, made = change(tidied(shared_tokens.decode(known), now_ms))
             changes = shared_tokens.difference(known, shared_tokens.encode(after))
             if changes:
-                reply = await self._service.call(
-                    META_GROUP, MetaChange(shared_tokens.SCOPE, version, changes)
+                reply = await self._meta_group.call(
+                    MetaChange(shared_tokens.SCOPE, version, changes)
                 )
                 if reply.code != Code.OK:
                     continue
@@ -99,7 +98,7 @@ class SharedTokens:
         raise Unavailable("concurrent changes to the tokens; retry")
 
     async def _known(self) -> tuple[dict[str, bytes], int]:
-        meta = await self._service.meta(shared_tokens.SCOPE)
+        meta = await self._meta_group.entries(shared_tokens.SCOPE)
         return values_of(meta, shared_tokens.SCOPE), version_of(meta, shared_tokens.SCOPE)
 
 

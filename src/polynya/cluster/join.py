@@ -118,8 +118,7 @@ class ClusterMember:
         )
         engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
         service = engine.service
-        service.join(self.forwarding)
-        service.seems_up = lambda node: node == own or self._raft.seems_up(node)
+        service.join(self.forwarding, lambda node: node == own or self._raft.seems_up(node))
         self.stranded = StaleReaders(service, self.forwarding)
         urls = {node.id: node.http for node in start.config.cluster.nodes}
         self._hints = OwnerHints(own, self.forwarding, service, urls)

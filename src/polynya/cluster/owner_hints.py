@@ -32,12 +32,12 @@ class OwnerHints:
     def url(self, name: str, zone: str) -> str:
         """Return the URL of the node to use for a stream; "" for this one, or if none is known.
         `zone`: of the client; "": this node's."""
-        if self._service.expects_diskless(name):
+        if self._service.proposals.expects_diskless(name):
             node = self._owner(name, zone or self._zone)
             return "" if node == self._node else self.urls.get(node, "")
         return self.urls.get(self._forwarding.elsewhere(self._service.group_of(name)), "")
 
     def _owner(self, name: str, zone: str) -> int:
-        there = [node for node in self._zones if self._service.seems_up(node)]
+        there = [node for node in self._zones if self._service.leaders.seems_up(node)]
         near = [node for node in there if self._zones[node] == zone] if zone else there
         return owner(name, near or there)

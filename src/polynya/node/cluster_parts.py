@@ -219,7 +219,7 @@ class ClusterParts:
             transport.traffic.sent,
             (
                 lambda: replicated.payload,
-                lambda: _by_node(service.payload),
+                lambda: _by_node(service.core_requests.payload),
                 lambda: _by_node(forwarding.payload),
             ),
         )

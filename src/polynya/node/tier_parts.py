@@ -49,7 +49,7 @@ class TierParts:
         tier.merger.hidden.bring = engine.local.rehydration.bring
         engine.local.memory.store_is_full = lambda: tier.access.store.writes.full
         engine.service.flush_here = tier.flush_now
-        engine.service.take_diskless(tier.writer)
+        engine.service.proposals.take_diskless(tier.writer)
         birth, grace_ms = start.birth, start.config.cold.delete_grace_ms
         whole = CompleteMark(birth.cluster_id, birth.history, birth.groups)
         interval = start.config.diskless.copy_interval / 1000

@@ -17,7 +17,8 @@ from polynya.engine.snapshots.snapshotter import Snapshotter
 from polynya.engine.standalone import StandaloneEngine
 from polynya.engine.storage import Storage
 from polynya.service.consumer_groups.coordinator import GroupCoordinator
-from polynya.service.routing.service import CoreTransport, NodeService
+from polynya.service.routing.requests.core_requests import CoreTransport
+from polynya.service.routing.service import NodeService
 from polynya.service.stream_segments import SegmentFinder
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.outbox_sender import OutboxSender
@@ -123,7 +124,7 @@ class CoreRuntime:
         the leader."""
         self.local.join(core.reads, core.led)
         self.local.segments.join(ClusterRotation(core))
-        self.local.lifetimes.propose = self.service.propose_to
+        self.local.lifetimes.propose = self.service.proposals.propose_to
         self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
         self.replica_lifecycle = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)
         core.on_snapshot_effects = self.exchange.carry_out

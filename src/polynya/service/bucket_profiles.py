@@ -12,7 +12,6 @@ from typing import Protocol
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import BUCKET_PROFILES_MAX
 from polynya.stream.commands import Command, MetaChange
-from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.meta import values_of, version_of
 
@@ -26,19 +25,19 @@ class TooManyBuckets(PolynyaError):
     """No more buckets may have a default profile."""
 
 
-class MetaService(Protocol):
-    """The part of the service that has the settings of the meta group."""
+class MetaSettings(Protocol):
+    """The settings of the meta group."""
 
-    async def meta(self, scope: str) -> dict[str, bytes]: ...
+    async def entries(self, scope: str) -> dict[str, bytes]: ...
 
-    async def call(self, group: int, command: Command) -> Reply: ...
+    async def call(self, command: Command) -> Reply: ...
 
 
 class BucketProfiles:
     """The default profiles, as one core knows them."""
 
-    def __init__(self, service: MetaService) -> None:
-        self._service = service
+    def __init__(self, meta_group: MetaSettings) -> None:
+        self._meta_group = meta_group
         self._known: dict[str, str] = {}
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
@@ -85,7 +84,7 @@ class BucketProfiles:
                     f"{BUCKET_PROFILES_MAX:,} buckets have a default profile; remove one"
                 )
             change = [(bucket, None if profile is None else profile.encode())]
-            reply = await self._service.call(META_GROUP, MetaChange(SCOPE, version, change))
+            reply = await self._meta_group.call(MetaChange(SCOPE, version, change))
             if reply.code == Code.OK:
                 await self._read()
                 return
@@ -93,7 +92,7 @@ class BucketProfiles:
 
     async def _read(self) -> int:
         """Read the profiles, and return the number of their last change."""
-        meta = await self._service.meta(SCOPE)
+        meta = await self._meta_group.entries(SCOPE)
         found = values_of(meta, SCOPE)
         self._known = {bucket: value.decode() for bucket, value in found.items()}
         self._read_at = _now()

@@ -56,7 +56,7 @@ class StaleReaders:
         if stream is None or not others:
             return False
         try:
-            await self._service.ask_core(
+            await self._service.core_requests.ask(
                 others[0], messages.FACTS, messages.Attach(group, stream.name)
             )
         except PolynyaError:

@@ -67,14 +67,14 @@ class SegmentFinder:
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
-        service.serve(SEGMENTS, SegmentsQuery, LeasedSegments | None, self._here)
-        service.serve(ROLL, RollRequest, Rolled | None, self._roll_here)
+        service.core_requests.serve(SEGMENTS, SegmentsQuery, LeasedSegments | None, self._here)
+        service.core_requests.serve(ROLL, RollRequest, Rolled | None, self._roll_here)
 
     async def find(self, name: str) -> LeasedSegments | None:
         """Return the segments of a stream; None without such a stream, or if it has none. Raises
         Unavailable."""
         query = SegmentsQuery(self._service.group_of(name), name)
-        found: LeasedSegments | None = await self._service.at_home(
+        found: LeasedSegments | None = await self._service.group_requests.at_home(
             query.group, SEGMENTS, query, self._here
         )
         return found
@@ -83,7 +83,7 @@ class SegmentFinder:
         """Close the open segment of a stream before it is full, unless it has another epoch or no
         records. None without such a stream. Raises Unavailable, and OutcomeUnknown."""
         request = RollRequest(self._service.group_of(name), name, epoch)
-        found: Rolled | None = await self._service.at_home(
+        found: Rolled | None = await self._service.group_requests.at_home(
             request.group, ROLL, request, self._roll_here, changes=True
         )
         return found

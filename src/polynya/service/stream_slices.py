@@ -49,13 +49,13 @@ class SliceFinder:
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
-        service.serve(SLICES, SlicesQuery, StreamSlices | None, self._here)
+        service.core_requests.serve(SLICES, SlicesQuery, StreamSlices | None, self._here)
 
     async def find(self, name: str, first: int, end: int) -> StreamSlices | None:
         """Return the slices that hold these records, or None without such a stream. Raises
         Unavailable."""
         query = SlicesQuery(self._service.group_of(name), name, first, end)
-        found: StreamSlices | None = await self._service.at_home(
+        found: StreamSlices | None = await self._service.group_requests.at_home(
             query.group, SLICES, query, self._here
         )
         return found

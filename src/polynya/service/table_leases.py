@@ -13,7 +13,6 @@ import msgspec
 from polynya.base.limits import TABLE_LEASE_MS
 from polynya.service.routing.service import NodeService
 from polynya.stream.commands import MetaChange
-from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
 from polynya.stream.rules.meta import values_of, version_of
 
@@ -83,7 +82,7 @@ class TableLeases:
                     return
 
     async def _known(self) -> tuple[dict[int, Lease], int]:
-        meta = await self._service.meta(SCOPE)
+        meta = await self._service.meta_group.entries(SCOPE)
         leases = {
             int(key): msgspec.json.decode(value, type=Lease)
             for key, value in values_of(meta, SCOPE).items()
@@ -100,5 +99,5 @@ class TableLeases:
             if key != table and max(old.until_ms, old.rested_ms) < long_ago
         ]
         changes.append((str(table), msgspec.json.encode(lease)))
-        reply = await self._service.call(META_GROUP, MetaChange(SCOPE, version, changes))
+        reply = await self._service.meta_group.call(MetaChange(SCOPE, version, changes))
         return reply.code == Code.OK

@@ -198,7 +198,7 @@ class Tables:
             await service.call(META_GROUP, command)
 
     async def all(self) -> list[Table]:
-        tables: list[Table] = await self._service.ask_tables()
+        tables: list[Table] = await self._service.meta_group.tables()
         return sorted(tables, key=lambda table: table.name)
 
     async def find(self, name: str) -> Table:

@@ -40,7 +40,7 @@ class CoreGroups:
 
     def leader_of(self, group: int) -> int:
         """Return the node that leads a group, if this node reaches it; -1: none is known."""
-        return self._service.reached_leader_of(group)
+        return self._service.leaders.reached_leader_of(group)
 
     def turns(self) -> int:
         return self._service.local.turns
@@ -50,7 +50,7 @@ class CoreGroups:
 
     def propose_nowait(self, group: int, command: Command, done: Done) -> None:
         """Propose a command to the leader of its group; `done` gets the outcome."""
-        self._service.propose_to(group, command, done)
+        self._service.proposals.propose_to(group, command, done)
 
     @property
     def recent(self) -> dict[int, int]:

@@ -35,7 +35,7 @@ class SubscriptionLinks:
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
-        service.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
+        service.core_requests.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
 
     async def tell(self, home: int, subscription: Subscription) -> bool:
         """Register the subscription's present streams in every group, then confirm that to its
@@ -84,7 +84,7 @@ class SubscriptionLinks:
         theirs after the election. Without any pending link, `whole` requires those groups too and
         raises Unavailable; otherwise they stay skipped."""
         question, groups = LinksQuery(subscription.id, subscription.uid, limit), self._groups
-        leaderless = self._service.leaderless(groups)
+        leaderless = self._service.leaders.leaderless(groups)
         missing: list[int] = []
         found = await self._ask(
             question, [group for group in groups if group not in leaderless], missing
@@ -105,7 +105,7 @@ class SubscriptionLinks:
             LinksQuery(subscription.id, subscription.uid, limit, after=after),
             self._groups,
         )
-        leaderless = [] if whole else self._service.leaderless(groups)
+        leaderless = [] if whole else self._service.leaders.leaderless(groups)
         found = await self._ask(
             question, [group for group in groups if group not in leaderless], None if whole else []
         )
@@ -162,7 +162,7 @@ class SubscriptionLinks:
         def of(groups: list[int]) -> LinksQuery:
             return structs.replace(question, groups=tuple(groups))
 
-        parts = await self._service.of_groups(
+        parts = await self._service.group_requests.of_groups(
             groups, messages.LINKS, of, self._answer, missing=missing
         )
         return [info for part in parts for info in part]

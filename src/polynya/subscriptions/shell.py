@@ -52,9 +52,9 @@ class Subscriptions:
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
-        service.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
-        service.serve(messages.NEWS, News, messages.Over, self._hear)
-        service.serve(messages.LIST, ListRequest, messages.Shapes, self._list)
+        service.core_requests.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
+        service.core_requests.serve(messages.NEWS, News, messages.Over, self._hear)
+        service.core_requests.serve(messages.LIST, ListRequest, messages.Shapes, self._list)
 
     @property
     def _machines(self) -> dict[int, Machine]:
@@ -82,7 +82,7 @@ class Subscriptions:
         """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
         `OutcomeUnknown`."""
         home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
-        answer: OperationResult = await self._service.at_home(
+        answer: OperationResult = await self._service.group_requests.at_home(
             home, messages.OPERATE, operation, self._operate, changes=changes
         )
         return answer
@@ -109,7 +109,7 @@ class Subscriptions:
         def question(groups: list[int]) -> ListRequest:
             return ListRequest(prefix, after, limit + 1, tuple(groups))
 
-        parts = await service.of_groups(
+        parts = await service.group_requests.of_groups(
             range(1, service.groups + 1), messages.LIST, question, self._list
         )
         found = sorted((shape for part in parts for shape in part), key=itemgetter("id"))
@@ -129,10 +129,10 @@ class Subscriptions:
 
     def _tell(self, key: str, uid: int, name: str) -> None:
         try:
-            core = self._service.home_of(self._wakes.home_of(key))
+            core = self._service.leaders.home_of(self._wakes.home_of(key))
         except NotLeader:
             return  # the sweep sends it again
-        if core == self._service.core:
+        if core == self._service.leaders.core:
             if not self._wakes.news(key, uid, name):
                 self._forget(key, uid)
             return
@@ -146,7 +146,9 @@ class Subscriptions:
         try:
             while news := self._news.pop(core, None):
                 wakes = [(key, uid, name) for key, (uid, name) in news.items()]
-                for key, uid in await self._service.ask_core(core, messages.NEWS, News(wakes)):
+                for key, uid in await self._service.core_requests.ask(
+                    core, messages.NEWS, News(wakes)
+                ):
                     self._forget(key, uid)
         except PolynyaError:
             self._wakes.counters.faults += 1  # the sweep sends it again
@@ -174,7 +176,7 @@ class Subscriptions:
         for group, machine in self._machines.items():
             watch = machine.subscriptions.watches.get(key)
             if watch is not None and watch.registration.uid == uid:
-                self._service.propose_to(group, UnlinkSubscription(key, uid), _ignore)
+                self._service.proposals.propose_to(group, UnlinkSubscription(key, uid), _ignore)
 
     async def _keep(self) -> None:
         ticks = 0

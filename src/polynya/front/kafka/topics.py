@@ -58,15 +58,33 @@ _AT_ONCE = 64  # streams that are created or deleted concurrently
 log = logging.getLogger("polynya.kafka")
 
 
-class TopicService(Service, Protocol):
-    """The service, with what topics and producer ids need beyond streams."""
-
-    async def call(self, group: int, command: Command) -> Reply: ...
+class TopicSource(Protocol):
+    """The meta group, which has the topics."""
 
     async def topics(self, since: int, *, local: bool) -> TopicNews:
         """Return the topics that changed since a number; -1: all. `local`: of this node's
         replica."""
         ...
+
+
+class GroupHomes(Protocol):
+    """The cores that act for the groups."""
+
+    def is_home(self, group: int) -> bool:
+        """Report whether this core acts for a group. Raise NotLeader while it has no leader."""
+        ...
+
+
+class TopicService(Service, Protocol):
+    """The service, with what topics and producer ids need beyond streams."""
+
+    @property
+    def meta_group(self) -> TopicSource: ...
+
+    @property
+    def leaders(self) -> GroupHomes: ...
+
+    async def call(self, group: int, command: Command) -> Reply: ...
 
     async def epoch_end(self, name: str, epoch: int) -> int | Refusal:
         """Return the end of the records of a leader epoch; -1: the epoch has not begun."""
@@ -75,11 +93,6 @@ class TopicService(Service, Protocol):
     groups: int
 
     def group_of(self, name: str) -> int: ...
-
-    def home_of(self, group: int) -> int: ...
-
-    @property
-    def core(self) -> int: ...
 
 
 def is_topic_name(name: str) -> bool:
@@ -125,7 +138,7 @@ class TopicCatalog:
         now = asyncio.get_running_loop().time()
         if local and now - self._read_at < _FRESH_SECONDS:
             return
-        news = await self._service.topics(self.version, local=local)
+        news = await self._service.meta_group.topics(self.version, local=local)
         self._read_at = now
         if news.revision >= self.version:
             self._take(news)
@@ -341,7 +354,7 @@ class TopicCatalog:
         cancelled."""
         while True:
             try:
-                if self._service.home_of(META_GROUP) == self._service.core:
+                if self._service.leaders.is_home(META_GROUP):
                     await self.refresh(local=True)
                     for topic in [each for each in self.names.values() if not each.is_settled]:
                         if self._is_in_other_hands(topic):

@@ -250,7 +250,7 @@ class GroupAdmin:
         return answer.entries
 
     async def _topics(self, sees: Sees) -> list[Topic]:
-        news = await self._service.topics(-1)
+        news = await self._service.meta_group.topics(-1)
         return [
             topic for topic in news.topics if topic.state == TopicState.READY and sees(topic.name)
         ]

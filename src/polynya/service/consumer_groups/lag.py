@@ -37,7 +37,7 @@ class GroupLags:
     async def measure(self) -> None:
         """Read the ends that this node knows, of all partitions with a committed offset."""
         stored = list(islice((each for each in self._groups.stored() if each.offsets), GROUPS_MAX))
-        news = await self._service.topics(-1, local=True) if stored else None
+        news = await self._service.meta_group.topics(-1, local=True) if stored else None
         topics = {} if news is None else {topic.id: topic for topic in news.topics}
         left, found = PARTITIONS_MAX, dict[tuple[str, str], int]()
         for group in stored:

@@ -95,9 +95,9 @@ class OutboxSender:
                 self.failures += 1
                 self._sending.discard((group, message))  # the next sweep retries it
             else:
-                self._service.propose_to(group, Acknowledge(message), acknowledged)
+                self._service.proposals.propose_to(group, Acknowledge(message), acknowledged)
 
-        self._service.propose_to(target, command, applied)
+        self._service.proposals.propose_to(target, command, applied)
 
     async def _settle_pin(self, group: int, uid: int, attempt: str, target_name: str) -> None:
         """Let the target's group decide: a fork that it has not created by now it will refuse

@@ -87,7 +87,7 @@ class RetentionJob:
                 for watch in machine.watches.values()
             ):
                 self._committed = {
-                    table.uid: table.committed for table in await self._service.ask_tables()
+                    table.uid: table.committed for table in await self._service.meta_group.tables()
                 }
         self._passes += 1
         cuts: dict[int, list[tuple[int, int, int]]] = {}

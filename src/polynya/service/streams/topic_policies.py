@@ -31,7 +31,7 @@ class TopicPolicies:
 
     async def refresh(self, service: NodeService) -> None:
         """Read what changed from this node's replica of the meta group."""
-        news = await service.topics(self._revision, local=True)
+        news = await service.meta_group.topics(self._revision, local=True)
         if news.revision < self._revision:
             return
         if news.whole:

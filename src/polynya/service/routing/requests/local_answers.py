@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from msgspec import structs
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, Page, ReadLimits, Refusal
 from polynya.service.routing import messages
+from polynya.service.routing.leaders import Leaders
+from polynya.service.routing.requests.core_requests import CoreRequests
+from polynya.service.streams.leader_epochs import epoch_end
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.pieces import PlannedPage, PlannedSpans
 from polynya.stream.commands import Retention
@@ -19,17 +24,37 @@ from polynya.stream.rules.topics import TopicNews
 class LocalAnswers:
     """Waits until this core may answer, and answers. All methods raise Unavailable."""
 
-    def __init__(self, local: LocalGroups) -> None:
+    def __init__(self, local: LocalGroups, leaders: Leaders) -> None:
         self._local = local
+        self._leaders = leaders
+
+    def serve(self, requests: CoreRequests) -> None:
+        """Answer the questions of other cores."""
+        served: tuple[tuple[int, Any, Callable[[Any], Awaitable[Any]]], ...] = (
+            (messages.FACTS, messages.Attach, self.facts),
+            (messages.READ, messages.Query, self.read_for),
+            (messages.READ_UID, messages.ReadUid, self.read_uid_for),
+            (messages.PLACE_OF_TIME, messages.TimeOfUid, self.place_of_time),
+            (messages.BUCKETS, messages.Flush, self.buckets),
+            (messages.TOPICS, messages.TopicQuery, self.topics),
+            (messages.EPOCH_END, messages.EpochQuery, self.epoch_end),
+            (messages.META, messages.Flush, self.meta),
+            (messages.LIST, messages.ListQuery, self.list_streams),
+            (messages.TABLES, messages.Flush, self.tables),
+            (messages.LAG, messages.LagQuery, self.lags),
+        )
+        for kind, shape, handle in served:
+            requests.register(kind, shape, handle)
 
     async def read(self, question: messages.Query) -> Page | Refusal | PlannedPage:
         """Return a page, all of it read here."""
-        return await self.read_for(question, far=False)
+        return await self._page(question, far=False)
 
-    async def read_for(
-        self, question: messages.Query, *, far: bool
-    ) -> Page | Refusal | PlannedPage:
-        """Return a page. `far`: the core that asks reads the pieces of diskless streams."""
+    async def read_for(self, question: messages.Query) -> Page | Refusal | PlannedPage:
+        """Read for another core, which may itself read the pieces of diskless streams."""
+        return await self._page(question, far=question.far)
+
+    async def _page(self, question: messages.Query, *, far: bool) -> Page | Refusal | PlannedPage:
         group, query = question.group, question.query
         try:
             await self._local.prepare(group, local=query.local)
@@ -94,6 +119,14 @@ class LocalAnswers:
         """Return a table's lag in each of the groups."""
         await self._local.linearize_all(question.groups)
         return await self._local.lags(question)
+
+    async def epoch_end(self, question: messages.EpochQuery) -> int | Refusal:
+        """Return the end of the records of a leader epoch; -1: the epoch has not begun."""
+        group, epoch = question.group, question.epoch
+        await self._local.linearize(group)
+        if epoch > self._leaders.newest_epoch(group):
+            return -1
+        return await epoch_end(self._local, group, question.name, epoch)
 
     async def facts(self, question: messages.Attach) -> Facts | Refusal:
         """Return the facts of a stream."""

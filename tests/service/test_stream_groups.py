@@ -1,0 +1,17 @@
+"""The groups of streams by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from polynya.base.names import group_of
+from polynya.service.routing import stream_groups
+from polynya.service.routing.stream_groups import StreamGroups
+
+
+def test_the_cache_is_bounded_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_groups, "_NAMES_MAX", 3)
+    groups = StreamGroups(8)
+    for name in (f"bucket/{number % 7}" for number in range(20)):
+        assert groups.of(name) == group_of(name, 8) == groups.known[name]
+        assert len(groups.known) <= 3
