@@ -12,7 +12,6 @@ import pyarrow as pa
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse.formats import delta
 from polynya.lakehouse.formats.iceberg import StagingCatalog, TableShape, stage
-from polynya.lakehouse.jobs.merging import merge_due
 from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, check_plan
 from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
@@ -28,6 +27,7 @@ from polynya.lakehouse.jobs.results import (
     part_of,
     result_of,
 )
+from polynya.lakehouse.jobs.rewrites.merging import merge_due
 from polynya.lakehouse.jobs.stopping import finish_first
 from polynya.lakehouse.jobs.task import TaskResult, claimed_records
 from polynya.lakehouse.reading.blobs import Blobs

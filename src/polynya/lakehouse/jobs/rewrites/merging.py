@@ -9,7 +9,6 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files
-from polynya.lakehouse.jobs.merge_plan import merge_tasks
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, TableRef, Task
 from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
 from polynya.lakehouse.jobs.results import (
@@ -24,6 +23,7 @@ from polynya.lakehouse.jobs.results import (
     part_of,
     result_of,
 )
+from polynya.lakehouse.jobs.rewrites.merge_plan import merge_tasks
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
 

@@ -20,7 +20,6 @@ from polynya.lakehouse.jobs.output import DLQ_TYPES
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task
 from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
 from polynya.lakehouse.jobs.prepare import SAMPLE_RECORDS_STREAM, Fixed, main_schema, widened
-from polynya.lakehouse.jobs.redo_files import laid_out, opened, typed_values
 from polynya.lakehouse.jobs.results import (
     REBUILD,
     REDO_VERSION,
@@ -33,6 +32,7 @@ from polynya.lakehouse.jobs.results import (
     part_of,
     result_of,
 )
+from polynya.lakehouse.jobs.rewrites.redo_files import laid_out, opened, typed_values
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import Kind
