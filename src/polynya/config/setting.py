@@ -1,4 +1,4 @@
-"""What one setting is, and the parsers of its text."""
+"""The record that describes one setting, and the parsers of its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one metric is."""
+"""The record that describes one metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a producer's records: the completed batches, the counts and the failure."""
+"""The outcome of a producer's records: the completed batches, the counts and the failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of streams, and of what the node does for them by itself."""
+"""Metrics of streams, and of the work that the node does for them unasked: trims, wakes, leases."""
 
 from __future__ import annotations
 
