@@ -262,7 +262,7 @@ def _parse(data: bytes) -> Slice:
     if len(data) < _HEADER.size:
         raise CorruptData("a pack slice is shorter than its header")
     header = _Header(*_HEADER.unpack_from(data))
-    version = header.version
+    version, length = header.version, header.length
     if (
         header.magic != _SLICE_MAGIC
         or version not in (VERSION, KAFKA_VERSION, GAP_VERSION)
@@ -272,17 +272,18 @@ def _parse(data: bytes) -> Slice:
             f"a pack slice has an unsupported format: {header.magic!r} version {version} "
             f"compression {header.compression}"
         )
+    end = header.columns_end
     if (
-        header.begin != header.columns_end + -header.columns_end % 8
-        or header.begin + header.length != len(data)
+        header.begin != end + -end % 8
+        or header.begin + length != len(data)
         or header.lengths not in (0, header.records)
-        or (version != _version_of(header.encoding) and not header.has_gaps)
+        or (version != _version_of(header.encoding) and version != GAP_VERSION)
     ):
         raise CorruptData("a pack slice's header does not match its length")
     found = _whole(data, header)
     if (
         found.records != header.records
-        or sum(found.batch_lengths) != header.length
+        or sum(found.batch_lengths) != length
         or not _divides(found)
         or not (found.span[0] <= RECORDS_MAX and _spans(found))
     ):
@@ -331,18 +332,14 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
     begin: int
 
     @property
-    def has_gaps(self) -> bool:
-        return self.version == GAP_VERSION
-
-    @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """Return the names and types of the columns with one number per batch."""
-        return _FIXED + _SPANS if self.has_gaps else _FIXED
+        return _FIXED + _SPANS if self.version == GAP_VERSION else _FIXED
 
     @property
     def columns_end(self) -> int:
         """Return where the last column ends, before the padding."""
-        per_batch = _BATCH_BYTES + _SPAN_BYTES * self.has_gaps
+        per_batch = _BATCH_BYTES + _SPAN_BYTES * (self.version == GAP_VERSION)
         return _HEADER.size + per_batch * self.batches + 4 * self.lengths + self.producers
 
 

@@ -85,6 +85,7 @@ class BatchQueue:
         self.is_full = True  # the last batch accepts no more records
         self._batching = batching
         self._retry = retry
+        self._waiting_max = WAITING_PER_IN_FLIGHT * batching.in_flight
         self._batches: deque[Batch] = deque()
         self._opened_at = 0.0  # when the filling batch was started
         self._flushing = False
@@ -107,10 +108,7 @@ class BatchQueue:
         single record always fits."""
         if not self._batches:
             return True
-        if (
-            self._begins(size)
-            and len(self._batches) >= WAITING_PER_IN_FLIGHT * self._batching.in_flight
-        ):
+        if len(self._batches) >= self._waiting_max and self._begins(size):
             return False
         return self.buffered_bytes + size <= self._batching.buffer_bytes
 
@@ -124,7 +122,7 @@ class BatchQueue:
 
     def add(self, record: bytes, now: float) -> Batch:
         """Add a record to a batch, and return the batch."""
-        size = len(record) + SEPARATOR_BYTES
+        size, batching = len(record) + SEPARATOR_BYTES, self._batching
         if self._begins(size):
             self._append()
             self._opened_at = now
@@ -134,8 +132,7 @@ class BatchQueue:
         batch.size += size
         self.buffered_bytes += size
         self.is_full = (
-            batch.size >= self._batching.batch_bytes
-            or len(batch.records) >= self._batching.batch_records
+            batch.size >= batching.batch_bytes or len(batch.records) >= batching.batch_records
         )
         return batch
 
