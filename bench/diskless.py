@@ -15,26 +15,31 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import secrets
-import tempfile
-import urllib.request
 from collections import deque
 from collections.abc import Sequence
 from itertools import cycle
-from pathlib import Path
 from time import perf_counter, process_time
 
 import obstore
-import psutil
 import uvloop
 from google_crc32c import value as crc32c
 from obstore.store import S3Store
 
 from bench import _results
-from bench._nodes import Cluster, machine
+from bench._diskless import (
+    INTERVAL,
+    NODES,
+    Servers,
+    create,
+    percentile,
+    request,
+    running_servers,
+    status_of,
+)
+from bench._nodes import machine
 from bench._rounds import Figures, in_turn, table
-from polynya.cli.storage.s3_server import S3Place, running_s3
+from polynya.cli.storage.s3_server import S3Place
 from polynya.diskless.buffer import PackBuffer, Taken, build
 from polynya.replica.log import decode_command, encode_command
 from polynya.stream.commands import Append, Batch, Create, Encoding
@@ -44,9 +49,7 @@ from polynya.stream.replies import Code
 from polynya.wire.pack import pack_key
 
 MIB = 1 << 20
-NODES = 3
 IN_FLIGHT = 5
-INTERVAL = 0.25
 CONNECTIONS_MAX = 100
 SMALL_BYTES, LARGE_BYTES = 1000, MIB // 4
 BULK_CONNECTIONS = 4 * NODES
@@ -68,11 +71,6 @@ class Writers:
             for number in range(connections):
                 tasks.create_task(self._write(number, connections))
 
-    async def create(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(min(16, len(self._streams))):
-                tasks.create_task(self._create(self._streams[number::16]))
-
     def _stop(self) -> None:
         self.stopping = True
 
@@ -83,38 +81,15 @@ class Writers:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         while not self.stopping or sent:
             while not self.stopping and len(sent) < IN_FLIGHT:
-                writer.write(_request("POST", next(names), port, self._payload))
+                writer.write(request("POST", next(names), port, self._payload))
                 sent.append(perf_counter())
-            status = await _status(reader)
+            status = await status_of(reader)
             taken = perf_counter() - sent.popleft()
             if status < 300:
                 self.latencies.append(taken)
             else:
                 self.refused += 1
         writer.close()
-
-    async def _create(self, names: Sequence[str]) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[0])
-        for name in names:
-            writer.write(_request("PUT", name, self._ports[0], b""))
-            assert await _status(reader) in (200, 201)
-        writer.close()
-
-
-def _request(method: str, name: str, port: int, body: bytes) -> bytes:
-    return (
-        f"{method} /v1/stream/{name} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-        "Content-Type: application/octet-stream\r\nStream-Profile: diskless\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
-
-
-async def _status(reader: asyncio.StreamReader) -> int:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"(?i)content-length: (\d+)", head)
-    if length is not None:
-        await reader.readexactly(int(length[1]))
-    return int(head[9:12])
 
 
 class Puts:
@@ -165,40 +140,6 @@ class Puts:
         return sum(counts) * size / (perf_counter() - began)
 
 
-class Servers:
-    """The cluster and its S3 server. Numbers so far."""
-
-    def __init__(self, place: S3Place, cluster: Cluster) -> None:
-        self.place, self.cluster = place, cluster
-        self.ports = [cluster.port + 10 * number for number in range(NODES)]
-        self._s3 = next(
-            child for child in psutil.Process().children() if "weed" in child.cmdline()[0]
-        )
-
-    def diskless(self, name: str) -> float:
-        return self.cluster.metric(f"polynya_diskless_{name}_total")
-
-    def s3_cpu(self) -> float:
-        return sum(self._s3.cpu_times()[:2])
-
-    def between_nodes(self) -> dict[str, float]:
-        """Bytes that nodes sent to nodes, by kind."""
-        found = {"payload": 0.0, "catalog": 0.0}
-        for url in self.cluster.urls:
-            text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
-            for labels, value in re.findall(
-                r"^polynya_zone_bytes_total{(.*)} (\S+)", text, re.MULTILINE
-            ):
-                found["payload" if "payload" in labels else "catalog"] += float(value)
-        return found
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """In milliseconds."""
-    ordered = sorted(values)
-    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
 def small_appends(servers: Servers, streams: int, seconds: float) -> Figures:
     """Latency, and PUTs of a core in an interval, with so many streams."""
     names = [f"small-{streams}/{number}" for number in range(streams)]
@@ -207,7 +148,7 @@ def small_appends(servers: Servers, streams: int, seconds: float) -> Figures:
     puts = Puts(servers.place)
 
     async def run() -> Figures:
-        await writers.create()
+        await create(servers.ports[0], names)
         warm = Writers(servers.ports, names, os.urandom(SMALL_BYTES))
         await warm.run(connections, 2)
         packs, waited = servers.diskless("packs"), servers.diskless("put_seconds")
@@ -244,7 +185,7 @@ def large_appends(servers: Servers, seconds: float) -> Figures:
     writers = Writers(servers.ports, names, os.urandom(LARGE_BYTES))
 
     async def run() -> Figures:
-        await writers.create()
+        await create(servers.ports[0], names)
         warm = Writers(servers.ports, names, os.urandom(LARGE_BYTES))
         await warm.run(BULK_CONNECTIONS, 2)
         before = servers.between_nodes()
@@ -342,28 +283,21 @@ def measured(
     arguments: argparse.Namespace,
 ) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]]]:
     """The figures of small appends by the number of streams, and of large ones."""
-    with (
-        tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
-        running_s3(Path(folder) / "s3") as place,
-    ):
-        for key, value in place.settings.items():
-            os.environ[f"POLYNYA_COLD_{key.upper()}"] = value
-        with Cluster(directory=arguments.directory) as cluster:
-            servers = Servers(place, cluster)
-            small = in_turn(
-                arguments.streams.split(","),
+    with running_servers(arguments.directory) as servers:
+        small = in_turn(
+            arguments.streams.split(","),
+            arguments.rounds,
+            lambda streams: small_appends(servers, int(streams), arguments.seconds),
+        )
+        large = (
+            in_turn(
+                ["large appends"],
                 arguments.rounds,
-                lambda streams: small_appends(servers, int(streams), arguments.seconds),
+                lambda _: large_appends(servers, arguments.bulk_seconds),
             )
-            large = (
-                in_turn(
-                    ["large appends"],
-                    arguments.rounds,
-                    lambda _: large_appends(servers, arguments.bulk_seconds),
-                )
-                if arguments.bulk_seconds
-                else {}
-            )
+            if arguments.bulk_seconds
+            else {}
+        )
     return small, large
 
 

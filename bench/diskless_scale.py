@@ -16,23 +16,29 @@ import argparse
 import asyncio
 import json
 import os
-import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from time import perf_counter
 
 import psutil
 import uvloop
 
 from bench import _results
-from bench._nodes import Cluster, machine
+from bench._diskless import (
+    INTERVAL,
+    Servers,
+    create,
+    percentile,
+    request,
+    running_servers,
+    status_of,
+)
+from bench._nodes import machine
 from bench._rounds import Figures, in_turn, table
-from bench.diskless import INTERVAL, Servers, _request, _status, percentile
-from polynya.cli.storage.s3_server import running_s3
 
 PARTITIONS = 1000
+NAMES = [f"scale/{number}" for number in range(PARTITIONS)]
 RATE = 50.0  # MB/s
 CONNECTIONS = 20  # of each node
 WAITING_MAX = 400  # appends that a connection has outstanding: beyond that it is not kept up with
@@ -73,7 +79,7 @@ class PacedWriters:
             if len(sent) >= WAITING_MAX:
                 self.skipped += 1
                 continue
-            writer.write(_request("POST", names[number % len(names)], port, self._payload))
+            writer.write(request("POST", names[number % len(names)], port, self._payload))
             sent.append(due)
         while sent:
             await asyncio.sleep(INTERVAL / 10)
@@ -82,7 +88,7 @@ class PacedWriters:
 
     async def _read(self, reader: asyncio.StreamReader, sent: deque[float]) -> None:
         while True:
-            status = await _status(reader)
+            status = await status_of(reader)
             taken = perf_counter() - sent.popleft()
             if status < 300:
                 self.latencies.append(taken)
@@ -114,13 +120,12 @@ def _seconds(process: psutil.Process) -> float:
 
 def at_rate(servers: Servers, rate: float, seconds: float) -> Figures:
     """The figures at a rate in MB/s."""
-    names = [f"scale/{number}" for number in range(PARTITIONS)]
     payload = os.urandom(int(rate * 1e6 * INTERVAL / PARTITIONS))
-    writers = PacedWriters(servers.ports, names, payload)
+    writers = PacedWriters(servers.ports, NAMES, payload)
     busy = Busy(servers)
 
     async def run() -> Figures:
-        await PacedWriters(servers.ports, names, payload).run(WARM_SECONDS)
+        await PacedWriters(servers.ports, NAMES, payload).run(WARM_SECONDS)
         before, crossed, puts = busy.now(), servers.between_nodes(), servers.diskless("packs")
         size, began = servers.diskless("pack_bytes"), perf_counter()
         machine_before = psutil.cpu_times()
@@ -202,21 +207,14 @@ def main() -> None:
     arguments = parser.parse_args()
     print(machine())
     steps = [float(step) for step in arguments.steps.split(",") if step]
-    with (
-        tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
-        running_s3(Path(folder) / "s3") as place,
-    ):
-        for key, value in place.settings.items():
-            os.environ[f"POLYNYA_COLD_{key.upper()}"] = value
-        with Cluster(directory=arguments.directory) as cluster:
-            servers = Servers(place, cluster)
-            asyncio.run(_create(servers))
-            scaled = in_turn(
-                [f"{RATE:g} MB/s"],
-                arguments.rounds,
-                lambda _: at_rate(servers, RATE, arguments.seconds),
-            )
-            limits = _to_the_limit(servers, steps, arguments.seconds)
+    with running_servers(arguments.directory) as servers:
+        asyncio.run(create(servers.ports[0], NAMES))
+        scaled = in_turn(
+            [f"{RATE:g} MB/s"],
+            arguments.rounds,
+            lambda _: at_rate(servers, RATE, arguments.seconds),
+        )
+        limits = _to_the_limit(servers, steps, arguments.seconds)
     print(table("rate", scaled | limits))
     print(json.dumps(scaled | limits))
     for name, (figures,) in list(limits.items())[-1:]:
@@ -236,18 +234,6 @@ def _to_the_limit(
         if not kept_up(found[name][0], rate):
             break
     return found
-
-
-async def _create(servers: Servers) -> None:
-    async def create(port: int, names: Sequence[str]) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for name in names:
-            writer.write(_request("PUT", name, port, b""))
-            assert await _status(reader) in (200, 201)
-        writer.close()
-
-    names = [f"scale/{number}" for number in range(PARTITIONS)]
-    await asyncio.gather(*(create(servers.ports[0], names[number::16]) for number in range(16)))
 
 
 if __name__ == "__main__":

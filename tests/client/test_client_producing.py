@@ -118,11 +118,11 @@ def test_records_become_batches_and_batches_receipts() -> None:
     run(core, server)
     assert (
         server.records == [0, 1, 2, 3, 4]
-        and core.applied == 5
+        and core.receipts.applied == 5
         and core.is_idle
-        and core.buffered_bytes == 0
+        and core.batches.buffered_bytes == 0
     )
-    assert [settled.result for settled in core.settled] == [
+    assert [settled.result for settled in core.receipts.settled] == [
         Appended(offset=token(end, end)) for end in (2, 4, 5)
     ]
 
@@ -135,7 +135,7 @@ def test_a_batch_waits_for_more_unless_it_is_flushed_or_full() -> None:
     assert core.due(10.5) is not None
     core.offer(b"3", 10.6)
     assert core.due(10.6) is None
-    core.flush()
+    core.batches.flush()
     assert core.due(10.6) is not None
 
 
@@ -167,7 +167,7 @@ def test_what_overtook_waits_and_is_not_mistaken_for_a_loss() -> None:
     core.on_result(first, EffectResult(0.0, 1.0, server.answer(first)))
     core.on_result(second, EffectResult(0.0, 1.0, late))
     run(core, server)
-    assert server.records == [0, 1, 2, 3, 4, 5] and core.failure is None
+    assert server.records == [0, 1, 2, 3, 4, 5] and core.receipts.failure is None
 
 
 def test_a_pause_holds_up_what_comes_after() -> None:
@@ -196,7 +196,7 @@ def test_what_got_no_good_answer_is_sent_again_and_stored_once(
             server.answer(request)
         core.on_result(request, EffectResult(0.0, 1.0, in_between))
         run(core, server)
-        assert server.records == [0, 1] and core.applied == 2 and core.repeats == 1
+        assert server.records == [0, 1] and core.receipts.applied == 2 and core.repeats == 1
 
 
 def test_an_answer_to_another_append_is_not_taken_for_ones_own() -> None:
@@ -207,10 +207,10 @@ def test_an_answer_to_another_append_is_not_taken_for_ones_own() -> None:
     assert run_first and second
     of_first = server.answer(run_first)
     core.on_result(second, EffectResult(0.0, 1.0, of_first))
-    assert core.applied == 0
+    assert core.receipts.applied == 0
     core.on_result(run_first, EffectResult(0.0, 1.0, of_first))
     run(core, server)
-    assert server.records == [0, 1, 2, 3] and core.applied == 4
+    assert server.records == [0, 1, 2, 3] and core.receipts.applied == 4
 
 
 def test_a_refusal_ends_it_with_exact_counts() -> None:
@@ -220,7 +220,7 @@ def test_a_refusal_ends_it_with_exact_counts() -> None:
     server.closed = True
     fill(core, 6, begin=2)
     run(core, server)
-    error = core.failure
+    error = core.receipts.failure
     assert (
         isinstance(error, ProducerFailed)
         and isinstance(error.cause, StreamClosed)
@@ -240,11 +240,11 @@ def test_of_what_was_lost_without_an_answer_nobody_can_tell() -> None:
     core.on_result(first, EffectResult(0.0, 1.0, LOST))
     core.on_result(second, EffectResult(0.0, 1.0, NOBODY))
     now = 0.0
-    while core.failure is None:
+    while core.receipts.failure is None:
         now = core.wake_at(now) or now
         if (request := core.due(now)) is not None:
             core.on_result(request, EffectResult(now, 1.0, NOBODY))
-    error = core.failure
+    error = core.receipts.failure
     assert (error.applied, error.refused, error.unknown) == (
         0,
         4,
@@ -252,7 +252,7 @@ def test_of_what_was_lost_without_an_answer_nobody_can_tell() -> None:
     ) and error.outcome is Outcome.UNKNOWN
     outcomes = [
         settled.result.outcome
-        for settled in core.settled
+        for settled in core.receipts.settled
         if isinstance(settled.result, ProducerFailed)
     ]
     assert outcomes == [Outcome.UNKNOWN, Outcome.REFUSED, Outcome.REFUSED]
@@ -267,7 +267,7 @@ def test_a_later_answer_proves_that_the_earlier_ones_were_applied() -> None:
     server.answer(first)
     core.on_result(first, EffectResult(0.0, 1.0, LOST))
     core.on_result(second, EffectResult(0.0, 1.0, server.answer(second)))
-    assert core.applied == 4 and core.is_idle
+    assert core.receipts.applied == 4 and core.is_idle
 
 
 def test_a_server_that_forgot_is_told_apart_from_overtaking() -> None:
@@ -278,9 +278,11 @@ def test_a_server_that_forgot_is_told_apart_from_overtaking() -> None:
     fill(core, 2, begin=4)
     run(core, server)
     assert (
-        core.failure and isinstance(core.failure.cause, ProducerGap) and core.failure.refused == 2
+        core.receipts.failure
+        and isinstance(core.receipts.failure.cause, ProducerGap)
+        and core.receipts.failure.refused == 2
     )
-    assert "deleted and recreated" in str(core.failure)
+    assert "deleted and recreated" in str(core.receipts.failure)
 
 
 def test_a_named_producer_takes_the_next_epoch_and_fences_the_run_before() -> None:
@@ -293,9 +295,9 @@ def test_a_named_producer_takes_the_next_epoch_and_fences_the_run_before() -> No
     fill(runs[0], 2)
     run(runs[0], server)
     assert (
-        runs[0].failure
-        and isinstance(runs[0].failure.cause, ProducerFenced)
-        and runs[0].failure.cause.epoch == 2
+        runs[0].receipts.failure
+        and isinstance(runs[0].receipts.failure.cause, ProducerFenced)
+        and runs[0].receipts.failure.cause.epoch == 2
     )
     assert server.records == [0, 1, 10, 11, 20, 21]
 
@@ -310,7 +312,9 @@ def test_an_epoch_that_was_used_is_refused_instead_of_taken_for_repeats() -> Non
         fill(core, 2)
         run(core, server)
         assert server.records == expected
-    assert core.failure and "was already used up to sequence 0" in str(core.failure)
+    assert core.receipts.failure and "was already used up to sequence 0" in str(
+        core.receipts.failure
+    )
 
 
 def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it() -> None:
@@ -323,11 +327,11 @@ def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it()
         core.on_result(probe, EffectResult(0.0, 1.0, server.answer(probe)))
     run(one, server)
     run(other, server)
-    assert one.applied == 2 and other.applied == 0
+    assert one.receipts.applied == 2 and other.receipts.applied == 0
     assert (
-        other.failure
-        and other.failure.outcome is Outcome.UNKNOWN
-        and "another producer with this id" in str(other.failure)
+        other.receipts.failure
+        and other.receipts.failure.outcome is Outcome.UNKNOWN
+        and "another producer with this id" in str(other.receipts.failure)
     )
 
 
@@ -341,22 +345,22 @@ def test_a_producer_closes_its_stream_after_all_that_it_was_given(
     batch = core.close_stream(last)
     batch.receipt = "end"
     run(core, server)
-    end = core.take_settled()[-1]
+    end = core.receipts.take()[-1]
     assert (
         server.closed
         and server.records == [0, 1, 2, 3, 4, *map(int, last)]
-        and core.applied == 5 + len(last)
+        and core.receipts.applied == 5 + len(last)
     )
     assert (
         end.receipt == "end"
-        and end.result == Appended(offset=core.offset, closed=True)
+        and end.result == Appended(offset=core.receipts.offset, closed=True)
         and core.is_idle
     )
     assert core.close_stream([]) is batch, "it may be said twice"
     for again in (lambda: core.offer(b"1", 0.0), lambda: core.close_stream([b"1"])):
         with pytest.raises(StreamClosed, match="this producer closed the stream"):
             again()
-    assert core.has_room(1 << 30) and core.failure is None
+    assert core.has_room(1 << 30) and core.receipts.failure is None
 
 
 @pytest.mark.parametrize("last", [[], [b"9"]])
@@ -377,8 +381,8 @@ def test_a_close_is_stored_once_and_only_after_what_is_before_it(last: list[byte
     core.on_result(closing, EffectResult(1.0, 1.0, LOST))
     run(core, server, now=2.0)
     assert (
-        core.failure is None
-        and core.applied == 2 + len(last)
+        core.receipts.failure is None
+        and core.receipts.applied == 2 + len(last)
         and server.records == [0, 1, *map(int, last)]
         and server.closed
     )
@@ -393,9 +397,9 @@ def test_a_stream_that_is_closed_already_needs_no_second_close(names: Names) -> 
     core = ProducerCore(names, SMALL, RETRY)
     core.close_stream([])
     run(core, server)
-    (end,) = core.take_settled()
+    (end,) = core.receipts.take()
     assert (
-        core.failure is None
+        core.receipts.failure is None
         and isinstance(end.result, Appended)
         and end.result.closed
         and end.result.offset == token(0, 0)
@@ -404,9 +408,9 @@ def test_a_stream_that_is_closed_already_needs_no_second_close(names: Names) -> 
     core.close_stream([b"1"])
     run(core, server)
     assert (
-        core.failure is not None
-        and isinstance(core.failure.cause, StreamClosed)
-        and core.failure.refused == 1
+        core.receipts.failure is not None
+        and isinstance(core.receipts.failure.cause, StreamClosed)
+        and core.receipts.failure.refused == 1
     )
 
 
@@ -469,10 +473,13 @@ def test_abandoning_leaves_what_was_under_way_unknown() -> None:
     fill(core, 6)
     core.due(0.0)
     core.abandon("enough")
-    assert core.failure and (core.failure.unknown, core.failure.refused) == (2, 4)
+    assert core.receipts.failure and (
+        core.receipts.failure.unknown,
+        core.receipts.failure.refused,
+    ) == (2, 4)
     idle = ProducerCore(FRESH, SMALL, RETRY)
     idle.abandon("enough")
-    assert idle.failure and isinstance(idle.failure.cause, Refused)
+    assert idle.receipts.failure and isinstance(idle.receipts.failure.cause, Refused)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -508,14 +515,14 @@ def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(se
         elif act == 4:
             now += chance.random() / 10
         if given >= total and not on_the_way and not answers:
-            core.flush()
+            core.batches.flush()
             if core.is_idle:
                 break
     assert server.records == list(range(len(server.records))), "once each, and in order"
-    if core.failure is None:
-        assert len(server.records) == core.applied == given
+    if core.receipts.failure is None:
+        assert len(server.records) == core.receipts.applied == given
     else:
-        error = core.failure
+        error = core.receipts.failure
         assert error.applied <= len(server.records) <= error.applied + error.unknown
         assert error.applied + error.refused + error.unknown == given
 
@@ -541,4 +548,4 @@ def test_what_waits_for_room_is_refused_when_the_producer_is_closed() -> None:
         core.offer(b"1", 0.0)
     assert not core.is_over, "what was taken before leaves yet"
     run(core, Server())
-    assert core.is_over and core.applied == 1
+    assert core.is_over and core.receipts.applied == 1

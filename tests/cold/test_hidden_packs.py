@@ -96,6 +96,13 @@ class Idle:
         machines = self.tier.world.machines().values()
         assert not any(machine.streams for machine in machines)
 
+    async def merge(self, merging: Merger | None = None, *, passes: int = 4) -> None:
+        """Let a core merge so many times. Evict all after each."""
+        for _ in range(passes):
+            await (merging or self.merger).merge_due()
+            self.tier.world.deliver()
+            await self.evict()
+
     def counted(self) -> tuple[int, int]:
         """The objects that are alive, and those that the bytes justify."""
         payload = sum(map(len, self.tier.written.values()))
@@ -109,10 +116,7 @@ def test_packs_that_only_evicted_streams_name_do_not_stay() -> None:
         idle = Idle()
         for _ in range(4):
             await idle.write(30)
-            for _ in range(4):
-                await idle.merger.merge_due()
-                idle.tier.world.deliver()
-                await idle.evict()
+            await idle.merge()
             await idle.tier.settle_all()
             objects, wanted = idle.counted()
             assert objects <= wanted
@@ -133,10 +137,7 @@ def test_with_the_defaults_the_objects_of_a_core_stay_below_the_bound() -> None:
         merging = idle.new_merger(MergeSettings())
         for _ in range(3):
             await idle.write(70, streams=500)
-            for _ in range(4):
-                await merging.merge_due()
-                idle.tier.world.deliver()
-                await idle.evict()
+            await idle.merge(merging)
             await idle.tier.settle_all()
             payload = sum(map(len, idle.tier.written.values()))
             assert len(idle.tier.store.objects) <= payload * 1.2 / FLUSH_BYTES + 100
@@ -155,10 +156,7 @@ def test_nothing_is_read_while_nothing_is_written(
     async def story() -> None:
         idle = Idle(eviction=eviction)
         await idle.write(40)
-        for _ in range(8):
-            await idle.merger.merge_due()
-            idle.tier.world.deliver()
-            await idle.evict()
+        await idle.merge(passes=8)
         calls, returned = idle.tier.store.calls, len(idle.returned)
         for _ in range(5):
             await idle.merger.merge_due()
@@ -192,10 +190,7 @@ def test_any_call_of_the_store_may_fail_meanwhile(after: bool) -> None:
         store.calls, store.fail_at = 0, number
         await idle.merger.merge_due()
         calls, store.fail_at = store.calls, 0
-        for _ in range(4):
-            await idle.merger.merge_due()
-            idle.tier.world.deliver()
-            await idle.evict()
+        await idle.merge()
         await idle.tier.settle_all()
         objects, wanted = idle.counted()
         assert objects <= wanted

@@ -22,7 +22,7 @@ from worlds.lakehouse import Lake, quiet
 from polynya.cold.table_sweeper import RESULTS_KEPT, TableSweeper
 from polynya.lakehouse.formats.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
 from polynya.lakehouse.jobs.commit import run_job
-from polynya.lakehouse.jobs.redo import Redefined
+from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import compact, merge, rebuild
 from polynya.objectstore import StoreSettings, open_store
 from polynya.stream.rules.tables import Table

@@ -306,7 +306,8 @@ class Maker:
     # --- how --------------------------------------------------------------------------------------
 
     def _evicting(self) -> dict[str, str]:
-        knows = "evict_after_ms" in (self.source / "polynya/config/settings.py").read_text()
+        texts = (path.read_text() for path in (self.source / "polynya/config").rglob("*.py"))
+        knows = any('"cold.evict_after_ms"' in text for text in texts)
         return {"COLD_EVICT_AFTER_MS": "1000"} if knows else {}
 
     def _start(self, *flags: str, **variables: str) -> None:

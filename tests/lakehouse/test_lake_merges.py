@@ -16,9 +16,9 @@ from worlds.lakehouse import Lake, quiet
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.jobs.commit import STEPS, run_job
-from polynya.lakehouse.jobs.merge_plan import TIERS, chosen
-from polynya.lakehouse.jobs.merging import merge_all
 from polynya.lakehouse.jobs.plan import Merged
+from polynya.lakehouse.jobs.rewrites.merge_plan import TIERS, chosen
+from polynya.lakehouse.jobs.rewrites.merging import merge_all
 from polynya.lakehouse.jobs.worker import compact, merge
 
 
@@ -183,8 +183,8 @@ def test_a_merge_of_too_few_rows_is_refused(lake: Lake, monkeypatch: pytest.Monk
 def test_rows_of_files_that_are_not_sorted_are_sorted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.jobs.merge_files.GROUP_BYTES", 300)
-    monkeypatch.setattr("polynya.lakehouse.jobs.merge_files._BATCH_BYTES", 100)
+    monkeypatch.setattr("polynya.lakehouse.jobs.rewrites.merge_files.GROUP_BYTES", 300)
+    monkeypatch.setattr("polynya.lakehouse.jobs.rewrites.merge_files._BATCH_BYTES", 100)
     for _ in range(3):
         for stream in ("b", "a", "c"):
             lake.source.append(stream, [b'{"n":%d}' % number for number in range(20)])
@@ -206,7 +206,7 @@ def test_rows_of_files_that_are_not_sorted_are_sorted(
 def test_a_merged_file_declares_its_order_and_has_a_stream_in_few_row_groups(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polynya.lakehouse.jobs.merge_files.GROUP_BYTES", 2_000)
+    monkeypatch.setattr("polynya.lakehouse.jobs.rewrites.merge_files.GROUP_BYTES", 2_000)
     for _ in range(3):
         rows = [b'{"n":%d}' % number for number in range(20)]
         lake.source.append_many({f"s{number:02d}": [rows] for number in range(90)})

@@ -14,7 +14,7 @@ from worlds.lakehouse import Lake, keys, quiet
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.lakehouse.jobs.commit import STEPS
-from polynya.lakehouse.jobs.redo import Redefined
+from polynya.lakehouse.jobs.rewrites.redo import Redefined
 from polynya.lakehouse.jobs.worker import compact, merge, rebuild, replay
 from polynya.stream.commands import Encoding
 

@@ -29,6 +29,15 @@ def writer_of(world: World) -> PackedAppends:
     return PackedAppends(world.service, world.store)
 
 
+async def stored_and_hot(node: Node) -> None:
+    """Create a replicated stream with a record in the object store and one in memory."""
+    here, there = node.worlds
+    await here.create(THERE)
+    await here.append(THERE, b"one;")
+    await there.flusher.flush_now()
+    await here.append(THERE, b"two;")
+
+
 def codes(replies: list[Reply]) -> list[int]:
     return [reply.code for reply in replies]
 
@@ -96,10 +105,7 @@ async def test_a_fork_reads_its_source_here_too(node: Node) -> None:
 @node_story
 async def test_a_replicated_stream_is_read_by_its_core(node: Node) -> None:
     here, there = node.worlds
-    await here.create(THERE)
-    await here.append(THERE, b"one;")
-    await there.flusher.flush_now()
-    await here.append(THERE, b"two;")
+    await stored_and_hot(node)
     assert await here.read(THERE) == b"one;two;"
     assert (here.reader.counters.misses, there.reader.counters.misses) == (0, 1)
 
@@ -108,10 +114,7 @@ async def test_a_replicated_stream_is_read_by_its_core(node: Node) -> None:
 async def test_records_in_memory_come_with_the_plan(node: Node) -> None:
     """A stream may have both: the group commits slices before those in memory."""
     here, there = node.worlds
-    await here.create(THERE)
-    await here.append(THERE, b"one;")
-    await there.flusher.flush_now()
-    await here.append(THERE, b"two;")
+    await stored_and_hot(node)
     stream = there.local.machines[1].streams[THERE]
     query = ReadQuery(THERE, Position.START, 0, 1 << 20)
     with pytest.MonkeyPatch.context() as patch:

@@ -85,12 +85,12 @@ class ProducerProgress:
     @property
     def applied(self) -> int:
         """The number of durable records."""
-        return self._core.applied
+        return self._core.receipts.applied
 
     @property
     def buffered_bytes(self) -> int:
         """The bytes of records without a receipt."""
-        return self._core.buffered_bytes
+        return self._core.batches.buffered_bytes
 
     @property
     def repeats(self) -> int:
@@ -100,7 +100,7 @@ class ProducerProgress:
     @property
     def offset(self) -> str:
         """The offset after the last record known to be durable; "" before the first."""
-        return self._core.offset
+        return self._core.receipts.offset
 
 
 class Membership:

@@ -261,52 +261,28 @@ def built_slice(parts: Sequence[bytes]) -> Slice:
 def _parse(data: bytes) -> Slice:
     if len(data) < _HEADER.size:
         raise CorruptData("a pack slice is shorter than its header")
-    (
-        magic,
-        version,
-        encoding,
-        compression,
-        batches,
-        lengths,
-        producers,
-        records,
-        length,
-        base_record,
-        base_byte,
-        begin,
-    ) = _HEADER.unpack_from(data)
-    if magic != _SLICE_MAGIC or version not in (VERSION, KAFKA_VERSION, GAP_VERSION) or compression:
-        raise CorruptData(
-            f"a pack slice has an unsupported format: {magic!r} version {version} compression "
-            f"{compression}"
-        )
-    has_gaps = version == GAP_VERSION
-    per_batch = _BATCH_BYTES + _SPAN_BYTES * has_gaps
-    columns = _HEADER.size + per_batch * batches + 4 * lengths + producers
+    header = _Header(*_HEADER.unpack_from(data))
+    version, length = header.version, header.length
     if (
-        begin != columns + -columns % 8
-        or begin + length != len(data)
-        or lengths not in (0, records)
-        or (version != _version_of(encoding) and not has_gaps)
+        header.magic != _SLICE_MAGIC
+        or version not in (VERSION, KAFKA_VERSION, GAP_VERSION)
+        or header.compression
+    ):
+        raise CorruptData(
+            f"a pack slice has an unsupported format: {header.magic!r} version {version} "
+            f"compression {header.compression}"
+        )
+    end = header.columns_end
+    if (
+        header.begin != end + -end % 8
+        or header.begin + length != len(data)
+        or header.lengths not in (0, header.records)
+        or (version != _version_of(header.encoding) and version != GAP_VERSION)
     ):
         raise CorruptData("a pack slice's header does not match its length")
-    found = _whole(
-        data,
-        _Header(
-            encoding,
-            batches,
-            lengths,
-            producers,
-            records,
-            length,
-            base_record,
-            base_byte,
-            begin,
-            _FIXED + _SPANS if has_gaps else _FIXED,
-        ),
-    )
+    found = _whole(data, header)
     if (
-        found.records != records
+        found.records != header.records
         or sum(found.batch_lengths) != length
         or not _divides(found)
         or not (found.span[0] <= RECORDS_MAX and _spans(found))
@@ -340,7 +316,12 @@ def parse_run(data: bytes, entry: ColdSlice) -> Slice:
 
 
 class _Header(msgspec.Struct, frozen=True, gc=False):
+    """The fields of `_HEADER`, in order."""
+
+    magic: bytes
+    version: int
     encoding: int
+    compression: int
     batches: int
     lengths: int
     producers: int
@@ -349,7 +330,17 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
     base_record: int
     base_byte: int
     begin: int
-    columns: tuple[tuple[str, Any], ...]  # names and types
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Return the names and types of the columns with one number per batch."""
+        return _FIXED + _SPANS if self.version == GAP_VERSION else _FIXED
+
+    @property
+    def columns_end(self) -> int:
+        """Return where the last column ends, before the padding."""
+        per_batch = _BATCH_BYTES + _SPAN_BYTES * (self.version == GAP_VERSION)
+        return _HEADER.size + per_batch * self.batches + 4 * self.lengths + self.producers
 
 
 def _whole(data: bytes, header: _Header) -> Slice:

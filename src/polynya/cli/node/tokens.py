@@ -273,19 +273,16 @@ def token_revoke_command(
             {key: value for key, value in wanted.items() if value is not None}
         )
         what = f"the JWT {jti}" if jti is not None else f"every JWT issued to {sub} so far"
-        _told(entry, f"{what} is revoked until {_moment(entry['expires_ms'])}", as_json=as_json)
+        output.outcome(
+            entry, f"{what} is revoked until {_moment(entry['expires_ms'])}", as_json=as_json
+        )
         return
     if keep is not None:
         raise click.UsageError("--keep needs --jti or --sub: a revoked token stays revoked")
     revoked = tokens.revoke(token)
-    _told(revoked, f"token {revoked['id']} ({revoked['name']}) is revoked", as_json=as_json)
-
-
-def _told(found: dict[str, Any], text: str, *, as_json: bool) -> None:
-    if as_json:
-        output.json_line(found)
-    else:
-        output.notice(text)
+    output.outcome(
+        revoked, f"token {revoked['id']} ({revoked['name']}) is revoked", as_json=as_json
+    )
 
 
 def _show_jwts(found: list[dict[str, Any]], *, as_json: bool) -> None:

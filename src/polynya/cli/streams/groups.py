@@ -226,10 +226,7 @@ def group_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> Non
     """
     for key in ids:
         client.call("DELETE", _path(key))
-        if as_json:
-            output.json_line({"group": key, "deleted": True})
-        else:
-            output.notice(f"deleted group {key}")
+        output.outcome({"group": key, "deleted": True}, f"deleted group {key}", as_json=as_json)
 
 
 def _path(id_: str) -> str:

@@ -249,12 +249,11 @@ def close_command(client: Client, stream: str, as_json: bool) -> None:
     answer = client.call(
         "POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream
     )
-    if as_json:
-        output.json_line(
-            {"name": stream, "closed": True, "offset": answer.headers.get("stream-next-offset")}
-        )
-    else:
-        output.notice(f"closed {stream} at offset {answer.headers.get('stream-next-offset')}")
+    output.outcome(
+        {"name": stream, "closed": True, "offset": answer.headers.get("stream-next-offset")},
+        f"closed {stream} at offset {answer.headers.get('stream-next-offset')}",
+        as_json=as_json,
+    )
 
 
 @click.command("rollover")
@@ -277,12 +276,11 @@ def rollover_command(client: Client, stream: str, epoch: int | None, as_json: bo
     """
     wanted = {} if epoch is None else {"epoch": str(epoch)}
     found = client.call("POST", _segments_path(stream), params=wanted).json()
-    if as_json:
-        output.json_line(found)
-        return
     done = "closed a segment" if found["rolled"] else "nothing to close"
-    output.notice(
-        f"{stream}: {done}; segment {found['epoch']} is open, its writer is node {found['writer']}"
+    output.outcome(
+        found,
+        f"{stream}: {done}; segment {found['epoch']} is open, its writer is node {found['writer']}",
+        as_json=as_json,
     )
 
 
@@ -306,10 +304,11 @@ def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: b
             if not (force and refused.status in (404, 410)):
                 raise
             deleted = False
-        if as_json:
-            output.json_line({"name": stream, "deleted": deleted})
-        else:
-            output.notice(f"deleted {stream}" if deleted else f"{stream} does not exist")
+        output.outcome(
+            {"name": stream, "deleted": deleted},
+            f"deleted {stream}" if deleted else f"{stream} does not exist",
+            as_json=as_json,
+        )
 
 
 def facts_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:

@@ -147,10 +147,11 @@ def set_command(
         body,
         stream=stream or "",
     )
-    if as_json:
-        output.json_line({"name": stream or bucket, **answer})
-    else:
-        output.notice(f"{_named(stream, bucket)} keeps {spelled_retention(answer)}")
+    output.outcome(
+        {"name": stream or bucket, **answer},
+        f"{_named(stream, bucket)} keeps {spelled_retention(answer)}",
+        as_json=as_json,
+    )
 
 
 @retention_command.command("show")

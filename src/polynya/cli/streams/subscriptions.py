@@ -227,10 +227,7 @@ def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     """
     for key in ids:
         client.call("DELETE", _path(key))
-        if as_json:
-            output.json_line({"id": key, "deleted": True})
-        else:
-            output.notice(f"deleted subscription {key}")
+        output.outcome({"id": key, "deleted": True}, f"deleted subscription {key}", as_json=as_json)
 
 
 def _is_wake_stream(client: Client, stream: str) -> bool:

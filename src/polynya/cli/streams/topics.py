@@ -50,12 +50,13 @@ def topic_create_command(
     polynya topic create clicks --config content.type=application/json
     """
     answer = _send(client, "PUT", topic, partitions, _given(configs))
-    created = answer.status_code == 201
-    if as_json:
-        output.json_line({**answer.json(), "created": created})
-        return
     count = output.counted(answer.json()["partitions"], "partition")
-    output.notice(f"topic {topic} {'created' if created else 'already exists'}, with {count}")
+    _say(
+        answer,
+        f"{topic} created, with {count}",
+        f"{topic} already exists, with {count}",
+        as_json=as_json,
+    )
 
 
 @topic_command.command("adopt")
@@ -86,12 +87,8 @@ def topic_adopt_command(
     """
     body = {"streams": list(streams), "configs": _given(configs)}
     answer = _sent(client, "PUT", topic, body)
-    created = answer.status_code == 201
-    if as_json:
-        output.json_line({**answer.json(), "created": created})
-        return
     count = output.counted(len(streams), "stream")
-    output.notice(f"topic {topic} {'has adopted' if created else 'already has'} {count}")
+    _say(answer, f"{topic} has adopted {count}", f"{topic} already has {count}", as_json=as_json)
 
 
 @topic_command.command("ls")
@@ -186,11 +183,9 @@ def topic_alter_command(
     if partitions is None and not wanted:
         raise click.UsageError("pass --partitions, --config or --unset: what to change")
     changed = _send(client, "PATCH", topic, partitions, wanted).json()
-    if as_json:
-        output.json_line(changed)
-        return
     count = output.counted(changed["partitions"], "partition")
-    output.notice(f"topic {topic} has {count}, {_spelled(changed['configs']) or 'no configs'}")
+    said = f"topic {topic} has {count}, {_spelled(changed['configs']) or 'no configs'}"
+    output.outcome(changed, said, as_json=as_json)
 
 
 @topic_command.command("rm")
@@ -205,10 +200,7 @@ def topic_rm_command(client: Client, topics: tuple[str, ...], as_json: bool) -> 
     """
     for topic in topics:
         client.call("DELETE", _path(topic))
-        if as_json:
-            output.json_line({"name": topic, "deleted": True})
-        else:
-            output.notice(f"deleted topic {topic}")
+        output.outcome({"name": topic, "deleted": True}, f"deleted topic {topic}", as_json=as_json)
 
 
 def _path(topic: str) -> str:
@@ -228,6 +220,13 @@ def _send(
 def _sent(client: Client, method: str, topic: str, body: dict[str, Any]) -> Any:
     headers = {"content-type": JSON_TYPE}
     return client.call(method, _path(topic), content=json.dumps(body).encode(), headers=headers)
+
+
+def _say(answer: Any, new: str, known: str, *, as_json: bool) -> None:
+    """Tell that a topic is `new`, or `known`."""
+    created = answer.status_code == 201
+    words = f"topic {new if created else known}"
+    output.outcome({**answer.json(), "created": created}, words, as_json=as_json)
 
 
 def _given(configs: tuple[str, ...]) -> dict[str, str | None]:

@@ -231,10 +231,7 @@ def _alter(client: Client, name: str, wanted: dict[str, Any], said: str, *, as_j
     answer = client.call(
         "POST", f"{path_of(name)}/alter", content=msgspec.json.encode(wanted), headers=_JSON
     )
-    if as_json:
-        output.json_line(shown(answer.json()["table"]))
-    else:
-        output.notice(said)
+    output.outcome(shown(answer.json()["table"]), said, as_json=as_json)
 
 
 def _time(milliseconds: int) -> str:

@@ -65,7 +65,7 @@ def rebuild_command(
     wanted = list(partitions) if partitions or no_partition else None
 
     def work(doing: Callable[[str], None]) -> JobOutcome | None:
-        from polynya.lakehouse.jobs.redo import Redefined
+        from polynya.lakehouse.jobs.rewrites.redo import Redefined
         from polynya.lakehouse.jobs.worker import rebuild
 
         told: Progress = narrated(doing, verbose=verbose)

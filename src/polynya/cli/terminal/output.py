@@ -34,6 +34,14 @@ def notice(text: str) -> None:
         above(text)
 
 
+def outcome(value: Any, text: str, *, as_json: bool) -> None:
+    """Tell what a command did: as a JSON line, or in words as a notice."""
+    if as_json:
+        json_line(value)
+    else:
+        notice(text)
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write aligned columns to stdout, numbers to the right; nothing without rows."""
     if not rows:

@@ -104,7 +104,7 @@ class AsyncProducer(ProducerProgress):
         began = batch.receipt is None
         if began:
             batch.receipt = AsyncReceipt(self._loop.create_future())
-        if began or self._core.is_full:
+        if began or self._core.batches.is_full:
             self._tell()
             await asyncio.sleep(0)  # let the sender tasks run during a tight loop of appends
         assert isinstance(batch.receipt, AsyncReceipt)
@@ -125,12 +125,12 @@ class AsyncProducer(ProducerProgress):
 
     async def flush(self) -> None:
         """Wait until all appended records are durable. Raises `ProducerFailed`."""
-        end = self._core.flush()
+        end = self._core.batches.flush()
         self._tell()
-        while not self._core.is_settled(end):
+        while not self._core.batches.is_settled(end):
             await self._news.wait()
-        if self._core.failure is not None:
-            raise self._core.failure
+        if self._core.receipts.failure is not None:
+            raise self._core.receipts.failure
 
     async def close(self) -> None:
         """Flush and stop. Raises `ProducerFailed`. On cancellation, stop without waiting for the
@@ -152,7 +152,7 @@ class AsyncProducer(ProducerProgress):
     async def _end(self) -> None:
         self._core.close()
         self._tell()
-        if self._core.failure is not None:
+        if self._core.receipts.failure is not None:
             for task in self._tasks:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -185,7 +185,7 @@ class AsyncProducer(ProducerProgress):
             self._settle()
 
     def _settle(self) -> None:
-        for end in self._core.take_settled():
+        for end in self._core.receipts.take():
             assert isinstance(end.receipt, AsyncReceipt)
             end.receipt.settle(end.result)
         self._tell()

@@ -63,7 +63,7 @@ class Producer(ProducerProgress):
                 batch.receipt = Future()
                 # callers share a batch: none may cancel it
                 batch.receipt.set_running_or_notify_cancel()
-            if began or self._core.is_full:
+            if began or self._core.batches.is_full:
                 self._changed.notify_all()
         assert isinstance(batch.receipt, Future)
         return batch.receipt
@@ -88,12 +88,12 @@ class Producer(ProducerProgress):
     def flush(self) -> None:
         """Wait until all appended records are durable. Raises `ProducerFailed`."""
         with self._changed:
-            end = self._core.flush()
+            end = self._core.batches.flush()
             self._changed.notify_all()
-            while not self._core.is_settled(end):
+            while not self._core.batches.is_settled(end):
                 self._changed.wait()
-            if self._core.failure is not None:
-                raise self._core.failure
+            if self._core.receipts.failure is not None:
+                raise self._core.receipts.failure
 
     def close(self) -> None:
         """Flush and stop. Raises `ProducerFailed`. On an interrupt, stop without waiting for the
@@ -147,7 +147,7 @@ class Producer(ProducerProgress):
                 self._settle()
 
     def _settle(self) -> None:
-        for end in self._core.take_settled():
+        for end in self._core.receipts.take():
             assert isinstance(end.receipt, Future)
             if isinstance(end.result, Appended):
                 end.receipt.set_result(end.result)

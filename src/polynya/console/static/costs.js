@@ -4,6 +4,7 @@ import { askJson, curl, url } from "./api.js";
 import { h, put, svg } from "./dom.js";
 import { bytes, count, instant, visible } from "./format.js";
 import { hourly, LINES, pathOf, spelled } from "./money.js";
+import { curlButton, grid, page } from "./page.js";
 
 const POLL_MS = 30_000;
 const SPANS = [
@@ -26,18 +27,14 @@ export function open(place, shell) {
   const store = h("tbody", {});
   const zones = h("tbody", {});
   let timer = 0;
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
-    h(
-      "div",
-      { class: "head" },
-      h("h1", { id: "title" }, "Costs"),
+  const element = page(
+    "Costs",
+    [
       SPANS.map(([span, words]) =>
         h("button", { type: "button", class: "button small", "aria-pressed": String(span === hours), on: { click: () => shell.go(`#/costs?hours=${span}`) } }, words),
       ),
-      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
-    ),
+      curlButton(command),
+    ],
     note,
     sums,
     chart,
@@ -112,8 +109,8 @@ function chartOf(report) {
 }
 
 function panel(words, numbers, body) {
-  const heads = [...words.map((text) => h("th", { scope: "col" }, text)), ...numbers.map((text) => h("th", { scope: "col", class: "number" }, text))];
-  return h("div", { class: "panel scroll" }, h("table", { class: "list nodes" }, h("thead", {}, h("tr", {}, heads)), body));
+  const heads = [...words.map((text) => [text]), ...numbers.map((text) => [text, "number"])];
+  return h("div", { class: "panel scroll" }, grid("nodes", heads, body));
 }
 
 function storeRow({ node, work, calls }) {

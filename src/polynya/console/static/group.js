@@ -3,7 +3,7 @@
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, visible } from "./format.js";
-import { panel } from "./kafka.js";
+import { curlButton, grid, page, titleOf } from "./page.js";
 import { Rows } from "./rows.js";
 
 const POLL_MS = 5000;
@@ -26,22 +26,11 @@ export function open(place, shell) {
     ["Lag", "number"],
     ["Member", "type"],
   ];
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
-    h(
-      "div",
-      { class: "head" },
-      h(
-        "div",
-        {},
-        h("p", { class: "trail" }, h("a", { href: "#/kafka" }, "Consumer groups")),
-        h("h1", { id: "title", class: "name" }, visible(id)),
-      ),
-      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
-    ),
+  const element = page(
+    titleOf(id, "Consumer groups", "#/kafka"),
+    curlButton(command),
     numbers,
-    panel(heads, body, note),
+    h("div", { class: "panel" }, grid("tables", heads, body), note),
   );
 
   function command() {

@@ -4,6 +4,7 @@ import { ask, askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { bytes, compact, count, duration, instant, visible } from "./format.js";
 import { parseMetrics } from "./metrics.js";
+import { curlButton, grid, page } from "./page.js";
 import { Book } from "./rates.js";
 import { sparkline } from "./spark.js";
 
@@ -35,15 +36,9 @@ export function open(place, shell) {
   const note = h("p", { class: "state", role: "status" });
   let samples = [];
   let timer = 0;
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
-    h(
-      "div",
-      { class: "head" },
-      h("h1", { id: "title" }, "Health"),
-      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
-    ),
+  const element = page(
+    "Health",
+    curlButton(command),
     verdict,
     node,
     members,
@@ -55,26 +50,7 @@ export function open(place, shell) {
       h("h2", {}, "Metrics"),
       h("label", { class: "search" }, h("span", { class: "label" }, "Filter metrics"), filter, h("kbd", {}, "/")),
     ),
-    h(
-      "div",
-      { class: "panel scroll" },
-      h(
-        "table",
-        { class: "list metrics" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            h("th", { scope: "col" }, "Metric"),
-            h("th", { scope: "col", class: "number" }, "Value"),
-            h("th", { scope: "col", class: "number" }, "Per second"),
-          ),
-        ),
-        body,
-      ),
-    ),
+    h("div", { class: "panel scroll" }, grid("metrics", [["Metric"], ["Value", "number"], ["Per second", "number"]], body)),
   );
   filter.addEventListener("input", list);
 
@@ -141,7 +117,6 @@ export function open(place, shell) {
   async function others() {
     const told = await askJson("v1/cluster", {}, { signal: abort.signal });
     const moving = told.groups.filter((group) => String(group.voters) !== String(group.goal)).length;
-    const head = (text, kind) => h("th", kind ? { scope: "col", class: kind } : { scope: "col" }, text);
     const zoned = told.nodes.some((each) => each.zone);
     const row = (each) =>
       h(
@@ -155,12 +130,12 @@ export function open(place, shell) {
         h("td", { class: "number" }, count(each.leader_of)),
         h("td", { class: "number" }, count(each.replicas)),
       );
-    const heads = [head("Node"), head("URL"), zoned ? head("Zone") : null, head("State"), head("Release"), head("Leader of", "number"), head("Replicas", "number")];
+    const heads = [["Node"], ["URL"], ...(zoned ? [["Zone"]] : []), ["State"], ["Release"], ["Leader of", "number"], ["Replicas", "number"]];
     const said = (lines, kind) => (lines ?? []).map((line) => h("li", { class: kind }, visible(line)));
     put(members, [
       h("h2", {}, moving ? `Nodes (${count(moving)} ${moving === 1 ? "group" : "groups"} moving)` : "Nodes"),
       h("ul", { class: "checks cluster" }, said(told.problems, "bad"), said(told.notes, "warn")),
-      h("div", { class: "panel scroll" }, h("table", { class: "list nodes" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, told.nodes.map(row)))),
+      h("div", { class: "panel scroll" }, grid("nodes", heads, h("tbody", {}, told.nodes.map(row)))),
     ]);
   }
 

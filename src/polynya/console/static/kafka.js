@@ -3,6 +3,7 @@
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, visible } from "./format.js";
+import { curlButton, grid, page } from "./page.js";
 import { Rows } from "./rows.js";
 
 const POLL_MS = 5000;
@@ -19,15 +20,9 @@ export function open(place, shell) {
   const groupRows = new Rows(groups);
   const lags = new Map();
   let timer = 0;
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
-    h(
-      "div",
-      { class: "head" },
-      h("h1", { id: "title" }, "Kafka"),
-      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
-    ),
+  const element = page(
+    "Kafka",
+    curlButton(command),
     h("h2", {}, "Topics"),
     panel([["Topic", ""], ["Type", "type"], ["Partitions", "number"], ["Configs", "moment"]], topics, noTopics),
     h("h2", {}, "Consumer groups"),
@@ -111,9 +106,8 @@ function code(text) {
   return h("pre", { class: "code" }, text);
 }
 
-export function panel(heads, body, note) {
-  const head = h("tr", {}, heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, text)));
-  return h("div", { class: "panel" }, h("table", { class: "list tables" }, h("thead", {}, head), body), note);
+function panel(heads, body, note) {
+  return h("div", { class: "panel" }, grid("tables", heads, body), note);
 }
 
 function topicRow(topic) {

@@ -4,6 +4,7 @@ import { ApiError, ask, askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, visible } from "./format.js";
 import { parse, plain, unquoted } from "./json.js";
+import { curlButton, page } from "./page.js";
 
 const ROWS = 1000;
 const NUMBERS = /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL.*)$/;
@@ -25,16 +26,15 @@ export function open(place, shell) {
   const result = h("div", { class: "panel scroll result", id: "result", hidden: true });
   const names = h("div", { class: "chips" });
   let running = null;
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
-    h("div", { class: "head" }, h("h1", { id: "title" }, "SQL"), names),
+  const element = page(
+    "SQL",
+    names,
     h("label", { class: "field" }, h("span", {}, "SQL query: one SELECT in DuckDB's dialect"), field),
     h(
       "div",
       { class: "row between" },
       h("div", { class: "row" }, run, h("span", { class: "hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"))),
-      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
+      curlButton(command),
     ),
     state,
     result,

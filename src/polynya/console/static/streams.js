@@ -3,10 +3,20 @@
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { bytes, compact, count, instant, parseToken, visible } from "./format.js";
+import { grid, page } from "./page.js";
 import { Book } from "./rates.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
 
+const HEADS = [
+  ["Stream", ""],
+  ["Type", "type"],
+  ["Records", "number"],
+  ["Bytes", "number"],
+  ["Rate", "number"],
+  ["Last two minutes", "picture"],
+  ["Created", "moment"],
+];
 const PAGE = 50;
 const POLL_MS = 2000;
 const COST = 8; // a poll may take at most one eighth of the time: listing is costly with very many streams
@@ -35,16 +45,10 @@ export function open(place, shell) {
   const previous = h("button", { type: "button", class: "button", on: { click: () => back() } }, "Previous");
   const following = h("button", { type: "button", class: "button", on: { click: () => forth() } }, "Next");
   const pager = h("div", { class: "row pager", hidden: true }, previous, following);
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
-    h(
-      "div",
-      { class: "head" },
-      h("h1", { id: "title" }, "Streams"),
-      h("label", { class: "search" }, h("span", { class: "label" }, "Name prefix"), search, h("kbd", {}, "/")),
-    ),
-    h("div", { class: "panel" }, table(body), note),
+  const element = page(
+    "Streams",
+    h("label", { class: "search" }, h("span", { class: "label" }, "Name prefix"), search, h("kbd", {}, "/")),
+    h("div", { class: "panel" }, grid("streams", HEADS, body), note),
     pager,
   );
 
@@ -155,25 +159,6 @@ export function open(place, shell) {
       clearTimeout(typing);
     },
   };
-}
-
-function table(body) {
-  const heads = ["Stream", "Type", "Records", "Bytes", "Rate", "Last two minutes", "Created"];
-  const classes = ["", "type", "number", "number", "number", "picture", "moment"];
-  return h(
-    "table",
-    { class: "list streams" },
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        heads.map((head, index) => h("th", { scope: "col", class: classes[index] }, head)),
-      ),
-    ),
-    body,
-  );
 }
 
 function row(entry) {

@@ -3,6 +3,7 @@
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, duration, instant, visible } from "./format.js";
+import { curlButton, grid, page, titleOf } from "./page.js";
 import { freshness } from "./tables.js";
 
 const POLL_MS = 5000;
@@ -18,24 +19,13 @@ export function open(place, shell) {
   let timer = 0;
   let job = null;
   const question = `select * from ${name} order by append_time desc limit 50`;
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
+  const element = page(
+    titleOf(name, "Tables", "#/tables"),
     h(
       "div",
-      { class: "head" },
-      h(
-        "div",
-        {},
-        h("p", { class: "trail" }, h("a", { href: "#/tables" }, "Tables")),
-        h("h1", { id: "title", class: "name" }, visible(name)),
-      ),
-      h(
-        "div",
-        { class: "row" },
-        h("a", { class: "button primary", href: `#/sql?q=${encodeURIComponent(question)}` }, "Query in SQL"),
-        h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
-      ),
+      { class: "row" },
+      h("a", { class: "button primary", href: `#/sql?q=${encodeURIComponent(question)}` }, "Query in SQL"),
+      curlButton(command),
     ),
     numbers,
     note,
@@ -117,23 +107,7 @@ export function open(place, shell) {
         h("td", { class: "quiet-cell" }, column.required ? "required" : ""),
       ),
     );
-    put(
-      columns,
-      h(
-        "table",
-        { class: "list columns" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            ["Column", "Type", ""].map((head) => h("th", { scope: "col" }, head)),
-          ),
-        ),
-        h("tbody", {}, rows),
-      ),
-    );
+    put(columns, grid("columns", [["Column"], ["Type"], [""]], h("tbody", {}, rows)));
   }
 
   poll();

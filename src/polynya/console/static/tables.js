@@ -3,6 +3,7 @@
 import { askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, duration, instant, visible } from "./format.js";
+import { curlButton, grid, page } from "./page.js";
 import { Rows } from "./rows.js";
 
 const POLL_MS = 5000;
@@ -22,35 +23,7 @@ export function open(place, shell) {
     ["Lag", "number"],
     ["Last job", "moment"],
   ];
-  const element = h(
-    "section",
-    { class: "page", "aria-labelledby": "title" },
-    h(
-      "div",
-      { class: "head" },
-      h("h1", { id: "title" }, "Tables"),
-      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
-    ),
-    h(
-      "div",
-      { class: "panel" },
-      h(
-        "table",
-        { class: "list tables" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            heads.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)),
-          ),
-        ),
-        body,
-      ),
-      note,
-    ),
-  );
+  const element = page("Tables", curlButton(command), h("div", { class: "panel" }, grid("tables", heads, body), note));
 
   function command() {
     shell.copy(curl(url("v1/tables")), "The command");

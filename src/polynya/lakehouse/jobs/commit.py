@@ -12,9 +12,8 @@ import pyarrow as pa
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse.formats import delta
 from polynya.lakehouse.formats.iceberg import StagingCatalog, TableShape, stage
-from polynya.lakehouse.jobs.merging import merge_due
 from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, check_plan
-from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
+from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
 from polynya.lakehouse.jobs.results import (
     PARTS,
@@ -23,11 +22,12 @@ from polynya.lakehouse.jobs.results import (
     Rewrite,
     Runner,
     find_result,
-    folder,
     load_result,
     part_of,
     result_of,
+    store_result,
 )
+from polynya.lakehouse.jobs.rewrites.merging import merge_due
 from polynya.lakehouse.jobs.stopping import finish_first
 from polynya.lakehouse.jobs.task import TaskResult, claimed_records
 from polynya.lakehouse.reading.blobs import Blobs
@@ -166,7 +166,7 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
 def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
     """Run the tasks, again with a wider schema if they ask for it. Return the key of the result
     object."""
-    begin = time.monotonic()
+    began = time.monotonic()
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
     fixed = fix_schema(blobs, plan, previous.columns if previous else [])
     for number in range(ROUNDS_MAX):
@@ -177,10 +177,7 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
         if fixed.decided:
             progress("columns", _decisions(fixed))
         progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
-        key = plan_key(plan, number)
-        store_plan(blobs, job, key)
-        progress("plan-object", key)
-        results = runner.run(job, key)
+        results = run_plan(blobs, job, runner, progress)
         failed = [each for result in results for each in result.failed]
         if failed:
             raise RangesFailed(failed)
@@ -195,13 +192,9 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     known = {*fixed.uncovered, *(previous.uncovered if previous else ())} - set(paths(job.columns))
     made = msgspec.structs.replace(
         _result(plan, job, results, previous),
-        seconds=round(time.monotonic() - begin, 3),
         uncovered=sorted(known)[:UNCOVERED_MAX],
     )
-    key = f"{folder(plan)}/{plan.attempt}.result.json"
-    blobs.put(key, msgspec.json.encode(made))
-    progress("result-object", key)
-    return key
+    return store_result(blobs, plan, made, progress, began=began)
 
 
 def _rewritten(

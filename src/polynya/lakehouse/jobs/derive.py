@@ -26,10 +26,10 @@ from polynya.lakehouse.jobs.results import (
     Result,
     Rewrite,
     Runner,
-    folder,
     load_result,
     part_of,
     result_of,
+    store_result,
 )
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.partitions import Cut
@@ -47,7 +47,7 @@ def derivation(coordinator: Coordinator) -> Rewrite:
     """Return the function that derives the next rows of a table; it returns "" if there are none."""
 
     def derive(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
-        begin = time.monotonic()
+        began = time.monotonic()
         previous = load_result(blobs, plan.table.result) if plan.table.result else None
         ranges, taken = _pending(coordinator, plan, previous.taken if previous else {})
         if not ranges:
@@ -66,12 +66,8 @@ def derivation(coordinator: Coordinator) -> Rewrite:
         made, results = runner.derive(job, key, plan.table.transform, shaped)
         result = _result(plan, made, [file for done in results for file in done.files], previous)
         progress("ran", f"{result.rows:,} rows were derived")
-        seconds = round(time.monotonic() - begin, 3)
-        result = msgspec.structs.replace(result, taken=taken, seconds=seconds)
-        key = f"{folder(plan)}/{plan.attempt}.result.json"
-        blobs.put(key, msgspec.json.encode(result))
-        progress("result-object", key)
-        return key
+        result = msgspec.structs.replace(result, taken=taken)
+        return store_result(blobs, plan, result, progress, began=began)
 
     return derive
 

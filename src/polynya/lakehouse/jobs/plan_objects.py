@@ -11,7 +11,8 @@ import msgspec
 
 from polynya.base.limits import TASK_OBJECTS_AT_ONCE
 from polynya.lakehouse.jobs.plan import HEADER_VERSION, Job, JobPlan, Task
-from polynya.lakehouse.jobs.results import check_version, folder
+from polynya.lakehouse.jobs.results import Progress, Runner, check_version, folder
+from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
 
 _VERSIONS = (1, HEADER_VERSION)
@@ -26,6 +27,15 @@ def plan_key(plan: JobPlan, number: int) -> str:
 def task_key(key: str, number: int) -> str:
     """Return the key of a task's object, from that of its header."""
     return f"{key.removesuffix(_END)}.{number:05d}.task.json"
+
+
+def run_plan(blobs: Blobs, job: Job, runner: Runner, progress: Progress) -> list[TaskResult]:
+    """Store the plan of a round of the job, and run its tasks. Return one result for each, in
+    order."""
+    key = plan_key(job.plan, job.round)
+    store_plan(blobs, job, key)
+    progress("plan-object", key)
+    return runner.run(job, key)
 
 
 def store_plan(blobs: Blobs, job: Job, key: str) -> None:

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -25,6 +26,7 @@ REDO_VERSION = 3  # one that does not know `move` and `rewritten` would commit t
 VERSIONS = (VERSION, MERGE_VERSION, REDO_VERSION)
 MERGE, REBUILD, REPLAY, DERIVED = "merge", "rebuild", "replay", "derived"
 PARTS = ("main", "dlq")
+_END = ".result.json"
 
 
 class Runner(Protocol):
@@ -107,12 +109,21 @@ Rewrite = Callable[[JobPlan, Runner, Blobs, Progress], str]
 """Produces the result of a plan without ranges: returns its key, or "" if nothing is to do."""
 
 
+def store_result(
+    blobs: Blobs, plan: JobPlan, made: Result, progress: Progress, *, began: float
+) -> str:
+    """Store the result of a job that began at this time of `time.monotonic`. Return its key."""
+    key = f"{folder(plan)}/{plan.attempt}{_END}"
+    seconds = round(time.monotonic() - began, 3)
+    blobs.put(key, msgspec.json.encode(msgspec.structs.replace(made, seconds=seconds)))
+    progress("result-object", key)
+    return key
+
+
 def find_result(blobs: Blobs, plan: JobPlan) -> str:
     """Return the key of a result that any driver stored for exactly these ranges, or ""."""
     for key in blobs.list_keys(folder(plan)):
-        if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(
-            plan
-        ):
+        if key.endswith(_END) and load_result(blobs, key).fingerprint == fingerprint(plan):
             return key
     return ""
 

@@ -13,10 +13,10 @@ from polynya.base.errors import PolynyaError
 from polynya.lakehouse.decoding.decode import Decoded, Schema
 from polynya.lakehouse.decoding.kinds import typed
 from polynya.lakehouse.formats.parquet import File
-from polynya.lakehouse.jobs.merge_files import merge_files
 from polynya.lakehouse.jobs.output import Output, file_name
 from polynya.lakehouse.jobs.plan import Job, Task, claimed
-from polynya.lakehouse.jobs.redo_files import read_again
+from polynya.lakehouse.jobs.rewrites.merge_files import merge_files
+from polynya.lakehouse.jobs.rewrites.redo_files import read_again
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import (
     Block,

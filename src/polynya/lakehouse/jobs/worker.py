@@ -20,10 +20,10 @@ from polynya.lakehouse.jobs.commit import (
 from polynya.lakehouse.jobs.crew import Crew
 from polynya.lakehouse.jobs.derive import derivation
 from polynya.lakehouse.jobs.lazy_runner import LazyRunner, RunnerFactory
-from polynya.lakehouse.jobs.merging import due_merges, merge_all, merge_due
 from polynya.lakehouse.jobs.plan import JobPlan, TableRef, store_settings
-from polynya.lakehouse.jobs.redo import Redefined, produce_rebuild, produce_replay
 from polynya.lakehouse.jobs.results import REBUILD, REPLAY, Progress, Rewrite, Runner
+from polynya.lakehouse.jobs.rewrites.merging import due_merges, merge_all, merge_due
+from polynya.lakehouse.jobs.rewrites.redo import Redefined, produce_rebuild, produce_replay
 from polynya.lakehouse.jobs.stopping import Stopped, begin_again, stop_on_signals
 from polynya.lakehouse.machine.store import checked_blobs
 from polynya.lakehouse.reading.blobs import Blobs

@@ -18,9 +18,8 @@ from polynya.lakehouse.decoding.decode import NO_OBJECT, Schema, observed, sampl
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files, with_field_ids
 from polynya.lakehouse.jobs.output import DLQ_TYPES
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task
-from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
+from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import SAMPLE_RECORDS_STREAM, Fixed, main_schema, widened
-from polynya.lakehouse.jobs.redo_files import laid_out, opened, typed_values
 from polynya.lakehouse.jobs.results import (
     REBUILD,
     REDO_VERSION,
@@ -28,11 +27,12 @@ from polynya.lakehouse.jobs.results import (
     Progress,
     Result,
     Runner,
-    folder,
     load_result,
     part_of,
     result_of,
+    store_result,
 )
+from polynya.lakehouse.jobs.rewrites.redo_files import laid_out, opened, typed_values
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.reading.slices import Kind
@@ -70,7 +70,7 @@ def produce_rebuild(
 ) -> str:
     """Write all rows of the table to a new folder, with columns chosen as for a new table. Return
     the key of the result object. Raises ConfigError for partitions that cannot be."""
-    begin = time.monotonic()
+    began = time.monotonic()
     previous = _previous(plan, blobs)
     types = list((dict(plan.table.columns) | wanted.columns).items())
     partitions = plan.table.partitions if wanted.partitions is None else wanted.partitions
@@ -86,7 +86,7 @@ def produce_rebuild(
         discover = number < ROUNDS_MAX - 1 and leaves(fixed.columns) < LEAVES_MAX
         job = make.job(fixed.columns, live["main"], number, discover=discover, fresh=True)
         job = msgspec.structs.replace(job, cuts=cuts(partitions, types, fixed.columns))
-        results = _ran(job, plan, runner, blobs, progress)
+        results = run_plan(blobs, job, runner, progress)
         wishes = [wished for result in results for wished in result.wishes]
         if not wishes:
             break
@@ -104,13 +104,13 @@ def produce_rebuild(
         merges=previous.merges,
         files_merged=previous.files_merged,
     )
-    return _stored(made, plan, blobs, progress, begin)
+    return _stored(made, plan, blobs, progress, began)
 
 
 def produce_replay(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
     """Decode the files with dead letters again, if a dead letter fits the columns now. Return the
     key of the result object, or "" if none does."""
-    begin = time.monotonic()
+    began = time.monotonic()
     previous = _previous(plan, blobs)
     columns = adopt(previous.columns, declared(plan.table.columns))
     live = _live(plan, blobs)
@@ -126,7 +126,7 @@ def produce_replay(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progre
     files = [file for file, count in found if count]
     job = _Maker(plan, blobs, live).job(columns, files, 0, discover=False)
     job = msgspec.structs.replace(job, cuts=previous.cuts)
-    results = _ran(job, plan, runner, blobs, progress)
+    results = run_plan(blobs, job, runner, progress)
     _check_rows(job, results)
     made = _result(plan, job, results, previous)
     removed = {"main": files, "dlq": live["dlq"]}
@@ -144,7 +144,7 @@ def produce_replay(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progre
         files_merged=previous.files_merged,
         unmerged=previous.unmerged,
     )
-    return _stored(made, plan, blobs, progress, begin)
+    return _stored(made, plan, blobs, progress, began)
 
 
 class _Maker:
@@ -218,15 +218,6 @@ def _tasks(files: Sequence[Merged]) -> list[Task]:
     return tasks
 
 
-def _ran(
-    job: Job, plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress
-) -> list[TaskResult]:
-    key = plan_key(plan, job.round)
-    store_plan(blobs, job, key)
-    progress("plan-object", key)
-    return runner.run(job, key)
-
-
 def _check_rows(job: Job, results: Sequence[TaskResult]) -> None:
     for task, done in zip(job.tasks, results, strict=True):
         before = sum(file.rows for file in task.redo)
@@ -256,14 +247,10 @@ def _result(
     )
 
 
-def _stored(made: Result, plan: JobPlan, blobs: Blobs, progress: Progress, begin: float) -> str:
+def _stored(made: Result, plan: JobPlan, blobs: Blobs, progress: Progress, began: float) -> str:
     rows = sum(file.rows for file in made.parts["main"].files)
     progress("ran", f"{rows:,} rows were decoded again")
-    made = msgspec.structs.replace(made, seconds=round(time.monotonic() - begin, 3))
-    key = f"{folder(plan)}/{plan.attempt}.result.json"
-    blobs.put(key, msgspec.json.encode(made))
-    progress("result-object", key)
-    return key
+    return store_result(blobs, plan, made, progress, began=began)
 
 
 def _spread(files: Sequence[Merged]) -> list[Merged]:

@@ -9,9 +9,8 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files
-from polynya.lakehouse.jobs.merge_plan import merge_tasks
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, TableRef, Task
-from polynya.lakehouse.jobs.plan_objects import plan_key, store_plan
+from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.results import (
     MERGE,
     MERGE_VERSION,
@@ -19,11 +18,12 @@ from polynya.lakehouse.jobs.results import (
     Progress,
     Result,
     Runner,
-    folder,
     load_result,
     part_of,
     result_of,
+    store_result,
 )
+from polynya.lakehouse.jobs.rewrites.merge_plan import merge_tasks
 from polynya.lakehouse.jobs.task import TaskResult
 from polynya.lakehouse.reading.blobs import Blobs
 
@@ -51,7 +51,7 @@ def produce_merge(
     plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress, *, whole: bool
 ) -> str:
     """Merge files of the table. Return the key of the result object, or "" if no merge is due."""
-    begin = time.monotonic()
+    began = time.monotonic()
     if not plan.table.result:
         return ""
     tasks = due_merges(blobs, plan.table, whole=whole)
@@ -68,17 +68,10 @@ def produce_merge(
         discover=False,
         cuts=previous.cuts,
     )
-    key = plan_key(plan, 0)
-    store_plan(blobs, job, key)
-    progress("plan-object", key)
-    results = runner.run(job, key)
+    results = run_plan(blobs, job, runner, progress)
     made = _result(plan, job, results, previous)
-    made = msgspec.structs.replace(made, seconds=round(time.monotonic() - begin, 3))
     progress("ran", _told(made))
-    key = f"{folder(plan)}/{plan.attempt}.result.json"
-    blobs.put(key, msgspec.json.encode(made))
-    progress("result-object", key)
-    return key
+    return store_result(blobs, plan, made, progress, began=began)
 
 
 def _result(plan: JobPlan, job: Job, results: Sequence[TaskResult], previous: Result) -> Result:

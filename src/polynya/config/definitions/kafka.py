@@ -1,0 +1,66 @@
+"""The settings of the Kafka listeners."""
+
+from __future__ import annotations
+
+from polynya.base.limits import OFFSETS_RETENTION_SECONDS
+from polynya.config.setting import Setting, parse_count, parse_seconds, parse_switch, parse_text
+
+KAFKA = (
+    Setting(
+        "kafka.listen",
+        parse_text,
+        None,
+        "Address and port for Kafka clients; `off` for none. Port 0 selects a free port. Default: "
+        "127.0.0.1:9092 (a free port where `listen` has "
+        "port 0), except with `unsafe_no_auth` and a `listen` beyond loopback; if that port is "
+        "taken, the node warns and serves without Kafka. Clients authenticate by SASL where HTTP "
+        "needs tokens, and on every address beyond loopback; TLS is that of `listen`.",
+    ),
+    Setting(
+        "kafka.brokers",
+        parse_text,
+        "core",
+        "What Kafka clients see as a broker: each `core`, with a port of its own, or the `node`, "
+        "with the port of `kafka.listen` alone and a hop to the right core.",
+        ("core", "node"),
+    ),
+    Setting(
+        "kafka.direct",
+        parse_count,
+        None,
+        "The port of core 0 for Kafka clients; core N has the port N after it, on the host of "
+        "`kafka.listen`. A node with one core has none. Default: 1000 after the port of "
+        "`kafka.listen` (free ports where that is 0); if one of these default ports is taken, the "
+        "node warns and is one broker.",
+        low=1,
+        high=65_535,
+    ),
+    Setting(
+        "kafka.advertised",
+        parse_text,
+        "",
+        "The HOST:PORT at which Kafka clients reach this node, where that differs from "
+        "`kafka.listen`: behind NAT, in a container. The ports of the cores (`kafka.direct`) are "
+        "reached at the same host under their own numbers.",
+    ),
+    Setting(
+        "kafka.auto_create",
+        parse_switch,
+        True,
+        "Create a Kafka topic when a client that allows it names the topic first.",
+    ),
+    Setting(
+        "kafka.partitions",
+        parse_count,
+        1,
+        "Partitions of a Kafka topic whose creator leaves their number open.",
+    ),
+    Setting(
+        "kafka.offsets_retention",
+        parse_seconds,
+        OFFSETS_RETENTION_SECONDS,
+        "The committed offsets of a consumer group without members expire after this. Use the "
+        "same value on all nodes.",
+        low=60,
+    ),
+)

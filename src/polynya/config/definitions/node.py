@@ -1,0 +1,169 @@
+"""The settings of the node itself, of the streams it serves and of its log."""
+
+from __future__ import annotations
+
+from polynya.base.limits import (
+    DISKLESS_COPY_MS,
+    DISKLESS_INTERVAL_MS,
+    DISKLESS_PACK_BYTES,
+    GROUPS_MAX,
+    KIB,
+    LONG_POLL_SECONDS_DEFAULT,
+    MIB,
+    SEGMENT_BYTES,
+    SEGMENT_RECORDS,
+)
+from polynya.base.names import REPLICATED
+from polynya.config.setting import (
+    Setting,
+    parse_count,
+    parse_default_profile,
+    parse_millis,
+    parse_profile,
+    parse_seconds,
+    parse_size,
+    parse_switch,
+    parse_text,
+)
+
+NODE = (
+    Setting(
+        "listen",
+        parse_text,
+        "127.0.0.1:4437",
+        "Address and port of HTTP and health. Port 0 selects a free port. The admin port is the "
+        "next one (a free one for port 0).",
+    ),
+    Setting(
+        "data",
+        parse_text,
+        "./polynya-data",
+        "The folder of the journal, the snapshots and the embedded object store.",
+    ),
+    Setting(
+        "cores",
+        parse_count,
+        None,
+        "Processes that share the port. Default: half of the CPUs, at least 1, fixed when the "
+        "data folder is created. At most one per group.",
+        low=1,
+        high=GROUPS_MAX,
+    ),
+    Setting(
+        "groups",
+        parse_count,
+        None,
+        "Groups that streams are hashed to. Default: 16; fixed when the data folder is created.",
+        low=1,
+        high=GROUPS_MAX,
+    ),
+    Setting(
+        "scheduling",
+        parse_text,
+        "batch",
+        "The Linux scheduling policy of the cores: 'batch' avoids preemption, which saves a tenth "
+        "of the CPU; 'normal' has lower latency where other "
+        "programs keep all CPUs busy.",
+        ("batch", "normal"),
+    ),
+    Setting(
+        "long_poll_timeout",
+        parse_seconds,
+        LONG_POLL_SECONDS_DEFAULT,
+        "How long a long-poll read waits for new data before an empty response.",
+        low=0.01,
+        high=3600,
+    ),
+    Setting(
+        "unsafe_no_auth",
+        parse_switch,
+        False,
+        "Allow a `listen` address beyond loopback without access control or without TLS; "
+        "`/readyz?verbose` then shows a warning.",
+    ),
+    Setting(
+        "admin_listen",
+        parse_text,
+        "",
+        "Open the admin port at this address and port too, for holders of a token with `admin`. "
+        "Default: loopback only, without tokens.",
+    ),
+    Setting(
+        "text_listen",
+        parse_text,
+        "",
+        "Serve the text protocol of Walrus at this address and port (docs/walrus.md). `on`: the "
+        "host of `listen`, and its port plus 4. "
+        "Default: off. Beyond loopback it needs TLS, and callers need a token.",
+    ),
+    Setting(
+        "default_profile",
+        parse_default_profile,
+        REPLICATED,
+        "The profile of streams and Kafka topics whose creation and bucket name none: `replicated`, "
+        "or `diskless` for records that are stored in the object store alone (docs/diskless.md).",
+    ),
+    Setting(
+        "text_profile",
+        parse_profile,
+        REPLICATED,
+        "The profile of the topics that `REGISTER` creates: `replicated`, `diskless`, or `leased` "
+        "for streams of segments with one writer each.",
+    ),
+)
+STREAMS = (
+    Setting(
+        "diskless.interval",
+        parse_millis,
+        DISKLESS_INTERVAL_MS,
+        "How long a core collects the appends of its diskless streams before it stores them. A "
+        "longer time costs fewer requests to the object store, and appends take longer.",
+        low=10,
+        high=10_000,
+    ),
+    Setting(
+        "diskless.pack_size",
+        parse_size,
+        DISKLESS_PACK_BYTES,
+        "The bytes of appends to diskless streams that a core stores without waiting for "
+        "`diskless.interval`.",
+        low=64 * KIB,
+        high=32 * MIB,
+    ),
+    Setting(
+        "diskless.copy_interval",
+        parse_millis,
+        DISKLESS_COPY_MS,
+        "How often a group with new commits of diskless streams copies them to the object store. "
+        "After the loss of all disks, commits of about this time are lost. A longer time costs "
+        "fewer requests.",
+        low=1000,
+        high=60_000,
+    ),
+    Setting(
+        "segments.records",
+        parse_count,
+        SEGMENT_RECORDS,
+        "The records of a segment of a leased stream, unless its creation names a limit.",
+        low=1,
+    ),
+    Setting(
+        "segments.bytes",
+        parse_size,
+        SEGMENT_BYTES,
+        "The bytes of a segment of a leased stream, unless its creation names a limit.",
+        low=1,
+    ),
+)
+LOG = (
+    Setting(
+        "log.level",
+        parse_text,
+        "info",
+        "The minimum severity of log lines.",
+        ("debug", "info", "warning", "error"),
+    ),
+    Setting(
+        "log.format", parse_text, "logfmt", "The format of log lines on stderr.", ("logfmt", "json")
+    ),
+)

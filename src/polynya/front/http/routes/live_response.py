@@ -1,0 +1,176 @@
+"""The response to a live reader: its head, its events and keep-alives, and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.offsets import format_token
+from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.responses import NO_CACHE
+from polynya.front.http.routes.decoded_pages import is_json_stream
+from polynya.front.http.routes.pages import json_form
+from polynya.front.http.routes.read_request import END_SUFFIX
+from polynya.service.api import Facts
+from polynya.wire.cursor import current_interval, next_cursor
+from polynya.wire.headers import RECORDS, format_event_id, media_type
+from polynya.wire.kafka.values import values_type
+from polynya.wire.record_pages import Form, Shown
+from polynya.wire.sse import (
+    COMMENT,
+    SseEncoding,
+    chunk,
+    control_event,
+    data_event,
+    error_event,
+    sse_encoding,
+)
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+
+class LiveResponse:
+    """The response to one reader. Once open it has the connection to itself, until it is
+    `_finished`. What to send is for `Subscriber` to decide."""
+
+    __slots__ = (
+        "_chunked",
+        "_connection",
+        "_cursor",
+        "_encoding",
+        "_ends_at",
+        "_exchange",
+        "_finished",
+        "_form",
+        "_front",
+        "_history",
+        "_meter",
+        "_name",
+        "_uid",
+        "_wrote",
+        "_wrote_at",
+    )
+
+    def __init__(self, front: HttpFront, exchange: Exchange) -> None:
+        self._front = front
+        self._exchange = exchange
+        self._connection = exchange.connection
+        self._name = exchange.route.name
+        self._chunked = exchange.head.minor == 1
+        self._cursor = next_cursor(
+            exchange.query.get("cursor"), front.service.now_ms(), front.random.random()
+        )
+        self._encoding = SseEncoding.BASE64
+        self._form = Form(json_form(exchange) == RECORDS, is_json=False)
+        self._uid = self._history = 0
+        self._wrote = True
+        self._wrote_at = 0
+        self._ends_at = 0
+        self._finished = False
+        meter = exchange.connection.meter
+        self._meter = meter if meter is not None and meter.limits_bytes else None
+
+    @property
+    def exchange(self) -> Exchange:
+        return self._exchange
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def open(self, facts: Facts) -> None:
+        """Write the response head, and take over the connection."""
+        self._uid, self._history = facts.uid, facts.history
+        self._form = Form(self._form.records, is_json_stream(facts))
+        media = "application/json" if self._form.records else values_type(facts.content_type)
+        self._encoding = sse_encoding(media_type(media))
+        headers: Headers = [
+            ("Content-Type", "text/event-stream"),
+            ("Cache-Control", NO_CACHE),
+            ("X-Accel-Buffering", "no"),
+            ("Stream-Incarnation", str(facts.uid)),
+        ]
+        if self._encoding == SseEncoding.BASE64:
+            headers.append(("Stream-SSE-Data-Encoding", "base64"))
+        if self._chunked:
+            headers.append(("Transfer-Encoding", "chunked"))
+        self._exchange.keep_alive = False  # the connection ends with the event stream
+        front = self._front
+        front.counters.live_opened += 1
+        front.counters.statuses[200] += 1
+        front.live[self] = None
+        if self._meter is not None:
+            front.metered[self] = None
+        seconds = front.settings.sse_recycle_seconds
+        self._ends_at = front.tick + int(seconds * (0.85 + 0.3 * front.random.random()))
+        self._wrote_at = front.tick
+        self._connection.on_lost = self._lost
+        self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
+
+    def _events(
+        self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
+    ) -> bytes:
+        """Return a data event, if there is data, and its control event."""
+        cursor = max(self._cursor, current_interval(self._front.service.now_ms()))
+        event_id = format_event_id(*at, (self._uid, self._history))
+        told = event_id + END_SUFFIX if closed else event_id
+        control = control_event(
+            told, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed
+        )
+        return data_event(event_id, payload, self._encoding) + control if payload else control
+
+    def sweep(self, tick: int) -> None:
+        """Send keep-alives, and end the response after its lifetime, so that clients
+        redistribute."""
+        if tick >= self._ends_at:
+            self.finish()
+        elif self._wrote:
+            self._wrote, self._wrote_at = False, tick
+        elif tick - self._wrote_at >= self._front.settings.sse_keepalive_seconds:
+            self._write(COMMENT)
+
+    def finish(self) -> None:
+        """End the response; the client resumes from its last event."""
+        if self._finished:
+            return
+        self._let_go()
+        self._connection.on_lost = None
+        self._exchange.send(b"0\r\n\r\n" if self._chunked else b"")
+
+    def _cut(self) -> None:
+        self._front.counters.live_cut += 1
+        self._front.log_rate_limited(
+            "disconnected a live reader: it was too slow for its stream",
+            self._exchange.shown_target,
+            self._connection,
+        )
+        self._end_with_error("SLOW_READER")
+
+    def _end_at_damage(self, shown: Shown) -> None:
+        """End with the error of a batch that cannot be decoded. Its id lets the client resume
+        behind the batch."""
+        at = format_event_id(shown.record, shown.byte, (self._uid, self._history))
+        body = self._exchange.error_json("KAFKA_BATCH_UNREADABLE", shown.damage)
+        self._write(error_event(body, at))
+        self.finish()
+
+    def _end_with_error(self, code: str, message: str = "") -> None:
+        self._write(error_event(self._exchange.error_json(code, message)))
+        self.finish()
+
+    def _lost(self) -> None:
+        if not self._finished:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._finished = True
+        self._front.live.pop(self, None)
+        self._front.metered.pop(self, None)
+
+    def _write(self, data: bytes) -> None:
+        self._write_raw(chunk(data) if self._chunked else data)
+        self._wrote = True
+
+    def _write_raw(self, data: bytes) -> None:
+        if self._connection.transport is not None:
+            self._connection.transport.write(data)

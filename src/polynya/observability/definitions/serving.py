@@ -1,0 +1,94 @@
+"""Metrics of the listeners, of access control and of the audit log."""
+
+from __future__ import annotations
+
+from polynya.observability.metric import Metric
+
+SERVING = (
+    Metric(
+        "polynya_http_responses_total", "counter", "HTTP responses by status class.", ("class",)
+    ),
+    Metric(
+        "polynya_http_appends_total", "counter", "HTTP append requests, whatever their outcome."
+    ),
+    Metric("polynya_http_append_bytes_total", "counter", "Body bytes of HTTP append requests."),
+    Metric("polynya_http_connections", "gauge", "Open HTTP connections."),
+    Metric("polynya_http_connections_total", "counter", "HTTP connections accepted."),
+    Metric(
+        "polynya_http_connections_refused_total",
+        "counter",
+        "HTTP connections refused because there were too many.",
+    ),
+    Metric("polynya_http_timeouts_total", "counter", "Requests that did not arrive in time."),
+    Metric(
+        "polynya_http_stalled_total",
+        "counter",
+        "Connections closed because the client read nothing of its response for 30 seconds.",
+    ),
+    Metric("polynya_kafka_requests_total", "counter", "Requests of Kafka clients."),
+    Metric(
+        "polynya_kafka_malformed_total",
+        "counter",
+        "Kafka connections closed because of a request that is malformed or of a version that is "
+        "not served.",
+    ),
+    Metric("polynya_kafka_batches_total", "counter", "Batches that Kafka producers wrote."),
+    Metric("polynya_kafka_batch_bytes_total", "counter", "Bytes of these batches."),
+    Metric("polynya_kafka_connections", "gauge", "Open connections of Kafka clients."),
+    Metric("polynya_kafka_connections_total", "counter", "Connections of Kafka clients accepted."),
+    Metric(
+        "polynya_kafka_connections_refused_total",
+        "counter",
+        "Connections of Kafka clients refused because there were too many.",
+    ),
+    Metric(
+        "polynya_group_lag",
+        "gauge",
+        "Records that a Kafka consumer group has not committed, by topic; up to 15 seconds old.",
+        ("group", "topic"),
+    ),
+    Metric("polynya_http_long_polls_total", "counter", "Long-polls started."),
+    Metric("polynya_http_sse_total", "counter", "SSE subscriptions started."),
+    Metric(
+        "polynya_http_sse_cut_total",
+        "counter",
+        "SSE subscriptions closed because the reader was too slow.",
+    ),
+    Metric("polynya_text_connections", "gauge", "Connections of the text protocol."),
+    Metric(
+        "polynya_text_connections_refused_total",
+        "counter",
+        "Connections of the text protocol over the limit.",
+    ),
+    Metric(
+        "polynya_text_commands_total", "counter", "Commands of the text protocol.", ("command",)
+    ),
+    Metric(
+        "polynya_text_errors_total",
+        "counter",
+        "Responses of the text protocol that begin with ERR.",
+    ),
+    Metric(
+        "polynya_text_malformed_total",
+        "counter",
+        "Connections closed because a frame named an invalid length.",
+    ),
+    Metric(
+        "polynya_text_timeouts_total",
+        "counter",
+        "Connections closed because a frame or a response stalled for 30 seconds.",
+    ),
+    Metric("polynya_access_denied_total", "counter", "Requests without a valid token."),
+    Metric(
+        "polynya_access_forbidden_total", "counter", "Requests that their token does not permit."
+    ),
+    Metric(
+        "polynya_access_limited_total", "counter", "Requests over the rate limits of their token."
+    ),
+    Metric("polynya_audit_lines_total", "counter", "Audit log lines written."),
+    Metric(
+        "polynya_audit_lost_total",
+        "counter",
+        "Administrative operations missing from the audit log: the disk was full or too slow.",
+    ),
+)
