@@ -21,6 +21,7 @@ from polynya.lakehouse.jobs.results import (
     Result,
     Rewrite,
     Runner,
+    announce,
     find_result,
     load_result,
     part_of,
@@ -105,8 +106,8 @@ def run_job(
     nothing to do, the job is abandoned, and None returned.
     """
     check_plan(plan)
-    what = f"{len(plan.ranges)} ranges, {_size(plan)}" if plan.ranges else "a rewrite of files"
-    progress("planned", f"job {plan.job} of '{plan.table.name}': {what}")
+    if plan.ranges:
+        announce(plan, f"{len(plan.ranges)} ranges, {_size(plan)}", progress)
     repair(blobs, plan.table)
     key = find_result(blobs, plan)
     if not key and plan.ranges:

@@ -26,6 +26,7 @@ from polynya.lakehouse.jobs.results import (
     Result,
     Rewrite,
     Runner,
+    announce,
     load_result,
     part_of,
     result_of,
@@ -52,6 +53,7 @@ def derivation(coordinator: Coordinator) -> Rewrite:
         ranges, taken = _pending(coordinator, plan, previous.taken if previous else {})
         if not ranges:
             return ""
+        announce(plan, f"the transform of {len(ranges)} ranges", progress)
         job = _input_job(blobs, plan, ranges, previous, runner.cores)
         key = plan_key(plan, 0)
         store_plan(blobs, job, key)

@@ -109,6 +109,11 @@ Rewrite = Callable[[JobPlan, Runner, Blobs, Progress], str]
 """Produces the result of a plan without ranges: returns its key, or "" if nothing is to do."""
 
 
+def announce(plan: JobPlan, what: str, progress: Progress) -> None:
+    """Say what a job will do. One without ranges may turn out to have nothing to do."""
+    progress("planned", f"job {plan.job} of '{plan.table.name}': {what}")
+
+
 def store_result(
     blobs: Blobs, plan: JobPlan, made: Result, progress: Progress, *, began: float
 ) -> str:

@@ -18,6 +18,7 @@ from polynya.lakehouse.jobs.results import (
     Progress,
     Result,
     Runner,
+    announce,
     load_result,
     part_of,
     result_of,
@@ -57,6 +58,8 @@ def produce_merge(
     tasks = due_merges(blobs, plan.table, whole=whole)
     if not tasks:
         return ""
+    files = sum(len(task.merge.files) for task in tasks if task.merge is not None)
+    announce(plan, f"a merge of {files} files", progress)
     previous = load_result(blobs, plan.table.result)
     job = Job(
         plan=plan,

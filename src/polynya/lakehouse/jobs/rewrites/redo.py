@@ -27,6 +27,7 @@ from polynya.lakehouse.jobs.results import (
     Progress,
     Result,
     Runner,
+    announce,
     load_result,
     part_of,
     result_of,
@@ -79,6 +80,7 @@ def produce_rebuild(
     except BadPartition as bad:
         raise ConfigError(str(bad)) from None
     live = _live(plan, blobs)
+    announce(plan, f"all rows of {len(live['main'])} files again", progress)
     samples = [found for file in _spread(live["main"]) for found in _profiles(blobs, file)]
     fixed = Fixed(chosen(adopt([], declared(types)), samples), [{}], {})
     make = _Maker(plan, blobs, live, f"tables/{plan.table.uid}/{plan.job:012d}")
@@ -117,6 +119,7 @@ def produce_replay(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progre
     if not any(_fitting(blobs, file, columns) for file in live["dlq"]):
         return ""
     dead = np.concatenate([_keys(blobs, file) for file in live["dlq"]])
+    announce(plan, f"{len(dead):,} dead letters again", progress)
     found = [(file, int(np.isin(_keys(blobs, file), dead).sum())) for file in live["main"]]
     if sum(count for _, count in found) != len(dead):
         raise CorruptData(
