@@ -73,7 +73,7 @@ async def fill(folder: Path, streams: int) -> None:
     engine = open_engine(folder)
     store = open_store(StoreSettings(backend="local", root=str(folder / "objects")))
     assert store is not None
-    engine.local.cold = ColdReader(store)
+    engine.local.reads.cold = ColdReader(store)
     engine.local.rehydration.states = StateReader(store)
     flusher = Flusher(engine.groups, store, FlushSettings(), "bench")
     before = rss()

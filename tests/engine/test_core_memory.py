@@ -45,8 +45,8 @@ async def work(world: World, appends: int, first: int) -> None:
 def sizes(world: World) -> dict[str, int]:
     local, core, outbox_sender = world.local, world.engine.core, world.engine.outbox_sender
     return {
-        "unsettled": len(local._unsettled),
-        "waiting": len(local._waiting_creates),
+        "unsettled": len(local.lifecycle._unsettled),
+        "waiting": len(local.lifecycle._waiting_creates),
         "touched": len(local.lifetimes),
         "logging": len(local.lifetimes._logging),
         "feeds": len(local.feeds),

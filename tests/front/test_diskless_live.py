@@ -29,7 +29,7 @@ async def diskless(world: World, name: str, content_type: str = TEXT) -> PackedA
     """Create a diskless stream, and return its writer."""
     store = MemoryStore()
     service = world.service
-    service.local.cold = ColdReader(store)
+    service.local.reads.cold = ColdReader(store)
     encoding = Encoding.JSON if content_type == "application/json" else Encoding.BYTES
     create = Create(
         canonical_name(name), service.clock, content_type, encoding, profile=Profile.DISKLESS

@@ -84,7 +84,7 @@ class Cores:
 
     async def read(self, name: str) -> bytes:
         group = group_of(name, GROUPS)
-        page = await self.engines[group % self.birth.cores].local.read(
+        page = await self.engines[group % self.birth.cores].local.reads.read(
             group, ReadQuery(name, bytes_max=1 << 22)
         )
         assert isinstance(page, Page)

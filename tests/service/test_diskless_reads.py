@@ -16,7 +16,7 @@ from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Page, Position, ReadQuery
 from polynya.service.routing import messages
 from polynya.service.routing.requests.local_answers import LocalAnswers
-from polynya.service.streams.pieces import PlannedPage, PlannedSpans
+from polynya.service.streams.reads.pieces import PlannedPage, PlannedSpans
 from polynya.stream.commands import ColdSlice
 from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Reply
@@ -118,8 +118,8 @@ async def test_records_in_memory_come_with_the_plan(node: Node) -> None:
     stream = there.local.machines[1].streams[THERE]
     query = ReadQuery(THERE, Position.START, 0, 1 << 20)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polynya.service.streams.pieces._stays", lambda each: each is stream)
-        planned = await there.local.read_for(1, query, far=True)
+        patch.setattr("polynya.service.streams.reads.pieces._stays", lambda each: each is stream)
+        planned = await there.local.reads.read_for(1, query, far=True)
         assert isinstance(planned, PlannedPage)
         assert [bytes(span.payload) for span in planned.page.spans] == [b"two;"]
         assert await here.read(THERE) == b"one;two;"
@@ -169,7 +169,7 @@ async def test_a_slice_that_goes_before_it_is_fetched_is_planned_again(node: Nod
     await here.create(THERE, **DISKLESS)
     await writer_of(here).append(THERE, b"one;")
     plans = 0
-    planned = there.local.read_for
+    planned = there.local.reads.read_for
 
     async def stale_once(group: int, query: ReadQuery, *, far: bool) -> object:
         nonlocal plans
@@ -182,7 +182,7 @@ async def test_a_slice_that_goes_before_it_is_fetched_is_planned_again(node: Nod
             piece.slice = msgspec.structs.replace(piece.slice, pack="gone")
         return answer
 
-    there.local.read_for = stale_once  # type: ignore[method-assign, assignment]
+    there.local.reads.read_for = stale_once  # type: ignore[method-assign, assignment]
     assert await here.read(THERE) == b"one;"
     assert plans == 2
 

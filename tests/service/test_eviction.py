@@ -82,7 +82,7 @@ def test_what_an_evicted_stream_answers_is_what_it_answered() -> None:
         )  # type: ignore[union-attr]
         assert await world.read(NAMES[0]) == b"one;two;"
         assert await world.read(NAMES[1], bytes_max=3) == b"one;two;"
-        tail = world.local.read_nowait(
+        tail = world.local.reads.read_nowait(
             group_of(NAMES[2], world.groups), ReadQuery(NAMES[2], Position.NOW)
         )
         assert tail is not None and tail.record == 2  # without its state

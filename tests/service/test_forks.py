@@ -517,7 +517,7 @@ def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_w
             await world.append(SOURCE, b"s%d;" % number)
         assert (await world.fork(CHILD, SOURCE, (4, 12))).code == Code.CREATED
         await world.append(CHILD, b"c0;")
-        sources = world.local.parents
+        sources = world.local.reads.parents
         assert sources is not None
         read_uid = sources.read_uid
 

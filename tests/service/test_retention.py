@@ -14,9 +14,9 @@ from worlds.service import Code, Node, World, name_in
 
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
-from polynya.service.streams import retention
-from polynya.service.streams.retention import TrimCounters
-from polynya.service.streams.retention_job import RetentionJob
+from polynya.service.streams.lifetimes import retention
+from polynya.service.streams.lifetimes.retention import TrimCounters
+from polynya.service.streams.lifetimes.retention_job import RetentionJob
 from polynya.stream.commands import Delete, Retention, SetRetention, TableCommit
 from polynya.stream.machine import Machine
 from polynya.stream.state import index

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stories.service import story
 from worlds.service import World
 
-from polynya.service.streams import local as local_module
+from polynya.service.streams import local_streams as streams_module
 from polynya.service.streams import name_index as names_module
 from polynya.service.streams.name_index import SortedNames
 
@@ -23,7 +23,7 @@ NAME = st.text("ab/\U0010ffff", max_size=4)
 def _small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(names_module, "BLOCK", 2)
-        patch.setattr(local_module, "LIST_STEP", 3)
+        patch.setattr(streams_module, "LIST_STEP", 3)
         yield
 
 

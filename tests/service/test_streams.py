@@ -91,7 +91,7 @@ async def test_a_command_that_cannot_be_encoded_harms_nobody(world: World) -> No
         with pytest.raises(UnicodeEncodeError):
             world.send(bad)
     assert (await good).code == Code.OK
-    assert world.local.settled("test/\ud800")
+    assert world.local.lifecycle.settled("test/\ud800")
 
 
 @story

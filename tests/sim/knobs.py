@@ -52,7 +52,10 @@ from polynya.engine.snapshots import (
 from polynya.raft import Settings
 from polynya.replica import member
 from polynya.service.routing import bundles, forwarding
-from polynya.service.streams import local, rehydration, retention_job
+from polynya.service.routing.requests import local_answers
+from polynya.service.streams import local_streams, rehydration
+from polynya.service.streams.lifetimes import retention_job
+from polynya.service.streams.reads import local_reads
 from polynya.stream.state import chunked, pack_tables, sorted_rows
 
 Settled = TypeVar("Settled", bound=msgspec.Struct)
@@ -79,7 +82,7 @@ CONSTANTS: dict[
     "BUNDLE_BYTES": ((member,), "BUNDLE_BYTES", (1, 150)),
     "BUNDLE_BYTES_MAX": ((bundles,), "BUNDLE_BYTES_MAX", (1, 100)),
     "HOPS_MAX": ((forwarding,), "HOPS_MAX", (1,)),
-    "COPIES_MAX": ((local,), "COPIES_MAX", (1,)),
+    "COPIES_MAX": ((local_reads,), "COPIES_MAX", (1,)),
     "LOADS_AT_ONCE": ((rehydration,), "LOADS_AT_ONCE", (1,)),
     "RECALL_STREAMS": ((rehydration, retention_job), "RECALL_STREAMS", (1,)),
     "RECALL_BYTES_MAX": ((rehydration,), "RECALL_BYTES_MAX", (600, 1200)),
@@ -175,7 +178,8 @@ SLICED = (
     flusher,
     merger,
     evictor,
-    local,
+    local_answers,
+    local_streams,
     retention_job,
 )
 

@@ -63,7 +63,9 @@ from polynya.recovery.from_store import FromStore
 from polynya.replica import planner
 from polynya.replica.member import Member
 from polynya.service import assembly
-from polynya.service.streams import local, pieces, retention, retention_job
+from polynya.service.streams import local
+from polynya.service.streams.lifetimes import retention, retention_job
+from polynya.service.streams.reads import pieces
 from polynya.service.streams.rehydration import Rehydration
 from polynya.stream.commands import PackWritten, SubscriptionEvent
 from polynya.stream.machine import Machine

@@ -9,7 +9,7 @@ from sim.code_edits import edited_function
 from polynya.backup.writer import BackupWriter
 from polynya.cold.collector import Collector
 from polynya.recovery.from_store import FromStore
-from polynya.service.streams.pieces import PieceReader
+from polynya.service.streams.reads.pieces import PieceReader
 from polynya.stream.machine import Machine
 from polynya.stream.rules import paging, publishing
 

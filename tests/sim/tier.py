@@ -43,7 +43,8 @@ from polynya.diskless import commit as diskless_commit
 from polynya.diskless import writer as diskless_writer
 from polynya.objectstore import WatchedStore
 from polynya.service.assembly import CoreRuntime
-from polynya.service.streams import forks, outbox_sender, retention_job
+from polynya.service.streams import forks, outbox_sender
+from polynya.service.streams.lifetimes import retention_job
 from polynya.stream.commands import Evict
 from polynya.stream.diskless import commits
 from polynya.stream.rules import paging
@@ -140,7 +141,7 @@ class SimTier:
         self.deltas = CopyDeltaWorker(engine, store, whole, seconds)
         StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
         self._engine, self._pace = engine, world.round_pace
-        engine.local.cold = self.reader
+        engine.local.reads.cold = self.reader
         engine.local.rehydration.states = self.states
         self.merger.hidden.bring = engine.local.rehydration.bring
         engine.local.profiles.flush_soon = self._flush_soon

@@ -99,7 +99,7 @@ class World:
         self.engine.snapshotter._small_streams = -1  # what a group of few streams would never show
         self.local, self.service = self.engine.local, self.engine.service
         self.reader = ColdReader(self.store)
-        self.local.cold = self.reader
+        self.local.reads.cold = self.reader
         self.local.rehydration.states = self.states = StateReader(self.store)
         self.flusher = Flusher(
             self.engine.groups, self.store, FlushSettings(interval_ms=0), CLUSTER, sleep=_at_once

@@ -43,7 +43,7 @@ class TierParts:
     def __init__(self, start: CoreStart, engine: CoreRuntime, tier: Tier) -> None:
         self.tier = tier
         self.access = tier.access
-        engine.local.cold = tier.reader
+        engine.local.reads.cold = tier.reader
         engine.local.profiles.flush_soon = tier.flush_soon
         engine.local.rehydration.states = tier.states
         tier.merger.hidden.bring = engine.local.rehydration.bring

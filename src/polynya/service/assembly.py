@@ -20,9 +20,9 @@ from polynya.service.consumer_groups.coordinator import GroupCoordinator
 from polynya.service.routing.requests.core_requests import CoreTransport
 from polynya.service.routing.service import NodeService
 from polynya.service.stream_segments import SegmentFinder
+from polynya.service.streams.lifetimes.retention_job import RetentionJob
 from polynya.service.streams.local import LocalGroups
 from polynya.service.streams.outbox_sender import OutboxSender
-from polynya.service.streams.retention_job import RetentionJob
 from polynya.service.streams.segments import SEGMENT_LIMITS, ClusterRotation
 from polynya.service.tier_view import CoreGroups
 from polynya.stream.commands import SegmentLimits

@@ -91,7 +91,7 @@ class SegmentFinder:
     async def _roll_here(self, request: RollRequest) -> Rolled | None:
         local = self._service.local
         await local.linearize(request.group)
-        stream = local.find(request.group, request.name)
+        stream = local.streams.find(request.group, request.name)
         if isinstance(stream, Refusal) or segments_of(stream) is None:
             return None
         if request.group not in local.led:
@@ -106,7 +106,7 @@ class SegmentFinder:
     async def _here(self, query: SegmentsQuery) -> LeasedSegments | None:
         local = self._service.local
         await local.linearize(query.group)
-        stream = local.find(query.group, query.name)
+        stream = local.streams.find(query.group, query.name)
         return None if isinstance(stream, Refusal) else view_of(stream)
 
 

@@ -68,7 +68,7 @@ class SliceFinder:
         local = self._service.local
         await local.linearize(query.group)
         for _ in range(_TRIES):
-            stream = local.find(query.group, query.name)
+            stream = local.streams.find(query.group, query.name)
             if isinstance(stream, Refusal):
                 return None
             machine = local.here(query.group)
@@ -103,7 +103,7 @@ class SliceFinder:
         self, slices: list[ColdSlice], begin: int, end: int, stored: int
     ) -> tuple[list[ColdSlice], int]:
         """Return the slices with those of pages in their place, and the end of what they hold."""
-        reader = self._service.local.cold
+        reader = self._service.local.reads.cold
         assert reader is not None, "a page without an object store"
         last = slices[-1]
         found = await reader.spread(slices, begin, end)

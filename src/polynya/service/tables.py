@@ -349,7 +349,7 @@ class Tables:
     async def _spread(self, part: ClaimedRange) -> ClaimedRange:
         """Return a claimed range with the slices of pages in place of the pages. Raises
         Unavailable, CorruptData."""
-        reader = self._service.local.cold
+        reader = self._service.local.reads.cold
         if reader is None or not any(cold.is_page for cold in part.slices):
             return part
         slices = await reader.spread(part.slices, part.first, part.end or ALL_RECORDS)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from polynya.service.api import Facts, Page, ReadQuery, Refusal
-from polynya.service.streams.pieces import PlannedPage, PlannedSpans
+from polynya.service.streams.reads.pieces import PlannedPage, PlannedSpans
 from polynya.stream.commands import Retention
 from polynya.stream.replies import Reply
 from polynya.stream.rules.tables import Lag, Table

@@ -198,11 +198,11 @@ def serve_tails(
             payload[peer] += size
 
         sink = _PushSink(push, count, numbers=question.numbers)
-        found = local.attach(question.group, question.name, sink, local=question.local)
+        found = local.streams.attach(question.group, question.name, sink, local=question.local)
         if isinstance(found, Facts):
             uid = found.uid
             # before the first item, which may exceed the limit and cancel
-            push.on_cancel = lambda: local.detach(uid, sink)
+            push.on_cancel = lambda: local.streams.detach(uid, sink)
         push.item(messages.encode(found))
         if isinstance(found, Refusal):
             push.end()

@@ -25,9 +25,9 @@ from polynya.service.routing.requests.local_answers import LocalAnswers
 from polynya.service.routing.requests.meta_group import MetaGroup
 from polynya.service.routing.stream_groups import StreamGroups
 from polynya.service.streams.forks import create_fork
+from polynya.service.streams.lifetimes.retention import set_bucket, trim
 from polynya.service.streams.local import LocalGroups
-from polynya.service.streams.pieces import PlannedPage
-from polynya.service.streams.retention import set_bucket, trim
+from polynya.service.streams.reads.pieces import PlannedPage
 from polynya.stream.commands import Command, Create, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.tables import Lag
@@ -48,6 +48,7 @@ class NodeService:
         transport: CoreTransport | None,
     ) -> None:
         self.local = local
+        self._lifecycle, self._streams, self._reads = local.lifecycle, local.streams, local.reads
         self.groups = groups
         stream_groups = StreamGroups(groups)
         self.leaders = Leaders(local.machines, core, cores)
@@ -78,7 +79,7 @@ class NodeService:
         ] = {}  # by the arguments of `attach`: local, numbers
         self._received: ReceivedProposals | None = None
         self._machines = local.machines  # of the local groups
-        local.parents = ForkSources(local, self.group_requests, self._answers)
+        self._reads.parents = ForkSources(self._reads, self.group_requests, self._answers)
         if transport is not None:
             for local_reads, numbers in product((False, True), repeat=2):
                 self._tails[local_reads, numbers] = RemoteTails(
@@ -107,9 +108,9 @@ class NodeService:
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
         group = self.group_of(name)
-        if not (self.is_readable(group) and self.local.settled(name)):
+        if not (self.is_readable(group) and self._lifecycle.settled(name)):
             return None
-        return self.local.facts(group, name)
+        return self._streams.facts(group, name)
 
     def is_readable(self, group: int) -> bool:
         return group in self._machines and self.local.readable(group)
@@ -124,7 +125,7 @@ class NodeService:
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self._groups.get(query.name) or self.group_of(query.name)
-        return self.local.read_nowait(group, query)
+        return self._reads.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
         try:
@@ -134,12 +135,12 @@ class NodeService:
 
     async def _read(self, query: ReadQuery) -> Page | Refusal:
         group = self.group_of(query.name)
-        question = messages.Query(group, query, self.local.cold is not None)
+        question = messages.Query(group, query, self._reads.cold is not None)
         answer: Page | Refusal | PlannedPage = await self.group_requests.at_replica(
             group, messages.READ, question, self._answers.read, local=query.local
         )
         if isinstance(answer, PlannedPage):
-            return await self.local.pieces.page(answer, query)
+            return await self._reads.pieces.page(answer, query)
         return answer
 
     async def attach(
@@ -149,7 +150,7 @@ class NodeService:
 
         async def here() -> Facts | Refusal:
             await self.local.prepare(group, local=local)
-            return self.local.attach(group, name, sink, local=local)
+            return self._streams.attach(group, name, sink, local=local)
 
         async def there(place: int) -> Facts | Refusal:
             return await self._tails[local, numbers].attach(place, group, name, sink)
@@ -160,7 +161,7 @@ class NodeService:
         for tails in self._tails.values():
             tails.detach(uid, sink)
         if uid >> 48 in self._machines:
-            self.local.detach(uid, sink)
+            self._streams.detach(uid, sink)
 
     async def list_streams(
         self, prefix: str, after: str, limit: int, *, local: bool = False

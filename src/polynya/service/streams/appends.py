@@ -3,13 +3,14 @@ proposed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from typing import Protocol
 
 from polynya.base.errors import NotLeader
-from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cold import FaultedStreams
 from polynya.service.streams.dependencies import Proposer
+from polynya.service.streams.hot_memory import HotMemory
+from polynya.service.streams.lifetimes.lifecycle import StreamLifecycle
 from polynya.service.streams.profile_changes import ProfileChanges
 from polynya.service.streams.segments import SegmentWriter
 from polynya.stream.commands import Append, Command, Produce
@@ -18,53 +19,6 @@ from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.rules.profiles import profile_of
 from polynya.stream.rules.repeats import adds_nothing
-from polynya.stream.state.model import Stream
-
-
-class HotMemory:
-    """The limits of unflushed bytes: of one core, and of each of its groups."""
-
-    def __init__(
-        self,
-        machines: Mapping[int, Machine],
-        faulted: FaultedStreams,
-        proposer: Proposer,
-        group_bytes_max: int,
-    ) -> None:
-        self.bytes = sum(machine.hot_bytes for machine in machines.values())  # after the last turn
-        self.bytes_max = max(HOT_BYTES_PER_CORE, group_bytes_max)
-        self.group_bytes_max = group_bytes_max
-        self.turns = 0  # grows with each measurement; unchanged means nothing to scan
-        self.refused = 0
-        self.store_is_full: Callable[[], bool] = lambda: False
-        self._machines = machines
-        self._faulted = faulted
-        self._proposer = proposer
-
-    def measure(self) -> None:
-        """Update the total. Call this after each turn that applied a command."""
-        self.turns += 1
-        hot = sum([machine.hot_bytes for machine in self._machines.values()])
-        self.bytes = hot - self._faulted.bytes
-
-    def has_room(self, group: int, size: int) -> bool:
-        """Report whether this append fits into the limits, with the bytes in flight to the
-        journal."""
-        inflight = self._proposer.inflight_bytes
-        if self.bytes + inflight + size > self.bytes_max:
-            return False
-        counted = self._machines[group].hot_bytes - self._faulted.bytes_of(group)
-        room = self.group_bytes_max - counted - size
-        return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
-
-    def refuse(self, size: int, done: Done) -> None:
-        """Refuse with a retryable code, or for good if no flush can make enough room."""
-        bound = min(self.group_bytes_max, self.bytes_max)
-        if size > bound:
-            done(Reply(Code.APPEND_EXCEEDS_MEMORY_LIMIT, byte=bound))
-        else:
-            self.refused += 1
-            done(Reply(Code.MEMORY_PRESSURE, detail=self.store_is_full() or None))
 
 
 class Waiting(Protocol):
@@ -76,16 +30,13 @@ class Waiting(Protocol):
     def hold(self, group: int, name: str, command: Command, done: Done) -> None: ...
 
 
-class LocalStreams(Protocol):
-    """The interface of the local streams that decides about an append before the log does."""
+class Groups(Protocol):
+    """The interface of the local groups that decides about an append before the log does."""
 
+    lifecycle: StreamLifecycle
     profiles: ProfileChanges
 
     def readable(self, group: int) -> bool: ...
-
-    def settled(self, name: str) -> bool: ...
-
-    def judge_time(self, group: int, stream: Stream | None) -> None: ...
 
 
 class Appends:
@@ -97,7 +48,7 @@ class Appends:
         self,
         machines: Mapping[int, Machine],
         proposer: Proposer,
-        streams: LocalStreams,
+        groups: Groups,
         memory: HotMemory,
         faulted: FaultedStreams,
         rehydration: Waiting,
@@ -105,10 +56,11 @@ class Appends:
     ) -> None:
         self.epoch = 0
         self._segments = segments
-        self._profiles = streams.profiles
+        self._lifecycle = groups.lifecycle
+        self._profiles = groups.profiles
         self._machines = machines
         self._proposer = proposer
-        self._streams = streams
+        self._groups = groups
         self._memory = memory
         self._faulted = faulted
         self._rehydration = rehydration
@@ -128,11 +80,11 @@ class Appends:
             if name in machine.evicted:
                 self._rehydration.hold(group, name, command, done)
                 return False
-            if self._streams.settled(name) and self._streams.readable(group):
+            if self._lifecycle.settled(name) and self._groups.readable(group):
                 done(Reply(Code.NOT_FOUND))
                 return False
         elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
-            self._streams.judge_time(group, stream)
+            self._lifecycle.judge_time(group, stream)
         elif racing and name in racing:
             self._rehydration.hold(group, name, command, done)
             return False

@@ -125,3 +125,10 @@ class ParentReader(Protocol):
     async def place_of_time(
         self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1
     ) -> tuple[int, int]: ...
+
+
+class Sources(Protocol):
+    """The places that records outside the memory of this core are read from."""
+
+    cold: ColdReader | None
+    parents: ParentReader | None

@@ -6,15 +6,15 @@ from polynya.service.api import ReadLimits, Span
 from polynya.service.routing import messages
 from polynya.service.routing.requests.group_requests import GroupRequests
 from polynya.service.routing.requests.local_answers import LocalAnswers
-from polynya.service.streams.local import LocalGroups
-from polynya.service.streams.pieces import PlannedSpans
+from polynya.service.streams.reads.local_reads import LocalReads
+from polynya.service.streams.reads.pieces import PlannedSpans
 
 
 class ForkSources:
     """Implements `polynya.service.streams.dependencies.ParentReader` for one core."""
 
-    def __init__(self, local: LocalGroups, requests: GroupRequests, answers: LocalAnswers) -> None:
-        self._local = local
+    def __init__(self, reads: LocalReads, requests: GroupRequests, answers: LocalAnswers) -> None:
+        self._reads = reads
         self._requests = requests
         self._answers = answers
 
@@ -29,12 +29,12 @@ class ForkSources:
     ) -> tuple[list[Span], tuple[int, int]]:
         """Return spans of the source from `at` to at most `until`, and where they end."""
         pair = (limits.bytes_max, limits.whole_records)
-        far = self._local.cold is not None
+        far = self._reads.cold is not None
         question = messages.ReadUid(uid, at, until, pair, local, far, limits.append_times)
         answer: PlannedSpans = await self._requests.at_replica(
             uid >> 48, messages.READ_UID, question, self._answers.read_uid, local=local
         )
-        return await self._local.pieces.planned_spans(answer, limits, local=local)
+        return await self._reads.pieces.planned_spans(answer, limits, local=local)
 
     async def place_of_time(
         self, uid: int, time_ms: int, until: tuple[int, int], record_from: int = -1

@@ -13,11 +13,12 @@ from polynya.service.api import Facts, Page, ReadLimits, Refusal
 from polynya.service.routing import messages
 from polynya.service.routing.leaders import Leaders
 from polynya.service.routing.requests.core_requests import CoreRequests
-from polynya.service.streams.leader_epochs import epoch_end
 from polynya.service.streams.local import LocalGroups
-from polynya.service.streams.pieces import PlannedPage, PlannedSpans
+from polynya.service.streams.reads.leader_epochs import epoch_end
+from polynya.service.streams.reads.pieces import PlannedPage, PlannedSpans
 from polynya.stream.commands import Retention
-from polynya.stream.rules.tables import Lag, Table
+from polynya.stream.rules.table_lifetimes import live_tables
+from polynya.stream.rules.tables import Lag, Table, lag_of
 from polynya.stream.rules.topics import TopicNews
 
 
@@ -59,15 +60,15 @@ class LocalAnswers:
         try:
             await self._local.prepare(group, local=query.local)
         except Unavailable as fault:
-            return await self._local.read_sealed(group, query, fault)
-        return await self._local.read_for(group, query, far=far)
+            return await self._local.reads.read_sealed(group, query, fault)
+        return await self._local.reads.read_for(group, query, far=far)
 
     async def read_uid(self, question: messages.ReadUid) -> PlannedSpans:
         """Return records of a fork's source, all of them read here."""
         await self._local.prepare(question.uid >> 48, local=question.local)
         limits = ReadLimits(*question.limits, question.append_times)
         return PlannedSpans(
-            *await self._local.read_uid(
+            *await self._local.reads.read_uid(
                 question.uid, question.at, question.until, limits, local=question.local
             )
         )
@@ -77,20 +78,20 @@ class LocalAnswers:
         await self._local.prepare(question.uid >> 48, local=question.local)
         limits = ReadLimits(*question.limits, question.append_times)
         place = (question.uid, question.at, question.until, limits)
-        planned = self._local.plan_uid(*place) if question.far else None
-        return planned or await self._local.read_uid(*place, local=question.local)
+        planned = self._local.reads.plan_uid(*place) if question.far else None
+        return planned or await self._local.reads.read_uid(*place, local=question.local)
 
     async def place_of_time(self, question: messages.TimeOfUid) -> tuple[int, int]:
         """Return the position of a time in a fork's source."""
         await self._local.linearize(question.uid >> 48)
-        return await self._local.times.place_in_source(
+        return await self._local.reads.times.place_in_source(
             question.uid, question.time_ms, question.until, question.record_from
         )
 
     async def tables(self, question: messages.Flush) -> list[Table]:
         """Return the tables, on the core of the meta group."""
         await self._local.linearize(0)
-        return self._local.tables()
+        return live_tables(self._local.here(0))
 
     async def buckets(self, question: messages.Flush) -> dict[str, Retention]:
         """Return the retention of each bucket."""
@@ -116,9 +117,21 @@ class LocalAnswers:
         }
 
     async def lags(self, question: messages.LagQuery) -> list[Lag]:
-        """Return a table's lag in each of the groups."""
+        """Return a table's lag in each of the groups. It visits all streams and yields to the loop
+        in between."""
         await self._local.linearize_all(question.groups)
-        return await self._local.lags(question)
+        found: dict[int, Lag] = {}
+        for group in question.groups:
+            for lag in lag_of(
+                self._local.here(group),
+                question.table,
+                question.prefix,
+                question.without,
+                question.committed,
+            ):
+                found[group] = lag
+                await asyncio.sleep(0)
+        return list(found.values())
 
     async def epoch_end(self, question: messages.EpochQuery) -> int | Refusal:
         """Return the end of the records of a leader epoch; -1: the epoch has not begun."""
@@ -131,7 +144,7 @@ class LocalAnswers:
     async def facts(self, question: messages.Attach) -> Facts | Refusal:
         """Return the facts of a stream."""
         await self._local.prepare(question.group, local=question.local)
-        return self._local.facts(question.group, question.name, local=question.local)
+        return self._local.streams.facts(question.group, question.name, local=question.local)
 
     async def list_streams(self, question: messages.ListQuery) -> list[Facts]:
         """Return streams of the groups by name."""
@@ -141,6 +154,6 @@ class LocalAnswers:
         for group in question.groups:
             self._local.here(group)
         groups = frozenset(question.groups)
-        return await self._local.list_streams(
+        return await self._local.streams.list_streams(
             question.prefix, question.after, question.limit, groups
         )

@@ -20,7 +20,7 @@ from polynya.base.limits import RECALL_STREAMS
 from polynya.base.names import bucket_of
 from polynya.service.api import Position, ReadQuery, Refusal
 from polynya.service.routing.service import NodeService
-from polynya.service.streams.topic_policies import TopicPolicies
+from polynya.service.streams.lifetimes.topic_policies import TopicPolicies
 from polynya.stream.commands import Retention, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import ghosts
@@ -234,11 +234,11 @@ class RetentionJob:
     ) -> tuple[int, int] | Refusal:
         if not wanted.inside_byte:
             query = ReadQuery(name, Position.AT_TIME, wanted.inside_ms)
-            return await self._service.local.times.place_at(group, query)
+            return await self._service.local.reads.times.place_at(group, query)
         query = ReadQuery(
             name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True
         )
-        page = await self._service.local.read(group, query)
+        page = await self._service.local.reads.read(group, query)
         return page if isinstance(page, Refusal) else (page.begin_record, page.begin_byte)
 
     async def _trim(self, cuts: dict[int, list[tuple[int, int, int]]]) -> int:

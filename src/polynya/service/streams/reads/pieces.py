@@ -8,7 +8,6 @@ not in its memory, and the core that wanted the page fetches their slices.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import msgspec
 from msgspec import structs
@@ -16,8 +15,8 @@ from msgspec import structs
 from polynya.base.errors import CorruptData
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.service.api import Page, ReadLimits, ReadQuery, Span
-from polynya.service.streams.dependencies import ColdReader, ParentReader
-from polynya.service.streams.page_spans import fill_append_times, span_of, whole_span_of
+from polynya.service.streams.dependencies import Sources
+from polynya.service.streams.reads.page_spans import fill_append_times, span_of, whole_span_of
 from polynya.stream.commands import ColdSlice
 from polynya.stream.diskless_commands import Profile
 from polynya.stream.read_plan import (
@@ -68,13 +67,6 @@ class PlannedSpans(msgspec.Struct, array_like=True, gc=False):
     end: Place
     begin: Place = (0, 0)
     pieces: list[FarPiece] = []
-
-
-class Sources(Protocol):
-    """The places that pieces are read from."""
-
-    cold: ColdReader | None
-    parents: ParentReader | None
 
 
 class PieceReader:

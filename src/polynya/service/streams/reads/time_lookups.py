@@ -6,8 +6,9 @@ from typing import Protocol
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Position, ReadQuery, Refusal
-from polynya.service.streams import record_times, time_index
-from polynya.service.streams.dependencies import ColdReader, ParentReader
+from polynya.service.streams.dependencies import Sources
+from polynya.service.streams.local_streams import LocalStreams
+from polynya.service.streams.reads import record_times, time_index
 from polynya.service.streams.rehydration import Rehydration
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import where_of
@@ -18,30 +19,26 @@ from polynya.stream.state.tails import high_watermark, stable_of
 class Groups(Protocol):
     """The groups of one core, as lookups need them."""
 
-    cold: ColdReader | None
-    parents: ParentReader | None
+    streams: LocalStreams
     rehydration: Rehydration
 
     def here(self, group: int) -> Machine:
-        """Return the machine of a local group. Raises NotLeader, Unavailable."""
-        ...
-
-    def find(self, group: int, name: str) -> Stream | Refusal:
-        """Return a stream by its name."""
+        """Return the machine of a local group. Raises Unavailable."""
         ...
 
 
 class TimeLookups:
     """Finds positions by time in the streams of one core."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, sources: Sources) -> None:
         self._groups = groups
+        self._sources = sources
 
     async def place_at(self, group: int, query: ReadQuery) -> tuple[int, int] | Refusal:
         """Return the first retained boundary after which every record was appended at the time or
         later, the begin of the first batch with such a record time, or the tail."""
         name = query.name
-        stream = self._groups.find(group, name)
+        stream = self._groups.streams.find(group, name)
         if not isinstance(stream, Stream):
             return stream
         whole = (
@@ -56,7 +53,7 @@ class TimeLookups:
         tail = high_watermark(stream) if query.uncommitted else stable_of(stream)
         time_ms: int | None = query.byte
         if query.record == Position.NEWEST:
-            time_ms = await record_times.newest_of(machine, whole, self._groups.cold)
+            time_ms = await record_times.newest_of(machine, whole, self._sources.cold)
         if time_ms is None:
             return tail
         if query.record == Position.AT_TIME:
@@ -94,14 +91,14 @@ class TimeLookups:
         inherited ones included."""
         fork = stream.fork
         if fork is not None and begin < fork.record:
-            parents = self._groups.parents
+            parents = self._sources.parents
             assert parents is not None
             to = min((fork.record, fork.byte), until or (fork.record, fork.byte))
             found = await parents.place_of_time(fork.source_uid, time_ms, to, begin)
             if found < to:
                 return found
         return await record_times.first_at(
-            machine, stream, self._groups.cold, time_ms, begin, past=until is not None
+            machine, stream, self._sources.cold, time_ms, begin, past=until is not None
         )
 
     async def _place_of_time(
@@ -110,7 +107,7 @@ class TimeLookups:
         place = time_index.place_of(machine, stream, time_ms, past=until is not None)
         fork = stream.fork
         if isinstance(place, time_index.InSource):
-            parents = self._groups.parents
+            parents = self._sources.parents
             assert parents is not None and fork is not None
             to = (fork.record, fork.byte)
             found = await parents.place_of_time(fork.source_uid, time_ms, min(to, until or to))
@@ -120,7 +117,7 @@ class TimeLookups:
                 else time_index.place_of(machine, stream, time_ms, past=until is not None, own=True)
             )
         if isinstance(place, ColdSlice):
-            cold = self._groups.cold
+            cold = self._sources.cold
             assert cold is not None, "a cold slice without an object store"
             place = await cold.place_at(place, time_ms)
         assert isinstance(place, tuple)

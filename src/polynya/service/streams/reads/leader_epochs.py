@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Refusal
-from polynya.service.streams.time_lookups import Groups
+from polynya.service.streams.reads.time_lookups import Groups
 from polynya.stream.rules.eviction import where_of
 from polynya.stream.state.model import Stream
 from polynya.stream.state.record_gaps import history_end
@@ -17,7 +17,7 @@ async def epoch_end(groups: Groups, group: int, name: str, epoch: int) -> int | 
     """Return the end of the records of a leader epoch. An election removes no committed record, so
     all epochs since the last restore end at the end of the stream. Those before end where the
     restored copy ended."""
-    stream = groups.find(group, name)
+    stream = groups.streams.find(group, name)
     if not isinstance(stream, Stream):
         return stream
     machine = groups.here(group)

@@ -1,0 +1,1 @@
+"""The life of streams and their records: creates, deletes, expiry and retention."""
