@@ -19,7 +19,7 @@ from sim.clock import Clock
 from sim.disk import Crash, Died
 from sim.handshakes import Copied, Greeter, Greeting
 from sim.knobs import Knobs
-from sim.loop import SimLoop
+from sim.loop import SimLoop, in_order
 from sim.network import CALM, Network
 from sim.parts import (
     GROUPS,
@@ -278,18 +278,20 @@ class Node:
         assert self.engine.exchange is not None
         self.engine.exchange._packed.clear()  # its timers find nothing of this life's disk to close
         self.engine.exchange.arriving._arrivals.clear()
-        for task in (
+        tasks = (
             *self.engine.exchange._tasks,
             *self.engine.local.rehydration._tasks,
             *self.tasks,
             *([] if self.tier is None else self.tier.ended()),
-        ):
+        )
+        for task in in_order(tasks):
             task.cancel()
         self.tasks.clear()
         self.process.go_on()  # what is left of it ends
         self._switch_off(power)
 
     def _switch_off(self, power: float | None) -> None:
+        self.process.over = True
         if power is None:
             self.disk.kill()
         else:

@@ -4,11 +4,12 @@ none."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from functools import partial
 from heapq import heapify, heappush
+from itertools import count
 from random import Random
 from typing import Any, Protocol
 
@@ -17,10 +18,18 @@ class Slowed(Protocol):
     """A process."""
 
     slow_seconds: float
+    over: bool
 
 
 # which node, and which life of it, runs
 PROCESS: ContextVar[Slowed | None] = ContextVar("PROCESS", default=None)
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task of a process. `number`: how many began before it."""
+
+    process: Slowed | None = None
+    number = 0
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -39,7 +48,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._threads = _Inline(self)
         self._default_executor = self._threads  # type: ignore[assignment]
         self.faults: list[dict[str, Any]] = []
-        self.set_exception_handler(lambda loop, context: self.faults.append(context))
+        self.set_exception_handler(lambda loop, context: self._note_fault(context))
+        self._begun = count()
+        self.set_task_factory(self._begin)
 
     def time(self) -> float:
         return self.now
@@ -95,6 +106,23 @@ class SimLoop(asyncio.BaseEventLoop):
         self.now += timeout or self.turn_seconds
         return []
 
+    def _begin(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **more: Any
+    ) -> SimTask:
+        task = SimTask(work, loop=loop, **more)
+        context = more.get("context")
+        task.process = PROCESS.get() if context is None else context.get(PROCESS)
+        task.number = next(self._begun)
+        return task
+
+    def _note_fault(self, context: dict[str, Any]) -> None:
+        """A task that is freed before its end is a fault of whoever began it, but not of a process
+        that is over: that ends none of its tasks."""
+        task = context.get("task")
+        process = task.process if isinstance(task, SimTask) else None
+        if process is None or not process.over:
+            self.faults.append(context)
+
     def slow_threads(self, random: Random, seconds: float) -> None:
         """From now on what runs in a thread takes up to so long: its caller hears of its end
         later."""
@@ -133,6 +161,11 @@ class _Inline(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         pass
+
+
+def in_order(tasks: Iterable[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
+    """Tasks in the order in which they began: that of a set is by chance."""
+    return sorted(tasks, key=lambda task: task.number if isinstance(task, SimTask) else -1)
 
 
 def _process_of(handle: asyncio.Handle) -> Slowed | None:

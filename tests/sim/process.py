@@ -21,6 +21,7 @@ class Process:
 
     def __init__(self) -> None:
         self.slow_seconds = 0.0  # that its threads are held up by the disk, at most
+        self.over = False  # it has died
         self._context = Context()
         self._context.run(PROCESS.set, self)
         self._resumed: asyncio.Future[None] | None = None

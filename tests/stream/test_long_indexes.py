@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from msgspec import structs
+from stories.stream import run
 
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import ColdSlice
@@ -116,6 +117,10 @@ def test_any_changes_are_those_of_a_list(seed: int) -> None:
             gone = random.randrange(min(12, len(slices)))
             data, slices = index.behind(data, gone), slices[gone:]
             twin = index.behind(twin or b"", gone)
+        elif step < 0.92:
+            end = random.randrange(1, len(slices) + 1)
+            data, slices = index.before(data, end), slices[:end]
+            twin, last = index.before(twin or b"", end), slices[-1]
         elif step < 0.95:
             before = slices[: random.randrange(4)]
             both = index.preceded(data, b"".join(map(entry_of, before)))
@@ -128,6 +133,22 @@ def test_any_changes_are_those_of_a_list(seed: int) -> None:
             kept.append((data, slices))
     for known, wanted in kept:
         same_as(known, wanted, random)
+
+
+def test_a_deleted_source_is_the_same_after_a_restore() -> None:
+    """Each command is also applied to a machine that was restored before it."""
+    flushes = [
+        f"append doc/a {number}\nwritten p{number} 1\nflush p{number} doc/a 1\npublish p{number}\n"
+        for number in range(9)
+    ]
+    trace = run(
+        "at 1000\ncreate doc/a\n" + "".join(flushes[:8]) + "pin doc/a attempt=a\n"
+        "create @2 doc/b fork=doc/a source=1.1 attempt=a at=8_8\nconfirm source=1.1 attempt=a\n"
+        + flushes[8]
+        + "delete doc/a\nshow\ncreate doc/c\n"
+    )
+    assert "doc/a uid=1.1 tail=8_8 deleted hot=0 cold=8 pin a@8_8" in trace
+    assert trace.endswith("CREATED uid=1.2 tail=0_0\n")
 
 
 def test_merging_leaves_no_small_chunks() -> None:

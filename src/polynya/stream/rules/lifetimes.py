@@ -133,7 +133,7 @@ def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
         stream.next_record, stream.next_byte = index.begin_of(stream.cold, first)
         for number in reversed(index.pack_numbers(stream.cold, first)):
             machine.drop_slice(number, now_ms)
-        stream.cold = index.cut(stream.cold, 0, first) or None
+        stream.cold = index.before(stream.cold, first) or None
     if past_of(stream):
         release_trimmed(machine, stream, now_ms)
 

@@ -74,6 +74,12 @@ def cut(data: Entries, begin: int, end: int) -> bytes:
     return b"".join(data.parts(begin, end)) if begin < end else b""
 
 
+def before(data: Entries, end: int) -> Entries:
+    """Return the index of the entries before `end`: in chunks if these are many, as after a
+    restore."""
+    return _in_chunks(cut(data, 0, end))
+
+
 def behind(data: Entries, begin: int) -> Entries:
     """Return the index without the entries before `begin`."""
     return data[begin * ENTRY_BYTES :] if isinstance(data, bytes) else data.behind(begin)
@@ -85,8 +91,7 @@ def loaded(data: bytes | None) -> Entries | None:
         return None
     if form.is_chunked(data):
         return Chunked.loaded(data)
-    entries = form.entries_of(data)
-    return Chunked.of(entries) if len(entries) > chunked.CHUNK * ENTRY_BYTES else entries
+    return _in_chunks(form.entries_of(data))
 
 
 def written(data: Entries | None) -> bytes | None:
@@ -256,6 +261,11 @@ def record_of(data: Entries | None, byte: int) -> int | None:
         return None
     record, begin = begin_of(data, at)
     return record if begin == byte else None
+
+
+def _in_chunks(entries: bytes) -> Entries:
+    """Return entries in the form that appends want."""
+    return Chunked.of(entries) if len(entries) > chunked.CHUNK * ENTRY_BYTES else entries
 
 
 def _range(
