@@ -26,8 +26,8 @@ from polynya.observability.metrics import Samples
 from polynya.raft import group_of_message
 from polynya.replica.memory import waits
 from polynya.service.assembly import CoreRuntime
-from polynya.service.routing.forwarding import CoreAddress, Forwarding
-from polynya.service.routing.group_locations import BirthMap, GroupLocations
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.service.stale_readers import StaleReaders
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import ClusterMap
@@ -116,18 +116,18 @@ class ClusterMember:
                 own, born if born.groups else BirthMap(nodes), transport.raft.is_up
             ),
         )
-        engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
+        engine.repairer.join(transport, others_of(self._core, self.forwarding.targets.core_at))
         service = engine.service
         service.join(self.forwarding, lambda node: node == own or self._raft.seems_up(node))
         self.stranded = StaleReaders(service, self.forwarding)
         urls = {node.id: node.http for node in start.config.cluster.nodes}
-        self._hints = OwnerHints(own, self.forwarding, service, urls)
+        self._hints = OwnerHints(own, self.forwarding.leaders, service, urls)
         service.hint = self._hints.url
         if start.config.cluster.leader_follows_writers:
             self._core.leadership.follow(
                 self.forwarding.demand,
                 self.forwarding.group_locations.may_lead,
-                self.forwarding.core_at,
+                self.forwarding.targets.core_at,
             )
         self._core.on_leadership.append(self.forwarding.led)
         self._core.replicas.on_dropped.append(self.forwarding.gone)
@@ -137,7 +137,7 @@ class ClusterMember:
         self._raft.on_sending = self._core.peers.sending
         self._raft.on_taking = self._core.peers.receiving
         self._raft.group_of = group_of_message
-        self.forwarding.cores_of = self._raft.cores_of
+        self.forwarding.targets.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
         # (reporting node, epoch of its map)
         self.on_removed: Callable[[int, int], None] = lambda by, epoch: None
@@ -220,8 +220,8 @@ class ClusterMember:
             "polynya_peers_connected": self._raft.there,
             "polynya_peer_messages_dropped_total": self._raft.dropped,
             "polynya_forwarded_total": forwarding.forwarded,
-            "polynya_forward_retries_total": forwarding.retried,
-            "polynya_forward_refused_total": forwarding.refused,
+            "polynya_forward_retries_total": forwarding.targets.redirects,
+            "polynya_forward_refused_total": forwarding.attempts.refused,
         }
 
     def checks(self) -> list[tuple[str, Callable[[], str | None]]]:
