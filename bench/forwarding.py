@@ -19,8 +19,8 @@ from polynya.base.errors import Unavailable
 from polynya.replica.log import decode_command
 from polynya.service.routing import messages
 from polynya.service.routing.bundles import handler_of
-from polynya.service.routing.forwarding import CoreAddress, Forwarding
-from polynya.service.routing.group_locations import BirthMap, GroupLocations
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.replies import Reply
 from polynya.transport.link import FrameLink
 from polynya.transport.peer import Peer

@@ -48,6 +48,11 @@ def told(*replicas: Replica) -> Told:
     return Told("9.9", list(replicas))
 
 
+def links_to(nodes: list[int], raft: SimpleNamespace) -> SimpleNamespace:
+    """Those of a transport that rejects nobody."""
+    return SimpleNamespace(nodes=nodes, raft=raft, refusals={}, twins={})
+
+
 def test_a_cluster_that_is_well_has_no_problems():
     said = {
         (node, 0): told(
@@ -301,7 +306,7 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
         is_up=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1
     )
     transport: Any = SimpleNamespace(
-        others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None, refusals={}, twins={}
+        others=[], node_links=links_to([2, 3], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, list, None).gather())
@@ -357,13 +362,7 @@ def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
     def ahead() -> float:
         there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
         transport: Any = SimpleNamespace(
-            others=[],
-            nodes=[2],
-            raft=there,
-            call=call,
-            on=lambda *what: None,
-            refusals={},
-            twins={},
+            others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
         )
         view = ClusterView(
             SimpleNamespace(birth=SimpleNamespace(node=1), core=0), transport, list, None
@@ -467,7 +466,7 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
 
     there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
     transport: Any = SimpleNamespace(
-        others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={}
+        others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     assert list(asyncio.run(ClusterView(start, transport, list, None).gather())) == [(1, 0)]
@@ -480,7 +479,7 @@ def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
 
     there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
     transport: Any = SimpleNamespace(
-        others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={}
+        others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, list, None).gather())

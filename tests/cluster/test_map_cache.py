@@ -33,6 +33,7 @@ class Cables:
 
 class Cable:
     others: tuple[int, ...] = ()
+    node_links = None
 
     def __init__(self, cables: Cables, node: int) -> None:
         self._cables, self._node = cables, node

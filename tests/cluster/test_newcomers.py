@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,10 +53,10 @@ def maps_of(node: Node, known: ClusterMap) -> ClusterMapCache:
     maps = ClusterMapCache(birth, config, transport, core=0)
 
     def meet(now: ClusterMap) -> None:
-        transport.know(now.epoch)
+        node.links.know(now.epoch)
         for number in now.members:
             if number != node.number:
-                transport.add_node(
+                node.links.add_node(
                     number, ("127.0.0.1", int(now.nodes[number].peer.rpartition(":")[2]))
                 )
 
@@ -114,6 +115,7 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
 
     class Broken:
         others: tuple[int, ...] = ()
+        node_links = SimpleNamespace()
 
         def on(self, kind: int, handler: Any) -> None: ...
 
@@ -133,9 +135,9 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
         maps = ClusterMapCache(birth, ClusterConfig(id="0" * 32, node=5), transport, core=0)
         maps.take(map_of(9, {3: 1, 5: 2}))
         about = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=9)
-        transport.on_met(about)
+        transport.node_links.on_met(about)
         assert told == [], "it knows as much"
-        transport.on_met(Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=7))
+        transport.node_links.on_met(Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=7))
         for _ in range(3):
             await maps.ask_another()
         assert len(told) == 2

@@ -12,13 +12,13 @@ from polynya.stream.placement import ClusterMap
 
 def hints(down: set[int], leader: int = 2) -> OwnerHints:
     """The hints of node 1 in zone a. Names with "d" are diskless."""
-    forwarding: Any = SimpleNamespace(elsewhere=lambda group: leader)
+    leaders: Any = SimpleNamespace(elsewhere=lambda group: leader)
     service: Any = SimpleNamespace(
         group_of=lambda name: 7,
         leaders=SimpleNamespace(seems_up=lambda node: node not in down),
         proposals=SimpleNamespace(expects_diskless=lambda name: name.startswith("d")),
     )
-    found = OwnerHints(1, forwarding, service, {2: "http://old"})
+    found = OwnerHints(1, leaders, service, {2: "http://old"})
     records = (
         NodeRecord(1, "", "http://1", "a"),
         NodeRecord(2, "", "http://2", "a"),

@@ -27,12 +27,12 @@ class World:
             birth=SimpleNamespace(history=history), core=1, config=SimpleNamespace(data=str(folder))
         )
         self.vouched: list[Any] = []
-        self.transport: Any = SimpleNamespace(
+        self.links: Any = SimpleNamespace(
             peer_positions=PeerJournalPositions(), vouch=lambda *said: self.vouched.append(said)
         )
         self.ends: list[BaseException] = []
         self.journal: Any = SimpleNamespace(begun=5, opened=10, settled=20)
-        self.older = StaleCopyGuard(start, self.transport, self.journal, end=self.ends.append)
+        self.older = StaleCopyGuard(start, self.links, self.journal, end=self.ends.append)
 
 
 def test_it_vouches_for_its_journal(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_by_the_word_of_a_node_that_remembers_more_it_ends_and_does_not_start_ag
 ) -> None:
     world = World(tmp_path)
     refuse_stale_copy(world.folder)
-    world.transport.on_stale_copy(
+    world.links.on_stale_copy(
         Hello(4, 4, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early")
     )
     (fault,) = world.ends
@@ -61,19 +61,19 @@ def test_what_others_said_is_kept_and_is_of_this_history(tmp_path: Path) -> None
     world = World(tmp_path)
     asyncio.run(world.older.keep())
     assert not (world.folder / FILE).exists(), "nobody has said anything"
-    world.transport.peer_positions.record_accepted(ABOUT)
+    world.links.peer_positions.record_accepted(ABOUT)
     asyncio.run(world.older.keep())
-    assert [each.node for each in World(tmp_path).transport.peer_positions.saved()] == [2]
-    assert World(tmp_path, history=2).transport.peer_positions.saved() == []
+    assert [each.node for each in World(tmp_path).links.peer_positions.saved()] == [2]
+    assert World(tmp_path, history=2).links.peer_positions.saved() == []
     (world.folder / FILE).write_text("{")
-    assert World(tmp_path).transport.peer_positions.saved() == []
+    assert World(tmp_path).links.peer_positions.saved() == []
 
 
 def test_a_disk_that_takes_no_file_takes_it_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path)
-    world.transport.peer_positions.record_accepted(ABOUT)
+    world.links.peer_positions.record_accepted(ABOUT)
     hidden = world.folder.rename(tmp_path / "hidden")
     for _ in range(2):
         asyncio.run(world.older.keep())

@@ -134,7 +134,7 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
         group, far = world.group_of(A), bridged(world)[1]
         ear = ears[far.number]
         await asyncio.sleep(3)
-        assert not far.forwarding.knows(group)
+        assert not far.forwarding.leaders.knows(group)
         stranded = StaleReaders(far.engine.service, far.forwarding)
         looking = asyncio.ensure_future(stranded.look())
         await asyncio.sleep(0)

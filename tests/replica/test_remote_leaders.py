@@ -60,7 +60,7 @@ async def test_it_learns_of_the_next_leader(world: World) -> None:
     async with asyncio.timeout(10):
         while await known(node, group) != new:
             await asyncio.sleep(1)
-    node.forwarding.learn_leaders({group: old})
+    node.forwarding.exchange.learn({group: old})
     assert node.engine.service.leaders.epoch_of(group) == new[1], (
         "an older leader is not taken over"
     )
@@ -78,6 +78,6 @@ async def test_a_replica_here_decides(world: World) -> None:
     )
     await world.wait(lambda: node.engine.service.leaders.leader_of(group) == leader)
     other = next(each for each in range(1, 5) if each not in (leader, node.number))
-    node.forwarding.learn_leaders({group: (other, epoch + 9)})
+    node.forwarding.exchange.learn({group: (other, epoch + 9)})
     service = node.engine.service
     assert (service.leaders.leader_of(group), service.leaders.epoch_of(group)) == (leader, epoch)

@@ -15,7 +15,7 @@ from worlds.forwarding import OK, World, story, turns, until
 
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import encode_command
-from polynya.service.routing import flights, forwarding, messages
+from polynya.service.routing import attempts, flights, messages
 from polynya.service.routing.relay import THROUGH
 from polynya.stream.commands import Acknowledge, Append, Batch
 from polynya.transport.errors import encode_error
@@ -158,7 +158,7 @@ def test_what_is_led_elsewhere_goes_to_the_core_of_the_group_there():
 
 
 def test_a_refusal_for_want_of_leadership_is_tried_again_where_the_leader_is(monkeypatch):
-    monkeypatch.setattr(forwarding, "LOOK_SECONDS", 60.0)  # news alone moves it
+    monkeypatch.setattr(attempts, "LOOK_SECONDS", 60.0)  # news alone moves it
 
     async def work(world: World) -> None:
         world.lead(2, 3)
@@ -170,7 +170,7 @@ def test_a_refusal_for_want_of_leadership_is_tried_again_where_the_leader_is(mon
         await turns()
         assert world.places()[1:] == [(2 << 8 | 0, 7)]
         world.asked[1][2](messages.encode(OK))
-        assert answers == [OK] and world.forwarding.retried == 1
+        assert answers == [OK] and world.forwarding.targets.redirects == 1
 
     story(work)
 
@@ -253,7 +253,11 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
         await until(lambda: len(world.asked) == 3)
         assert world.places()[2] == (2 << 8, [1, 3, 4, 5])
         world.asked[2][2](messages.encode(([OK] * 4, {})))
-        assert answers == [[OK]] * 4 and later == last == [OK] and world.forwarding.retried == 3
+        assert (
+            answers == [[OK]] * 4
+            and later == last == [OK]
+            and world.forwarding.targets.redirects == 3
+        )
 
     story(work)
 
@@ -371,7 +375,7 @@ def test_what_is_no_append_does_not_overtake_appends_nor_they_it():
 
 
 def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
-    monkeypatch.setattr(forwarding, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(attempts, "PATIENCE_SECONDS", 0.05)
 
     async def work(world: World) -> None:
         answers = world.propose(2, 7)
@@ -379,7 +383,7 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
         assert (
             isinstance(answers[0], NotLeader)
             and answers[0].node == 0
-            and world.forwarding.refused == 1
+            and world.forwarding.attempts.refused == 1
         )
 
     story(work)
@@ -399,7 +403,7 @@ def test_a_leader_that_is_not_heard_is_not_asked():
 
 
 def test_what_waits_is_bounded_and_refused_at_the_end(monkeypatch):
-    monkeypatch.setattr(forwarding, "INFLIGHT_BYTES_PER_CORE", 2048)
+    monkeypatch.setattr(attempts, "INFLIGHT_BYTES_PER_CORE", 2048)
 
     async def work(world: World) -> None:
         answers = [world.propose(2, number) for number in range(3)]
@@ -413,7 +417,7 @@ def test_what_waits_is_bounded_and_refused_at_the_end(monkeypatch):
 
 
 def test_what_waits_counts_with_its_payload_though_it_is_not_encoded_yet(monkeypatch):
-    monkeypatch.setattr(forwarding, "INFLIGHT_BYTES_PER_CORE", 1 << 20)
+    monkeypatch.setattr(attempts, "INFLIGHT_BYTES_PER_CORE", 1 << 20)
 
     async def work(world: World) -> None:
         answers: list[list[Any]] = [[], [], []]
@@ -445,13 +449,16 @@ def test_the_other_cores_of_the_node_are_told_who_leads():
 def test_a_question_for_who_leads_has_an_answer_or_says_that_there_is_none():
     async def work(world: World) -> None:
         with pytest.raises(NotLeader):
-            world.forwarding.home(2)
+            world.forwarding.targets.home(2)
         world.lead(2, 1)
         world.hear(g1=3)
-        assert (world.forwarding.home(2), world.forwarding.home(1)) == (0, 3 << 8 | 1)
-        assert list(world.forwarding.places()) == [0x200, 0x201, 0x300, 0x301]
+        assert (world.forwarding.targets.home(2), world.forwarding.targets.home(1)) == (
+            0,
+            3 << 8 | 1,
+        )
+        assert list(world.forwarding.targets.places()) == [0x200, 0x201, 0x300, 0x301]
         world.gone.add(2)
-        assert list(world.forwarding.places()) == [0x300, 0x301]
+        assert list(world.forwarding.targets.places()) == [0x300, 0x301]
 
     story(work)
 
@@ -481,7 +488,7 @@ def test_a_leader_that_is_not_reached_is_asked_through_another_node():
 
 def test_who_is_between_and_does_not_reach_the_leader_either_is_not_asked_for_ever(monkeypatch):
     async def work(world: World) -> None:
-        monkeypatch.setattr(forwarding, "PATIENCE_SECONDS", 0.3)
+        monkeypatch.setattr(attempts, "PATIENCE_SECONDS", 0.3)
         world.lead(2, 3)
         world.gone = {3}
         answers = world.propose(2, 1)
@@ -530,11 +537,11 @@ def test_a_node_of_a_release_that_does_not_pass_on_is_only_asked_who_leads():
         await turns()
         assert not world.asked
         with pytest.raises(NotLeader):
-            world.forwarding.home(2, through=True)
+            world.forwarding.targets.home(2, through=True)
         world.protocols = 3
-        assert world.forwarding.home(2, through=True) == THROUGH + (2 << 8)
+        assert world.forwarding.targets.home(2, through=True) == THROUGH + (2 << 8)
         with pytest.raises(NotLeader):
-            world.forwarding.home(2)
+            world.forwarding.targets.home(2)
 
     story(work)
 
@@ -559,22 +566,22 @@ def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
 
 def test_the_epoch_of_a_leader_is_told_and_stays_known_while_there_is_none() -> None:
     async def work(world: World) -> None:
-        forwarding = world.forwarding
-        assert (forwarding.epoch_of(2), forwarding.epoch_of(1)) == (0, 0), "unknown"
+        leaders = world.forwarding.leaders
+        assert (leaders.epoch_of(2), leaders.epoch_of(1)) == (0, 0), "unknown"
         world.epochs[2] = 7
         world.lead(2, 3)
         await asyncio.sleep(0)
-        assert forwarding.epoch_of(2) == 7 and world.told_epochs[-1] == {2: 7}
+        assert leaders.epoch_of(2) == 7 and world.told_epochs[-1] == {2: 7}
         world.epochs[2] = 8
         world.lead(2, 0)
-        assert forwarding.epoch_of(2) == 7, "an election, which may fail"
-        assert forwarding.newest(2) == 8
+        assert leaders.epoch_of(2) == 7, "an election, which may fail"
+        assert leaders.newest(2) == 8
         world.lead(2, 3)
         await asyncio.sleep(0)
         assert world.told_epochs[-1] == {2: 8}, "the same leader again is another epoch"
         world.epochs[0] = 5
         world.hear(g1=2)
-        assert (forwarding.leader_of(1), forwarding.epoch_of(1)) == (2, 5)
+        assert (leaders.leader_of(1), leaders.epoch_of(1)) == (2, 5)
 
     story(work)
 
@@ -609,7 +616,7 @@ def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_
         body = messages.encode({group: (node, 1) for group, node in told.items()})
         with pytest.raises(InvalidMessage):
             world.handlers[messages.LEADERS](body, None, sender)
-        assert world.forwarding.leader_of(1) == 0
+        assert world.forwarding.leaders.leader_of(1) == 0
 
     story(work)
 
@@ -635,13 +642,16 @@ def test_leaders_that_other_nodes_know_go_to_the_sibling_cores_and_to_what_waits
         answers = world.propose(1, 7)
         assert not world.asked, "no node is reached"
         world.gone = set()
-        world.forwarding.learn_leaders({1: (3, 5)})
+        world.forwarding.exchange.learn({1: (3, 5)})
         assert world.told[-1] == {1: 3} and world.told_epochs[-1] == {1: 5}
         assert world.places() == [(3 << 8 | 1, 7)]
         world.asked[0][2](messages.encode(OK))
         assert answers == [OK]
         for leader, epoch in ((2, 4), (1, 6)):  # an older one, and this node, which has no replica
-            world.forwarding.learn_leaders({1: (leader, epoch)})
-            assert (world.forwarding.leader_of(1), world.forwarding.epoch_of(1)) == (3, 5)
+            world.forwarding.exchange.learn({1: (leader, epoch)})
+            assert (
+                world.forwarding.leaders.leader_of(1),
+                world.forwarding.leaders.epoch_of(1),
+            ) == (3, 5)
 
     story(work)

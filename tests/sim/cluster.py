@@ -59,8 +59,8 @@ from polynya.raft import Role
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.service.routing.forwarding import CoreAddress, Forwarding
-from polynya.service.routing.group_locations import BirthMap, GroupLocations
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.commands import (
     Append,
     Command,
@@ -195,7 +195,7 @@ class Node:
                 self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost
             ),
         )
-        self.engine.service.join(self.forwarding, self.forwarding.is_up)
+        self.engine.service.join(self.forwarding, self.forwarding.group_locations.is_up)
         self.forwarding.start()
         assert self.engine.replica_lifecycle is not None
         self.core.replicas.on_dropped += [self.forwarding.gone, self._forget]
@@ -214,10 +214,10 @@ class Node:
         self.core.leadership.follow(
             self.forwarding.demand,
             self.forwarding.group_locations.may_lead,
-            self.forwarding.core_at,
+            self.forwarding.targets.core_at,
         )
         self.core.leadership.listen(self.way)
-        self.engine.repairer.join(self.way, others_of(self.core, self.forwarding.core_at))
+        self.engine.repairer.join(self.way, others_of(self.core, self.forwarding.targets.core_at))
         self.core.on_applied, self.core.watched = self._applied, (0,)
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())

@@ -51,7 +51,7 @@ from polynya.engine.snapshots import (
 )
 from polynya.raft import Settings
 from polynya.replica import member
-from polynya.service.routing import bundles, forwarding
+from polynya.service.routing import attempts, bundles
 from polynya.service.routing.requests import local_answers
 from polynya.service.streams import local_streams, rehydration
 from polynya.service.streams.lifetimes import retention_job
@@ -81,7 +81,7 @@ CONSTANTS: dict[
     "BUNDLE_COMMANDS_MAX": ((member,), "BUNDLE_COMMANDS_MAX", (1, 2)),
     "BUNDLE_BYTES": ((member,), "BUNDLE_BYTES", (1, 150)),
     "BUNDLE_BYTES_MAX": ((bundles,), "BUNDLE_BYTES_MAX", (1, 100)),
-    "HOPS_MAX": ((forwarding,), "HOPS_MAX", (1,)),
+    "HOPS_MAX": ((attempts,), "HOPS_MAX", (1,)),
     "COPIES_MAX": ((local_reads,), "COPIES_MAX", (1,)),
     "LOADS_AT_ONCE": ((rehydration,), "LOADS_AT_ONCE", (1,)),
     "RECALL_STREAMS": ((rehydration, retention_job), "RECALL_STREAMS", (1,)),

@@ -123,7 +123,7 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         assert not [
             place
             for made in one.transports
-            for place in made._peers
+            for place in made._peers.by_place
             if place >> 8 == 2 and place & 0xFF
         ]
         await one.stop()
@@ -243,7 +243,10 @@ def test_a_node_that_comes_is_tried_at_once_by_those_who_would_wait(tmp_path, mo
         async with two_nodes(tmp_path) as (one, two, _):
             await one.transports[0].call(address(2, 0), ECHO, b"")
             monkeypatch.setattr(backoff, "SECONDS_MAX", 60.0)
-            for waiting in (one.raft._nodes[2].lanes[0], one.transports[0]._peers[address(2, 0)]):
+            for waiting in (
+                one.raft._nodes[2].lanes[0],
+                one.transports[0]._peers.by_place[address(2, 0)],
+            ):
                 waiting._backoff._pause = 60.0
             await two.stop()
             await until(lambda: one.seen[-1] == "lost 2")
@@ -428,11 +431,9 @@ def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_
             (first,) = one.transports
             twin = Node(tmp_path / "twin", 2)
             await twin.start({1: one.port}, life="another")
-            await until(
-                lambda: "every node needs its own id" in twin.transports[0].refusals.get(1, "")
-            )
+            await until(lambda: "every node needs its own id" in twin.links.refusals.get(1, ""))
             assert (
-                first.twins == {2: "127.0.0.1"}
+                one.links.twins == {2: "127.0.0.1"}
                 and one.seen == ["found 2"]
                 and not twin.raft.is_up(1)
             )
@@ -460,17 +461,17 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
             with pytest.raises(Unavailable, match="node 3 does not belong"):
                 await first.call(address(3, 0), ECHO, b"x")
             assert not first.send(address(3, 0), ECHO, b"x")
-            first.add_node(3, ("127.0.0.1", three.port))
-            first.add_node(3, ("127.0.0.1", three.port))
+            one.links.add_node(3, ("127.0.0.1", three.port))
+            one.links.add_node(3, ("127.0.0.1", three.port))
             await until(lambda: first.raft.is_up(3) and three.raft.is_up(1))
             assert await first.call(address(3, 0), ECHO, b"x") == b"1.0: x"
             first.raft.send(3, [b"m"])
             await until(lambda: (0, 1, [b"m"]) in three.heard)
-            assert first.nodes == [2, 3]
-            first.dismiss_node(3, 5)
+            assert one.links.nodes == [2, 3]
+            one.links.dismiss_node(3, 5)
             assert first.raft.is_up(3)
-            await first.remove_node(3)
-            assert not first.raft.is_up(3) and first.nodes == [2] and "lost 3" in one.seen
+            await one.links.remove_node(3)
+            assert not first.raft.is_up(3) and one.links.nodes == [2] and "lost 3" in one.seen
             first.raft.send(3, [b"n"])  # is dropped
             with pytest.raises(Unavailable):
                 await first.call(address(3, 0), ECHO, b"x")
@@ -501,10 +502,9 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
         told = []
         await one.start({2: two.port, 3: 1})
-        (first,) = one.transports
-        first.dismiss_node(2)  # its address is another's by now, and it is not removed yet
+        one.links.dismiss_node(2)  # its address is another's by now, and it is not removed yet
         await two.start({1: one.port})
-        two.transports[0].on_removed = told.append
+        two.links.on_removed = told.append
         await until(
             lambda: any(
                 "is being removed from the cluster" in str(getattr(each, "reason", ""))
@@ -512,8 +512,8 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
             )
         )
         assert told == []
-        first.dismiss_node(2, 7)
-        first.dismiss_node(2, 9)  # later maps have it so, too
+        one.links.dismiss_node(2, 7)
+        one.links.dismiss_node(2, 9)  # later maps have it so, too
         await until(lambda: told)
         assert {(each.node, each.cluster, each.history, each.removed) for each in told} == {
             (1, "c", 1, 7)
@@ -522,7 +522,7 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         pending = Node(tmp_path / "again", 2)
         await pending.start({1: one.port}, name="another")
         heard = []
-        pending.transports[0].on_removed = heard.append
+        pending.links.on_removed = heard.append
         await until(
             lambda: any(
                 "belongs to the cluster another" in str(getattr(each, "reason", ""))
@@ -536,8 +536,8 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
             )
         )
         assert heard == []
-        await first.remove_node(2)  # nobody forgets why
-        assert first._port is not None and first._port._dismissed == {2: 7}
+        await one.links.remove_node(2)  # nobody forgets why
+        assert one.links._port._dismissed == {2: 7}
         for node in (one, pending):
             await node.stop()
         for node in (one, two, pending):
@@ -554,10 +554,10 @@ def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
     async def story():
         async with one_way(tmp_path) as (one, two):
             told = []
-            two.transports[0].on_removed = told.append
+            two.links.on_removed = told.append
             await until(lambda: two.raft.is_up(1))
-            one.transports[0].dismiss_node(2, 5)
-            await one.transports[0].remove_node(2)
+            one.links.dismiss_node(2, 5)
+            await one.links.remove_node(2)
             await until(lambda: told and not two.raft.is_up(1))
             assert told[0].removed == 5
 
@@ -597,7 +597,7 @@ def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):
         async with one_way(tmp_path) as (one, two):
             await until(lambda: two.raft.is_up(1))
             assert not one.raft.is_up(2)
-            one.transports[0].add_node(2, ("127.0.0.1", two.port))
+            one.links.add_node(2, ("127.0.0.1", two.port))
             await until(lambda: one.raft.is_up(2))
 
     run(story())

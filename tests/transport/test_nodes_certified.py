@@ -97,7 +97,7 @@ def test_a_new_certificate_is_used_for_the_next_connection(tmp_path, authority, 
             )
         )
         assert one.seen == two.seen == []
-        made, known = certified(authority, 2), two.transports[0].tls
+        made, known = certified(authority, 2), two.links.tls
         assert known is not None
         known.server, known.client = made.server, made.client
         await until(lambda: one.seen and two.seen)

@@ -118,20 +118,20 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
         await until(lambda: one.heard)
         await two.stop()
         await begin(two, {1: one.port}, 3999, 3999, "second")
-        two.transports[0].on_stale_copy = told.append
+        two.links.on_stale_copy = told.append
         await until(lambda: told)
         assert (told[0].node, told[0].lacks) == (
             1,
             "its journal ends at segment 0, offset 3999, but was synced up to segment 0, offset "
             "4000",
         )
-        assert not one.raft.is_up(2) and one.transports[0].refusals[2].startswith(
+        assert not one.raft.is_up(2) and one.links.refusals[2].startswith(
             "node 2 returned with a stale copy of its data ("
         )
         await two.stop()
         await begin(two, {1: one.port}, 4000, 4000, "third")
         await until(lambda: one.raft.is_up(2) and two.raft.is_up(1))
-        assert one.transports[0].refusals == {}
+        assert one.links.refusals == {}
         for node in (one, two):
             await node.stop()
             node.held.close()
@@ -143,9 +143,7 @@ def test_who_says_nothing_of_a_journal_is_let_in(tmp_path) -> None:
     async def story() -> None:
         async with two_nodes(tmp_path) as (one, two, _):
             assert (
-                one.raft.is_up(2)
-                and two.raft.is_up(1)
-                and one.transports[0].peer_positions.saved() == []
+                one.raft.is_up(2) and two.raft.is_up(1) and one.links.peer_positions.saved() == []
             )
 
     asyncio.run(story())

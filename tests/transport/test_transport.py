@@ -251,7 +251,8 @@ def test_what_was_not_handed_to_the_socket_was_certainly_not_applied(tmp_path):
         async with pair(tmp_path) as (asking, _):
             answers: list[Answer] = []
             asking.call_nowait(1, ECHO, b"queued", answers.append)
-            asking._peers[1]._link.close()  # in the same pass of the loop: the frame has not left
+            # in the same pass of the loop: the frame has not left
+            asking._peers.by_place[1]._link.close()
             await until(lambda: answers)
             assert isinstance(answers[0], Unavailable)
 
@@ -262,7 +263,7 @@ def test_calls_wait_for_a_peer_that_restarts(tmp_path):
     async def story():
         async with pair(tmp_path) as (asking, answering):
             await answering.close()
-            await until(lambda: not asking._peers[1].connected)
+            await until(lambda: not asking._peers.by_place[1].connected)
             call = asyncio.create_task(asking.call(1, ECHO, b"patience"))
             messages: list[bytes] = []
             await asyncio.sleep(0)
@@ -310,12 +311,12 @@ def test_a_peer_that_hangs_is_given_up(tmp_path, monkeypatch):
             await asking.start()
             # what is not sent in time is refused otherwise
             assert await asking.call(1, ECHO, b"met") == b"met"
-            monkeypatch.setattr(asking._peers[1], "_call_seconds", 0.3)
+            monkeypatch.setattr(asking._peers.by_place[1], "_call_seconds", 0.3)
             with pytest.raises(OutcomeUnknown, match="did not answer within"):
                 await asking.call(1, HOLD, b"")
             await until(lambda: held)
             held[0](b"late")
-            monkeypatch.setattr(asking._peers[1], "_call_seconds", 60.0)
+            monkeypatch.setattr(asking._peers.by_place[1], "_call_seconds", 60.0)
             assert await asking.call(1, ECHO, b"next") == b"next"
             await asking.close()
 
@@ -434,7 +435,7 @@ def test_a_broken_connection_ends_subscriptions_on_both_sides(tmp_path):
             ends: list[BaseException | None] = []
             asking.subscribe(1, COUNT, b"", items.append, ends.append)
             await until(lambda: items)
-            asking._peers[1]._link.close()
+            asking._peers.by_place[1]._link.close()
             await until(lambda: ends and cancelled)
             assert isinstance(ends[0], Unavailable)
             await asking.wait_connected()

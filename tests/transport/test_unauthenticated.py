@@ -287,9 +287,9 @@ def test_whoever_never_finishes_a_hello_is_let_go_and_a_node_comes_in_meanwhile(
                 for caller in callers:
                     caller.setblocking(False)
                     caller.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK))
-                one.transports[0].add_node(2, ("127.0.0.1", two.port))
+                one.links.add_node(2, ("127.0.0.1", two.port))
                 await until(lambda: "found 2" in one.seen)
-                port: Any = two.transports[0]._port
+                port: Any = two.links._port
                 await until(lambda: not trickle(callers))
                 await until(lambda: len(port._unauthenticated) == 0)
             finally:
@@ -316,7 +316,7 @@ def trickle(callers: list[socket.socket]) -> bool:
 def test_without_room_for_an_open_file_nothing_spins_and_it_goes_on_by_itself(tmp_path):
     async def story():
         async with one_way(tmp_path) as (one, two):
-            port: Any = two.transports[0]._port
+            port: Any = two.links._port
             real, tries = port._listener, []
 
             def refuse() -> None:
@@ -327,7 +327,7 @@ def test_without_room_for_an_open_file_nothing_spins_and_it_goes_on_by_itself(tm
             ticks = []
             tick = port.tick
             port.tick = lambda: (ticks.append(1), tick())
-            one.transports[0].add_node(2, ("127.0.0.1", two.port))
+            one.links.add_node(2, ("127.0.0.1", two.port))
             await until(lambda: len(ticks) > 5)
             assert 1 <= len(tries) <= len(ticks) + 1
             port._listener = SimpleNamespace(

@@ -45,7 +45,8 @@ def cluster_peer(
         made = Transport(0, 1, str(directory), start_id="peer", cluster=about)
         await made.start()
         if removed:
-            made.dismiss_node(1, removed)
+            assert made.node_links is not None
+            made.node_links.dismiss_node(1, removed)
         return made
 
     transport = asyncio.run_coroutine_threadsafe(start(), loop).result(10)

@@ -11,8 +11,9 @@ import msgspec
 
 from polynya.replica.log import decode_command
 from polynya.service.routing import messages
-from polynya.service.routing.forwarding import CoreAddress, Forwarding, ForwardingAppender
-from polynya.service.routing.group_locations import BirthMap, GroupLocations
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.forwarding_appender import ForwardingAppender
+from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.any_command import AnyCommand
 from polynya.stream.commands import Acknowledge, Append, Command
 from polynya.stream.replies import Code, Reply

@@ -14,9 +14,8 @@ import uvloop
 
 from polynya.base.errors import Unavailable
 from polynya.system.ports import shared_listener, take_port
-from polynya.transport import Transport, address, transport
+from polynya.transport import NodeLinks, PeerCluster, Transport, address, transport
 from polynya.transport.dialing import PeerTls
-from polynya.transport.transport import PeerCluster
 
 ECHO, HOLD = 1, 2
 
@@ -83,7 +82,8 @@ class Node:
             made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
             made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
             if self.vouches is not None:
-                made.vouch(*self.vouches)
+                assert made.node_links is not None
+                made.node_links.vouch(*self.vouches)
             self.transports.append(made)
         for made in self.transports:
             await made.start()
@@ -92,6 +92,12 @@ class Node:
         for made in self.transports:
             await made.close()
         self.transports.clear()
+
+    @property
+    def links(self) -> NodeLinks:
+        """Those of core 0."""
+        assert self.transports[0].node_links is not None
+        return self.transports[0].node_links
 
     @property
     def raft(self) -> Any:

@@ -13,9 +13,12 @@ ASK_AGAIN_SECONDS = 0.05
 def other_cores(transport: Transport, own: int) -> dict[tuple[int, int], int]:
     """Return the address of each reachable core by (node, core). `own`: this node's number."""
     places = {(own, core): core for core in transport.others}
-    raft = transport.raft
-    for node in transport.nodes:  # includes a removed node that does not know it yet
-        if raft is not None and raft.is_up(node):
+    links = transport.node_links
+    if links is None:
+        return places
+    raft = links.raft
+    for node in links.nodes:  # includes a removed node that does not know it yet
+        if raft.is_up(node):
             places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
     return places
 

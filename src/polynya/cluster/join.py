@@ -26,16 +26,15 @@ from polynya.observability.metrics import Samples
 from polynya.raft import group_of_message
 from polynya.replica.memory import waits
 from polynya.service.assembly import CoreRuntime
-from polynya.service.routing.forwarding import CoreAddress, Forwarding
-from polynya.service.routing.group_locations import BirthMap, GroupLocations
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.service.stale_readers import StaleReaders
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import ClusterMap
 from polynya.system.ports import shared_listener
 from polynya.tiering.store_health import StoreAccess
 from polynya.tiering.store_leadership import StoreLeadership
-from polynya.transport import PeerCluster as Links
-from polynya.transport import RaftLinks, Transport, address
+from polynya.transport import PeerCluster, Transport, address
 
 HAND_OVER_SECONDS = 2.0  # limit for leadership transfers before a stop
 HAND_OVER_LOOK_SECONDS = 0.02
@@ -60,9 +59,9 @@ def transport_of(start: CoreStart) -> Transport | None:
     cluster = start.config.cluster
     if start.cores == 1 and not cluster.is_on:
         return None
-    links = None
+    peers = None
     if cluster.is_on:
-        links = Links(
+        peers = PeerCluster(
             id=start.birth.cluster_id,
             history=start.birth.history,
             node=start.birth.node,
@@ -72,7 +71,7 @@ def transport_of(start: CoreStart) -> Transport | None:
             tls=peer_tls_of(cluster),
         )
     return Transport(
-        start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=links
+        start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=peers
     )
 
 
@@ -91,15 +90,16 @@ class ClusterMember:
     """The connections between one core's engine and the other nodes."""
 
     def __init__(self, start: CoreStart, transport: Transport, engine: CoreRuntime) -> None:
-        assert transport.raft is not None and engine.replicated is not None
+        assert transport.node_links is not None and engine.replicated is not None
         self._start = start
         self._transport = transport
-        self._tls = transport.tls
+        self.links = links = transport.node_links
+        self._tls = links.tls
         self._expires = self._look_at_certificate()
         self._refused = ""  # why the last SIGHUP rejected the certificate files
         self._waits_for = self._said = ""
         self._core: ReplicatedEngine = engine.replicated
-        self._raft: RaftLinks = transport.raft
+        self._raft = links.raft
         own = start.birth.node
         local = engine.local
         # a joining node asks these
@@ -113,21 +113,21 @@ class ClusterMember:
             stamped=local.stamped,
             address=address,
             group_locations=GroupLocations(
-                own, born if born.groups else BirthMap(nodes), transport.raft.is_up
+                own, born if born.groups else BirthMap(nodes), self._raft.is_up
             ),
         )
-        engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
+        engine.repairer.join(transport, others_of(self._core, self.forwarding.targets.core_at))
         service = engine.service
         service.join(self.forwarding, lambda node: node == own or self._raft.seems_up(node))
         self.stranded = StaleReaders(service, self.forwarding)
         urls = {node.id: node.http for node in start.config.cluster.nodes}
-        self._hints = OwnerHints(own, self.forwarding, service, urls)
+        self._hints = OwnerHints(own, self.forwarding.leaders, service, urls)
         service.hint = self._hints.url
         if start.config.cluster.leader_follows_writers:
             self._core.leadership.follow(
                 self.forwarding.demand,
                 self.forwarding.group_locations.may_lead,
-                self.forwarding.core_at,
+                self.forwarding.targets.core_at,
             )
         self._core.on_leadership.append(self.forwarding.led)
         self._core.replicas.on_dropped.append(self.forwarding.gone)
@@ -137,11 +137,11 @@ class ClusterMember:
         self._raft.on_sending = self._core.peers.sending
         self._raft.on_taking = self._core.peers.receiving
         self._raft.group_of = group_of_message
-        self.forwarding.cores_of = self._raft.cores_of
+        self.forwarding.targets.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
         # (reporting node, epoch of its map)
         self.on_removed: Callable[[int, int], None] = lambda by, epoch: None
-        transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
+        links.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
     @property
     def urls(self) -> dict[int, str]:
@@ -151,21 +151,21 @@ class ClusterMember:
     def meet(self, now: ClusterMap) -> None:
         """Connect to the nodes of the map and dismiss those that it drops.
         A removed node stays connected until it disconnects, so that it learns of its removal."""
-        self._transport.know(now.epoch)
+        self.links.know(now.epoch)
         self._hints.learn(now)
         for number, record in now.nodes.items():
             if number == self._start.birth.node:
                 continue
             if record.state != NodeState.REMOVED and record.peer:
-                self._transport.add_node(number, ClusterNode(number, record.peer, "").peer_place)
+                self.links.add_node(number, ClusterNode(number, record.peer, "").peer_place)
             elif record.state == NodeState.REMOVED:
-                self._transport.dismiss_node(number, now.epoch)
-            elif number in self._transport.nodes:
-                self._transport.dismiss_node(number)
+                self.links.dismiss_node(number, now.epoch)
+            elif number in self.links.nodes:
+                self.links.dismiss_node(number)
 
     async def part(self, now: ClusterMap) -> None:
         """Drop the links to removed nodes that have disconnected."""
-        for number in self._transport.nodes:
+        for number in self.links.nodes:
             record = now.nodes.get(number)
             away = not self._raft.is_up(number)
             if (
@@ -173,12 +173,12 @@ class ClusterMember:
                 and record is not None
                 and (record.state == NodeState.REMOVED or not record.peer)
             ):
-                await self._transport.remove_node(number)
+                await self.links.remove_node(number)
 
     def levels(self, members: Callable[[], Iterable[int]]) -> FeatureLevels:
         """Create the object that raises the local groups' feature levels. `members` returns the
         cluster's nodes, empty until known."""
-        return FeatureLevels(self._core, members, self._raft.level_of, self._transport.work_at)
+        return FeatureLevels(self._core, members, self._raft.level_of, self.links.work_at)
 
     def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReplicaLag:
         """Create the lag tracker of read replicas. `readers` returns their nodes."""
@@ -196,9 +196,7 @@ class ClusterMember:
             for member in self._core.members.values()
             for node in member.raft.configuration.voters
         }
-        there = [
-            node for node in self._transport.nodes if node in voters and self._raft.is_up(node)
-        ]
+        there = [node for node in self.links.nodes if node in voters and self._raft.is_up(node)]
         return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
 
     def replicas(self) -> list[Replica]:
@@ -220,8 +218,8 @@ class ClusterMember:
             "polynya_peers_connected": self._raft.there,
             "polynya_peer_messages_dropped_total": self._raft.dropped,
             "polynya_forwarded_total": forwarding.forwarded,
-            "polynya_forward_retries_total": forwarding.retried,
-            "polynya_forward_refused_total": forwarding.refused,
+            "polynya_forward_retries_total": forwarding.targets.redirects,
+            "polynya_forward_refused_total": forwarding.attempts.refused,
         }
 
     def checks(self) -> list[tuple[str, Callable[[], str | None]]]:
@@ -301,7 +299,7 @@ class ClusterMember:
             for number, raft in rafts.items()
             if (raft.amnesiac or raft.loss.undiscovered) and not raft.leader
         }
-        return waits(forgotten, self._transport.nodes)
+        return waits(forgotten, self.links.nodes)
 
     def look_at_memory(self) -> None:
         """Log what a node without its disk waits for, once it persists for two calls and when it

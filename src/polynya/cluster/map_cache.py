@@ -49,7 +49,8 @@ class ClusterMapCache:
         self._behind: set[int] = set()
         if transport is not None:
             transport.on(KIND_MAP, self._hear)
-            transport.on_met = self._met
+            if transport.node_links is not None:
+                transport.node_links.on_met = self._met
 
     def take(self, found: ClusterMap | None) -> None:
         """Adopt a map from the meta group replica or core 0 if it is newer."""

@@ -4,7 +4,7 @@ stream the owner in the client's zone."""
 from __future__ import annotations
 
 from polynya.base.owners import owner
-from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.leader_map import LeaderMap
 from polynya.service.routing.service import NodeService
 from polynya.stream.placement import ClusterMap
 
@@ -13,10 +13,10 @@ class OwnerHints:
     """The hints of one core. `urls` has the client URL of each node; `node` is this one."""
 
     def __init__(
-        self, node: int, forwarding: Forwarding, service: NodeService, urls: dict[int, str]
+        self, node: int, leaders: LeaderMap, service: NodeService, urls: dict[int, str]
     ) -> None:
         self.urls = urls
-        self._node, self._forwarding, self._service = node, forwarding, service
+        self._node, self._leaders, self._service = node, leaders, service
         self._zone = ""
         self._zones: dict[int, str] = {}  # of the active nodes
 
@@ -35,7 +35,7 @@ class OwnerHints:
         if self._service.proposals.expects_diskless(name):
             node = self._owner(name, zone or self._zone)
             return "" if node == self._node else self.urls.get(node, "")
-        return self.urls.get(self._forwarding.elsewhere(self._service.group_of(name)), "")
+        return self.urls.get(self._leaders.elsewhere(self._service.group_of(name)), "")
 
     def _owner(self, name: str, zone: str) -> int:
         there = [node for node in self._zones if self._service.leaders.seems_up(node)]

@@ -14,7 +14,7 @@ from polynya.base.errors import CorruptData
 from polynya.config.core_start import CoreStart
 from polynya.config.node_identity import write_json
 from polynya.files import write_whole
-from polynya.transport import Hello, JournalReport, Transport
+from polynya.transport import Hello, JournalReport, NodeLinks
 from polynya.wal import Journal
 
 FILE = "others.json"  # in the core's folder: the journal positions that peers reported
@@ -37,19 +37,19 @@ class StaleCopyGuard:
     def __init__(
         self,
         start: CoreStart,
-        transport: Transport,
+        links: NodeLinks,
         journal: Journal,
         *,
         end: Callable[[BaseException], None],
     ) -> None:
         self._folder = Path(start.config.data) / f"core-{start.core}"
         self._history = start.birth.history
-        self._positions = transport.peer_positions
+        self._positions = links.peer_positions
         self._end = end
         self._troubled = False
         self._positions.restore(self._kept())
-        transport.vouch(journal.begun, journal.opened, lambda: journal.settled)
-        transport.on_stale_copy = self.on_rejected
+        links.vouch(journal.begun, journal.opened, lambda: journal.settled)
+        links.on_stale_copy = self.on_rejected
 
     def on_rejected(self, hello: Hello) -> None:
         """Mark the folder as stale and stop: a peer recorded a later position of this journal."""

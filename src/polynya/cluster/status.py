@@ -202,6 +202,7 @@ class ClusterView:
         return told
 
     def _told(self) -> Told:
+        links = None if self._transport is None else self._transport.node_links
         return Told(
             __version__,
             self._replicas(),
@@ -214,8 +215,8 @@ class ClusterView:
             self.store(),
             self.disk(),
             self.certificate() or "",
-            {} if self._transport is None else self._transport.refusals,
-            {} if self._transport is None else self._transport.twins,
+            {} if links is None else links.refusals,
+            {} if links is None else links.twins,
             self.clock(),
             self._unheard(),
         )

@@ -107,7 +107,9 @@ class ClusterParts:
         self._look_at_map()
         self._member = member = ClusterMember(start, transport, engine)
         self.view = ClusterView(start, transport, member.replicas, maps)
-        self._stale_copy_guard = StaleCopyGuard(start, transport, engine.storage.journal, end=fatal)
+        self._stale_copy_guard = StaleCopyGuard(
+            start, member.links, engine.storage.journal, end=fatal
+        )
         reconfiguration = Reconfiguration(engine.service, replicated)
         self._reconciler = self._reconcile(replicated, reconfiguration)
         self._levels: FeatureLevels = member.levels(
@@ -122,7 +124,7 @@ class ClusterParts:
             self.view, maps, reconfiguration, engine.service, start.birth.cluster_id
         )
         self._controllers = self._control(replicated, reconfiguration)
-        self._traffic = self._zone_traffic(replicated, transport)
+        self._traffic = self._zone_traffic(replicated)
         self._store_leaderships: list[StoreLeadership] = []
 
     def share(self, keeper: Keeper) -> None:
@@ -210,13 +212,13 @@ class ClusterParts:
         reconciler.adopt(self.maps.now)
         return reconciler
 
-    def _zone_traffic(self, replicated: ReplicatedEngine, transport: Transport) -> ZoneTraffic:
+    def _zone_traffic(self, replicated: ReplicatedEngine) -> ZoneTraffic:
         """Return the counters of bytes between zones: of Raft messages, and of calls."""
         service, forwarding = self._engine.service, self._member.forwarding
         return ZoneTraffic(
             self._start.birth.node,
             self.maps,
-            transport.traffic.sent,
+            self._member.links.traffic.sent,
             (
                 lambda: replicated.payload,
                 lambda: _by_node(service.core_requests.payload),

@@ -21,7 +21,8 @@ class StaleReaders:
     must not wait for other nodes."""
 
     def __init__(self, service: NodeService, forwarding: Forwarding) -> None:
-        self._service, self._local, self._forwarding = service, service.local, forwarding
+        self._service, self._local = service, service.local
+        self._leaders, self._targets = forwarding.leaders, forwarding.targets
         # groups whose readers were disconnected; readers that stay want local state
         self._told: set[int] = set()
 
@@ -32,7 +33,7 @@ class StaleReaders:
         deaf = {
             group
             for group in watched
-            if group in self._local.machines and not self._forwarding.knows(group)
+            if group in self._local.machines and not self._leaders.knows(group)
         }
         self._told &= deaf
         some = sorted(deaf - self._told)
@@ -45,14 +46,14 @@ class StaleReaders:
             )
 
     async def _look_at(self, group: int, uid: int) -> None:
-        if await self._is_heard_elsewhere(group, uid) and not self._forwarding.knows(group):
+        if await self._is_heard_elsewhere(group, uid) and not self._leaders.knows(group):
             self._told.add(group)
             self._local.cut_readers(group)
 
     async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
         machine = self._local.machines.get(group)  # the group may have left during the calls
         stream = None if machine is None else machine.by_uid.get(uid)
-        others = [place for place in self._forwarding.to_read(group) if node_of(place)]
+        others = [place for place in self._targets.to_read(group) if node_of(place)]
         if stream is None or not others:
             return False
         try:

@@ -39,11 +39,12 @@ from polynya.transport.handshake import (
     node_name,
     node_of,
 )
+from polynya.transport.node_links import NodeLinks, PeerCluster
 from polynya.transport.peer import PeerSubscription
 from polynya.transport.peer_journal_positions import JournalReport, PeerJournalPositions
 from polynya.transport.peer_listener import PushStream, Reply
 from polynya.transport.raft_links import RaftLinks
-from polynya.transport.transport import PeerCluster, Transport
+from polynya.transport.transport import Transport
 
 __all__ = [
     "PROTOCOL_MAX",
@@ -51,6 +52,7 @@ __all__ = [
     "Dialer",
     "Hello",
     "JournalReport",
+    "NodeLinks",
     "PeerCluster",
     "PeerJournalPositions",
     "PeerSubscription",

@@ -11,6 +11,15 @@ import msgspec
 from polynya.stream.commands import NodeState
 
 
+class CoreAddress(msgspec.Struct, frozen=True):
+    """The position of a core: core `core` of `cores`, on node `node`."""
+
+    node: int
+    core: int
+    cores: int
+    groups: int
+
+
 class Node(Protocol):
     @property
     def zone(self) -> str: ...
@@ -110,6 +119,14 @@ class GroupLocations:
         """Report whether the node may lead groups: it is not draining or removed."""
         record = self.map.nodes.get(node)
         return record is None or record.state < NodeState.DRAINING
+
+    def is_up(self, node: int) -> bool:
+        """Report whether this node reaches another one, or is it."""
+        return node == self.node or self.is_there(node)
+
+    def voters_of(self, group: int) -> dict[int, bool]:
+        """Return the voters of the group, each with True if this node reaches it."""
+        return {node: self.is_up(node) for node in self.map.placed_on(group)}
 
     def others(self) -> Iterator[int]:
         """Yield the other reachable nodes."""

@@ -35,7 +35,7 @@ class Leaders:
         return (
             group % self._cores
             if self._forwarding is None
-            else self._forwarding.home(group, through=through)
+            else self._forwarding.targets.home(group, through=through)
         )
 
     def is_home(self, group: int) -> bool:
@@ -44,24 +44,24 @@ class Leaders:
 
     def leads(self, group: int) -> bool:
         """Report whether this core may propose for a group that is hosted here."""
-        return self._forwarding is None or self._forwarding.leads(group)
+        return self._forwarding is None or self._forwarding.leaders.leads(group)
 
     def leader_of(self, group: int) -> int:
         """Return the node that leads a group, as far as this core knows; 0: none, or no cluster."""
-        return 0 if self._forwarding is None else self._forwarding.leader_of(group)
+        return 0 if self._forwarding is None else self._forwarding.leaders.leader_of(group)
 
     def leader_here(self, group: int) -> int:
         """Return the node that leads a group, as the replica of this core knows it; 0: as in
         `leader_of`."""
-        return 0 if self._forwarding is None else self._forwarding.leader_here(group)
+        return 0 if self._forwarding is None else self._forwarding.leaders.leader_here(group)
 
     def reached_leader_of(self, group: int) -> int:
         """Return the node that leads a group, if this node reaches it; -1: none is known. 0: this
         node, outside a cluster."""
         if self._forwarding is None:
             return 0
-        leader = self._forwarding.leader_of(group)
-        return leader if leader and self._forwarding.is_up(leader) else -1
+        leader = self._forwarding.leaders.leader_of(group)
+        return leader if leader and self._forwarding.group_locations.is_up(leader) else -1
 
     def leaderless(self, groups: Iterable[int]) -> list[int]:
         """Return the groups that have no known leader now; empty outside a cluster."""
@@ -69,30 +69,34 @@ class Leaders:
         return (
             []
             if forwarding is None
-            else [group for group in groups if not forwarding.leader_of(group)]
+            else [group for group in groups if not forwarding.leaders.leader_of(group)]
         )
 
     def voters_of(self, group: int) -> dict[int, bool]:
         """Return the voters of the group, each with True if this node reaches it; empty outside a
         cluster."""
-        return {} if self._forwarding is None else self._forwarding.voters_of(group)
+        return {} if self._forwarding is None else self._forwarding.group_locations.voters_of(group)
 
     def epoch_of(self, group: int) -> int:
         """Return the leader epoch of a group, as far as this core knows; -1: unknown."""
         if self._forwarding is not None:
-            return self._forwarding.epoch_of(group) or -1
+            return self._forwarding.leaders.epoch_of(group) or -1
         # all groups have the same base, and a single node has no terms
         return next((machine.epoch_base for machine in self._machines.values()), -1)
 
     def newest_epoch(self, group: int) -> int:
         """Return an epoch that is no lower than that of any leader that this core's replica has
         heard."""
-        return self.epoch_of(group) if self._forwarding is None else self._forwarding.newest(group)
+        return (
+            self.epoch_of(group)
+            if self._forwarding is None
+            else self._forwarding.leaders.newest(group)
+        )
 
     def learn(self, group: int, place: int, leader: int) -> None:
         """Learn from a NotLeader of core `place` that `leader` leads a group; 0: it knows none."""
         if self._forwarding is not None:
-            self._forwarding.learn(group, place, leader)
+            self._forwarding.targets.learn(group, place, leader)
 
     async def refresh(self) -> None:
         """Ask for the leaders of the groups that have no replica on this node."""

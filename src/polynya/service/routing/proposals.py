@@ -14,7 +14,8 @@ from polynya.service.api import AppendTo, DoneAll
 from polynya.service.routing import messages
 from polynya.service.routing.bundles import AppendBundle, Bundles, handler_of
 from polynya.service.routing.diskless import DisklessRoutes, DisklessWriter, RemoteAppender
-from polynya.service.routing.forwarding import Forwarding, ForwardingAppender
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.forwarding_appender import ForwardingAppender
 from polynya.service.routing.leaders import Leaders
 from polynya.service.routing.outcomes import Outcomes
 from polynya.service.routing.requests.core_requests import CoreTransport

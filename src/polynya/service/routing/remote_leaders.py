@@ -12,7 +12,8 @@ from typing import Any
 
 from polynya.base.errors import PolynyaError
 from polynya.service.routing import messages
-from polynya.service.routing.forwarding import Forwarding, Leader
+from polynya.service.routing.forwarding import Forwarding
+from polynya.service.routing.leader_map import Leader
 
 _TIMEOUT_SECONDS = 2.0
 AskCore = Callable[[int, int, Any], Awaitable[Any]]
@@ -35,14 +36,14 @@ class RemoteLeaders:
         for group in self._foreign():
             node = locations.likely(group, self._rounds)
             if node:
-                target = self._forwarding.core_at(node, group)
+                target = self._forwarding.targets.core_at(node, group)
                 targets.setdefault(target, []).append(group)
         self._rounds += 1
         await asyncio.gather(*(self._learn(*each) for each in targets.items()))
 
     async def answer(self, groups: list[int]) -> dict[int, Leader]:
         """Return the leaders, with their epochs, that the replicas of this core know."""
-        found = ((group, self._forwarding.known_leader(group)) for group in groups)
+        found = ((group, self._forwarding.leaders.of_replica(group)) for group in groups)
         return {group: leader for group, leader in found if leader is not None}
 
     def _foreign(self) -> list[int]:
@@ -59,4 +60,4 @@ class RemoteLeaders:
                 leaders = await self._ask(target, messages.LEADERS_OF, groups)
         except (PolynyaError, TimeoutError):
             return  # the next round asks another replica
-        self._forwarding.learn_leaders({each: leaders[each] for each in groups if each in leaders})
+        self._forwarding.exchange.learn({each: leaders[each] for each in groups if each in leaders})

@@ -98,7 +98,7 @@ class NodeService:
         remote = RemoteLeaders(forwarding, self.core_requests.ask)
         self.leaders.join(forwarding, remote, seems_up)
         self.proposals.join(forwarding)
-        self.core_requests.join(forwarding.places)
+        self.core_requests.join(forwarding.targets.places)
         self._replicas.join(forwarding)
         if self._received is not None:
             self._received.join(forwarding)

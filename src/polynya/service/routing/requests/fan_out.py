@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from polynya.base.errors import Unavailable
-from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
+from polynya.service.routing.attempts import LOOK_SECONDS, PATIENCE_SECONDS
+from polynya.service.routing.forwarding import Forwarding
 from polynya.service.streams.local import LocalGroups
 
 HERE = -1
@@ -113,7 +114,9 @@ class ReplicaFanOut:
         here = self._local.fit(
             group
         ) and forwarding.place.node in forwarding.group_locations.map.replicas_of(group)
-        others = forwarding.to_read(group, local=local)
+        others = forwarding.targets.to_read(group, local=local)
         return (
-            [HERE] * here + others if local or forwarding.follows(group) else others + [HERE] * here
+            [HERE] * here + others
+            if local or forwarding.leaders.follows(group)
+            else others + [HERE] * here
         )

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from polynya.base.errors import NotLeader
-from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS
+from polynya.service.routing.attempts import LOOK_SECONDS, PATIENCE_SECONDS
 from polynya.service.routing.leaders import Leaders
 from polynya.service.routing.requests.core_requests import CoreRequests
 from polynya.service.routing.requests.fan_out import ReplicaFanOut
