@@ -424,4 +424,47 @@ FOUND = (
         "chaos, seed 20261123, kill a supervisor",
         "tests/engine/test_no_memory.py",
     ),
+    Found(
+        "The delta of a state copy lacked what changed after its last pass: a recovery from the "
+        "store alone could miss commits until the next delta",
+        "simulation, seed 20261826 of the swarm",
+        "tests/engine/test_snapshot_capture.py",
+    ),
+    Found(
+        "A recovery from the store alone ended a stream with forks at a slice that was never "
+        "published",
+        "simulation, seed 20261258 of the swarm",
+        "tests/stream/test_salvage.py",
+    ),
+    Found(
+        "A diskless commit whose answer was lost was applied twice, after a clock far ahead had "
+        "made the group forget its writer",
+        "simulation, seed 20261530 of the swarm",
+        "tests/diskless/test_diskless_writer.py",
+    ),
+    Found(
+        "A fork whose source was recreated between two reads was refused for a record that exists",
+        "simulation, seed 20262269 of the swarm",
+        "tests/service/test_forks.py",
+    ),
+    Found(
+        "A pack whose intent was repeated after its deletion was kept in the log",
+        "simulation, seed 20262878 of the swarm",
+        "tests/cold/test_flush_and_collect.py",
+    ),
+    Found(
+        "A deleted source kept its long index in another form than a restored replica has it",
+        "simulation, seed 20261918 of the swarm",
+        "tests/stream/test_long_indexes.py",
+    ),
+    Found(
+        "A core whose disk failed as it stopped ended with a traceback instead of its exit code",
+        "chaos, seed 20261127, an fsync that fails on a node that is removed",
+        "tests/node/test_shutdown_watchdog.py",
+    ),
+    Found(
+        "A connection that broke in its handshake left a traceback in the log",
+        "chaos, seed 20261125, nodes that are killed",
+        "tests/transport/test_dialing.py",
+    ),
 )
