@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 DISKLESS = {"Stream-Profile": "diskless"}
 TOPIC = "clicks"
 AWAY_SECONDS = 3.0
+QUIET_SECONDS = 1.0
 MORE = 6  # appends of each writer before and after a fault
 RECORD = "x" * 5_000
 APPENDS = 40  # of each HTTP writer
@@ -91,7 +92,8 @@ class Counts(NamedTuple):
 
 
 def counts(place: Place) -> Counts:
-    """Look at both once nothing changes."""
+    """Look at both once nothing has changed for `QUIET_SECONDS`: the log has a request some time
+    before the node that made it counts it."""
 
     def look() -> Counts:
         shown = polynya("cost", "--json", "--hours", "2", server=place.cluster.urls[0])
@@ -103,8 +105,11 @@ def counts(place: Place) -> Counts:
         return Counts(counted, Counter(place.log.counts))
 
     def settled() -> Counts | None:
-        first = look()
-        return first if look() == first else None
+        first, until = look(), time.monotonic() + QUIET_SECONDS
+        while time.monotonic() < until:
+            if look() != first:
+                return None
+        return first
 
     return wait_until(settled, what="the store to be idle", seconds=30)
 

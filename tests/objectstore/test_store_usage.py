@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -98,6 +98,9 @@ class Hanging(MemoryStore):
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         yield await self.head(prefix)
 
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self.head(keys[0])
+
 
 def test_a_cancelled_request_counts_as_it_has_left() -> None:
     async def run() -> None:
@@ -106,10 +109,14 @@ def test_a_cancelled_request_counts_as_it_has_left() -> None:
         async def listed() -> None:
             _ = [info async for info in store.list("a/")]
 
-        for work in (store.head("a"), listed()):
+        for work in (store.head("a"), listed(), store.delete(["a"] * 1001)):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0):
                     await work
-        assert counts(store) == {("other", "head"): 1, ("other", "list"): 1}
+        assert counts(store) == {
+            ("other", "head"): 1,
+            ("other", "list"): 1,
+            ("other", "delete"): 2,
+        }
 
     asyncio.run(run())

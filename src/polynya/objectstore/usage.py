@@ -24,10 +24,10 @@ class StoreCalls:
     def __init__(self) -> None:
         self.counts = dict.fromkeys((*REQUESTS, UP, DOWN), 0)
 
-    def add(self, request: str, *, up: int = 0, down: int = 0) -> None:
-        """Count one request and its bytes."""
+    def add(self, request: str, *, requests: int = 1, up: int = 0, down: int = 0) -> None:
+        """Count requests and their bytes."""
         counts = self.counts
-        counts[request] += 1
+        counts[request] += requests
         counts[UP] += up
         counts[DOWN] += down
 

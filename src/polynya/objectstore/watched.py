@@ -131,9 +131,8 @@ class WatchedStore:
         self._count_pages(max(found, 1), counted)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await self._store.delete(keys)
-        for _ in range(0, len(keys), PAGE):
-            self._calls.add("delete")
+        pages = -(-len(keys) // PAGE)
+        await self._counted("delete", self._store.delete(keys), requests=pages)
 
     async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
         swap = self._store.compare_and_swap(key, data, expected)
@@ -146,18 +145,19 @@ class WatchedStore:
         """Count the pages of a listing of so many keys, of which some are counted. Return their
         number."""
         pages = -(-keys // PAGE)
-        for _ in range(counted, pages):
-            self._calls.add("list")
+        self._calls.add("list", requests=pages - counted)
         return pages
 
-    async def _counted(self, request: str, work: Awaitable[T], *, up: int = 0) -> T:
-        """Await a call and count it, unless the store gave no answer. A cancelled one is counted:
-        it has probably left."""
+    async def _counted(
+        self, request: str, work: Awaitable[T], *, requests: int = 1, up: int = 0
+    ) -> T:
+        """Await a call and count its requests, unless the store gave no answer. A cancelled one is
+        counted: it has probably left."""
         try:
             result = await work
         except (StoreError, asyncio.CancelledError) as error:
             if not isinstance(error, StoreUnavailable):
-                self._calls.add(request, up=up)
+                self._calls.add(request, requests=requests, up=up)
             raise
-        self._calls.add(request, up=up)
+        self._calls.add(request, requests=requests, up=up)
         return result
