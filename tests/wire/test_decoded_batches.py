@@ -6,7 +6,7 @@ import google_crc32c
 import pytest
 
 from polynya.stream.commands import Encoding
-from polynya.stream.read_plan import AT_BYTE, HotPart, ReadPlan, Want, cut
+from polynya.stream.read_plan import AT_BYTE, ReadPlan, Want, cut
 from polynya.stream.state.model import HotBatch
 from polynya.wire.slices import build_slice, parse_slice
 
@@ -46,17 +46,16 @@ def test_a_page_is_that_of_a_list_of_the_batches(encoding: Encoding, run_bytes: 
             assert told(cut(lazy, want)) == told(cut(list(lazy), want)), (record, byte, most)
 
 
-def test_undivided_batches_are_two_pieces_of_a_page_at_most() -> None:
+def test_undivided_batches_are_one_piece_of_a_page() -> None:
     made = batches_of(Encoding.KAFKA)
     meta, parts = build_slice(Encoding.KAFKA, *BASE, made)
     decoded = parse_slice(b"".join(parts), meta.crc)
     lazy = decoded.hot_batches(record=BASE[0], byte=BASE[1])
     end = made[-1].record + made[-1].records, made[-1].byte + SIZES[-1]
     plan = cut(lazy, Want(*BASE, 1000, whole_records=True, until=end))
-    first, last = plan.pieces
-    assert isinstance(first, HotBatch)
-    assert isinstance(last, HotPart)
-    assert bytes(first.payload) + bytes(last.payload) == b"".join(each.payload for each in made)
-    assert (first.record, first.byte) == BASE
-    assert last.record == first.record + first.records
+    (piece,) = plan.pieces
+    assert isinstance(piece, HotBatch)
+    assert bytes(piece.payload) == b"".join(each.payload for each in made)
+    assert (piece.record, piece.byte) == BASE
+    assert (piece.record + piece.records, piece.byte + len(piece.payload)) == end
     assert (plan.record, plan.byte) == end

@@ -267,6 +267,10 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     if index == len(batches):
         record, byte = want.until
     begin = (record, byte)
+    last = batches[-1] if batches else None
+    to_end = last is not None and (
+        (last.record + last.records, last.byte + len(last.payload)) == want.until
+    )
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     left = want.bytes_max
     while byte < to_byte or record < to_record:
@@ -283,9 +287,11 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
         end = record_gaps.run_end(
             batches,
             index,
-            max(index, _before_byte(batches, byte + min(left, to_byte - byte)) - 1),
+            len(batches)
+            if to_end and to_byte - byte <= left
+            else max(index, _before_byte(batches, byte + min(left, to_byte - byte)) - 1),
         )
-        # add whole batches at once: the fast path of long pages
+        # add whole batches at once: the fast path of long pages, and of those up to the tail
         if end > index and byte == batch.byte:
             pieces += (
                 batches.whole(index, end)
@@ -293,8 +299,9 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
                 else batches[index:end]
             )
             index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
-            left -= batches[end].byte - byte
-            byte = batches[end].byte
+            next_byte = batches[end].byte if end < len(batches) else to_byte
+            left -= next_byte - byte
+            byte = next_byte
             continue
         payload = batch.payload
         begin_in, end_in = byte - batch.byte, min(len(payload), to_byte - batch.byte)
