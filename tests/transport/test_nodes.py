@@ -35,6 +35,7 @@ from polynya.transport.handshake import (
 )
 from polynya.transport.lane import messages_of
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, FrameLink, FrameType
+from polynya.transport.link_events import LinkEvents
 
 run = asyncio.run
 
@@ -571,9 +572,10 @@ def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_p
         for wrong in ({"history": 2}, {"node": 4}):
             liar = await asyncio.start_server(partial(_refuse_as_removed, wrong), "127.0.0.1", 0)
             own = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life")
-            dialer = Dialer(own, 2, liar.sockets[0].getsockname()[:2], None, lambda hello: None)
             told: list[Hello] = []
-            dialer.on_removed = told.append
+            events = LinkEvents()
+            events.removed = told.append
+            dialer = Dialer(own, 2, liar.sockets[0].getsockname()[:2], None, events)
             with pytest.raises(OSError, match="it refuses this node"):
                 await dialer.connect(0, LANE_ASK)
             assert told == []

@@ -16,6 +16,10 @@ from polynya.base.errors import Unavailable
 from polynya.system.ports import shared_listener, take_port
 from polynya.transport import NodeLinks, PeerCluster, Transport, address, transport
 from polynya.transport.dialing import PeerTls
+from polynya.transport.handshake import Hello
+from polynya.transport.link_events import LinkEvents
+from polynya.transport.peer_listener import ConnectionSet
+from polynya.transport.port import NodePort
 
 ECHO, HOLD = 1, 2
 
@@ -36,6 +40,26 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+def port_of(
+    connections: ConnectionSet,
+    own: Hello,
+    *,
+    listener: socket.socket,
+    directory: str = "",
+    tls: PeerTls | None = None,
+) -> NodePort:
+    """Return the peer port of a core that node 2 may connect to, with nothing behind it."""
+    return NodePort(
+        connections,
+        own,
+        [2],
+        listener=listener,
+        directory=directory,
+        tls=tls,
+        events=LinkEvents(),
+    )
 
 
 class Node:

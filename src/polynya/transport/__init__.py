@@ -39,6 +39,7 @@ from polynya.transport.handshake import (
     node_name,
     node_of,
 )
+from polynya.transport.link_events import LinkEvents
 from polynya.transport.node_links import NodeLinks, PeerCluster
 from polynya.transport.peer import PeerSubscription
 from polynya.transport.peer_journal_positions import JournalReport, PeerJournalPositions
@@ -52,6 +53,7 @@ __all__ = [
     "Dialer",
     "Hello",
     "JournalReport",
+    "LinkEvents",
     "NodeLinks",
     "PeerCluster",
     "PeerJournalPositions",

@@ -247,8 +247,8 @@ class RaftLinks:
             lambda: self.on_found(node, shared),
             lost,
             lambda: self.on_taking(node, shared),
+            self._synced,
         )
-        lane.synced = self._synced
         return lane
 
     def _synced(self) -> int:

@@ -43,9 +43,6 @@ class Transport:
         call_seconds: float = CALL_SECONDS,
     ) -> None:
         self.core = core
-        self._connections = ConnectionSet()
-        self._listener = PeerListener(self._connections, _path(directory, core), start_id)
-        self._listener.on_arrival = self._arrived
         self.others = [other for other in range(cores) if other != core]
         self._peers = PeerPool(
             {other: _to_core(core, _path(directory, other), start_id) for other in self.others},
@@ -74,11 +71,18 @@ class Transport:
                 cluster,
                 hello,
                 directory,
-                connections=self._connections,
                 peers=self._peers,
                 bulk=lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
             )
-            self.raft = raft = self.node_links.raft
+            self.raft = self.node_links.raft
+            self._connections = self.node_links.connections
+        else:
+            self._connections = ConnectionSet()
+        self._listener = PeerListener(
+            self._connections, _path(directory, core), start_id, self._arrived
+        )
+        if self.raft is not None:
+            raft = self.raft
             self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
 
     def on(self, kind: int, handler: Handler) -> None:
