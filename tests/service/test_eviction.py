@@ -482,7 +482,6 @@ def test_packs_of_evicted_streams_are_emptied_while_the_streams_are_used(
         groups: Any = world.engine.groups
         settings = MergeSettings(packs_spare=4)
         merging = Merger(groups, world.store, settings, "c1", world.flusher.in_flight)
-        merging.hidden.bring = world.local.rehydration.bring
         written = dict.fromkeys(NAMES, b"")
         for name in NAMES:
             await world.create(name)
