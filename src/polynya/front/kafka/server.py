@@ -97,7 +97,7 @@ class Brokers(Protocol):
         ...
 
     async def follow(self) -> None:
-        """Keep what is known of the leaders new. Run until cancelled."""
+        """Keep the known leaders current. Run until cancelled."""
         ...
 
 
