@@ -101,7 +101,6 @@ class ClusterMember:
         self._core: ReplicatedEngine = engine.replicated
         self._raft = links.raft
         own = start.birth.node
-        local = engine.local
         # a joining node asks these
         nodes = tuple(sorted(node.id for node in start.config.cluster.voting))
         born = map_at_birth(start.birth, start.config.cluster)
@@ -109,8 +108,8 @@ class ClusterMember:
             CoreAddress(own, start.core, start.cores, start.groups),
             self._core.replicas,
             transport,
-            local.propose,
-            stamped=local.stamped,
+            engine.local,
+            diskless=engine.service.proposals.diskless,
             address=address,
             group_locations=GroupLocations(
                 own, born if born.groups else BirthMap(nodes), self._raft.is_up
@@ -137,7 +136,6 @@ class ClusterMember:
         self._raft.on_sending = self._core.peers.sending
         self._raft.on_taking = self._core.peers.receiving
         self._raft.group_of = group_of_message
-        self.forwarding.targets.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
         # (reporting node, epoch of its map)
         self.on_removed: Callable[[int, int], None] = lambda by, epoch: None

@@ -43,6 +43,7 @@ class Transport:
         call_seconds: float = CALL_SECONDS,
     ) -> None:
         self.core = core
+        self._cores = cores
         self.others = [other for other in range(cores) if other != core]
         self._peers = PeerPool(
             {other: _to_core(core, _path(directory, other), start_id) for other in self.others},
@@ -153,6 +154,10 @@ class Transport:
     def protocol(self, core: int) -> int:
         """Return the newest protocol that both cores support."""
         return PROTOCOL_MAX if core < 256 or self.raft is None else self.raft.protocol(core >> 8)
+
+    def cores_of(self, node: int) -> int:
+        """Return the number of cores of another node; that of this node until it is known."""
+        return self._cores if self.raft is None else self.raft.cores_of(node)
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         """Send a message without an answer, at most once. Return False if it was refused."""
