@@ -78,7 +78,7 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         await one.start({2: two.port}, groups=12)
         for node in (one, two):
             for made in node.transports:
-                made.raft.group_of = lambda message: message[0]
+                made.raft.receiver.group_of = lambda message: message[0]
 
         def joined(*nodes: Node) -> bool:
             lanes = [
@@ -117,7 +117,7 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         two.cores = 1  # another life, of fewer
         await two.start({1: one.port}, groups=12, life="second")
         for made in two.transports:
-            made.raft.group_of = lambda message: message[0]
+            made.raft.receiver.group_of = lambda message: message[0]
         await until(lambda: joined(one, two))
         assert all(made.raft.cores_of(2) == 1 for made in one.transports)
         await exchange()
@@ -202,8 +202,8 @@ def test_while_something_large_moves_both_ends_are_told_and_when_it_stops_the_no
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
             taking, sending = [], []
-            one.raft.on_taking = lambda node, shared: taking.append((node, shared(1)))
-            two.raft.on_sending = lambda node, shared: sending.append((node, shared(1)))
+            one.raft.receiver.taking = lambda node, shared: taking.append((node, shared(1)))
+            two.raft.receiver.sending = lambda node, shared: sending.append((node, shared(1)))
             one.raft.send(2, [b"small"])
             await until(lambda: two.heard)
             assert taking == sending == []

@@ -44,7 +44,7 @@ from polynya.transport.node_links import NodeLinks, PeerCluster
 from polynya.transport.peer import PeerSubscription
 from polynya.transport.peer_journal_positions import JournalReport, PeerJournalPositions
 from polynya.transport.peer_listener import PushStream, Reply
-from polynya.transport.raft_links import RaftLinks
+from polynya.transport.raft_links import RaftLinks, RaftReceiver
 from polynya.transport.transport import Transport
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "PeerTls",
     "PushStream",
     "RaftLinks",
+    "RaftReceiver",
     "Reply",
     "Transport",
     "address",
