@@ -405,7 +405,7 @@ def test_a_new_table_takes_what_evicted_streams_have() -> None:
         await filled(world)
         table, _ = await world.tables.create("t", "test/")
         assert (await world.tables.lag(table)).records == 2 * len(NAMES)
-        job = await world.tables.plan("t")
+        job = await world.jobs.plan("t")
         assert job is not None and {part.name for part in job.ranges} == set(NAMES)
         assert not world.evicted
         assert await world.evict() == 0, "no table says yet that it has taken them"
