@@ -56,7 +56,7 @@ class Brokers(Protocol):
 
     @property
     def own(self) -> int:
-        """The broker that this core is."""
+        """The broker of this core."""
         ...
 
     def all(self) -> Sequence[Broker]: ...
