@@ -19,9 +19,12 @@ from polynya.base.errors import Unavailable
 from polynya.replica.log import decode_command
 from polynya.service.routing import messages
 from polynya.service.routing.bundles import handler_of
+from polynya.service.routing.diskless import DisklessRoutes
 from polynya.service.routing.forwarding import Forwarding
 from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
-from polynya.stream.replies import Reply
+from polynya.stream.commands import Command
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Done, Reply
 from polynya.transport.link import FrameLink
 from polynya.transport.peer import Peer
 from polynya.transport.peer_listener import ConnectionSet, InboundConnection
@@ -53,6 +56,19 @@ class Socket:
         link.data_received(data)
 
 
+class _NoGroups:
+    """The local groups of a core that leads none."""
+
+    def __init__(self) -> None:
+        self.machines: dict[int, Machine] = {}
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        raise AssertionError("nothing is led here")
+
+    def stamped(self, command: Command) -> Command:
+        raise AssertionError("nothing is led here")
+
+
 class World:
     def __init__(self, protocol: int) -> None:
         connections = ConnectionSet()
@@ -77,8 +93,8 @@ class World:
             CoreAddress(1, 0, 1, 1),
             self,
             self,
-            _nobody,
-            stamped=_nobody,
+            _NoGroups(),
+            diskless=DisklessRoutes(_NoGroups().propose),
             address=lambda node, core: node << 8 | core,
             group_locations=where,
         )
@@ -98,6 +114,9 @@ class World:
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         return True
+
+    def cores_of(self, node: int) -> int:
+        return 1
 
     def protocol(self, core: int) -> int:
         return self._protocol
@@ -128,10 +147,6 @@ class World:
 
 async def _never() -> FrameLink:
     raise Unavailable("it is there already")
-
-
-def _nobody(*_: Any) -> Any:
-    raise AssertionError("nothing is led here")
 
 
 async def cost(protocol: int, count: int) -> float:

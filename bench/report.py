@@ -251,7 +251,7 @@ def page() -> str:
 Ratios count, not rates: the machine is shared and its speed drifts by a fifth within a day. Every comparison is one interleaved run, fresh
 servers for each round, medians with the smallest and the largest value. fsync is on. Measured on {load("clusters")["machine"]}.
 
-`python -m bench NAME --save` measures one scenario again, `python -m bench.report` writes this page. What was tried and did not help:
+`python -m bench NAME --save` measures one scenario again, `python -m bench.report` writes this page. Attempts that did not help:
 [decision 25](decisions/0025-leave-out-optimizations-that-did-not-help.md).
 
 ![Appends to one node](images/bench-one-node.svg) ![Appends to three nodes](images/bench-three-nodes.svg)

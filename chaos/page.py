@@ -230,7 +230,7 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
         )
     wrong = [each for run in runs for each in run.wrong]
     if wrong:
-        lines += ["", "What was wrong:", "", *(f"* {each.splitlines()[0]}" for each in wrong)]
+        lines += ["", "Problems found:", "", *(f"* {each.splitlines()[0]}" for each in wrong)]
     faults: Counter[str] = Counter()
     for run in runs:
         faults += Counter(run.faults)

@@ -13,6 +13,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cluster.status import (
     LAG_ENTRIES,
     ClusterView,
+    MemberReport,
     Replica,
     Told,
     clock_notes,
@@ -309,7 +310,7 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
         others=[], node_links=links_to([2, 3], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
-    told = asyncio.run(ClusterView(start, transport, list, None).gather())
+    told = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
     assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
 
 
@@ -365,7 +366,7 @@ def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
             others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
         )
         view = ClusterView(
-            SimpleNamespace(birth=SimpleNamespace(node=1), core=0), transport, list, None
+            SimpleNamespace(birth=SimpleNamespace(node=1), core=0), transport, MemberReport(), None
         )  # type: ignore[arg-type]
         times = iter([100.0, 1000.0, 1001.0])  # of its own status, of the question, of the answer
         view.clock = lambda: next(times)
@@ -469,7 +470,9 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
         others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
-    assert list(asyncio.run(ClusterView(start, transport, list, None).gather())) == [(1, 0)]
+    assert list(asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())) == [
+        (1, 0)
+    ]
 
 
 @pytest.mark.parametrize("clock", [float("inf"), float("-inf"), float("nan")])
@@ -482,5 +485,5 @@ def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
         others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
-    told = asyncio.run(ClusterView(start, transport, list, None).gather())
+    told = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
     assert told[2, 0].clock == 0.0 and not list(clock_notes(told))

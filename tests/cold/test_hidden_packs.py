@@ -42,6 +42,7 @@ class Idle:
     ) -> None:
         self.tier, self.eviction = Tier(store), eviction
         self.returned: list[str] = []
+        self.tier.world.bring = self.bring
         self.merger = self.new_merger()
         self._states = StateReader(self.tier.store)
         self._evictor = Evictor(
@@ -55,9 +56,7 @@ class Idle:
         self._random = Random("idle streams")
 
     def new_merger(self, settings: MergeSettings = SETTINGS) -> Merger:
-        made = self.tier.new_merger(settings, eviction=self.eviction)
-        made.hidden.bring = self.bring
-        return made
+        return self.tier.new_merger(settings, eviction=self.eviction)
 
     async def bring(self, group: int, names: list[str]) -> None:
         """As the rehydration does."""

@@ -146,7 +146,7 @@ def test_beyond_loopback_certificates_or_a_word_are_needed(tmp_path):
     assert loaded(tmp_path).config.unsafe == []
     named = loaded(tmp_path, cluster_listen="0.0.0.0:5002", cluster_unsafe_no_tls="true").config
     assert any(
-        "whoever reaches the peer port 0.0.0.0:5002 may read and write all" in line
+        "anybody who reaches the peer port 0.0.0.0:5002 may read and write all" in line
         for line in named.unsafe
     )
     proven = loaded(

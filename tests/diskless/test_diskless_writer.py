@@ -236,7 +236,7 @@ def test_beyond_the_limit_of_memory_appends_are_refused_until_there_is_room() ->
         assert isinstance(refused, Reply)
         assert refused.code == Code.MEMORY_PRESSURE
         assert refused.detail is None
-        world.writer.store_is_full = lambda: True
+        world.writer._store_is_full = lambda: True
         full = await world.append("a", b"y" * 1000)
         assert isinstance(full, Reply)
         assert full.detail is True

@@ -21,12 +21,13 @@ COMMIT = {
 }  # fmt: skip
 
 
-class NoTables:
+class NoJobs:
     """Must not be asked."""
 
     async def commit(self, *asked: Any) -> None:
         raise AssertionError(asked)
 
+    tables: Any = None
     abandon = extend_lease = release_lease = plan = commit
 
 
@@ -48,8 +49,8 @@ class NoTables:
     ],
 )
 def test_a_number_that_is_none_is_the_fault_of_the_request(verb: str, body: dict[str, Any]) -> None:
-    tables: Any = NoTables()
-    routes = TableRoutes(tables, StoreRef("local", "/x"), lambda: 1)
+    jobs: Any = NoJobs()
+    routes = TableRoutes(jobs, StoreRef("local", "/x"), lambda: 1)
     request = Request("POST", "", ("t", verb), {}, {}, json.dumps(body).encode(), "http://h")
     with pytest.raises((Failure, TableRefused)) as refused:
         asyncio.run(routes.admin(request))
@@ -64,6 +65,8 @@ def test_a_lease_is_extended_or_released() -> None:
     calls: list[tuple[Any, ...]] = []
 
     class Noted:
+        tables: Any = None
+
         async def extend_lease(self, *asked: Any) -> bool:
             calls.append(("extend", *asked))
             return True
@@ -71,8 +74,8 @@ def test_a_lease_is_extended_or_released() -> None:
         async def release_lease(self, *asked: Any) -> None:
             calls.append(("release", *asked))
 
-    tables: Any = Noted()
-    routes = TableRoutes(tables, StoreRef("local", "/x"), lambda: 1)
+    jobs: Any = Noted()
+    routes = TableRoutes(jobs, StoreRef("local", "/x"), lambda: 1)
 
     def lease(**body: Any) -> tuple[int, Any]:
         told = json.dumps(body).encode()

@@ -405,7 +405,7 @@ def test_a_new_table_takes_what_evicted_streams_have() -> None:
         await filled(world)
         table, _ = await world.tables.create("t", "test/")
         assert (await world.tables.lag(table)).records == 2 * len(NAMES)
-        job = await world.tables.plan("t")
+        job = await world.jobs.plan("t")
         assert job is not None and {part.name for part in job.ranges} == set(NAMES)
         assert not world.evicted
         assert await world.evict() == 0, "no table says yet that it has taken them"
@@ -482,7 +482,6 @@ def test_packs_of_evicted_streams_are_emptied_while_the_streams_are_used(
         groups: Any = world.engine.groups
         settings = MergeSettings(packs_spare=4)
         merging = Merger(groups, world.store, settings, "c1", world.flusher.in_flight)
-        merging.hidden.bring = world.local.rehydration.bring
         written = dict.fromkeys(NAMES, b"")
         for name in NAMES:
             await world.create(name)

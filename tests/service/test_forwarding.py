@@ -110,7 +110,7 @@ def test_the_first_append_to_a_diskless_stream_does_not_cross_to_its_leader():
         writer = world.forwarding.diskless.writer = Packed()
         world.lead(2, 3)
         replica = DisklessReplica("1", "2", "4")
-        world.forwarding.replicas = {2: replica}  # type: ignore[dict-item]
+        world.local.machines[2] = replica  # type: ignore[assignment]
         replica.changing = {1: replica.streams["2"]}
         append(1)
         append(1)
@@ -132,7 +132,7 @@ def test_an_append_that_waits_for_a_leader_is_not_overtaken_on_the_way_to_the_wr
     async def work(world: World) -> None:
         _, append = world.appender(2)
         writer = world.forwarding.diskless.writer = Packed()
-        world.forwarding.replicas = {2: DisklessReplica("1")}  # type: ignore[dict-item]
+        world.local.machines[2] = DisklessReplica("1")  # type: ignore[assignment]
         world.lead(2, 0)
         world.forwarding.propose(2, Append("1", 1, "", None), lambda answer: None)
         append(1)

@@ -16,7 +16,7 @@ from worlds.stream import raw_batch
 from polynya.base.limits import RAW_STEP_BYTES
 from polynya.service.api import Page, Position, ReadQuery, TrimQuery
 from polynya.service.stream_slices import SliceFinder
-from polynya.service.tables import Tables
+from polynya.service.table_jobs import TableJobs
 from polynya.stream.commands import Append, Retention
 from polynya.stream.replies import Code
 from polynya.stream.rules.paging import LATE_MS
@@ -214,7 +214,7 @@ async def test_long_answers_about_pages_are_cut(world: World) -> None:
 @story
 async def test_tables_take_the_records_of_pages_once(world: World, seed: int) -> None:
     dice = random.Random(seed)
-    world.tables = Tables(world.service, world.service.flush)
+    world.jobs = TableJobs(world.service, world.service.flush)
     await world.create(SOURCE)
 
     async def grow() -> None:
@@ -229,16 +229,16 @@ async def test_tables_take_the_records_of_pages_once(world: World, seed: int) ->
     await world.tables.create("t", SOURCE.rpartition("/")[0] + "/")
     rows: list[int] = []
     for _ in range(2):
-        planned = await world.tables.plan("t")
+        planned = await world.jobs.plan("t")
         assert planned is not None
         for part in planned.ranges:
             assert not any(cold.is_page for cold in part.slices)
             for cold in part.slices:
                 rows += range(max(cold.record, part.first), cold.record + cold.records)
         await paged(world, SOURCE, dice)  # the plan is taken again
-        again = await world.tables.plan("t")
+        again = await world.jobs.plan("t")
         assert again is not None and again.ranges == planned.ranges
-        await world.tables.commit(commit_of(world, planned))
+        await world.jobs.commit(commit_of(world, planned))
         await paged(world, SOURCE, dice)
         await grow()
     assert rows == list(range(min(rows), 40))

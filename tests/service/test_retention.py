@@ -531,7 +531,7 @@ async def test_a_table_skips_what_was_trimmed_before_it_came_and_says_so(world: 
     table, _ = await world.tables.create("t", "test/")
     await fill(world, A, 20, flush_every=5)
     await trim(world, A, 7)
-    job = await world.tables.plan("t")
+    job = await world.jobs.plan("t")
     assert job is not None
     assert [(cold.record, cold.records) for part in job.ranges for cold in part.slices] == [
         (5, 5),
@@ -544,16 +544,16 @@ async def test_a_table_skips_what_was_trimmed_before_it_came_and_says_so(world: 
     lag = await world.tables.lag(table)
     assert (lag.records, lag.skipped) == (20 - 7, 7)
     await trim(world, A, 12)
-    again = await world.tables.plan("t")
+    again = await world.jobs.plan("t")
     assert again is not None and again.job == job.job
     assert [cold.record for part in again.ranges for cold in part.slices] == [10, 15], (
         "less what is trimmed meanwhile"
     )
     commit = TableCommit(table.uid, job.job, "a1", "", "", "m1", "d1", 10, 0, world.clock.ms)
-    await world.tables.commit(commit)
+    await world.jobs.commit(commit)
     await world.append(A, BODY)
     await trim(world, A, Position.NOW)
-    assert await world.tables.plan("t") is None
+    assert await world.jobs.plan("t") is None
     found = await world.tables.lag(await world.tables.find("t"))
     assert (found.records, found.skipped) == (0, 8)
 
@@ -566,14 +566,14 @@ async def test_retention_waits_for_a_table_that_holds(world: World) -> None:
     world.clock.ms += HOUR
     await rounds(world.engine.retainer)
     assert await first_kept(world, A) == 0, "no record is in the table yet"
-    job = await world.tables.plan("t")
+    job = await world.jobs.plan("t")
     assert job is not None
     await fill(world, A, 10, flush_every=5)
     world.clock.ms += HOUR
     await rounds(world.engine.retainer)
     assert await first_kept(world, A) == 0, "a claim is no commit"
     uid = job.table.uid
-    await world.tables.commit(
+    await world.jobs.commit(
         TableCommit(uid, job.job, "a1", "", "", "m1", "d1", 20, 0, world.clock.ms)
     )
     await rounds(world.engine.retainer)

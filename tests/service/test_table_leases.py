@@ -10,8 +10,9 @@ import pytest
 from worlds.service import Node, World, name_in
 
 from polynya.base.limits import TABLE_LEASE_MS
+from polynya.service.table_jobs import PlannedJob, TableJobs
 from polynya.service.table_leases import KEPT_MS, SCOPE, Lease, may_take
-from polynya.service.tables import PlannedJob, TableRefused, Tables
+from polynya.service.tables import TableRefused
 from polynya.stream.rules.meta import values_of
 
 NAMES = [f"t{number}" for number in range(8)]
@@ -33,10 +34,10 @@ def test_who_may_take_a_table(lease: Lease | None, allowed: bool) -> None:
     assert may_take(lease, "me", 100) == allowed
 
 
-async def planned(tables: Tables, name: str, worker: str) -> PlannedJob | str | None:
+async def planned(jobs: TableJobs, name: str, worker: str) -> PlannedJob | str | None:
     """A plan, or the code of the refusal."""
     try:
-        return await tables.plan(name, worker=worker)
+        return await jobs.plan(name, worker=worker)
     except TableRefused as refused:
         return refused.code
 
@@ -48,32 +49,32 @@ def test_a_lease_is_extended_released_and_ends_with_a_worker_that_dies() -> None
         await world.create(stream)
         await world.append(stream, b"1")
         await world.tables.create("t", "test/")
-        tables, clock = world.tables, world.clock
-        first = await planned(tables, "t", "one")
+        jobs, clock = world.jobs, world.clock
+        first = await planned(jobs, "t", "one")
         assert isinstance(first, PlannedJob)
-        assert await planned(tables, "t", "two") == "TABLE_LEASED"
-        assert not await tables.extend_lease("t", "two")
+        assert await planned(jobs, "t", "two") == "TABLE_LEASED"
+        assert not await jobs.extend_lease("t", "two")
         clock.ms += TABLE_LEASE_MS - 1
-        assert await tables.extend_lease("t", "one")
+        assert await jobs.extend_lease("t", "one")
         clock.ms += TABLE_LEASE_MS - 1
-        assert await planned(tables, "t", "two") == "TABLE_LEASED"
-        without = await tables.plan("t")
+        assert await planned(jobs, "t", "two") == "TABLE_LEASED"
+        without = await jobs.plan("t")
         assert without is not None and without.job == first.job, "no lease, no refusal"
         clock.ms += 1
-        second = await planned(tables, "t", "two")
+        second = await planned(jobs, "t", "two")
         assert isinstance(second, PlannedJob) and second.job == first.job
-        assert not await tables.extend_lease("t", "one")
-        await tables.release_lease("t", "one", 0)
-        assert await planned(tables, "t", "one") == "TABLE_LEASED", "only the holder releases"
-        await tables.release_lease("t", "two", 30_000)
-        assert await planned(tables, "t", "one") == "TABLE_LEASED"
+        assert not await jobs.extend_lease("t", "one")
+        await jobs.release_lease("t", "one", 0)
+        assert await planned(jobs, "t", "one") == "TABLE_LEASED", "only the holder releases"
+        await jobs.release_lease("t", "two", 30_000)
+        assert await planned(jobs, "t", "one") == "TABLE_LEASED"
         clock.ms += 30_000
-        assert isinstance(await planned(tables, "t", "one"), PlannedJob)
-        await tables.abandon(first.table.uid, first.job)
+        assert isinstance(await planned(jobs, "t", "one"), PlannedJob)
+        await jobs.abandon(first.table.uid, first.job)
         await world.tables.drop("t")
         await world.tables.create("u", "test/")
         clock.ms += TABLE_LEASE_MS + KEPT_MS + 1
-        assert isinstance(await planned(tables, "u", "one"), PlannedJob)
+        assert isinstance(await planned(jobs, "u", "one"), PlannedJob)
         assert len(values_of(await world.service.meta_group.entries(SCOPE), SCOPE)) == 1, (
             "old leases go"
         )
@@ -87,7 +88,7 @@ def test_a_table_without_work_is_leased_to_no_one() -> None:
         world = World().start()
         await world.tables.create("t", "test/")
         for worker in ("one", "two"):
-            assert await planned(world.tables, "t", worker) is None
+            assert await planned(world.jobs, "t", worker) is None
         assert values_of(await world.service.meta_group.entries(SCOPE), SCOPE) == {}
         await world.stop()
 
@@ -107,7 +108,7 @@ def test_workers_of_two_cores_never_get_the_same_table_at_once() -> None:
 
         async def work(world: World, worker: str) -> None:
             for name in NAMES:
-                if isinstance(await planned(world.tables, name, worker), PlannedJob):
+                if isinstance(await planned(world.jobs, name, worker), PlannedJob):
                     got.setdefault(name, []).append(worker)
                 await asyncio.sleep(0)
 

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from worlds.service import IDLE_MS, Node, World, name_in
 
-from polynya.service import tables
-from polynya.service.tables import PlannedJob, TableRefused, Tables
+from polynya.service import table_jobs
+from polynya.service.table_jobs import PlannedJob, TableJobs
+from polynya.service.tables import TableRefused
 from polynya.stream.commands import ColdSlice, TableAbandon, TableCommit, TableOpen
 from polynya.stream.placement import META_GROUP
 from polynya.stream.rules import tables as stream_tables
@@ -32,7 +33,7 @@ class Lake:
         self.commits = 0
 
     async def plan(self, *, merge: bool = False) -> PlannedJob | None:
-        return await self.world.tables.plan("t", merge=merge)
+        return await self.world.jobs.plan("t", merge=merge)
 
     async def commit(self, planned: PlannedJob) -> bool:
         """Whether this attempt is the one that counts."""
@@ -52,13 +53,13 @@ class Lake:
             self.world.clock.ms,
         )
         try:
-            committed = await self.world.tables.commit(command)
+            committed = await self.world.jobs.commit(command)
         except TableRefused as refused:
             if refused.code != "JOB_CONFLICT":
                 raise
             return False
         assert committed.main == main
-        again = await self.world.tables.commit(command)
+        again = await self.world.jobs.commit(command)
         assert again.committed == planned.job, "its repeat succeeds"
         for part in planned.ranges:
             for piece in part.slices:
@@ -114,7 +115,7 @@ def test_an_abandoned_job_is_planned_again_with_all_that_came_since() -> None:
         planned = await lake.plan()
         assert planned is not None
         await grow(world)
-        await world.tables.abandon(planned.table.uid, planned.job)
+        await world.jobs.abandon(planned.table.uid, planned.job)
         assert not await lake.commit(planned)
         later = await lake.plan()
         assert later is not None and later.job > planned.job and await lake.commit(later)
@@ -130,9 +131,9 @@ def test_what_an_abandoned_job_had_claimed_stays_its_tables_though_another_takes
         lake = Lake(world)
         planned = await lake.plan()
         assert planned is not None
-        await world.tables.abandon(planned.table.uid, planned.job)
+        await world.jobs.abandon(planned.table.uid, planned.job)
         await world.tables.create("longer", "test/t")
-        assert await world.tables.plan("longer") is None, "its records begin where that claim ended"
+        assert await world.jobs.plan("longer") is None, "its records begin where that claim ended"
         later = await lake.plan()
         assert later is not None and await lake.commit(later)
         await lake.check()
@@ -145,7 +146,7 @@ def test_a_merge_between_jobs_claims_nothing_and_loses_nothing() -> None:
         lake = Lake(world)
         given_up = await lake.plan()
         assert given_up is not None
-        await world.tables.abandon(given_up.table.uid, given_up.job)
+        await world.jobs.abandon(given_up.table.uid, given_up.job)
         merging = await lake.plan(merge=True)
         assert merging is not None and merging.job > given_up.job and merging.ranges == []
         assert await lake.commit(merging)
@@ -163,7 +164,7 @@ def test_an_open_merge_is_any_drivers_until_it_ends() -> None:
         merging, other = await lake.plan(merge=True), await lake.plan()
         assert merging is not None and other is not None
         assert (other.job, other.ranges) == (merging.job, []) and other.attempt != merging.attempt
-        await world.tables.abandon(other.table.uid, other.job)
+        await world.jobs.abandon(other.table.uid, other.job)
         planned = await lake.plan()
         assert planned is not None and planned.ranges and not await lake.commit(merging)
         ordinary = await lake.plan(merge=True)
@@ -204,7 +205,7 @@ def test_a_merge_takes_over_what_an_abandoned_job_must_still_write() -> None:
         lake = Lake(world)
         planned = await lake.plan()
         assert planned is not None
-        await world.tables.abandon(planned.table.uid, planned.job)
+        await world.jobs.abandon(planned.table.uid, planned.job)
         await world.tables.create("longer", "test/t")
         later = await lake.plan(merge=True)
         assert later is not None and later.ranges and await lake.commit(later)
@@ -222,7 +223,7 @@ def test_jobs_have_about_so_many_slices_at_most() -> None:
             await world.append(name, b"one")
         jobs: list[int] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tables, "JOB_SLICES_MAX", 4)
+            patch.setattr(table_jobs, "JOB_SLICES_MAX", 4)
             while (planned := await lake.plan()) is not None:
                 jobs.append(sum(len(part.slices) for part in planned.ranges))
                 assert planned.more or sum(jobs) == 24
@@ -244,13 +245,13 @@ def test_a_groups_share_of_a_job_is_that_of_its_slices() -> None:
         Lag(group=2, slices=10_000, bytes=100_000_000),
         Lag(group=3),
     ]
-    found = tables.shares(lags, 3)
-    assert found[1] == (100 + tables.SLICE_COST) * 45_000
-    assert found[2] == (10_000 + tables.SLICE_COST) * 5_000
+    found = table_jobs.shares(lags, 3)
+    assert found[1] == (100 + table_jobs.SLICE_COST) * 45_000
+    assert found[2] == (10_000 + table_jobs.SLICE_COST) * 5_000
     assert found[3] == 1
-    whole = tables.JOB_BYTES_MAX // 2
-    assert tables.shares([Lag(group=1, slices=50_000, bytes=1)], 2) == {1: whole, 2: whole}
-    assert tables.shares([Lag(slices=500_000, bytes=1)], 2) == {1: whole, 2: whole}, (
+    whole = table_jobs.JOB_BYTES_MAX // 2
+    assert table_jobs.shares([Lag(group=1, slices=50_000, bytes=1)], 2) == {1: whole, 2: whole}
+    assert table_jobs.shares([Lag(slices=500_000, bytes=1)], 2) == {1: whole, 2: whole}, (
         "a release before does not say whose it is"
     )
 
@@ -309,7 +310,7 @@ def test_a_planner_dies_before_any_of_its_commands(step: int) -> None:
         world.service.call = dying  # type: ignore[assignment]
         planned = None
         try:
-            planned = await Tables(world.service, world.service.flush).plan("t")
+            planned = await TableJobs(world.service, world.service.flush).plan("t")
         except asyncio.CancelledError:
             pass
         world.service.call = call
@@ -397,7 +398,8 @@ def test_a_plan_leaves_out_what_is_set_aside_and_nothing_else() -> None:
             for begin, end in aside
         ]
         return [
-            (part.first, part.end, len(part.slices)) for part in tables.left_over([whole], failures)
+            (part.first, part.end, len(part.slices))
+            for part in table_jobs.left_over([whole], failures)
         ]
 
     assert left() == left((10, 20), uid=8) == [(3, 0, 3)]
@@ -439,7 +441,7 @@ def test_a_drop_gives_every_record_to_the_next_table_and_leaves_no_file() -> Non
         assert any(machine.evicted for machine in world.local.machines.values())
         await world.tables.drop("t")
         with pytest.raises(TableRefused) as late:
-            await world.tables.commit(
+            await world.jobs.commit(
                 TableCommit(uid, 3, "a", "", "", "m", "m", 1, 0, world.clock.ms)
             )
         assert late.value.code == "TABLE_NOT_FOUND" and await world.tables.all() == []
@@ -499,15 +501,15 @@ def test_a_derived_table_claims_nothing_and_tells_why_its_job_failed() -> None:
         assert new and await world.tables.overlaps(derived) == ([], [])
         await world.tables.create("longer", f"{STREAMS[0]}")
         lake = Lake(world)
-        planned = await world.tables.plan("d")
+        planned = await world.jobs.plan("d")
         assert planned is not None and planned.ranges == []
         assert planned.streams == sorted(STREAMS), "also those that another table takes"
-        failed = await world.tables.abandon(derived.uid, planned.job, "no such column")
+        failed = await world.jobs.abandon(derived.uid, planned.job, "no such column")
         assert failed.fault == "no such column" and failed.fault_ms == world.clock.ms
-        planned = await world.tables.plan("d")
+        planned = await world.jobs.plan("d")
         assert planned is not None and await lake.commit(planned)
         assert (await world.tables.find("d")).fault == ""
-        ordinary = await world.tables.plan("t")
+        ordinary = await world.jobs.plan("t")
         assert ordinary is not None and len({part.uid for part in ordinary.ranges}) == 3
         for change in ({"hold": True}, {"columns": [("a", "long")]}):
             with pytest.raises(TableRefused, match="its transform decides"):
@@ -539,10 +541,10 @@ def test_a_job_moves_the_table_once_and_the_next_ones_go_on_there() -> None:
         parts = (table.uid, rebuild.job, rebuild.attempt, table.main, table.dlq, "m", "d")
         move = TableMove(*parts, 4, "r", [("id", "long")], ["day(id)"], now_ms)
         with pytest.raises(TableRefused, match="expected one of type"):
-            await world.tables.commit(move)
+            await world.jobs.commit(move)
         move = msgspec.structs.replace(move, partitions=["stream"])
         for _ in range(2):  # a repeat succeeds
-            moved = await world.tables.commit(move)
+            moved = await world.jobs.commit(move)
             assert (moved.folder, moved.main) == (f"tables/{table.uid}/{rebuild.job:012d}", "m")
             assert moved.columns == [("late", "date"), ("id", "long")]
             assert (moved.rows, moved.dlq_rows, moved.partitions) == (1, 4, ["stream"])

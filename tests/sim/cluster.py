@@ -188,8 +188,8 @@ class Node:
             CoreAddress(self.number, 0, 1, GROUPS),
             self.core.replicas,
             self.way,
-            self.engine.local.propose,
-            stamped=self.engine.local.stamped,
+            self.engine.local,
+            diskless=self.engine.service.proposals.diskless,
             address=address,
             group_locations=GroupLocations(
                 self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost

@@ -151,6 +151,9 @@ class Way:
     def send(self, core: int, kind: int, body: bytes) -> bool:
         return False
 
+    def cores_of(self, node: int) -> int:
+        return 1
+
     def protocol(self, core: int) -> int:
         return PROTOCOL_MAX
 

@@ -45,10 +45,8 @@ from polynya.objectstore import WatchedStore
 from polynya.service.assembly import CoreRuntime
 from polynya.service.streams import forks, outbox_sender
 from polynya.service.streams.lifetimes import retention_job
-from polynya.stream.commands import Evict
 from polynya.stream.diskless import commits
 from polynya.stream.rules import paging
-from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
 from polynya.subscriptions import keys, operations, wakes
 from polynya.tiering import state_copies
 from polynya.tiering.copy_deltas import CopyDeltaWorker
@@ -122,10 +120,6 @@ class SimTier:
         self.evictor = Evictor(
             engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight
         )
-        self.evictor.may = lambda machine: machine.level >= level_of(Evict)
-        self.flusher.may = self.merger.may = self.merger.pager.may = lambda machine: (
-            machine.level >= ENTRY_LEVEL
-        )
         self.collector = Collector(
             engine.groups,
             store,
@@ -143,7 +137,6 @@ class SimTier:
         self._engine, self._pace = engine, world.round_pace
         engine.local.reads.cold = self.reader
         engine.local.rehydration.states = self.states
-        self.merger.hidden.bring = engine.local.rehydration.bring
         engine.local.profiles.flush_soon = self._flush_soon
         engine.service.proposals.take_diskless(self.writer)
         self._flushes: set[asyncio.Task[None]] = set()

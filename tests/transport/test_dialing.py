@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from worlds.two_nodes import port_of
 
 from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
 from polynya.transport.dialing import Dialer, PeerTls, _Greeting
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, Hello
 from polynya.transport.link import PROTOCOL_VERSION
+from polynya.transport.link_events import LinkEvents
 from polynya.transport.peer_listener import ConnectionSet
 from polynya.transport.port import NodePort
 
@@ -71,9 +73,7 @@ def test_a_connection_that_breaks_at_once_closes_its_own_descriptor_alone() -> N
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         thread = threading.Thread(target=reset_all, args=(listener,), daemon=True)
         thread.start()
-        dialer = Dialer(
-            OWN, 2, listener.getsockname(), PeerTls(context, context), lambda hello: None
-        )
+        dialer = Dialer(OWN, 2, listener.getsockname(), PeerTls(context, context), LinkEvents())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             opened = runner.run(dial(dialer))
         listener.shutdown(socket.SHUT_RDWR)
@@ -137,7 +137,7 @@ def test_who_is_turned_away_at_the_door_takes_nobody_s_descriptor_along(tmp_path
     tls = peer_tls(tmp_path / "ca.crt", tmp_path / "node-1.crt", tmp_path / "node-1.key")
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     listener.setblocking(False)
-    port = NodePort(ConnectionSet(), OWN, [2], listener=listener, directory=str(tmp_path), tls=tls)
+    port = port_of(ConnectionSet(), OWN, listener=listener, directory=str(tmp_path), tls=tls)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         opened = runner.run(visited(port, listener.getsockname()))
     null = os.stat(os.devnull)
@@ -153,6 +153,6 @@ def test_what_nobody_foresaw_is_a_failure_like_another(monkeypatch: pytest.Monke
         raise RuntimeError("File descriptor 26 is used by transport")
 
     monkeypatch.setattr(Dialer, "_connect", broken)
-    dialer = Dialer(OWN, 2, ("127.0.0.1", 9), None, lambda hello: None)
+    dialer = Dialer(OWN, 2, ("127.0.0.1", 9), None, LinkEvents())
     with pytest.raises(ConnectionError, match="descriptor 26"):
         asyncio.run(dialer.connect(0, 0))

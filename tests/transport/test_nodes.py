@@ -35,6 +35,7 @@ from polynya.transport.handshake import (
 )
 from polynya.transport.lane import messages_of
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, FrameLink, FrameType
+from polynya.transport.link_events import LinkEvents
 
 run = asyncio.run
 
@@ -77,7 +78,7 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         await one.start({2: two.port}, groups=12)
         for node in (one, two):
             for made in node.transports:
-                made.raft.group_of = lambda message: message[0]
+                made.raft.receiver.group_of = lambda message: message[0]
 
         def joined(*nodes: Node) -> bool:
             lanes = [
@@ -116,7 +117,7 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         two.cores = 1  # another life, of fewer
         await two.start({1: one.port}, groups=12, life="second")
         for made in two.transports:
-            made.raft.group_of = lambda message: message[0]
+            made.raft.receiver.group_of = lambda message: message[0]
         await until(lambda: joined(one, two))
         assert all(made.raft.cores_of(2) == 1 for made in one.transports)
         await exchange()
@@ -201,8 +202,8 @@ def test_while_something_large_moves_both_ends_are_told_and_when_it_stops_the_no
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
             taking, sending = [], []
-            one.raft.on_taking = lambda node, shared: taking.append((node, shared(1)))
-            two.raft.on_sending = lambda node, shared: sending.append((node, shared(1)))
+            one.raft.receiver.taking = lambda node, shared: taking.append((node, shared(1)))
+            two.raft.receiver.sending = lambda node, shared: sending.append((node, shared(1)))
             one.raft.send(2, [b"small"])
             await until(lambda: two.heard)
             assert taking == sending == []
@@ -571,9 +572,10 @@ def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_p
         for wrong in ({"history": 2}, {"node": 4}):
             liar = await asyncio.start_server(partial(_refuse_as_removed, wrong), "127.0.0.1", 0)
             own = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life")
-            dialer = Dialer(own, 2, liar.sockets[0].getsockname()[:2], None, lambda hello: None)
             told: list[Hello] = []
-            dialer.on_removed = told.append
+            events = LinkEvents()
+            events.removed = told.append
+            dialer = Dialer(own, 2, liar.sockets[0].getsockname()[:2], None, events)
             with pytest.raises(OSError, match="it refuses this node"):
                 await dialer.connect(0, LANE_ASK)
             assert told == []

@@ -12,14 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from worlds.two_nodes import each_loop, impatient, one_way, until  # noqa: F401 the fixtures
+from worlds.two_nodes import each_loop, impatient, one_way, port_of, until  # noqa: F401 the fixtures
 
 from polynya.base.errors import InvalidMessage
 from polynya.transport import Hello
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, encode_hello
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, HELLO_BYTES_MAX, FrameLink, FrameType
 from polynya.transport.peer_listener import ConnectionSet, InboundConnection
-from polynya.transport.port import NodePort
 from polynya.transport.unauthenticated import (
     ARRIVALS_MAX,
     TICKS_MAX,
@@ -91,7 +90,7 @@ def connection_of(
     connections: ConnectionSet, *, greeted: bool = True
 ) -> tuple[InboundConnection, Wire]:
     listener: Any = None
-    port = NodePort(connections, OWN, [2], listener=listener, directory="", tls=None)
+    port = port_of(connections, OWN, listener=listener)
     pending, _ = port._unauthenticated.enter("10.0.0.9")
     connection = InboundConnection(
         connections, lambda *given: port._check_hello(pending, *given), checked=True
@@ -105,14 +104,12 @@ def connection_of(
 
 def test_noise_from_a_seed_ends_its_own_connection_and_nothing_else(caplog):
     async def story():
-        connections = ConnectionSet()
-        connections.handlers[1] = lambda body, reply, sender: reply(body)
-        connections.stream_handlers[1] = lambda body, push, sender: push.item(body)
-
         def hear(sender: int, body: bytes) -> None:
             raise InvalidMessage("it says what cannot be")
 
-        connections.on_raft = hear
+        connections = ConnectionSet(hear)
+        connections.handlers[1] = lambda body, reply, sender: reply(body)
+        connections.stream_handlers[1] = lambda body, push, sender: push.item(body)
         still, kept = connection_of(connections)
         for seed in range(400):
             chance = random.Random(seed)
@@ -229,8 +226,8 @@ def test_what_another_pushes_and_nobody_can_read_ends_its_connection_alone(body:
             lambda *what: msgspec.msgpack.decode(what[3], type=Hello),
             lambda: lost.append("lost"),
             checked=True,
+            on_invalid=lost.append,
         )
-        link.on_invalid = lost.append
         wire = Wire(link)
         link.data_received(frame(FrameType.ITEM, 0, 1, body))
         assert (

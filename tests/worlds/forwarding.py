@@ -11,14 +11,30 @@ import msgspec
 
 from polynya.replica.log import decode_command
 from polynya.service.routing import messages
+from polynya.service.routing.diskless import DisklessRoutes
 from polynya.service.routing.forwarding import Forwarding
 from polynya.service.routing.forwarding_appender import ForwardingAppender
 from polynya.service.routing.group_locations import BirthMap, CoreAddress, GroupLocations
 from polynya.stream.any_command import AnyCommand
 from polynya.stream.commands import Acknowledge, Append, Command
-from polynya.stream.replies import Code, Reply
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Done, Reply
 
 OK = Reply(Code.OK)
+
+
+class _Local:
+    """The local groups: `here` gets each proposal."""
+
+    def __init__(self, here: list[tuple[int, int, Any]]) -> None:
+        self.machines: dict[int, Machine] = {}
+        self._here = here
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        self._here.append((group, number_of(command), done))
+
+    def stamped(self, command: Command) -> Command:
+        return command
 
 
 class World:
@@ -38,17 +54,21 @@ class World:
         self.told_epochs: list[dict[int, int]] = []
         self.epochs: dict[int, int] = {}
         self.handlers: dict[int, Any] = {}
+        self.local = _Local(self.here)
         self.forwarding = Forwarding(
             CoreAddress(1, 0, 2, 4),
             self,
             self,
-            lambda group, command, done: self.here.append((group, number_of(command), done)),
-            stamped=lambda command: command,
+            self.local,
+            diskless=DisklessRoutes(self._propose),
             address=lambda node, core: node << 8 | core,
             group_locations=GroupLocations(
                 1, BirthMap((1, 2, 3)), lambda node: node not in self.gone
             ),
         )
+
+    def _propose(self, group: int, command: Command, done: Done) -> None:
+        self.forwarding.propose(group, command, done)
 
     def leader_of(self, group: int) -> int:
         return self.leaders.get(group, 0)
@@ -99,6 +119,9 @@ class World:
             return
         assert kind == messages.PROPOSE
         self.asked.append((core, number_of(decode_command(body[2:])), done))
+
+    def cores_of(self, node: int) -> int:
+        return 2
 
     def protocol(self, core: int) -> int:
         return self.protocols

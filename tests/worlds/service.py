@@ -27,7 +27,7 @@ from polynya.engine.storage import open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal
 from polynya.service.assembly import CoreRuntime, Shape
-from polynya.service.tables import Tables
+from polynya.service.table_jobs import TableJobs
 from polynya.stream.commands import Append, Batch, Command, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.transport import Transport
@@ -134,7 +134,8 @@ class World:
         )
         self.service.proposals.take_diskless(self.writer)
         self.local.profiles.flush_soon = self._flush_soon
-        self.tables = Tables(self.service, self.service.flush)
+        self.jobs = TableJobs(self.service, self.service.flush)
+        self.tables = self.jobs.tables
         return self
 
     def _flush_soon(self, name: str) -> None:

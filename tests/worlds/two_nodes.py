@@ -14,8 +14,19 @@ import uvloop
 
 from polynya.base.errors import Unavailable
 from polynya.system.ports import shared_listener, take_port
-from polynya.transport import NodeLinks, PeerCluster, Transport, address, transport
+from polynya.transport import (
+    NodeLinks,
+    PeerCluster,
+    RaftReceiver,
+    Transport,
+    address,
+    transport,
+)
 from polynya.transport.dialing import PeerTls
+from polynya.transport.handshake import Hello
+from polynya.transport.link_events import LinkEvents
+from polynya.transport.peer_listener import ConnectionSet
+from polynya.transport.port import NodePort
 
 ECHO, HOLD = 1, 2
 
@@ -36,6 +47,42 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+def port_of(
+    connections: ConnectionSet,
+    own: Hello,
+    *,
+    listener: socket.socket,
+    directory: str = "",
+    tls: PeerTls | None = None,
+) -> NodePort:
+    """Return the peer port of a core that node 2 may connect to, with nothing behind it."""
+    return NodePort(
+        connections,
+        own,
+        [2],
+        listener=listener,
+        directory=directory,
+        tls=tls,
+        events=LinkEvents(),
+    )
+
+
+class _Replication(RaftReceiver):
+    """A receiver that notes what a core of a node hears and sees."""
+
+    def __init__(self, node: Node, core: int) -> None:
+        self._node, self._core = node, core
+
+    def messages(self, node: int, messages: list[bytes]) -> None:
+        self._node.heard.append((self._core, node, messages))
+
+    def found(self, node: int, shared: Callable[[int], bool]) -> None:
+        self._node.seen.append(f"found {node}")
+
+    def lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
+        self._node.seen.append(f"lost {node}")
 
 
 class Node:
@@ -76,11 +123,7 @@ class Node:
                 ),
             )
             assert made.raft is not None
-            made.raft.on_messages = lambda sender, messages, core=core: self.heard.append(
-                (core, sender, messages)
-            )
-            made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
-            made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
+            made.raft.join(_Replication(self, core))
             if self.vouches is not None:
                 assert made.node_links is not None
                 made.node_links.vouch(*self.vouches)

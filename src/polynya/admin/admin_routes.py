@@ -19,6 +19,7 @@ from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Handler, Request, Response
 from polynya.service.routing.service import NodeService
+from polynya.service.table_jobs import TableJobs
 from polynya.service.tables import TableRefused, Tables
 from polynya.wire.tables import Merging, StoreRef
 
@@ -47,9 +48,10 @@ def table_routes(
     start: CoreStart, service: NodeService, read_object: ReadObject | None
 ) -> TableRoutes:
     """Return the routes of tables. `read_object` is None without an object store."""
-    tables = Tables(service, service.flush)
     merging = Merging(start.config.lake.merge_files, start.config.lake.merge_size)
-    return TableRoutes(tables, store_ref(start), service.now_ms, read_object, merging)
+    return TableRoutes(
+        TableJobs(service, service.flush), store_ref(start), service.now_ms, read_object, merging
+    )
 
 
 def iceberg_catalog(
@@ -58,7 +60,7 @@ def iceberg_catalog(
     """Return the Iceberg REST catalog of all tables."""
     keys = start.config.catalog
     given = S3Keys(keys.s3_access_key_id, keys.s3_secret_access_key)
-    return IcebergCatalog(Tables(service, service.flush), store_ref(start), given, read_object)
+    return IcebergCatalog(Tables(service), store_ref(start), given, read_object)
 
 
 def table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Handler:

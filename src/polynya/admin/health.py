@@ -87,11 +87,17 @@ class Health:
     state and start no work.
     """
 
-    def __init__(self, start: CoreStart, transport: Transport | None) -> None:
+    def __init__(
+        self,
+        start: CoreStart,
+        transport: Transport | None,
+        nodes: Callable[[], dict[int, str]] = dict,
+    ) -> None:
+        """Create the health. `nodes` returns the client URL of each node of the cluster."""
         self._start = start
         self._transport = transport
         self._checks: list[tuple[str, Check, bool]] = []
-        self.nodes: Callable[[], dict[int, str]] = dict  # cluster node -> client URL
+        self._nodes = nodes
         self.heart = LoopMonitor()
         self.registry = Registry()
         self.registry.add(process_samples)
@@ -170,7 +176,7 @@ class Health:
             "commit": commit(),
             "cluster": start.birth.cluster_id,
             "node": start.birth.node,
-            "nodes": {str(number): url for number, url in sorted(self.nodes().items())},
+            "nodes": {str(number): url for number, url in sorted(self._nodes().items())},
             "history": start.birth.history,
             "start": start.start_id,
             "cores": start.cores,

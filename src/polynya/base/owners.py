@@ -1,5 +1,5 @@
 """The owner of a stream among nodes: rendezvous hashing. Metadata and admission use this one
-function, as clients that two answers send to and fro would loop.
+function: two answers would send clients back and forth without end.
 
 A node that joins takes streams from all others and moves nothing else. One that leaves gives its
 streams to all others. Correctness never depends on the owner: every node takes every append.

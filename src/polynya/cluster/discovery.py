@@ -25,7 +25,15 @@ from polynya.config.model import Config
 from polynya.config.node_identity import DiscoveredCluster, NodeIdentity, journal_id_of
 from polynya.objectstore import StoreUnavailable, open_store, read_root
 from polynya.raft import EntryKind
-from polynya.transport import PROTOCOL_MAX, PROTOCOL_MIN, Dialer, Hello, PeerTls, report_lost
+from polynya.transport import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Dialer,
+    Hello,
+    LinkEvents,
+    PeerTls,
+    report_lost,
+)
 from polynya.wal import Journal, SnapshotStore
 
 STORE_SECONDS = 5.0
@@ -85,7 +93,7 @@ async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello 
         asks=True,
     )
     try:
-        return await Dialer(own, node.id, node.peer_place, tls, lambda hello: None).ask()
+        return await Dialer(own, node.id, node.peer_place, tls, LinkEvents()).ask()
     except OSError:
         return None
 

@@ -34,7 +34,7 @@ from polynya.stream.placement import ClusterMap
 from polynya.system.ports import shared_listener
 from polynya.tiering.store_health import StoreAccess
 from polynya.tiering.store_leadership import StoreLeadership
-from polynya.transport import PeerCluster, Transport, address
+from polynya.transport import PeerCluster, RaftReceiver, Transport, address
 
 HAND_OVER_SECONDS = 2.0  # limit for leadership transfers before a stop
 HAND_OVER_LOOK_SECONDS = 0.02
@@ -86,6 +86,34 @@ def cluster_of(
     return ClusterSettings(membership, transport.raft, start.groups, reached=clock.reach)
 
 
+class _Replication(RaftReceiver):
+    """The engine of this core, as the links to other nodes see it."""
+
+    def __init__(self, core: ReplicatedEngine) -> None:
+        self._core = core
+        self._peers = core.peers
+
+    def group_of(self, message: bytes) -> int:
+        return group_of_message(message)
+
+    def messages(self, node: int, messages: list[bytes]) -> None:
+        self._core.received(messages, node)
+
+    def found(self, node: int, shared: Callable[[int], bool]) -> None:
+        self._core.leadership.found(node)
+        self._peers.found(node, shared)
+
+    def lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
+        self._peers.unreachable(node, shared)
+        self._peers.lost(node, self._core.now_ms() - silent_ms, shared)
+
+    def sending(self, node: int, shared: Callable[[int], bool]) -> None:
+        self._peers.sending(node, shared)
+
+    def taking(self, node: int, shared: Callable[[int], bool]) -> None:
+        self._peers.receiving(node, shared)
+
+
 class ClusterMember:
     """The connections between one core's engine and the other nodes."""
 
@@ -101,7 +129,6 @@ class ClusterMember:
         self._core: ReplicatedEngine = engine.replicated
         self._raft = links.raft
         own = start.birth.node
-        local = engine.local
         # a joining node asks these
         nodes = tuple(sorted(node.id for node in start.config.cluster.voting))
         born = map_at_birth(start.birth, start.config.cluster)
@@ -109,8 +136,8 @@ class ClusterMember:
             CoreAddress(own, start.core, start.cores, start.groups),
             self._core.replicas,
             transport,
-            local.propose,
-            stamped=local.stamped,
+            engine.local,
+            diskless=engine.service.proposals.diskless,
             address=address,
             group_locations=GroupLocations(
                 own, born if born.groups else BirthMap(nodes), self._raft.is_up
@@ -131,14 +158,8 @@ class ClusterMember:
             )
         self._core.on_leadership.append(self.forwarding.led)
         self._core.replicas.on_dropped.append(self.forwarding.gone)
-        self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
         self._core.leadership.listen(transport)
-        self._raft.on_found = self._found
-        self._raft.on_sending = self._core.peers.sending
-        self._raft.on_taking = self._core.peers.receiving
-        self._raft.group_of = group_of_message
-        self.forwarding.targets.cores_of = self._raft.cores_of
-        self._raft.on_lost = self._lost
+        self._raft.join(_Replication(self._core))
         # (reporting node, epoch of its map)
         self.on_removed: Callable[[int, int], None] = lambda by, epoch: None
         links.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
@@ -276,14 +297,6 @@ class ClusterMember:
         if trouble is not None:
             log.warning(trouble)
         return found
-
-    def _found(self, node: int, shared: Callable[[int], bool]) -> None:
-        self._core.leadership.found(node)
-        self._core.peers.found(node, shared)
-
-    def _lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
-        self._core.peers.unreachable(node, shared)
-        self._core.peers.lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
         without = leaderless(

@@ -84,27 +84,33 @@ ByCore = dict[tuple[int, int], Told]
 """The report of each (node, core); those that did not answer are missing."""
 
 
+class MemberReport(msgspec.Struct, frozen=True):
+    """The facts that one core of a cluster adds to the view; of a standalone node there are none."""
+
+    replicas: Callable[[], list[Replica]] = list
+    lost: Callable[[], list[int]] = list  # groups whose replica here has lost its data
+    works_at: Callable[[], int] = lambda: LEVEL
+    lags: Callable[[], dict[int, tuple[int, float]]] = dict  # of read replicas, by node
+    certificate: Callable[[], str | None] = str
+
+
 class ClusterView:
-    """The cluster view of one core. `replicas` returns its local replicas; `maps` is None on a
-    standalone node."""
+    """The cluster view of one core. `own` reports on it; `maps` is None on a standalone node."""
 
     def __init__(
         self,
         start: CoreStart,
         transport: Transport | None,
-        replicas: Callable[[], list[Replica]],
+        own: MemberReport,
         maps: ClusterMapCache | None,
     ) -> None:
         self._start = start
         self._transport = transport
-        self._replicas = replicas
+        self._own = own
         self._maps = maps
-        self.lost: Callable[[], list[int]] = list
-        self.works_at: Callable[[], int] = lambda: LEVEL
-        self.lags: Callable[[], dict[int, tuple[int, float]]] = dict
+        self.works_at = own.works_at
         self.store: Callable[[], str] = str
         self.disk: Callable[[], str] = str
-        self.certificate: Callable[[], str | None] = str
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # shared by health requests
         self._asked = 0.0
         self.clock = time.time
@@ -205,16 +211,16 @@ class ClusterView:
         links = None if self._transport is None else self._transport.node_links
         return Told(
             __version__,
-            self._replicas(),
+            self._own.replicas(),
             KNOWS_MAPS,
             0 if self._maps is None else self._maps.now.epoch,
-            self.lost(),
+            self._own.lost(),
             LEVEL,
             self.works_at(),
-            self.lags(),
+            self._own.lags(),
             self.store(),
             self.disk(),
-            self.certificate() or "",
+            self._own.certificate() or "",
             {} if links is None else links.refusals,
             {} if links is None else links.twins,
             self.clock(),

@@ -21,6 +21,7 @@ from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import Encoding, Evict
 from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import is_evictable, mark_of, state_of
+from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, pack_key
 from polynya.wire.slices import build_slice
@@ -82,8 +83,6 @@ class Evictor:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = EvictCounters()
-        # reports whether the group's log may contain `Evict` (base/levels.py)
-        self.may: Callable[[Machine], bool] = lambda machine: True
         self._groups = groups
         self._settings = settings
         self._cluster_id = cluster_id
@@ -111,7 +110,7 @@ class Evictor:
             del recent[uid]
         gone = 0
         for group, machine in list(self._groups.machines().items()):
-            if not self.may(machine):
+            if not self._groups.may_log(machine, level_of(Evict)):
                 continue
             try:
                 gone += await self._evict_of(group, machine, before_ms)

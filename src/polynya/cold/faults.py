@@ -36,9 +36,11 @@ class Fault(msgspec.Struct, frozen=True):
 class FaultedStreams:
     """The set-aside streams of one core. `changed` is called when `bytes` changes."""
 
-    def __init__(self, machines: Mapping[int, Machine]) -> None:
+    def __init__(
+        self, machines: Mapping[int, Machine], changed: Callable[[], None] = lambda: None
+    ) -> None:
         self.bytes = 0  # hot bytes of these streams at the last `look`
-        self.changed: Callable[[], None] = lambda: None
+        self._changed = changed
         self._machines = machines
         self.by_uid: dict[int, Fault] = {}
         self._group_bytes: dict[int, int] = {}
@@ -94,7 +96,7 @@ class FaultedStreams:
                 )
         if sizes != self._group_bytes:
             self._group_bytes, self.bytes = sizes, sum(sizes.values())
-            self.changed()
+            self._changed()
 
     def forget(self, group: int) -> None:
         """Drop a group whose state was replaced by another node's, or which left this node."""

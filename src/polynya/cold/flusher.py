@@ -28,7 +28,6 @@ from polynya.cold.planner import (
 from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, entries_for, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import PublishSlices
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.pack import PackBuilder, pack_key
@@ -88,8 +87,6 @@ class Flusher:
         self._recovered = asyncio.Event()
         self._failures = 0  # consecutive passes with a failed pack
         self._age_scan_ms = 0
-        # reports whether the group's log may have index entries of version 2
-        self.may: Callable[[Machine], bool] = lambda machine: True
         self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and their sum
 
     async def run(self) -> None:
@@ -346,7 +343,7 @@ class Flusher:
                 key,
                 home_group,
                 terms[group],
-                entries_for(machines.get(group), self.may, listed),
+                entries_for(self._groups, machines.get(group), listed),
                 now_ms,
             )
             for group, listed in members.items()

@@ -35,6 +35,15 @@ class Groups(Protocol):
         """Streams that are set aside; the flusher adds to them."""
         ...
 
+    def may_log(self, machine: Machine, level: int) -> bool:
+        """Report whether the group's log may have what this feature level added."""
+        ...
+
+    async def bring(self, group: int, names: list[str]) -> None:
+        """Return at most RECALL_STREAMS evicted streams to memory. Raises Unavailable,
+        OutcomeUnknown, CorruptData."""
+        ...
+
     async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
         """Reread damaged batches. Return True if some were damaged and all are intact now."""
         ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 
 import msgspec
 
@@ -29,7 +29,6 @@ from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 
 PackNumber = tuple[int, int]  # group, number of the pack there
-Bring = Callable[[int, list[str]], Awaitable[None]]
 
 
 class PackUses(msgspec.Struct):
@@ -63,12 +62,9 @@ class _Stubs(msgspec.Struct):
 
 
 class HiddenPacks:
-    """The packs that evicted streams of a core name. Nothing is read before `bring` is set.
-    `eviction` are the settings of the core's evictor."""
+    """The packs that evicted streams of a core name. `eviction` are the settings of the core's evictor."""
 
     def __init__(self, groups: Groups, store: ObjectStore, eviction: EvictSettings) -> None:
-        # returns at most RECALL_STREAMS streams of a group to memory
-        self.bring: Bring | None = None
         self._groups = groups
         self._store = store
         self._block_limits = _block_limits(eviction)
@@ -85,7 +81,7 @@ class HiddenPacks:
         held = sum(len(machine.held) for machine in self._groups.machines().values())
         self._count = held - len(uses.numbers)
         self._look_from = min(self._look_from, self._next_count(packs))
-        if self.bring is None or self._count <= packs.spare or self._count < self._look_from:
+        if self._count <= packs.spare or self._count < self._look_from:
             return
         stubs = await self._read_stubs()
         if self._data_packs(stubs) > packs.wanted(uses.sizes.total() + stubs.payload):
@@ -174,9 +170,8 @@ class HiddenPacks:
                     continue
 
     async def _return(self, group: int, names: list[str]) -> None:
-        assert self.bring is not None
         for begin in range(0, len(names), limits.RECALL_STREAMS):
-            await self.bring(group, names[begin : begin + limits.RECALL_STREAMS])
+            await self._groups.bring(group, names[begin : begin + limits.RECALL_STREAMS])
 
 
 def _block_limits(eviction: EvictSettings) -> PackLimits:

@@ -129,8 +129,6 @@ class Merger:
         ] = {}  # uids, and the first records of entries that join no earlier one, as merging has found
         self.pager = Pager(groups, self._steps, settings, cluster_id, in_flight)
         self._damaged: set[int] = set()  # uids with unreadable slices; their readers get the errors
-        # reports whether the group's log may have index entries of version 2
-        self.may: Callable[[Machine], bool] = lambda machine: True
         self.hidden = HiddenPacks(groups, store, eviction)
         self._gather_at = 0.0  # the earliest time of the next look for small packs
         self._failures = 0  # consecutive passes with a failed pack
@@ -372,7 +370,7 @@ class Merger:
                     home_group,
                     terms[group],
                     entries_for(
-                        machines.get(group), self.may, [(run.uid, cold) for run, cold in listed]
+                        self._groups, machines.get(group), [(run.uid, cold) for run, cold in listed]
                     ),
                     now_ms,
                 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from secrets import token_bytes
 
 import msgspec
@@ -21,6 +20,7 @@ from polynya.stream.replies import Reply
 from polynya.stream.rules.paging import LATE_MS, mark_of
 from polynya.stream.state import index
 from polynya.stream.state.entries import ENTRY_BYTES
+from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream
 from polynya.wire.page import build_page, page_key
 
@@ -60,8 +60,6 @@ class Pager:
         in_flight: set[str],
     ) -> None:
         self.counters = PageCounters()
-        # reports whether the group's log may have pages
-        self.may: Callable[[Machine], bool] = lambda machine: True
         self._groups = groups
         self._steps = steps
         self._settings = settings
@@ -75,7 +73,9 @@ class Pager:
         """Write pages of a stream's index as long as some of it is closed. Return their number.
         Raises StoreError, Unavailable, OutcomeUnknown."""
         machine = self._groups.machines().get(group)
-        if machine is None or not self.may(machine) or self._rests(machine, uid):
+        if machine is None or not self._groups.may_log(machine, level_of(PageEntries)):
+            return 0
+        if self._rests(machine, uid):
             return 0
         made, young = await self._pages_of(group, uid)
         stream = machine.by_uid.get(uid)

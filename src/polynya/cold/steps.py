@@ -15,6 +15,7 @@ from polynya.stream.commands import ColdSlice, Command, PackWritten
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state.entries import as_v1
+from polynya.stream.state.feature_level import ENTRY_LEVEL
 
 TRIES = 3  # attempts of one step, with the same key and command
 BACKOFF_SECONDS = 0.25  # first pause after a failure; doubles up to BACKOFF_SECONDS_MAX
@@ -137,11 +138,11 @@ class Steps:
 
 
 def entries_for(
-    machine: Machine | None, may: Callable[[Machine], bool], listed: list[tuple[int, ColdSlice]]
+    groups: Groups, machine: Machine | None, listed: list[tuple[int, ColdSlice]]
 ) -> list[tuple[int, ColdSlice]]:
     """Return slices as the group's log may have them: of version 1 while some nodes run an older
     release."""
-    if machine is not None and may(machine):
+    if machine is not None and groups.may_log(machine, ENTRY_LEVEL):
         return listed
     return [(uid, as_v1(cold)) for uid, cold in listed]
 

@@ -174,8 +174,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.is_local and not self.tls.is_on:
             found.append(
-                f"unsafe-no-tls: what passes to and from {self.listen} can be read and changed on "
-                "its way, tokens too"
+                f"unsafe-no-tls: traffic of {self.listen} can be read and changed in transit, "
+                "tokens too"
             )
         if (
             self.admin_listen
@@ -183,7 +183,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             and not is_loopback(split_listen(self.admin_listen)[0])
         ):
             found.append(
-                f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port"
+                f"unsafe-no-tls: traffic of {self.admin_listen}, the admin port, can be read and "
+                "changed in transit"
             )
         if self.kafka.listen not in (None, "off") and not is_loopback(
             split_listen(self.kafka.listen)[0]
@@ -195,8 +196,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 )
             if not self.tls.is_on:
                 found.append(
-                    f"unsafe-no-tls: what passes to and from {self.kafka.listen}, the Kafka port, "
-                    "can be read and changed on its way, tokens too"
+                    f"unsafe-no-tls: traffic of {self.kafka.listen}, the Kafka port, can be read "
+                    "and changed in transit, tokens too"
                 )
         if (place := self.text_place) is not None and not is_loopback(place[0]):
             if not self.text_needs_token:
@@ -206,8 +207,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 )
             if not self.tls.is_on:
                 found.append(
-                    f"unsafe-no-tls: so can what passes to and from port {place[1]}, the text "
-                    "protocol"
+                    f"unsafe-no-tls: traffic of port {place[1]}, the text protocol, can be read "
+                    "and changed in transit"
                 )
         if (
             self.cluster.is_on
@@ -215,7 +216,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             and not is_loopback(self.cluster.listen_place[0])
         ):
             found.append(
-                "unsafe-no-tls: whoever reaches the peer port "
+                "unsafe-no-tls: anybody who reaches the peer port "
                 f"{self.cluster.listen or self.cluster.own.peer} may read and write all"
             )
         return found

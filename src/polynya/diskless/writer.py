@@ -81,6 +81,7 @@ class Writer:
         *,
         in_flight: set[str],
         keep: Callable[[str, int, Slice], None] = lambda key, offset, found: None,
+        store_is_full: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = WriteCounters()
@@ -89,7 +90,7 @@ class Writer:
         )
         self._keep = keep
         self.in_flight = in_flight
-        self.store_is_full: Callable[[], bool] = lambda: False
+        self._store_is_full = store_is_full
         self._groups = groups
         self._steps = Steps(groups, store, sleep)
         self._settings = settings
@@ -153,7 +154,7 @@ class Writer:
             done(Reply(Code.APPEND_EXCEEDS_MEMORY_LIMIT, byte=bound))
             return
         self.counters.refused += 1
-        done(Reply(Code.MEMORY_PRESSURE, detail=self.store_is_full() or None))
+        done(Reply(Code.MEMORY_PRESSURE, detail=self._store_is_full() or None))
 
     def _answered(self, size: int, done: Done, outcome: Reply | BaseException) -> None:
         self.counters.waiting_now -= 1

@@ -58,7 +58,7 @@ class Assembly:
         trusted = start.config.is_local and not start.config.needs_token
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
-        self._health = Health(start, transport)
+        self._health = Health(start, transport, self._cluster.urls)
         self._health.add("reached", self._links.unreached)
         self._keeper = Keeper(start, transport)
         self._cluster.share(self._keeper)

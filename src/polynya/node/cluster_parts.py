@@ -19,7 +19,7 @@ from polynya.cluster.placement import PlacementReconciler
 from polynya.cluster.reconfiguration import Reconfiguration
 from polynya.cluster.removal import Removal
 from polynya.cluster.stale_copy import StaleCopyGuard
-from polynya.cluster.status import ClusterView
+from polynya.cluster.status import ClusterView, MemberReport
 from polynya.cluster.zone_traffic import ZoneTraffic
 from polynya.config.core_start import CoreStart
 from polynya.cost import UsageHistory
@@ -47,8 +47,12 @@ class Standalone:
     others_lead = False
 
     def __init__(self, start: CoreStart, transport: Transport | None) -> None:
-        self.view = ClusterView(start, transport, list, None)
+        self.view = ClusterView(start, transport, MemberReport(), None)
         self.operations: ClusterActs = NoCluster(self.view)
+
+    def urls(self) -> dict[int, str]:
+        """Return no other nodes."""
+        return {}
 
     def share(self, keeper: Keeper) -> None:
         """Leave the tokens of the node alone."""
@@ -106,7 +110,6 @@ class ClusterParts:
         engine.after_turn.append(self._look_at_map)
         self._look_at_map()
         self._member = member = ClusterMember(start, transport, engine)
-        self.view = ClusterView(start, transport, member.replicas, maps)
         self._stale_copy_guard = StaleCopyGuard(
             start, member.links, engine.storage.journal, end=fatal
         )
@@ -116,7 +119,7 @@ class ClusterParts:
             lambda: maps.now.members if maps.now.epoch else ()
         )
         self._reader_lag: ReplicaLag = member.reader_lag(lambda: maps.now.readers)
-        self._fill_view()
+        self.view = ClusterView(start, transport, self._member_report(), maps)
         member.meet(maps.now)
         maps.on_map += [member.meet, self._reconciler.adopt]
         member.on_removed = Removal(start, maps).told
@@ -126,6 +129,10 @@ class ClusterParts:
         self._controllers = self._control(replicated, reconfiguration)
         self._traffic = self._zone_traffic(replicated)
         self._store_leaderships: list[StoreLeadership] = []
+
+    def urls(self) -> dict[int, str]:
+        """Return the client URL of each node."""
+        return self._member.urls
 
     def share(self, keeper: Keeper) -> None:
         """Switch to the tokens of the cluster."""
@@ -143,7 +150,6 @@ class ClusterParts:
     def report(self, health: Health) -> None:
         """Add the health checks and metrics."""
         member = self._member
-        health.nodes = lambda: member.urls
         health.warn("replicas", self._lost_here)
         health.warn("certificate", member.certificate_trouble)
         for name, check in member.checks():
@@ -226,11 +232,14 @@ class ClusterParts:
             ),
         )
 
-    def _fill_view(self) -> None:
-        self.view.certificate = self._member.certificate_trouble
-        self.view.lost = lambda: sorted(self._reconciler.missing)
-        self.view.works_at = self._levels.lowest
-        self.view.lags = self._reader_lag.lags
+    def _member_report(self) -> MemberReport:
+        return MemberReport(
+            self._member.replicas,
+            lost=lambda: sorted(self._reconciler.missing),
+            works_at=self._levels.lowest,
+            lags=self._reader_lag.lags,
+            certificate=self._member.certificate_trouble,
+        )
 
     def _control(
         self, replicated: ReplicatedEngine, reconfiguration: Reconfiguration

@@ -98,7 +98,7 @@ def limits_page() -> str:
     return f"""# Limits
 
 {_NOTE.format("`polynya/base/limits.py`")}
-What is over a limit is refused with an answer that names it, never cut and never dropped. What Kafka clients cannot do yet
+A request over a limit is refused with an answer that names it, never cut and never dropped. What Kafka clients cannot do yet
 (transactions, for instance) is in [kafka.md](kafka.md#differences-from-kafka).
 
 | limit | value | why |

@@ -46,7 +46,6 @@ class TierParts:
         engine.local.reads.cold = tier.reader
         engine.local.profiles.flush_soon = tier.flush_soon
         engine.local.rehydration.states = tier.states
-        tier.merger.hidden.bring = engine.local.rehydration.bring
         engine.local.memory.store_is_full = lambda: tier.access.store.writes.full
         engine.service.flush_here = tier.flush_now
         engine.service.proposals.take_diskless(tier.writer)

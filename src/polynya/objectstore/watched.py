@@ -18,14 +18,14 @@ class Record:
     """The record of one kind of calls.
 
     `failures` counts consecutive failures, and `since` is when the first of them began. `reason` is
-    that of the last failure. `on_recovery` is called when a call succeeds after failures.
+    that of the last failure. `on_recovery` has what is called when a call succeeds after failures.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.failures = 0
         self.since = 0.0
         self.reason = ""
-        self.on_recovery: Callable[[], None] = lambda: None
+        self.on_recovery: list[Callable[[], None]] = []
         self._full = False
         self._full_at = float("-inf")
         self.worked_at = float("-inf")  # end of the last successful call
@@ -81,7 +81,8 @@ class Record:
         self.worked_at = self.ended_at = self._now()
         failed, self.failures = self.failures, 0
         if failed:
-            self.on_recovery()
+            for notify in self.on_recovery:
+                notify()
 
 
 class WatchedStore:

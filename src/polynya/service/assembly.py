@@ -87,13 +87,22 @@ class CoreRuntime:
         self.outbox_sender = OutboxSender(self.service)
         self.retainer = RetentionJob(self.service)
         self.snapshotter = Snapshotter(
-            self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains
+            self.core,
+            storage.snapshots,
+            every_bytes=shape.snapshot_bytes,
+            chains=storage.chains,
+            faulted=self.local.faulted,
         )
-        self.snapshotter.faulted = self.local.faulted
         self.segments = SegmentFinder(self.service)
         self.repairer = Repairer(storage.journal, storage.shard.groups)
         self.group_coordinator = GroupCoordinator(self.service, self._term)
-        self.groups = CoreGroups(self._term, self.service, self.snapshotter, self.repairer)
+        self.groups = CoreGroups(
+            self._term,
+            self.service,
+            self.snapshotter,
+            self.repairer,
+            is_replicated=cluster is not None,
+        )
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied, self.core.watched = self.local.applied, self.local.feeds.sinks

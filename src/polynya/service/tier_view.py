@@ -23,8 +23,12 @@ class CoreGroups:
         service: NodeService,
         snapshotter: Snapshotter,
         repairer: Repairer,
+        *,
+        is_replicated: bool,
     ) -> None:
-        """Create the view. `term` returns the term of a group."""
+        """Create the view. `term` returns the term of a group. The groups of a standalone node have
+        no level to wait for."""
+        self._is_replicated = is_replicated
         self.term = term
         self._service = service
         self._snapshotter = snapshotter
@@ -60,6 +64,12 @@ class CoreGroups:
     @property
     def faulted(self) -> FaultedStreams:
         return self._service.local.faulted
+
+    def may_log(self, machine: Machine, level: int) -> bool:
+        return not self._is_replicated or machine.level >= level
+
+    async def bring(self, group: int, names: list[str]) -> None:
+        await self._service.local.rehydration.bring(group, names)
 
     async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
         return await self._repairer.repair(group, uid, batches)

@@ -34,8 +34,6 @@ from polynya.objectstore import (
     release_root,
 )
 from polynya.service.tier_view import CoreGroups
-from polynya.stream.commands import Evict, PageEntries
-from polynya.stream.state.feature_level import ENTRY_LEVEL, level_of
 from polynya.tiering.copy_verifier import CopyVerifier
 from polynya.tiering.root_claim import StoreRootClaim, was_held
 from polynya.tiering.store_health import StoreAccess
@@ -102,7 +100,7 @@ class Tier:
         self.flusher = Flusher(
             groups, store.of("flush"), flush_settings(start.config.cold), cluster
         )
-        store.writes.on_recovery = self.flusher.recover
+        store.writes.on_recovery.append(self.flusher.recover)
         self.writer = Writer(
             groups,
             groups.propose_nowait,
@@ -111,8 +109,8 @@ class Tier:
             cluster,
             in_flight=self.flusher.in_flight,
             keep=self.reader.keep,
+            store_is_full=lambda: store.writes.full,
         )
-        self.writer.store_is_full = lambda: store.writes.full
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
         self.merger = Merger(
             groups,
@@ -125,10 +123,6 @@ class Tier:
         self.evictor = Evictor(
             groups, store.of("state"), settings, cluster, in_flight=self.flusher.in_flight
         )
-        if start.birth.node:  # all nodes must know the command
-            self.evictor.may = lambda machine: machine.level >= level_of(Evict)
-            self.flusher.may = self.merger.may = lambda machine: machine.level >= ENTRY_LEVEL
-            self.merger.pager.may = lambda machine: machine.level >= level_of(PageEntries)
         self.collector = Collector(
             groups,
             store.of("collect"),

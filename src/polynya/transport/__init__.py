@@ -39,11 +39,12 @@ from polynya.transport.handshake import (
     node_name,
     node_of,
 )
+from polynya.transport.link_events import LinkEvents
 from polynya.transport.node_links import NodeLinks, PeerCluster
 from polynya.transport.peer import PeerSubscription
 from polynya.transport.peer_journal_positions import JournalReport, PeerJournalPositions
 from polynya.transport.peer_listener import PushStream, Reply
-from polynya.transport.raft_links import RaftLinks
+from polynya.transport.raft_links import RaftLinks, RaftReceiver
 from polynya.transport.transport import Transport
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Dialer",
     "Hello",
     "JournalReport",
+    "LinkEvents",
     "NodeLinks",
     "PeerCluster",
     "PeerJournalPositions",
@@ -59,6 +61,7 @@ __all__ = [
     "PeerTls",
     "PushStream",
     "RaftLinks",
+    "RaftReceiver",
     "Reply",
     "Transport",
     "address",

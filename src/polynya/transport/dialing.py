@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from polynya.transport.handshake import (
     stale_copy_text,
 )
 from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, FrameLink, FrameType
+from polynya.transport.link_events import LinkEvents
 
 CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
@@ -60,21 +60,13 @@ class Dialer:
         node: int,
         place: tuple[str, int],
         tls: PeerTls | None,
-        on_hello: Callable[[Hello], None],
+        events: LinkEvents,
     ) -> None:
         self.node = node
         self.own = own
         self._places = [place]  # the first is tried next
         self._tls = tls
-        self._on_hello = on_hello
-        # called if the peer rejects this node as removed from the cluster
-        self.on_removed: Callable[[Hello], None] = lambda hello: None
-        # … or as a stale copy of its data
-        self.on_stale_copy: Callable[[Hello], None] = lambda hello: None
-        # called with each new connection
-        self.on_link: Callable[[FrameLink], None] = lambda link: None
-        # returns what a stale peer's journal lacks
-        self.rejection: Callable[[Hello], str] = lambda hello: ""
+        self._events = events
         self._troubles: set[str] | None = None  # None before the first attempt
         self.refusal = ""  # why one side rejected the other in the last attempt
 
@@ -96,7 +88,7 @@ class Dialer:
             self._note(repr(error))
             raise ConnectionError(repr(error)) from error
         self._note("")
-        self.on_link(link)
+        self._events.opened(self.node, link)
         return link
 
     async def ask(self) -> Hello:
@@ -186,15 +178,15 @@ class Dialer:
             if (other.removed or other.lacks) and not judge(
                 self.own, other, expected=self.node, certified=certified_names(link)
             ):
-                (self.on_removed if other.removed else self.on_stale_copy)(other)
+                (self._events.removed if other.removed else self._events.stale_copy)(other)
             raise HandshakeRefused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
         if type_ != FrameType.WELCOME or reason:
             raise HandshakeRefused(reason or "the peer does not support this protocol")
-        lacking = self.rejection(other)
+        lacking = self._events.rejection(other)
         if lacking:  # the peer receives the reason when it connects to this node
             raise HandshakeRefused(stale_copy_text(self.node, lacking))
-        self._on_hello(other)
+        self._events.greeted(other)
         if other.core != core:
             raise HandshakeRefused(
                 f"it has {other.cores} cores, and core {other.core} answered for core {core}"
@@ -235,9 +227,14 @@ class _Greeting:
         )
         # a handshake that failed before it waits for the answer raises the reason itself
         self.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
-        self.link = FrameLink(_nothing, self._frame, self._lost, checked=checked)
-        self.link.body_bytes_max = HELLO_BYTES_MAX
-        self.link.on_invalid = lambda reason: None  # `_note` logs the missing answer
+        self.link = FrameLink(
+            _nothing,
+            self._frame,
+            self._lost,
+            checked=checked,
+            body_bytes_max=HELLO_BYTES_MAX,
+            on_invalid=lambda reason: None,  # `_note` logs the missing answer
+        )
 
     def _frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if not self.answer.done():

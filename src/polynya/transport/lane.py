@@ -24,7 +24,8 @@ _LENGTH = struct.Struct("<I")
 
 class Lane:
     """The sending side of Raft messages. `on_up` and `on_down` are called for each connection,
-    `on_taking` at each tick while large data moves. `send` never blocks."""
+    `on_taking` at each tick while large data moves. `synced` returns how far this core's journal
+    is synced. `send` never blocks."""
 
     def __init__(
         self,
@@ -32,8 +33,9 @@ class Lane:
         on_up: Callable[[], None],
         on_down: Callable[[], None],
         on_taking: Callable[[], None],
+        synced: Callable[[], int],
     ) -> None:
-        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is synced
+        self._synced = synced
         self._connect = connect
         self._on_up = on_up
         self._on_down = on_down
@@ -62,7 +64,7 @@ class Lane:
             return
         size = sum(map(len, messages))
         if not queue and not link.full and size <= FRAME_BYTES:
-            link.send(FrameType.RAFT, 0, self.synced(), join_messages(messages))
+            link.send(FrameType.RAFT, 0, self._synced(), join_messages(messages))
             link.flush()
             return
         queue += messages
@@ -82,7 +84,7 @@ class Lane:
     def tick(self, now: float) -> None:
         """Run the keepalive; called a few times a second."""
         if self._link is not None:
-            self._keepalive.beat(self._link, now, self.synced())
+            self._keepalive.beat(self._link, now, self._synced())
             if self._keepalive.moving:
                 self._on_taking()
 
@@ -121,7 +123,7 @@ class Lane:
                 messages.append(queue.popleft())
                 size += len(messages[-1])
             self._queued_bytes -= size
-            link.send(FrameType.RAFT, 0, self.synced(), join_messages(messages))
+            link.send(FrameType.RAFT, 0, self._synced(), join_messages(messages))
             link.flush()
 
 

@@ -68,15 +68,18 @@ class FrameLink(asyncio.Protocol):
         on_lost: Callable[[], None],
         *,
         checked: bool = False,
+        body_bytes_max: int = FRAME_BYTES_MAX,
+        pauses_reading: bool = False,
+        on_invalid: Callable[[str], None] | None = None,
     ) -> None:
         self._on_up = on_up
         self.on_frame = on_frame
         self.on_lost = on_lost
         self.checked = checked
         # a longer frame is invalid; smaller before the handshake
-        self.body_bytes_max = FRAME_BYTES_MAX
+        self.body_bytes_max = body_bytes_max
         # called with the reason when received data is invalid; the connection then ends
-        self.on_invalid: Callable[[str], None] = _told
+        self.on_invalid = on_invalid or _log_invalid
         self.on_room: Callable[[], None] = _nothing  # called when it is no longer full
         self.quiet = False  # nothing was received since this was last set
         # total bytes received, and handed to the socket or its buffer
@@ -84,7 +87,7 @@ class FrameLink(asyncio.Protocol):
         self.transport: Any = None
         self.up = False
         self.full = False  # the unsent bytes exceed the bound
-        self.pauses_reading = False  # while full: set by the answering side
+        self.pauses_reading = pauses_reading  # while full: on the answering side
         self.queued_id = 0  # the largest id passed to `send` …
         self.written_id = 0  # … and handed to the socket
         self._loop = asyncio.get_running_loop()
@@ -261,5 +264,5 @@ def _nothing() -> None:
     pass
 
 
-def _told(reason: str) -> None:
+def _log_invalid(reason: str) -> None:
     log.warning("invalid data on a connection: it is dropped", extra={"reason": reason})

@@ -22,6 +22,8 @@ from polynya.transport.handshake import (
     node_of,
     stale_copy_text,
 )
+from polynya.transport.link import FrameLink
+from polynya.transport.link_events import LinkEvents
 from polynya.transport.peer_journal_positions import PeerJournalPositions
 from polynya.transport.peer_listener import ConnectionSet
 from polynya.transport.peer_pool import PeerPool
@@ -52,7 +54,6 @@ class NodeLinks:
         hello: Hello,
         directory: str,
         *,
-        connections: ConnectionSet,
         peers: PeerPool,
         bulk: Callable[[int, int, bytes], bool],
     ) -> None:
@@ -66,7 +67,6 @@ class NodeLinks:
         self.traffic = LinkTraffic()  # to other nodes
         self.tls = cluster.tls  # contexts may be replaced; new connections use them
         self._hello = hello
-        self._connections = connections
         self._peers = peers
         self._dialers = {node: self._dialer(node, place) for node, place in cluster.others.items()}
         self.raft = raft = RaftLinks(
@@ -75,22 +75,17 @@ class NodeLinks:
             bulk,
         )
         raft.on_gone.append(self._core_lost)
-        connections.on_raft, connections.on_synced = (
-            raft.arrived,
-            self.peer_positions.record_synced,
-        )
+        # also those from the other cores of this node
+        self.connections = ConnectionSet(raft.arrived, self.peer_positions.record_synced)
         self._port = NodePort(
-            connections,
+            self.connections,
             hello,
             cluster.others,
             listener=cluster.listener,
             directory=directory,
             tls=cluster.tls,
+            events=_PortEvents(self),
         )
-        self._port.on_hello, self._port.peer_positions = self._visited, self.peer_positions
-        self._port.on_link = self.traffic.open
-        self._port.life_of = raft.life_of
-        self._port.on_sending = raft.sending
 
     def open(self) -> None:
         """Listen at the peer port."""
@@ -160,7 +155,7 @@ class NodeLinks:
         """Remove a node from the cluster. Later requests to it are refused."""
         self._port.dismiss(node)
         # only it may reach us; it receives the reason when it reconnects
-        for connection in list(self._connections.inbound):
+        for connection in list(self.connections.inbound):
             if node_of(connection.core) == node:
                 connection.link.close()
         if self._dialers.pop(node, None) is None:
@@ -204,31 +199,25 @@ class NodeLinks:
     # --- handshakes -------------------------------------------------------------------------------
 
     def _dialer(self, node: int, place: tuple[str, int]) -> Dialer:
-        made = Dialer(self._hello, node, place, self.tls, self._greeted)
-        made.on_removed = self._removed
-        made.on_stale_copy = self._reject_stale_copy
-        made.rejection = self.peer_positions.rejection
-        made.on_link = partial(self.traffic.open, node)
-        return made
+        return Dialer(
+            self._hello,
+            node,
+            place,
+            self.tls,
+            _DialEvents(self),
+        )
 
-    def _greeted(self, hello: Hello) -> None:
+    def greeted(self, hello: Hello) -> None:
         """Record the `Hello` of a core of another node."""
         self.peer_positions.record_accepted(hello)
         self.raft.greeted(hello)
         self.on_met(hello)
         self._peers.trim(hello.node, hello.cores)  # it may have fewer cores than before
 
-    def _visited(self, hello: Hello) -> None:
-        """Record an inbound connection from another node, and reconnect to it at once."""
-        self._greeted(hello)
-        self.raft.hurry(hello.node)
-        self._peers.hurry(hello.node)
-
-    def _removed(self, hello: Hello) -> None:
-        self.on_removed(hello)  # the listener may be set after the dialers are created
-
-    def _reject_stale_copy(self, hello: Hello) -> None:
-        self.on_stale_copy(hello)
+    def hurry(self, node: int) -> None:
+        """Reconnect to a node at once, because it has connected to this one."""
+        self.raft.hurry(node)
+        self._peers.hurry(node)
 
     def _core_lost(self, node: int, core: int) -> None:
         """Fail the requests to a lost core. Cores without shared groups detect the loss on their
@@ -236,6 +225,44 @@ class NodeLinks:
         peer = self._peers.by_place.get(address(node, core))
         if peer is not None:
             peer.drop()
+
+
+class _DialEvents(LinkEvents):
+    """The listener of the dialers."""
+
+    def __init__(self, links: NodeLinks) -> None:
+        self._links = links
+        self._positions = links.peer_positions
+        self._traffic = links.traffic
+
+    def greeted(self, hello: Hello) -> None:
+        self._links.greeted(hello)
+
+    def opened(self, node: int, link: FrameLink) -> None:
+        self._traffic.open(node, link)
+
+    def removed(self, hello: Hello) -> None:
+        self._links.on_removed(hello)
+
+    def stale_copy(self, hello: Hello) -> None:
+        self._links.on_stale_copy(hello)
+
+    def rejection(self, hello: Hello) -> str:
+        return self._positions.rejection(hello)
+
+
+class _PortEvents(_DialEvents):
+    """The listener of the peer port."""
+
+    def greeted(self, hello: Hello) -> None:
+        self._links.greeted(hello)
+        self._links.hurry(hello.node)
+
+    def sending(self, place: int) -> None:
+        self._links.raft.sending(place)
+
+    def life_of(self, node: int) -> str:
+        return self._links.raft.life_of(node)
 
 
 def not_a_member(place: int) -> Unavailable:

@@ -76,12 +76,17 @@ StreamHandler = Callable[[bytes, PushStream, int], None]
 class ConnectionSet:
     """All inbound connections of a core, over Unix sockets and TCP, and their handlers."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        on_raft: Callable[[int, bytes], None] | None = None,
+        on_synced: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        """Create the set. Between nodes, `on_raft(address, messages)` handles Raft messages, and
+        `on_synced(address, journal, position)` how far a journal is synced."""
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
-        self.on_raft: Callable[[int, bytes], None] = _no_groups
-        # (address, the journal's number, its synced position)
-        self.on_synced: Callable[[int, int, int], None] = _nobody_asks
+        self.on_raft = on_raft or _no_groups
+        self.on_synced = on_synced or _ignore_position
         self.inbound: set[InboundConnection] = set()
         self._closed = False
         self._empty = asyncio.Event()
@@ -121,27 +126,32 @@ class InboundConnection:
     """One connection from another core."""
 
     def __init__(
-        self, connections: ConnectionSet, check_hello: CheckHello, *, checked: bool = False
+        self,
+        connections: ConnectionSet,
+        check_hello: CheckHello,
+        *,
+        checked: bool = False,
+        on_gone: Callable[[], None] | None = None,
+        on_invalid: Callable[[str], None] | None = None,
     ) -> None:
+        """Create a connection whose first frame `check_hello` validates. `on_gone` is called when
+        it has ended, `on_invalid` with the reason when its data is invalid."""
         self._connections = connections
         self._check_hello = check_hello
-        self.on_gone: Callable[[], None] = _nothing
+        self._on_gone = on_gone or _nothing
         self.core = -1  # set by the handshake: its number, or its address on another node
         self.journal = 0  # the number of its journal, if reported
         self.received = 0  # bytes received at the last tick
         self.pushes: dict[int, PushStream] = {}
-        self.link = FrameLink(self._on_up, self._on_frame, self._on_lost, checked=checked)
-        self.link.pauses_reading = True
-        self.link.body_bytes_max = HELLO_BYTES_MAX
-
-    @property
-    def on_invalid(self) -> Callable[[str], None]:
-        """Called with the reason when data on the connection is invalid."""
-        return self.link.on_invalid
-
-    @on_invalid.setter
-    def on_invalid(self, report: Callable[[str], None]) -> None:
-        self.link.on_invalid = report
+        self.link = FrameLink(
+            self._on_up,
+            self._on_frame,
+            self._on_lost,
+            checked=checked,
+            body_bytes_max=HELLO_BYTES_MAX,
+            pauses_reading=True,
+            on_invalid=on_invalid,
+        )
 
     def leave(self) -> None:
         """Remove a connection whose setup failed. After a cancelled setup uvloop closes it without
@@ -153,7 +163,7 @@ class InboundConnection:
 
     def _on_lost(self) -> None:
         self._connections.leave(self)
-        self.on_gone()
+        self._on_gone()
         pushes, self.pushes = self.pushes, {}
         for push in pushes.values():
             push.cancelled()
@@ -246,11 +256,17 @@ class InboundConnection:
 
 
 class PeerListener:
-    """The Unix socket on which this core listens for the other cores of its node."""
+    """The Unix socket on which this core listens for the other cores of its node. `on_arrival` is
+    called with each of them after its handshake."""
 
-    def __init__(self, connections: ConnectionSet, path: str, start_id: str) -> None:
-        # called with each local core after its handshake
-        self.on_arrival: Callable[[int], None] = _nobody
+    def __init__(
+        self,
+        connections: ConnectionSet,
+        path: str,
+        start_id: str,
+        on_arrival: Callable[[int], None],
+    ) -> None:
+        self._on_arrival = on_arrival
         self._connections = connections
         self._start_id = start_id
         self._arrival = asyncio.Event()
@@ -294,7 +310,7 @@ class PeerListener:
         ):
             connection.core = ident
             self._arrival.set()
-            self.on_arrival(ident)
+            self._on_arrival(ident)
             return ident
         log.warning("a connection was refused: it is not from a core of this node")
         return -1
@@ -304,7 +320,7 @@ def _no_groups(sender: int, body: bytes) -> None:
     """Ignore Raft messages on a node outside a cluster; accepted connections do not send them."""
 
 
-def _nobody_asks(sender: int, journal: int, synced: int) -> None:
+def _ignore_position(sender: int, journal: int, synced: int) -> None:
     """Ignore journal positions between cores of one node."""
 
 
@@ -324,8 +340,4 @@ def _too_large(body: bytes) -> OutcomeUnknown:
 
 
 def _nothing() -> None:
-    pass
-
-
-def _nobody(core: int) -> None:
     pass

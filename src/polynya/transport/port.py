@@ -36,7 +36,7 @@ from polynya.transport.handshake import (
 )
 from polynya.transport.keepalive import MOVED_BYTES
 from polynya.transport.link import FrameLink, FrameType
-from polynya.transport.peer_journal_positions import PeerJournalPositions
+from polynya.transport.link_events import LinkEvents
 from polynya.transport.peer_listener import ConnectionSet, InboundConnection
 from polynya.transport.unauthenticated import UnauthenticatedConnection, UnauthenticatedConnections
 
@@ -61,8 +61,9 @@ class NodePort:
         listener: socket.socket,
         directory: str,
         tls: PeerTls | None,
+        events: LinkEvents,
     ) -> None:
-        self.peer_positions = PeerJournalPositions()
+        self._events = events
         self._connections = connections
         self.own = own
         self._nodes = set(nodes)
@@ -81,15 +82,9 @@ class NodePort:
         self._inbound: dict[
             InboundConnection, int
         ] = {}  # each connection and the number of its silent ticks
-        self.on_hello: Callable[[Hello], None] = lambda hello: None
-        # called with each connection from a node
-        self.on_link: Callable[[int, FrameLink], None] = lambda node, link: None
-        self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a connected node
         self._twins: dict[
             int, tuple[str, float]
         ] = {}  # nodes whose id another process uses: its address, and when it last connected
-        # called at each tick for each core that is sending a large Raft frame
-        self.on_sending: Callable[[int], None] = lambda place: None
 
     def admit(self, node: int) -> None:
         """Accept connections of a node that belongs to the cluster."""
@@ -156,7 +151,7 @@ class NodePort:
                     link.awaited == FrameType.RAFT
                     and link.received - connection.received >= MOVED_BYTES
                 ):
-                    self.on_sending(connection.core)
+                    self._events.sending(connection.core)
                 connection.received = link.received
                 self._inbound[connection] = silent + 1 if link.quiet else 0
                 link.quiet = True
@@ -272,13 +267,15 @@ class NodePort:
     async def _enter(self, raw: socket.socket, pending: UnauthenticatedConnection) -> None:
         where = pending.address
         connection = InboundConnection(
-            self._connections, partial(self._check_hello, pending), checked=self._tls is None
-        )
-        connection.on_gone = partial(self._unauthenticated.leave, pending)
-        connection.on_invalid = partial(
-            self._log_rate_limited,
-            "invalid data on a connection from another node: it is dropped",
-            where,
+            self._connections,
+            partial(self._check_hello, pending),
+            checked=self._tls is None,
+            on_gone=partial(self._unauthenticated.leave, pending),
+            on_invalid=partial(
+                self._log_rate_limited,
+                "invalid data on a connection from another node: it is dropped",
+                where,
+            ),
         )
         context = self._tls.server if self._tls is not None else None
         try:
@@ -320,13 +317,13 @@ class NodePort:
             self._log_rate_limited(REFUSED, where, "it is not from a Polynya node")
             return -1
         reason = self._judge(other, connection.link)
-        if not reason and self.life_of(other.node) not in ("", other.start):
+        if not reason and self._events.life_of(other.node) not in ("", other.start):
             reason = f"node {other.node} is already running elsewhere; every node needs its own id"
             self._twins[other.node] = where, asyncio.get_running_loop().time()
         if other.asks:
             self._refuse(connection, "it only requested information", self._removed_at(other))
             return -1
-        lacking = "" if reason else self.peer_positions.rejection(other)
+        lacking = "" if reason else self._events.rejection(other)
         if reason or lacking:
             reason = reason or stale_copy_text(other.node, lacking)
             self._log_rate_limited("a node was refused", where, reason, node=other.node)
@@ -338,8 +335,8 @@ class NodePort:
             )
             return -1
         connection.journal = other.journal
-        self.on_hello(other)
-        self.on_link(other.node, connection.link)
+        self._events.greeted(other)
+        self._events.opened(other.node, connection.link)
         connection.link.send(FrameType.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
 

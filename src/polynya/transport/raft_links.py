@@ -41,9 +41,31 @@ class _Node:
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
 
+class RaftReceiver:
+    """The replication of a core, which runs on the loop. This one ignores every event."""
+
+    def group_of(self, message: bytes) -> int:
+        """Return the group of an encoded message."""
+        return 0
+
+    def messages(self, node: int, messages: list[bytes]) -> None:
+        """Handle messages of a node. Raises InvalidMessage."""
+
+    def found(self, node: int, shared: Shared) -> None:
+        """Handle a new connection to a core, which hosts the shared groups."""
+
+    def lost(self, node: int, shared: Shared, silent_ms: int) -> None:
+        """Handle a lost connection, and for how long nothing had been received."""
+
+    def sending(self, node: int, shared: Shared) -> None:
+        """Handle heartbeats that wait behind large incoming data."""
+
+    def taking(self, node: int, shared: Shared) -> None:
+        """Handle heartbeats that wait behind large outgoing data."""
+
+
 class RaftLinks:
-    """The links of core `core` of `cores`. The replication layer sets the callbacks, which run on
-    the loop. `group_of` returns the group of an encoded message."""
+    """The links of core `core` of `cores`. They exist before the replication, which `join`s."""
 
     def __init__(
         self,
@@ -55,20 +77,17 @@ class RaftLinks:
         self._bulk = bulk
         self._nodes = {node: _Node(to, self._cores) for node, to in connect.items()}
         self._running = False
-        self.group_of: Callable[[bytes], int] = lambda message: 0
+        self.receiver = RaftReceiver()
         self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is synced
-        self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
-        self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
-        self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
-        # heartbeats wait behind large incoming data …
-        self.on_sending: Callable[[int, Shared], None] = lambda node, shared: None
-        # … or behind large outgoing data
-        self.on_taking: Callable[[int, Shared], None] = lambda node, shared: None
         self.on_gone: list[
             Callable[[int, int], None]
-        ] = []  # (node, core), called like on_lost, for other network packages
+        ] = []  # (node, core) of a lost connection, for other network packages
         for node in self._nodes:
             self._shape(node, self._cores)
+
+    def join(self, receiver: RaftReceiver) -> None:
+        """Give the events to the replication from now on."""
+        self.receiver = receiver
 
     def send(self, node: int, messages: list[bytes]) -> None:
         """Send the messages of a turn to `node`, one write for each of its cores. Never blocks.
@@ -197,11 +216,11 @@ class RaftLinks:
     def arrived(self, sender: int, body: bytes) -> None:
         """Handle a frame of messages from a core of another node. Raises InvalidMessage if it is
         malformed."""
-        self.on_messages(sender >> 8, messages_of(body))
+        self.receiver.messages(sender >> 8, messages_of(body))
 
     def sending(self, sender: int) -> None:
         """Handle a large Raft frame in progress from a core of another node."""
-        self.on_sending(sender >> 8, _shared(self.cores_of(sender >> 8), sender & 0xFF))
+        self.receiver.sending(sender >> 8, _shared(self.cores_of(sender >> 8), sender & 0xFF))
 
     # --- lanes ------------------------------------------------------------------------------------
 
@@ -240,15 +259,15 @@ class RaftLinks:
             silent = lane.silent_seconds(now)
             if silent > SILENCE_SECONDS:
                 there.paused_at = now
-            self.on_lost(node, shared, int(silent * 1000))
+            self.receiver.lost(node, shared, int(silent * 1000))
 
         lane = Lane(
             there.connect(core),
-            lambda: self.on_found(node, shared),
+            lambda: self.receiver.found(node, shared),
             lost,
-            lambda: self.on_taking(node, shared),
+            lambda: self.receiver.taking(node, shared),
+            self._synced,
         )
-        lane.synced = self._synced
         return lane
 
     def _synced(self) -> int:
@@ -260,7 +279,7 @@ class RaftLinks:
             return {self._core: messages}
         found: dict[int, list[bytes]] = {}
         for message in messages:
-            found.setdefault(self.group_of(message) % cores, []).append(message)
+            found.setdefault(self.receiver.group_of(message) % cores, []).append(message)
         return found
 
 

@@ -43,9 +43,7 @@ class Transport:
         call_seconds: float = CALL_SECONDS,
     ) -> None:
         self.core = core
-        self._connections = ConnectionSet()
-        self._listener = PeerListener(self._connections, _path(directory, core), start_id)
-        self._listener.on_arrival = self._arrived
+        self._cores = cores
         self.others = [other for other in range(cores) if other != core]
         self._peers = PeerPool(
             {other: _to_core(core, _path(directory, other), start_id) for other in self.others},
@@ -74,11 +72,18 @@ class Transport:
                 cluster,
                 hello,
                 directory,
-                connections=self._connections,
                 peers=self._peers,
                 bulk=lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
             )
-            self.raft = raft = self.node_links.raft
+            self.raft = self.node_links.raft
+            self._connections = self.node_links.connections
+        else:
+            self._connections = ConnectionSet()
+        self._listener = PeerListener(
+            self._connections, _path(directory, core), start_id, self._arrived
+        )
+        if self.raft is not None:
+            raft = self.raft
             self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
 
     def on(self, kind: int, handler: Handler) -> None:
@@ -149,6 +154,10 @@ class Transport:
     def protocol(self, core: int) -> int:
         """Return the newest protocol that both cores support."""
         return PROTOCOL_MAX if core < 256 or self.raft is None else self.raft.protocol(core >> 8)
+
+    def cores_of(self, node: int) -> int:
+        """Return the number of cores of another node; that of this node until it is known."""
+        return self._cores if self.raft is None else self.raft.cores_of(node)
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         """Send a message without an answer, at most once. Return False if it was refused."""

@@ -25,7 +25,7 @@ class StoreRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class Merging(msgspec.Struct, frozen=True, gc=False):
-    """When drivers merge files of a table."""
+    """The conditions under which drivers merge files of a table."""
 
     merge_files: int = 0  # files of a similar size that are merged into one; 0: never
     merge_bytes: int = 128 << 20  # files from this size on are not merged again

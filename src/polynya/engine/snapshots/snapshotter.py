@@ -50,8 +50,10 @@ class Snapshotter:
         *,
         every_bytes: int,
         chains: dict[int, SnapshotChain] | None = None,
+        faulted: Container[int] = (),
     ) -> None:
-        """`chains`: the snapshots on disk; this class updates it."""
+        """`chains`: the snapshots on disk; this class updates it. `faulted`: uids of streams whose
+        batches keep their place in the journal."""
         self.count = 0
         self.bytes = 0
         self.folded = 0
@@ -65,7 +67,7 @@ class Snapshotter:
             core.keeper.copy_forward if isinstance(core, ReplicatedEngine) else core.copy_forward
         )
         self._store = store
-        self.faulted: Container[int] = ()  # streams whose batches keep their place in the journal
+        self._faulted = faulted
         self.fold: Callable[[SnapshotStore, Sequence[Job]], Awaitable[None]] = fold_beside
         self._every_bytes = every_bytes
         self._keep_bytes = KEEP_BYTES
@@ -326,7 +328,7 @@ class Snapshotter:
         for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
             deep = (
                 []
-                if stream.uid in self.faulted
+                if stream.uid in self._faulted
                 else [batch for batch in hot if batch.place >> 32 < below and is_intact(batch)]
             )
             if deep:

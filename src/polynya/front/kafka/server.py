@@ -56,7 +56,7 @@ class Brokers(Protocol):
 
     @property
     def own(self) -> int:
-        """The broker that this core is."""
+        """The broker of this core."""
         ...
 
     def all(self) -> Sequence[Broker]: ...
@@ -97,7 +97,7 @@ class Brokers(Protocol):
         ...
 
     async def follow(self) -> None:
-        """Keep what is known of the leaders new. Run until cancelled."""
+        """Keep the known leaders current. Run until cancelled."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from polynya.service.api import Facts, LiveEvent, Refusal, Sink
 
-UNUSED_SECONDS = 60  # a partition that no fetch has named for so long is followed no more
+UNUSED_SECONDS = 60  # a partition that no fetch has named for this time is followed no more
 
 
 class TailService(Protocol):

@@ -121,7 +121,7 @@ class _Frame:
 
 
 def _brokers_of(place: Place, version: int) -> bytes:
-    """Encode the brokers of a partition: what follows its number."""
+    """Encode the brokers of a partition, the fields after its number."""
     pieces: list[Bytes] = []
     it = partition_of(0, place)
     message.write_metadata_response_partition(pieces.append, it, version)

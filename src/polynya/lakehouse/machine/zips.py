@@ -35,7 +35,7 @@ def keep_zip_directories() -> None:
 
 
 def _stamp(path: str) -> _Stamp | None:
-    """Return what changes with a file, or None without one."""
+    """Return values that change with a file, or None without one."""
     try:
         found = os.stat(path)
     except OSError:

@@ -24,7 +24,7 @@ from polynya.service.routing.group_locations import CoreAddress, GroupLocations
 from polynya.service.routing.leader_exchange import LeaderExchange, LeaderRpc
 from polynya.service.routing.leader_map import LeaderMap, LocalReplicas
 from polynya.service.routing.relay import THROUGH
-from polynya.service.routing.targets import Target, Targets
+from polynya.service.routing.targets import Target, TargetRpc, Targets
 from polynya.stream.commands import Append, Command, Produce
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
@@ -32,17 +32,30 @@ from polynya.stream.replies import Code, Done, Reply
 _WRONG_PROFILE = int(Code.WRONG_PROFILE)
 
 
-class ForwardingRpc(BundleRpc, LeaderRpc, Protocol):
+class ForwardingRpc(BundleRpc, LeaderRpc, TargetRpc, Protocol):
     """Messages to other cores: of this node by number, of other nodes by address. See
     `polynya.transport`."""
+
+
+class LocalProposals(Protocol):
+    """The part of the local groups that forwarding needs."""
+
+    machines: dict[int, Machine]
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Propose a command that was stamped in this pass of the loop."""
+        ...
+
+    def stamped(self, command: Command) -> Command:
+        """Stamp a command again that has waited, because log time never goes back."""
+        ...
 
 
 class Forwarding:
     """The proposal router of one core.
 
-    `here` proposes a command stamped in this pass of the loop to a local group. `stamped` stamps a
-    command again that has waited, because log time never goes back. `address(node, core)` returns
-    the transport's number of a core.
+    `local` proposes to the groups of this core, `diskless` to its writer of diskless streams.
+    `address(node, core)` returns the transport's number of a core.
 
     `leaders` has the leaders that this core knows, `targets` chooses the core to send to. A leader
     that is unknown, or known but unreachable, is looked for with one attempt or bundle at a
@@ -53,9 +66,9 @@ class Forwarding:
         place: CoreAddress,
         leading: LocalReplicas,
         way: ForwardingRpc,
-        here: Callable[[int, Command, Done], None],
+        local: LocalProposals,
         *,
-        stamped: Callable[[Command], Command],
+        diskless: DisklessRoutes,
         address: Callable[[int, int], int],
         group_locations: GroupLocations,
     ) -> None:
@@ -64,18 +77,16 @@ class Forwarding:
         self.group_locations = group_locations
         self.demand = AppendOrigins(place.node, place.groups)
         self.forwarded = 0
-        self.diskless = DisklessRoutes(self.propose)
-        self.replicas: Mapping[int, Machine] = {}  # of this core, by group
+        self.diskless = diskless
+        self._replicas = local.machines  # of this core, by group
         self.leaders = LeaderMap(place, leading, group_locations, now)
-        self.targets = Targets(
-            place, self.leaders, group_locations, address=address, protocol=way.protocol
-        )
+        self.targets = Targets(place, self.leaders, group_locations, address=address, way=way)
         self._bundles = Bundles(way, self._landed)
         # by group: the bundle for its known leader in this pass of the loop
         self._open = self._bundles.open
         self._led = leading.led
-        self._here = here
-        self._stamped = stamped
+        self._here = local.propose
+        self._stamped = local.stamped
         self.attempts = WaitingAttempts(self._free_target, self._go)
         self._waiting = self.attempts.by_group
         self._flights = Flights(now)
@@ -129,7 +140,7 @@ class Forwarding:
         replica that a stream is diskless, before the payload crosses to the leader in vain."""
         if name in self.diskless.names:
             return True
-        machine = self.replicas.get(group)
+        machine = self._replicas.get(group)
         if machine is None or not machine.diskless or group in self._led or group in self._waiting:
             return False
         stream = machine.streams.get(name)

@@ -48,40 +48,39 @@ class Proposals:
         self._transport = transport
         self._bundles: Bundles | None = None
         self._forwarding: Forwarding | None = None
-        self._diskless = DisklessRoutes(self._propose_waited)
+        self.diskless = DisklessRoutes(self._propose_waited)
         # expect appends of a stream that is diskless; if it is not, they only take longer
-        self.expect_diskless = self._diskless.expect
+        self.expect_diskless = self.diskless.expect
 
     def join(self, forwarding: Forwarding) -> None:
         """Join a cluster, in which other nodes may lead groups."""
         self._forwarding = forwarding
-        forwarding.diskless, forwarding.replicas = self._diskless, self._local.machines
 
     def take_diskless(self, writer: DisklessWriter) -> None:
         """Send the appends of diskless streams to this core's writer."""
-        self._diskless.writer = writer
+        self.diskless.writer = writer
 
     def expects_diskless(self, name: str) -> bool:
         """Report whether this core sends appends of a stream to its writer."""
-        return name in self._diskless.names
+        return name in self.diskless.names
 
     def appender(self, name: str) -> AppendTo:
         """Return the bound appender of a stream; see `polynya.service.api.Service`."""
         group = self._groups.get(name) or self._group_of(name)
         forwarding = self._forwarding
         if group % self._cores == self._core:
-            here = Appender(self._local.appends, group, self._diskless).append
+            here = Appender(self._local.appends, group, self.diskless).append
             return (
                 here if forwarding is None else ForwardingAppender(forwarding, group, here).append
             )
         there = self._propose_at if forwarding is None else forwarding.propose
-        return RemoteAppender(self._diskless, group, there).append
+        return RemoteAppender(self.diskless, group, there).append
 
     def propose(self, name: str, command: Command, done: Done) -> None:
         """Propose a command of this stream; see `polynya.service.api.Service`."""
         group = self._group_of(name)
         if isinstance(command, Append | Produce) and self._is_diskless(group, name):
-            self._diskless.append(group, command, done)
+            self.diskless.append(group, command, done)
         else:
             self.propose_to(group, command, done)
 
@@ -91,7 +90,7 @@ class Proposals:
             self._forwarding.propose(group, command, done)
         elif group % self._cores == self._core:
             if type(command) is Append or type(command) is Produce:
-                done = self._diskless.watching(group, command, done)
+                done = self.diskless.watching(group, command, done)
             self._local.propose(group, command, done)
         else:
             self._propose_at(group, command, done)
@@ -121,7 +120,7 @@ class Proposals:
 
     def _is_diskless(self, group: int, name: str) -> bool:
         if self._forwarding is None:
-            return name in self._diskless.names
+            return name in self.diskless.names
         return self._forwarding.is_diskless(group, name)
 
     def _propose_waited(self, group: int, command: Command, done: Done) -> None:
@@ -138,7 +137,7 @@ class Proposals:
     def _landed(self, bundle: AppendBundle, outcomes: list[Reply | BaseException]) -> None:
         """Hand out the outcomes of appends that another core of this node judged."""
         for command, done, outcome in zip(bundle.commands, bundle.dones, outcomes, strict=True):
-            self._diskless.answered(bundle.group, command, done, outcome)
+            self.diskless.answered(bundle.group, command, done, outcome)
 
 
 class ReceivedProposals:

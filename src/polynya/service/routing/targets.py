@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from polynya.base.errors import NotLeader
 from polynya.service.routing import relay
@@ -13,9 +14,21 @@ from polynya.service.routing.relay import THROUGH
 Target = tuple[int, bool]  # transport number, -1 for none; whether that core is known to lead
 
 
+class TargetRpc(Protocol):
+    """The part of `polynya.transport` that the choice of a target needs."""
+
+    def cores_of(self, node: int) -> int:
+        """Return the number of cores of another node; that of this node until it is known."""
+        ...
+
+    def protocol(self, core: int) -> int:
+        """Return the newest protocol that both cores support."""
+        ...
+
+
 class Targets:
     """The choice of targets of one core, as transport numbers. `address(node, core)` returns the
-    number of a core, `cores_of(node)` the number of cores, `protocol(core)` its protocol version.
+    number of a core.
 
     Without a known leader another node is named, with each refusal the next one. For a leader that
     is known but unreachable a relay is named (see `polynya.service.routing.relay`)."""
@@ -27,15 +40,15 @@ class Targets:
         group_locations: GroupLocations,
         *,
         address: Callable[[int, int], int],
-        protocol: Callable[[int], int],
+        way: TargetRpc,
     ) -> None:
-        self.cores_of: Callable[[int], int] = lambda node: place.cores
+        self.cores_of = way.cores_of
         self.redirects = 0  # total
         self._place = place
         self._leaders = leaders
         self._group_locations = group_locations
         self._address = address
-        self._protocol = protocol
+        self._protocol = way.protocol
         self._nodes: dict[int, int] = {}  # target → node
         self._turns: dict[int, int] = {}  # group → unsuccessful attempts to find its leader
 

@@ -69,8 +69,7 @@ class LocalGroups:
         self.trims = TrimCounters()
         self._proposer = proposer
         self.rehydration = Rehydration(machines, proposer.propose, self.propose_again, now_ms)
-        self.faulted = FaultedStreams(machines)
-        self.faulted.changed = self._changed
+        self.faulted = FaultedStreams(machines, self._changed)
         self.memory = HotMemory(machines, self.faulted, proposer, hot_bytes_max)
         self.segments = SegmentWriter(self, proposer.propose, segment_limits)
         self.lifecycle = StreamLifecycle(

@@ -23,6 +23,7 @@ from polynya.stream.replies import Code, Reply
 PIN_PATIENCE_MS = 60_000
 # … a pin from before a restart of this process most likely lost it then
 PIN_PATIENCE_AFTER_START_MS = 10_000
+_EVERY_MESSAGE = 1 << 64
 
 
 class OutboxSender:
@@ -35,8 +36,8 @@ class OutboxSender:
         self._pumped: dict[int, int] = {}  # group → message counter at the last scan of its outbox
         self._began_ms = service.now_ms()
         self.failures = 0
-        # group → last message up to which pack releases may be sent
-        self.contained: Callable[[int], int] | None = None
+        # group → last message up to which pack releases may be sent; all without an object store
+        self.contained: Callable[[int], int] = lambda group: _EVERY_MESSAGE
 
     def pump(self) -> None:
         """Send the new outbox messages. Cheap when there are none."""
@@ -80,11 +81,7 @@ class OutboxSender:
     def _may_go(self, group: int, message: int, command: Command) -> bool:
         """Report whether a message may be sent. A pack release waits for the state snapshot that a
         recovery would start from."""
-        return (
-            self.contained is None
-            or not isinstance(command, ReleasePack)
-            or message <= self.contained(group)
-        )
+        return not isinstance(command, ReleasePack) or message <= self.contained(group)
 
     def _send(self, group: int, message: int, target: int, command: Command) -> None:
         def acknowledged(reply: Reply | BaseException) -> None:

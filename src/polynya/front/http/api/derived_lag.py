@@ -10,7 +10,8 @@ import msgspec
 from polynya.base.errors import PolynyaError
 from polynya.base.names import spelled_name
 from polynya.service.api import Facts
-from polynya.service.tables import DERIVED_STREAMS_MAX, Tables
+from polynya.service.table_jobs import DERIVED_STREAMS_MAX
+from polynya.service.tables import Tables
 from polynya.stream.rules.tables import Table
 
 Places = Mapping[str, tuple[int, int]]  # by stream as in URLs: uid, next record

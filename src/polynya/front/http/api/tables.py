@@ -20,7 +20,8 @@ from polynya.front.http.api.derived_lag import DerivedLag
 from polynya.front.http.api.schemas import TableFacts, columns_of, facts_of, history_of
 from polynya.front.http.protocol.extension import Request
 from polynya.front.http.protocol.json_bodies import read_json
-from polynya.service.tables import PlannedJob, TableRefused, Tables, shown_prefix
+from polynya.service.table_jobs import PlannedJob, TableJobs
+from polynya.service.tables import TableRefused, shown_prefix
 from polynya.stream.commands import ColdSlice, TableCommit
 from polynya.stream.rules.table_failures import Failure
 from polynya.stream.rules.tables import ClaimedRange, Table
@@ -76,7 +77,7 @@ class TableRoutes:
 
     def __init__(
         self,
-        tables: Tables,
+        jobs: TableJobs,
         store: StoreRef,
         now_ms: Any,
         read_object: ReadObject | None = None,
@@ -84,12 +85,13 @@ class TableRoutes:
     ) -> None:
         """Create the handlers. `read_object` reads an object of the store by its key; without it,
         schemas are unavailable. `merging` tells drivers which files to merge."""
-        self._tables = tables
+        self._jobs = jobs
+        self._tables = jobs.tables
         self._store = store
         self._now_ms = now_ms
         self._read_object = read_object
         self._merging: dict[str, Any] = msgspec.to_builtins(merging or Merging())
-        self._derived = DerivedLag(tables, read_object)
+        self._derived = DerivedLag(jobs.tables, read_object)
         self._known_facts: dict[int, tuple[str, TableFacts]] = {}  # by table, with the pointer
 
     async def user(self, request: Request) -> Answer:
@@ -129,7 +131,7 @@ class TableRoutes:
             return 200, {"failures": [_failure(each) for each in table.failures]}
         retried = sum(each.aside for each in table.failures)
         return 200, {
-            "table": await self._described(await self._tables.retry(name)),
+            "table": await self._described(await self._jobs.retry(name)),
             "ranges": retried,
         }
 
@@ -235,7 +237,7 @@ class TableRoutes:
             wanted = read_json(body, _Plan) if body else _Plan()
             if not wanted.merge and await self._has_derived_all(name):
                 return 204, None
-            job = await self._tables.plan(name, merge=wanted.merge, worker=wanted.worker)
+            job = await self._jobs.plan(name, merge=wanted.merge, worker=wanted.worker)
             return (204, None) if job is None else (200, self._plan(job))
         if verb == "lease":
             return await self._lease(name, read_json(body, _Lease))
@@ -256,14 +258,14 @@ class TableRoutes:
                 for each in failed.ranges
             ]
             return 200, {
-                "table": self._ref(await self._tables.fail(_uid(failed.uid), failed.job, rows))
+                "table": self._ref(await self._jobs.fail(_uid(failed.uid), failed.job, rows))
             }
         if verb == "derive":
             return await self._derive(name, read_json(body, _Derive))
         if verb == "abandon":
             given_up = read_json(body, AbandonRequest)
             reason = given_up.reason if given_up.failed else ""
-            table = await self._tables.abandon(_uid(given_up.uid), given_up.job, reason)
+            table = await self._jobs.abandon(_uid(given_up.uid), given_up.job, reason)
             return (409 if table.committed >= given_up.job else 200), {"table": self._ref(table)}
         raise TableRefused(
             404,
@@ -279,8 +281,8 @@ class TableRoutes:
     async def _lease(self, name: str, wanted: _Lease) -> Answer:
         """Extend a worker's lease, or with `rest_ms` release it."""
         if wanted.rest_ms is None:
-            return 200, {"held": await self._tables.extend_lease(name, wanted.worker)}
-        await self._tables.release_lease(name, wanted.worker, wanted.rest_ms)
+            return 200, {"held": await self._jobs.extend_lease(name, wanted.worker)}
+        await self._jobs.release_lease(name, wanted.worker, wanted.rest_ms)
         return 200, {"held": False}
 
     async def _derive(self, name: str, wanted: _Derive) -> Answer:
@@ -295,7 +297,7 @@ class TableRoutes:
         uid = _uid(asked.uid)
         try:
             command = _commit_of(uid, asked, self._now_ms())
-            return 200, {"table": self._ref(await self._tables.commit(command))}
+            return 200, {"table": self._ref(await self._jobs.commit(command))}
         except TableRefused as refused:
             if refused.status != 409:
                 raise

@@ -46,8 +46,8 @@ class NotChanged(PolynyaError):
 
 
 def is_abandoned(topic: Topic, now_ms: int) -> bool:
-    """Report whether the profile of a topic changes, and began so long ago that another core may go
-    on."""
+    """Report whether another core may go on with a change of a topic's profile, as it began long
+    ago."""
     if topic.changing is None:
         return False
     return now_ms - topic.changing[1] >= ALIVE_MS + ALIVE_MS_EACH * topic.partitions
