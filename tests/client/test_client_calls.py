@@ -32,7 +32,7 @@ from polynya.client import (
     verbs,
 )
 from polynya.client.calls import Verdict, judge, stream_target
-from polynya.client.errors import refused
+from polynya.client.errors import AccessDenied, refused
 from polynya.client.messages import Broken, HttpResponse
 from polynya.client.values import JSON_TYPE
 
@@ -180,6 +180,9 @@ def test_an_error_says_what_was_asked_and_where_to_look() -> None:
 def test_an_answer_without_a_body_is_put_into_words() -> None:
     error = play(verbs.head("s", RETRY), [ok(404)]).error
     assert str(error) == "head of 's': the stream does not exist; create() creates it [NOT_FOUND]"
+    error = play(verbs.head("s", RETRY), [ok(403)]).error
+    assert str(error) == "head of 's': the token does not allow this operation [FORBIDDEN]"
+    assert isinstance(error, AccessDenied)
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

@@ -8,11 +8,14 @@ import json
 from typing import Any
 
 import pytest
+from front_world import World as Front
+from front_world import play
 
 from polynya.access import Principal
 from polynya.access.grants import Grant, Verb
 from polynya.base.errors import Unavailable
-from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
+from polynya.front.http.api.iceberg_catalog import MOUNT, IcebergCatalog, S3Keys
+from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.service.tables import TableRefused
 from polynya.stream.rules.tables import Table
@@ -120,3 +123,18 @@ def test_missing_things_are_named_in_icebergs_format() -> None:
         answer = world.ask(*segments)
         error = json.loads(answer.body)["error"]
         assert (answer.status, error["type"], error["code"]) == (404, kind, 404)
+
+
+def test_errors_before_the_catalog_have_icebergs_format() -> None:
+    """Clients cannot parse another one, and would not show the reason."""
+
+    async def refuse(request: Request) -> Response:
+        raise Failure("TOKEN_REFUSED", "the token is not known here")
+
+    async def story(front: Front) -> None:
+        answer = await front.ask("GET", f"{MOUNT}config")
+        error = json.loads(answer.body)["error"]
+        assert (answer.status, error["code"], error["type"]) == (401, 401, "TOKEN_REFUSED")
+        assert error["message"] == "the token is not known here"
+
+    play(story, mounts={MOUNT: refuse})

@@ -4,29 +4,23 @@ counted by a proxy, metadata included."""
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from long_tests import long
-from pyiceberg.table import StaticTable
 from s3_server import S3Server
-from worlds.lakehouse import T0, Lake, quiet
+from worlds.lakehouse import DAY_MS, FILE_ROWS, T0, Lake, many_files
 from worlds.s3_faults import Faults, S3FaultProxy
 
-from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.sql.query import query
 from polynya.objectstore import StoreSettings
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 SHARE_MAX = 0.05  # of the bytes of all data files
-DAY_MS = 86_400_000
-ROWS = 150  # of a file, 1 KiB each
 FILES = [100, *long([1000])]
 
 
@@ -47,38 +41,6 @@ def lake(s3_server: S3Server, proxy: S3FaultProxy, monkeypatch: pytest.MonkeyPat
     return Lake(s3=found)
 
 
-def filled(lake: Lake, partition: str, streams: int, days: int) -> int:
-    """One job with a file for each stream and day. Return the bytes of all files."""
-    lake.coordinator.table = msgspec.structs.replace(lake.coordinator.table, partitions=[partition])
-    for day in range(days):
-        lake.source.now_ms = T0 - T0 % DAY_MS + day * DAY_MS
-        lake.source.append_many(
-            {
-                f"fleet/{number:04d}": [
-                    [
-                        b'{"n":%d,"x":"%s"}' % (n, os.urandom(512).hex().encode())
-                        for n in range(ROWS)
-                    ]
-                ]
-                for number in range(streams)
-            }
-        )
-    compact(lake.coordinator, [], lambda: lake.runner, quiet)
-    files = [task.file for task in iceberg(lake).scan().plan_files()]
-    assert len(files) == streams * days
-    return sum(file.file_size_in_bytes for file in files)
-
-
-def iceberg(lake: Lake) -> StaticTable:
-    options = {
-        "s3.endpoint": lake.settings.s3_endpoint,
-        "s3.access-key-id": lake.settings.s3_access_key_id,
-        "s3.secret-access-key": lake.settings.s3_secret_access_key,
-        "s3.region": lake.settings.s3_region,
-    }
-    return StaticTable.from_metadata(lake.coordinator.table.iceberg, options)
-
-
 def delta(lake: Lake, where: Any) -> int:
     place = lake.blobs.uri(f"{lake.coordinator.table.location}/main")
     table = DeltaTable(place, storage_options=lake.blobs.storage_options())
@@ -90,7 +52,7 @@ def check_shares(
 ) -> None:
     """Each reader finds the rows, and fetches at most its share of the bytes."""
     readers: dict[str, Callable[[], int]] = {
-        "pyiceberg": lambda: iceberg(lake).scan(row_filter=where).to_arrow().num_rows,
+        "pyiceberg": lambda: lake.static_table().scan(row_filter=where).to_arrow().num_rows,
         "deltalake": lambda: delta(lake, expression),
         "DuckDB": lambda: len(
             query(lake.coordinator.tables(), f"select * from flights where {where}").rows  # noqa: S608
@@ -108,18 +70,18 @@ def check_shares(
 def test_a_reader_of_one_stream_fetches_its_files(
     lake: Lake, proxy: S3FaultProxy, files: int
 ) -> None:
-    size = filled(lake, "stream", files, 1)
+    size = many_files(lake, "stream", files, 1)
     name = "fleet/0042"
-    check_shares(lake, proxy, size, ROWS, f"stream = '{name}'", ds.field("stream") == name)
+    check_shares(lake, proxy, size, FILE_ROWS, f"stream = '{name}'", ds.field("stream") == name)
 
 
 @pytest.mark.parametrize("files", FILES)
 def test_a_reader_of_two_days_fetches_their_files(
     lake: Lake, proxy: S3FaultProxy, files: int
 ) -> None:
-    size = filled(lake, "day(timestamp)", 1, files)
+    size = many_files(lake, "day(timestamp)", 1, files)
     begin = dt.datetime.fromtimestamp((T0 - T0 % DAY_MS) / 1000, dt.UTC) + dt.timedelta(days=40)
     end = begin + dt.timedelta(days=2)
     where = f"timestamp >= '{begin.isoformat()}' and timestamp < '{end.isoformat()}'"
     column = ds.field("timestamp")
-    check_shares(lake, proxy, size, 2 * ROWS, where, (column >= begin) & (column < end))
+    check_shares(lake, proxy, size, 2 * FILE_ROWS, where, (column >= begin) & (column < end))

@@ -22,10 +22,15 @@ from polynya.cli.app import cli
 from polynya.cli.terminal import exits
 from polynya.lakehouse.jobs import executors
 from polynya.lakehouse.jobs.executors import PACKAGES, Shipment
+from polynya.lakehouse.jobs.plan import Range
 from polynya.lakehouse.machine import store as store_check
 from polynya.lakehouse.machine.master import check_master, default_settings, is_local
-from polynya.lakehouse.machine.store import check_store
+from polynya.lakehouse.machine.store import check_credentials, check_store
 from polynya.objectstore import StoreSettings, StoreUnavailable
+from polynya.spark.options import Connection
+from polynya.spark.planning import Slab
+from polynya.spark.reading import batches
+from polynya.wire.tables import StoreRef
 
 SECONDS = 5.0
 PACKAGE = "org.example:reader_2.13:1.2.3"
@@ -184,6 +189,23 @@ def test_a_store_without_credentials_or_an_answer_is_named(
     assert time.monotonic() - begin < SECONDS
     with pytest.raises(ConfigError, match=r"which is not on this machine"):
         check_store(StoreSettings(root="/no/such/folder"), bare)
+
+
+def test_a_task_without_credentials_ends_before_it_reads(
+    bare: dict[str, str], silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_check, "STORE_SECONDS", 0.5)
+    for name, text in bare.items():
+        monkeypatch.setenv(name, text)
+    found = s3(silent_port)
+    store = StoreRef("s3", "", found.s3_bucket, found.s3_region, found.s3_endpoint)
+    ranges = [Range("s", 1, 1, "", 0, 0, 0, 1, 9, "packs/1", 0, 9, 0)]
+    slab = Slab(Connection(""), True, store, ranges)
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match=r"s3://trips at .*set POLYNYA_COLD_S3_ACCESS_KEY_ID"):
+        list(batches(slab, ["value"]))
+    assert time.monotonic() - begin < SECONDS
+    check_credentials(s3(silent_port, "key"), bare)
 
 
 def test_a_setting_that_is_none_is_refused_by_the_command() -> None:

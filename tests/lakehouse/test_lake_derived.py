@@ -120,6 +120,10 @@ def test_a_function_derives_rows(
         "def totals(frame):\n"
         "    return frame.groupBy('stream').sum('price').withColumnRenamed('sum(price)', 'total')\n"
         "def nothing(frame):\n    return None\n"
+        "def odd(frame):\n    return {}['price']\n"
+        "def odd_rows(frame):\n"
+        "    def fail(parts):\n        raise RuntimeError('odd\\nrow')\n"
+        "    return frame.select('offset').mapInArrow(fail, 'offset bigint')\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     transform(lake, "python:t17_shop:totals")
@@ -128,10 +132,16 @@ def test_a_function_derives_rows(
     rows = sorted(lake.iceberg().to_pylist(), key=lambda row: row["stream"])
     total = sum(n + 0.5 for n in range(50))
     assert rows == [{"stream": f"shop/{name}", "total": total} for name in "ab"]
-    transform(lake, "python:t17_shop:nothing")
     filled(lake, 50)
-    with pytest.raises(TablesFailed, match="returned a NoneType; expected a DataFrame"):
-        sync(lake, runner)
+    for name, why in (
+        ("nothing", "the transform t17_shop:nothing returned a NoneType; expected a DataFrame"),
+        ("odd", "the transform failed: KeyError: 'price'"),
+        ("odd_rows", "the transform failed: RuntimeError: odd"),
+    ):
+        transform(lake, f"python:t17_shop:{name}")
+        with pytest.raises(TablesFailed):
+            sync(lake, runner)
+        assert lake.coordinator.abandoned[-1] == why
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import psutil
 import pytest
 from missing import needed_module
 from polling import wait_until
+from py4j import protocol
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.jobs.spark import SparkRunner
@@ -71,14 +73,32 @@ def test_a_session_that_does_not_start_leaves_no_jvm() -> None:
     assert jvms() == before
 
 
-def test_a_killed_jvm_is_followed_by_another() -> None:
+class LostConnection:
+    """A connection of py4j to a JVM that is killed while it answers."""
+
+    def send_command(self, command: str) -> str:
+        raise Py4JNetworkError("reset by peer", when=protocol.ERROR_ON_RECEIVE)
+
+    def close(self, *how: bool) -> None:
+        """Have nothing to close."""
+
+
+def test_a_killed_jvm_is_followed_by_another(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = jvms()
     runner = SparkRunner("local[1]")
     (pid,) = jvms() - before
     assert runner.works()
+    client = runner.session._jvm._gateway_client
+    with monkeypatch.context() as changed:
+        changed.setattr(client, "_get_connection", LostConnection)
+        with pytest.raises(Py4JError):
+            runner.session._jvm.java.lang.System.nanoTime()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not runner.works(), what="the session to notice")
     runner.close()
+    assert not caplog.records, "py4j prints a traceback of what it raises"
     runner = SparkRunner("local[1]")
     try:
         assert runner.session.range(2).count() == 2

@@ -15,7 +15,7 @@ from polynya.lakehouse.machine.store import check_store
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.sql.policy import BadQuery, Bounds
 from polynya.lakehouse.sql.query import ask, query
-from polynya.objectstore import AlreadyExists, NotFound, StoreSettings
+from polynya.objectstore import AlreadyExists, NotFound, StoreSettings, StoreUnavailable
 
 pytestmark = pytest.mark.process
 
@@ -55,6 +55,13 @@ def test_a_check_of_the_store_names_the_key_that_is_refused(settings: StoreSetti
     ):
         with pytest.raises(ConfigError, match=told):
             check_store(settings, {**os.environ, name: "wrong"})
+
+
+def test_a_refused_read_is_told_in_one_line(settings: StoreSettings) -> None:
+    wrong = {**os.environ, "POLYNYA_COLD_S3_SECRET_ACCESS_KEY": "wrong"}
+    with pytest.raises(StoreUnavailable) as refused:
+        open_blobs(settings, wrong).get_range("a", 0, 1)
+    assert "SignatureDoesNotMatch: " in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_tables_in_a_bucket(settings: StoreSettings) -> None:

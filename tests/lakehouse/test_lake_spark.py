@@ -7,15 +7,18 @@ import datetime as dt
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from long_tests import long
 from missing import missing, needed_module
-from shared_spark import shared_runner
+from shared_spark import configured, shared_runner
 from spark_jars import jars
-from worlds.lakehouse import T0, Lake
+from worlds.lakehouse import DAY_MS, FILE_ROWS, T0, Lake, many_files
 
 from polynya.lakehouse.jobs.worker import compact, merge
 
@@ -195,6 +198,56 @@ def test_sparks_readers_skip_the_files_of_other_partitions(
         one = frame.where("stream = 'a/rather/long/name/07'")
         assert files_read(one) == (80, 4)
         assert files_read(one.where(f"timestamp >= timestamp'{begin.isoformat()}'")) == (20, 1)
+
+
+@contextmanager
+def bytes_read(session: Any) -> Iterator[list[int]]:
+    """Yield a list that gets the bytes that Hadoop's file systems read meanwhile, metadata
+    included. They do not count vectored reads."""
+
+    def total() -> int:
+        counts = session._jvm.org.apache.hadoop.fs.FileSystem.getAllStatistics()
+        return sum(each.getBytesRead() for each in counts)
+
+    found: list[int] = []
+    with configured(session, {"parquet.hadoop.vectored.io.enabled": "false"}):
+        before = total()
+        yield found
+        found.append(total() - before)
+
+
+@pytest.mark.parametrize("files", [100, *long([1000])])
+@pytest.mark.parametrize("partition", ["stream", "day(timestamp)"])
+def test_sparks_readers_read_few_bytes_of_many_files(
+    tmp_path: Path, runner: Any, jars: tuple[str, str], partition: str, files: int
+) -> None:
+    """One stream, or two days, of a table of many files: at most 5 % of the bytes of all."""
+    if not jars[0]:
+        missing(jars[1])
+    lake, spark = Lake(str(tmp_path / "store")), runner.session
+    if partition == "stream":
+        size, wanted = many_files(lake, partition, files, 1), FILE_ROWS
+        where = "stream = 'fleet/0042'"
+    else:
+        size, wanted = many_files(lake, partition, 1, files), 2 * FILE_ROWS
+        begin = dt.datetime.fromtimestamp((T0 - T0 % DAY_MS) / 1000, dt.UTC) + dt.timedelta(days=40)
+        where = (
+            f"timestamp >= timestamp'{begin.isoformat()}' "
+            f"and timestamp < timestamp'{(begin + dt.timedelta(days=2)).isoformat()}'"
+        )
+    table = lake.coordinator.table
+    shares = {}
+    for form, place in (
+        ("iceberg", table.iceberg),
+        ("delta", lake.blobs.uri(f"{table.location}/main")),
+    ):
+        with bytes_read(spark) as some:
+            assert len(spark.read.format(form).load(place).where(where).collect()) == wanted
+        with bytes_read(spark) as every:
+            spark.read.format(form).load(place).selectExpr("sum(length(value) + n)").collect()
+        shares[form] = round(some[0] / size, 4), round(every[0] / size, 2)
+    for few, whole in shares.values():
+        assert 0 < few <= 0.05 and whole >= 0.5, f"{shares}, of one part and of all"
 
 
 def test_streaming_readers_across_merges_see_each_row_once(

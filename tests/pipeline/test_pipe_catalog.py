@@ -4,6 +4,7 @@ a table and see all of its rows."""
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from polynya.lakehouse.sql.query import _extension
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 __all__ = ["jars"]  # the fixture
+PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +95,17 @@ def test_a_foreign_commit_is_refused_with_the_reason(lake: PipeWorld) -> None:
 def test_duckdb_attaches_the_catalog(lake: PipeWorld) -> None:
     import duckdb
 
+    block = re.search(r"DuckDB:\n\n```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    names = ("httpfs", "avro", "iceberg")
+    fetch, attach, count = block[1].splitlines()
+    assert fetch == " ".join(f"{verb} {name};" for verb in ("install", "load") for name in names)
     connection = duckdb.connect()
     with contextlib.closing(connection):
-        for extension in ("httpfs", "avro", "iceberg"):
-            connection.execute(f"load '{_extension(extension)}'")
-        connection.execute(
-            f"attach 'polynya' as lake (type iceberg, endpoint '{lake.node.url}/iceberg', "
-            "authorization_type 'none')"
-        )
+        for name in names:  # nothing is fetched in tests
+            connection.execute(f"load '{_extension(name)}'")
+        connection.execute(attach.replace("http://127.0.0.1:4437", lake.node.url))
+        assert connection.execute(count).fetchall() == [(lake.rows.total(),)]
         assert connection.execute("show all tables").fetchall()[0][:3] == (
             "lake",
             "polynya",

@@ -21,6 +21,7 @@ from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, Task
 from polynya.lakehouse.jobs.plan_objects import header_of, load_header, load_task
 from polynya.lakehouse.jobs.spark_tasks import input_rows
 from polynya.lakehouse.jobs.task import TaskResult, run_task
+from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs
 from polynya.lakehouse.server.coordinator import NoSuchTable, StreamRanges
 from polynya.objectstore import StoreSettings
@@ -35,6 +36,8 @@ from polynya.wire.tables import CommitRequest, FailedRange, StoreRef
 CLUSTER = "c1"
 FULL_BYTES = 128 << 20
 T0 = 1_700_000_000_000
+DAY_MS = 86_400_000
+FILE_ROWS = 150  # of a file of `many_files`, 1 KiB each
 
 
 class Source:
@@ -302,7 +305,7 @@ class Lake:
         self.coordinator = MemoryCoordinator(self.settings, self.source)
         self.runner = InlineRunner(self.blobs)
 
-    def iceberg(self, part: str = "main") -> pa.Table:
+    def static_table(self, part: str = "main") -> StaticTable:
         table = self.coordinator.table
         pointer = table.iceberg if part == "main" else table.iceberg_dlq
         options = {
@@ -311,11 +314,10 @@ class Lake:
             "s3.secret-access-key": self.settings.s3_secret_access_key,
             "s3.region": self.settings.s3_region,
         }
-        return (
-            StaticTable.from_metadata(pointer, options if self.settings.s3_bucket else {})
-            .scan()
-            .to_arrow()
-        )
+        return StaticTable.from_metadata(pointer, options if self.settings.s3_bucket else {})
+
+    def iceberg(self, part: str = "main") -> pa.Table:
+        return self.static_table(part).scan().to_arrow()
 
     def delta(self, part: str = "main") -> pa.Table:
         place = self.blobs.uri(f"{self.coordinator.table.location}/{part}").removeprefix("file://")
@@ -361,6 +363,28 @@ class Many:
     def check(self) -> None:
         for lake in self.lakes.values():
             lake.check_exactly_once()
+
+
+def many_files(lake: Lake, partition: str, streams: int, days: int) -> int:
+    """One job with a file for each stream and day. Return the bytes of all files."""
+    lake.coordinator.table = msgspec.structs.replace(lake.coordinator.table, partitions=[partition])
+    for day in range(days):
+        lake.source.now_ms = T0 - T0 % DAY_MS + day * DAY_MS
+        lake.source.append_many(
+            {
+                f"fleet/{number:04d}": [
+                    [
+                        b'{"n":%d,"x":"%s"}' % (n, os.urandom(512).hex().encode())
+                        for n in range(FILE_ROWS)
+                    ]
+                ]
+                for number in range(streams)
+            }
+        )
+    compact(lake.coordinator, [], lambda: lake.runner, quiet)
+    files = [task.file for task in lake.static_table().scan().plan_files()]
+    assert len(files) == streams * days
+    return sum(file.file_size_in_bytes for file in files)
 
 
 def keys(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -168,6 +168,7 @@ _WORDS = {  # for responses without a body, such as those to HEAD
     "NOT_FOUND": "the stream does not exist; create() creates it",
     "GONE": "the stream was deleted",
     "UNAUTHORIZED": "the server requires a token, or does not accept the given one",
+    "FORBIDDEN": "the token does not allow this operation",
 }
 
 
@@ -228,9 +229,13 @@ def _code_of(answer: HttpResponse) -> str:
         return "PRODUCER_STALE"
     if answer.status == 410 and "stream-retained-offset" in headers:
         return "TRIMMED"
-    return {401: "UNAUTHORIZED", 404: "NOT_FOUND", 410: "GONE", 412: "INCARNATION_MISMATCH"}.get(
-        answer.status, ""
-    )
+    return {
+        401: "UNAUTHORIZED",
+        403: "FORBIDDEN",
+        404: "NOT_FOUND",
+        410: "GONE",
+        412: "INCARNATION_MISMATCH",
+    }.get(answer.status, "")
 
 
 def _number(text: str | None) -> int:

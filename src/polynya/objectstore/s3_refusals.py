@@ -17,9 +17,7 @@ _CLOCK = (
     "the clocks of this machine and of the object store differ: synchronize this machine by NTP "
     "(chrony, systemd-timesyncd)"
 )
-_METADATA = (
-    "169.254.169.254"  # the metadata service of a cloud VM; used when no credentials are set
-)
+METADATA = "169.254.169.254"  # the metadata service of a cloud VM; used when no credentials are set
 _NO_CREDENTIALS = (
     "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID and its "
     "secret), and the machine has no role"
@@ -50,7 +48,7 @@ def told(fault: BaseException) -> str:
     answer cannot be parsed."""
     text = str(fault).strip()
     answer = _ANSWER.search(text)
-    if _METADATA in text:
+    if METADATA in text:
         return (
             f"{_NO_CREDENTIALS}: "
             f"{text if answer is None else ' '.join(answer.group(1, 2, 3)).strip()}"
@@ -74,7 +72,7 @@ def reason(fault: BaseException) -> str:
     """Return the description without addresses, names and the service's own message."""
     text = str(fault)
     answer = _ANSWER.search(text)
-    if _METADATA in text:
+    if METADATA in text:
         return _NO_CREDENTIALS
     if answer is None:
         return AWAY

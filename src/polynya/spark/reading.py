@@ -11,6 +11,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.offsets import format_token, parse_token
 from polynya.client.blocking.client import Client
 from polynya.lakehouse.jobs.plan import Range, claimed, store_settings
+from polynya.lakehouse.machine.store import check_credentials
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs
 from polynya.lakehouse.reading.slices import (
     BASE_TYPES,
@@ -29,12 +30,15 @@ PLANS_MAX = 3  # merges may replace a pack between a plan and its read, and agai
 
 
 def batches(slab: Slab, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task. Raises DataLoss, CorruptData, Unavailable."""
+    """Yield the records of a task. Raises ConfigError, DataLoss, CorruptData,
+    Unavailable."""
     if slab.span is not None:
         yield from _served(slab, slab.span, columns)
         return
     assert slab.store is not None
-    blobs = open_blobs(store_settings(slab.store), {**os.environ, **slab.keys.variables})
+    settings, variables = store_settings(slab.store), {**os.environ, **slab.keys.variables}
+    check_credentials(settings, variables)
+    blobs = open_blobs(settings, variables)
     left = slab.ranges
     for _ in range(PLANS_MAX):
         gone: list[Range] = []

@@ -60,7 +60,7 @@ def derive(
     output.notice(f"derived table {name} created; 'polynya table sync {name}' fills it")
     if told["covered"]:
         names = ", ".join(map(output.visible, told["covered"]))
-        output.notice(f"  its input are the streams under '{prefix}', now for example {names}")
+        output.notice(f"  it reads the streams under '{prefix}', now for example {names}")
     else:
         output.notice(f"  warning: no stream name starts with '{prefix}' yet")
 

@@ -120,6 +120,11 @@ class SparkRunner:
         return store
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drop the traceback that py4j logs of a lost JVM, which is raised, too."""
+    return record.msg != "Exception while sending command."
+
+
 def _session(master: str, jars: str, settings: Mapping[str, str]) -> tuple[Any, Jvm]:
     """Start a quiet session in a JVM of its own. A local one binds only to the loopback."""
     keep_private()  # the JVM starts the workers of a local master and inherits it
@@ -131,6 +136,7 @@ def _session(master: str, jars: str, settings: Mapping[str, str]) -> tuple[Any, 
     except ImportError as fault:
         raise ConfigError(f"the tables' pipeline needs PySpark: {INSTALL}") from fault
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    logging.getLogger().addFilter(_is_news)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they repeat what is raised
     # On Java 24 and newer, netty disables direct memory by default, but Spark's Arrow needs it.

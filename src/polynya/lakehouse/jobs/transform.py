@@ -40,9 +40,18 @@ def derived(
         made, place = shaped(to_arrow_schema(found.schema))
         taken = found.mapInArrow(partial(write_output, store, place), "result binary").collect()
     except (PySparkException, ImportError, AttributeError, TypeError, ValueError) as fault:
-        told = str(fault).strip().splitlines() or [type(fault).__name__]
-        raise TransformFailed(f"the transform failed: {told[0][:_TOLD_CHARACTERS]}") from fault
+        raise _failed(fault) from fault
     return made, [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
+
+
+def _failed(fault: Exception, kind: str = "") -> TransformFailed:
+    """Return the failure with the line that says why: of a Python worker, below its traceback."""
+    _, traced, text = str(fault).rpartition("Traceback (most recent call last):")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if traced:
+        lines = [line for line in lines if not line.startswith(" ")]
+    told = lines[0].strip().rstrip(";") if lines else type(fault).__name__
+    return TransformFailed(f"the transform failed: {kind}{told[:_TOLD_CHARACTERS]}")
 
 
 def _transformed(session: Any, frame: Any, transform: str) -> Any:
@@ -55,7 +64,12 @@ def _transformed(session: Any, frame: Any, transform: str) -> Any:
         _check_query(session, code)
         return session.sql(code)
     module, _, name = code.partition(":")
-    made = getattr(importlib.import_module(module), name)(frame)
+    try:
+        made = getattr(importlib.import_module(module), name)(frame)
+    except (PySparkException, ImportError, AttributeError):
+        raise
+    except Exception as fault:  # the function is the user's
+        raise _failed(fault, f"{type(fault).__name__}: ") from fault
     if not isinstance(made, DataFrame):
         raise TransformFailed(
             f"the transform {code} returned a {type(made).__name__}; expected a DataFrame"

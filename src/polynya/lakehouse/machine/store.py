@@ -13,7 +13,7 @@ from typing import Any, cast
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs, with_credentials
 from polynya.objectstore import StoreSettings, StoreUnavailable
-from polynya.objectstore.s3_refusals import told
+from polynya.objectstore.s3_refusals import METADATA, told
 from polynya.objectstore.settings import s3_config
 
 STORE_SECONDS = 4.0  # one list request, credentials included
@@ -30,15 +30,15 @@ NO_CREDENTIALS = (
 )
 _STATUS = re.compile(r": (\d{3}) ")  # in the words of a refusal
 _DENIED = ("401", "403")
-_checked: set[StoreSettings] = set()
+_checked: set[tuple[StoreSettings, bool]] = set()  # and whether credentials are named
 
 
 def checked_blobs(settings: StoreSettings) -> Blobs:
     """Open a store. The first time in this process, check that it answers. Raises ConfigError,
     StoreUnavailable."""
-    if settings not in _checked:
+    if (settings, True) not in _checked:
         check_store(settings)
-        _checked.add(settings)
+        _checked.add((settings, True))
     return open_blobs(settings)
 
 
@@ -48,17 +48,8 @@ def check_store(settings: StoreSettings, environment: Mapping[str, str] = os.env
     if settings.backend != "s3":
         open_blobs(settings, environment)
         return
-    config = s3_config(with_credentials(settings, environment), environment)
-    place = f"s3://{settings.s3_bucket} at {config.get('endpoint') or 'AWS'}"
-    faults: list[BaseException | None] = []
-    asked = threading.Thread(
-        target=lambda: faults.append(_fault(settings, config)), name="store-check", daemon=True
-    )
-    asked.start()
-    asked.join(STORE_SECONDS)  # a lookup of credentials has retries of its own
-    has_source = "access_key_id" in config or any(
-        environment.get(name) for name in ("AWS_ACCESS_KEY_ID", *ROLES)
-    )
+    config, place, has_source = _credentials(settings, environment)
+    faults = _faults(settings, config)
     if faults == [None]:
         return
     if not has_source:
@@ -66,6 +57,42 @@ def check_store(settings: StoreSettings, environment: Mapping[str, str] = os.env
     if not faults:
         raise StoreUnavailable(f"{place} did not answer within {STORE_SECONDS:.0f} s")
     raise _explained(place, config, cast(BaseException, faults[0]))
+
+
+def check_credentials(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> None:
+    """Check that this process has credentials for a store, whatever they allow. Raises
+    ConfigError."""
+    if settings.backend != "s3":
+        return
+    config, place, has_source = _credentials(settings, environment)
+    if has_source or (settings, has_source) in _checked:
+        return
+    faults = _faults(settings, config)  # by the machine's role
+    if not faults or METADATA in str(faults[0]):
+        raise ConfigError(f"{place}: {NO_CREDENTIALS}")
+    _checked.add((settings, has_source))
+
+
+def _credentials(
+    settings: StoreSettings, environment: Mapping[str, str]
+) -> tuple[dict[str, str], str, bool]:
+    """Return the settings of S3, the store's name, and whether they or the environment name
+    credentials."""
+    config = s3_config(with_credentials(settings, environment), environment)
+    place = f"s3://{settings.s3_bucket} at {config.get('endpoint') or 'AWS'}"
+    named = any(environment.get(name) for name in ("AWS_ACCESS_KEY_ID", *ROLES))
+    return config, place, named or "access_key_id" in config
+
+
+def _faults(settings: StoreSettings, config: dict[str, str]) -> list[BaseException | None]:
+    """Ask the store. Return [None], or [its fault], or [] if it did not answer in time."""
+    faults: list[BaseException | None] = []
+    asked = threading.Thread(
+        target=lambda: faults.append(_fault(settings, config)), name="store-check", daemon=True
+    )
+    asked.start()
+    asked.join(STORE_SECONDS)  # a lookup of credentials has retries of its own
+    return faults
 
 
 def _fault(settings: StoreSettings, config: dict[str, str]) -> BaseException | None:

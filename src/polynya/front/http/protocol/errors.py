@@ -14,6 +14,7 @@ from polynya.stream.replies import Code
 
 REFUSED = "refused"
 UNKNOWN = "unknown"
+CATALOG = "/iceberg/"  # errors of these paths have the format of Iceberg's REST specification
 
 
 class ErrorCode(msgspec.Struct, frozen=True):
@@ -350,8 +351,9 @@ class Failure(Exception):
         self.headers = headers
 
 
-def error_body(code: str, message: str, request_id: str) -> bytes:
+def error_body(code: str, message: str, request_id: str, target: str = "") -> bytes:
     """Return the JSON body of an error, on one line."""
-    return msgspec.json.encode(
-        {"error": {"code": code, "message": message, "request_id": request_id}}
-    )
+    error: dict[str, str | int] = {"code": code, "message": message, "request_id": request_id}
+    if target.startswith(CATALOG):
+        error |= {"code": ERRORS[code].status, "type": code}
+    return msgspec.json.encode({"error": error})

@@ -160,7 +160,8 @@ class Exchange:
     def error_json(self, code: str, message: str = "") -> bytes:
         if not self.request_id:
             self.request_id = self.connection.front.new_request_id()
-        return error_body(code, message or ERRORS[code].message, self.request_id)
+        text = message or ERRORS[code].message
+        return error_body(code, text, self.request_id, self.head.target)
 
     def complete_error(self, body: bytes) -> bytes:
         """Add the request id to the error body of a handler or mount."""
