@@ -169,6 +169,7 @@ def test_deleted_streams_end_a_query_unless_it_may_go_on() -> None:
         ({"stream": "a", "maxRecordsPerTrigger": "-1"}, "whole number"),
         ({"stream": "a", "failOnDataLoss": "maybe"}, "true or false"),
         ({"stream": "a", "s3AccessKeyId": "k"}, "set both the S3 access key id"),
+        ({"stream": "a", "startingOffset": "latest"}, "no option 'startingoffset' here; .*Offsets"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], words: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +15,15 @@ STORE, SERVER = "store", "server"
 PARTITION_BYTES = 32 << 20
 Start = str | dict[str, int]
 _OWN = "POLYNYA_COLD_S3_"
+_CONNECTION = ("server", "token")
+_KEYS = ("s3AccessKeyId", "s3SecretAccessKey", "s3SessionToken")
+_SOURCE = (
+    *_CONNECTION,
+    *("stream", "prefix", "startingOffsets", "endingOffsets", "failOnDataLoss"),
+    *("maxRecordsPerTrigger", "readFrom", "partitionBytes", "pushdown"),
+    *_KEYS,
+)
+_SINK = (*_CONNECTION, "stream", "staging", "jobId", "checkpointLocation")  # the last is Spark's
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -70,6 +79,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Return the checked options of a read. Raises ConfigError."""
+    _check_names(options, _SOURCE)
     streams = [name.strip() for name in options.get("stream", "").split(",") if name.strip()]
     prefix = options.get("prefix")
     if bool(streams) == (prefix is not None):
@@ -97,12 +107,23 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Return the checked options of a write. Raises ConfigError."""
+    _check_names(options, _SINK)
     return SinkOptions(
         _connection(options),
         options.get("stream", ""),
         options.get("staging", "spark-staging").strip("/"),
         options.get("jobId", ""),
     )
+
+
+def _check_names(options: Mapping[str, str], known: Sequence[str]) -> None:
+    """Raise ConfigError for an option that has no meaning. Spark ignores the case of names."""
+    wrong = {name.lower() for name in options} - {name.lower() for name in known}
+    if wrong:
+        raise ConfigError(
+            f"format('polynya') has no option '{min(wrong)}' here; expected some of "
+            f"{', '.join(known)}"
+        )
 
 
 def _connection(options: Mapping[str, str]) -> Connection:
@@ -115,9 +136,8 @@ def _connection(options: Mapping[str, str]) -> Connection:
 def _keys(options: Mapping[str, str]) -> StoreKeys:
     """Return the keys of the options, else those of the driver's environment."""
     names = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
-    given = ("s3AccessKeyId", "s3SecretAccessKey", "s3SessionToken")
     for found in (
-        StoreKeys(*(options.get(name, "") for name in given)),
+        StoreKeys(*(options.get(name, "") for name in _KEYS)),
         StoreKeys(*(os.environ.get(f"{_OWN}{name}", "") for name in names)),
     ):
         if bool(found.access_key_id) != bool(found.secret_access_key):
