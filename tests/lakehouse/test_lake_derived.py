@@ -120,6 +120,13 @@ def test_a_function_derives_rows(
         "def totals(frame):\n"
         "    return frame.groupBy('stream').sum('price').withColumnRenamed('sum(price)', 'total')\n"
         "def nothing(frame):\n    return None\n"
+        "def closed(frame):\n    raise RuntimeError('the shop is closed')\n"
+        "def broken(frame):\n"
+        "    def fail(batches):\n"
+        "        for batch in batches:\n"
+        "            raise KeyError('no such item')\n"
+        "        yield\n"
+        "    return frame.select('item').mapInArrow(fail, 'item string')\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     transform(lake, "python:t17_shop:totals")
@@ -128,10 +135,16 @@ def test_a_function_derives_rows(
     rows = sorted(lake.iceberg().to_pylist(), key=lambda row: row["stream"])
     total = sum(n + 0.5 for n in range(50))
     assert rows == [{"stream": f"shop/{name}", "total": total} for name in "ab"]
-    transform(lake, "python:t17_shop:nothing")
     filled(lake, 50)
-    with pytest.raises(TablesFailed, match="returned a NoneType; expected a DataFrame"):
-        sync(lake, runner)
+    for name, why in (
+        ("nothing", "returned a NoneType; expected a DataFrame"),
+        ("closed", "the transform t17_shop:closed failed: RuntimeError: the shop is closed"),
+        ("broken", "the transform failed: KeyError: 'no such item'"),
+    ):
+        transform(lake, f"python:t17_shop:{name}")
+        with pytest.raises(TablesFailed, match=why):
+            sync(lake, runner)
+        assert why in lake.coordinator.abandoned[-1]
 
 
 @pytest.mark.parametrize(

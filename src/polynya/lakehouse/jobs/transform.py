@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -23,6 +24,7 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_ROWS = "10000"
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
 _TOLD_CHARACTERS = 300
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def derived(
@@ -39,9 +41,8 @@ def derived(
         found = _transformed(session, frame, transform)
         made, place = shaped(to_arrow_schema(found.schema))
         taken = found.mapInArrow(partial(write_output, store, place), "result binary").collect()
-    except (PySparkException, ImportError, AttributeError, TypeError, ValueError) as fault:
-        told = str(fault).strip().splitlines() or [type(fault).__name__]
-        raise TransformFailed(f"the transform failed: {told[0][:_TOLD_CHARACTERS]}") from fault
+    except PySparkException as fault:
+        raise TransformFailed(f"the transform failed: {_reason(fault)}") from fault
     return made, [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
 
 
@@ -55,12 +56,28 @@ def _transformed(session: Any, frame: Any, transform: str) -> Any:
         _check_query(session, code)
         return session.sql(code)
     module, _, name = code.partition(":")
-    made = getattr(importlib.import_module(module), name)(frame)
+    try:
+        made = getattr(importlib.import_module(module), name)(frame)
+    except (PySparkException, Py4JError, ConnectionError):
+        raise  # Spark's own, or its JVM is gone
+    except Exception as fault:
+        told = f"{type(fault).__name__}: {fault}"[:_TOLD_CHARACTERS]
+        raise TransformFailed(f"the transform {code} failed: {told}") from fault
     if not isinstance(made, DataFrame):
         raise TransformFailed(
             f"the transform {code} returned a {type(made).__name__}; expected a DataFrame"
         )
     return made
+
+
+def _reason(fault: PySparkException) -> str:
+    """Return the first line of a fault of Spark. Of Python code in a task, whose fault comes with a
+    traceback, return the error that the traceback ends with."""
+    lines = str(fault).strip().splitlines() or [type(fault).__name__]
+    if _TRACEBACK in lines:
+        last = len(lines) - lines[::-1].index(_TRACEBACK)
+        lines = [line for line in lines[last:] if line.strip() and line[0] != " "] or lines
+    return lines[0][:_TOLD_CHARACTERS]
 
 
 def _check_query(session: Any, statement: str) -> None:
