@@ -363,7 +363,7 @@ def sync_command(
         )
         output.json_line(list(rows))
     elif not outcomes and failed is None:
-        output.notice("nothing new: all tables are up to date")
+        output.notice("nothing new: the tables have all records that can be read")
     for done in outcomes:
         output.notice(told_outcome(done))
     if failed is not None:
