@@ -184,7 +184,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "prefix": table["prefix"] or "every stream",
         "streams": table["streams"],
         "rows": table["rows"],
-        "dead rows": table["dead_rows"],
+        "dead letters": table["dead_rows"],
         "lag": behind(table),
         "jobs": table["job"],
         "last job took": None if table["job_seconds"] is None else f"{table['job_seconds']:,.1f} s",
