@@ -143,9 +143,13 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
     prefix."""
     streams, names = told["table"]["streams"], told.get("covered", [])
     if not streams:
+        why = (
+            "other tables take all streams under its prefix"
+            if told.get("taken_by")
+            else f"no stream name starts with '{prefix}' yet"
+        )
         output.notice(
-            f"  warning: no stream name starts with '{prefix}' yet, so the table stays empty; "
-            "'polynya ls' lists the streams"
+            f"  warning: {why}, so the table stays empty; 'polynya ls' lists the streams"
         )
     else:
         more = ", …" if streams > len(names) else ""
