@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -393,6 +394,15 @@ def test_a_stream_ends_in_one_way() -> None:
     assert (
         both.exit_code == exits.USAGE and "--ttl" in both.stderr and "--expires-at" in both.stderr
     )
+
+
+def test_a_file_that_is_no_query_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "fares.sql"
+    for text, why in ((b" \n", "is empty"), (b"\xff", "is not UTF-8 text")):
+        path.write_bytes(text)
+        asked = ("table", "create", "fares", "--from", "rides/", "--sql", str(path))
+        result = ran("http://127.0.0.1:1", *asked)
+        assert result.exit_code == exits.USAGE and f"{path} {why}" in result.stderr
 
 
 def test_a_table_says_which_streams_it_covers() -> None:

@@ -151,6 +151,7 @@ def test_a_function_derives_rows(
     ("code", "partitions", "why"),
     [
         ("sql:select nothing from input", [], "UNRESOLVED_COLUMN"),
+        ("sql:select item, item from input", [], "the transform has two columns 'item'"),
         ("sql:select raise_error('odd price') from input", [], "odd price"),
         ("sql:create table x (a int)", [], "expected one SELECT"),
         ("sql:select item from input", ["day(item)"], "of a column of type string"),

@@ -148,9 +148,7 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
             if told.get("taken_by")
             else f"no stream name starts with '{prefix}' yet"
         )
-        output.notice(
-            f"  warning: {why}, so the table stays empty; 'polynya ls' lists the streams"
-        )
+        output.notice(f"  warning: {why}, so the table stays empty; 'polynya ls' lists the streams")
     else:
         more = ", …" if streams > len(names) else ""
         output.notice(

@@ -41,7 +41,7 @@ def derived(
         found = _transformed(session, frame, transform)
         made, place = shaped(to_arrow_schema(found.schema))
         taken = found.mapInArrow(partial(write_output, store, place), "result binary").collect()
-    except PySparkException as fault:
+    except (PySparkException, TypeError, ValueError) as fault:
         raise TransformFailed(f"the transform failed: {_reason(fault)}") from fault
     return made, [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
 
@@ -70,8 +70,8 @@ def _transformed(session: Any, frame: Any, transform: str) -> Any:
     return made
 
 
-def _reason(fault: PySparkException) -> str:
-    """Return the first line of a fault of Spark. Of Python code in a task, whose fault comes with a
+def _reason(fault: Exception) -> str:
+    """Return the first line of a fault. Of Python code in a task, whose fault comes with a
     traceback, return the error that the traceback ends with."""
     lines = str(fault).strip().splitlines() or [type(fault).__name__]
     if _TRACEBACK in lines:

@@ -54,7 +54,7 @@ def _shared(columns: list[Column], wishes: list[Column], seen: list[FieldProfile
         share = (LEAVES_MAX - leaves(columns)) // (len(waiting) - number)
         wanted = _fitting(columns, wishes, found, share)
         columns = adopt(columns, wanted, share)
-    return adopt(before, _majority_first(columns, wishes))  # names are given anew
+    return adopt(before, _majority_first(columns, wishes))  # names again
 
 
 def _majority_first(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
