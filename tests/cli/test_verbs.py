@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -395,6 +396,15 @@ def test_a_stream_ends_in_one_way() -> None:
     )
 
 
+def test_a_file_that_is_no_query_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "fares.sql"
+    for text, why in ((b" \n", "is empty"), (b"\xff", "is not UTF-8 text")):
+        path.write_bytes(text)
+        asked = ("table", "create", "fares", "--from", "rides/", "--sql", str(path))
+        result = ran("http://127.0.0.1:1", *asked)
+        assert result.exit_code == exits.USAGE and f"{path} {why}" in result.stderr
+
+
 def test_a_table_says_which_streams_it_covers() -> None:
     def answer(streams: int, **more: object) -> tuple[int, dict[str, str], bytes]:
         return (
@@ -420,6 +430,9 @@ def test_a_table_says_which_streams_it_covers() -> None:
         told = ran(server.url, *asked).stderr
     assert "it covers 3 streams now: a, b, …" in told and "starts with" not in told
     assert "table o (prefix 'x') takes" in told and "over from table o (prefix 'x')" in told
+    with scripted(answer(0, taken_by=other)) as server:
+        told = ran(server.url, *asked).stderr
+    assert "warning: other tables take all streams" in told and "starts with" not in told
     untyped = ran("http://127.0.0.1:1", "table", "create", "t", "--prefix", "a", "--column", "id")
     assert untyped.exit_code == exits.USAGE and "expected FIELD:TYPE" in untyped.stderr
 

@@ -141,6 +141,17 @@ def test_streams_share_the_columns_that_there_are() -> None:
     assert set(types(columns)) == {"id", "g0__map", *(f"g{number}" for number in range(40))}
 
 
+def test_the_majority_owns_a_name_though_streams_share_the_columns() -> None:
+    """The streams with the fewest fields get their columns first."""
+    few = seen(*[{"status": "ok", "inner": {"at": "now"}}] * 30)
+    many = {f"f{number}": {"x": 1, "y": 2} for number in range(LEAVES_MAX)}
+    most = seen(*[{"status": {"code": 1}, "inner": {"at": {"day": 1}}} | many] * 70)
+    found = {column.name: column for column in chosen([], [few, most])}
+    assert (found["status"].type, found["status__string"].type) == ("struct", "string")
+    inner = types(found["inner"].children)
+    assert inner == {"at": "struct", "at__string": "string"}
+
+
 def test_maps_are_read_alike_everywhere(lake: Lake) -> None:
     rows = packages()
     assert sum(len(row["sizes"]) > KEYS_MAX for row in rows) > 5

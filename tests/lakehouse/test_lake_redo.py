@@ -171,6 +171,19 @@ def test_a_replay_takes_the_dead_letters_that_fit_now(lake: Lake) -> None:
     assert operations == ["append"] * 3 + ["overwrite"] * 2 + ["replace"]
 
 
+def test_a_value_fits_of_a_record_with_another_that_does_not(lake: Lake) -> None:
+    rows = [b'{"n":%d,"m":%d}' % (n, n) for n in range(300)]
+    lake.source.append("a", [*rows, b'{"n":"odd","m":"even"}'])
+    sync(lake)
+    declare(lake, n="string")
+    assert replayed(lake).dead_rows == 0
+    lake.check_exactly_once()
+    assert [row["n__string"] for row in rows_of(lake) if row["offset"] == 300] == ["odd"]
+    (letter,) = lake.iceberg("dlq").to_pylist()
+    assert (letter["field"], letter["message"][:2]) == ("m", "m:")
+    assert replayed(lake) is None
+
+
 def test_all_dead_letters_fit(lake: Lake) -> None:
     lake.source.append("a", [b'{"n":%d}' % n for n in range(300)] + [b'{"n":"odd"}'])
     sync(lake)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from polynya.base.errors import ConfigError
+from polynya.cli.tables.changes import declared_columns
+from polynya.cli.terminal import exits
 from polynya.lakehouse.schema.files import declared_in
 
 JSON_SCHEMA = {
@@ -181,5 +184,16 @@ def test_a_protobuf_schema_that_cannot_be_used_says_why(
     ],
 )
 def test_what_is_no_schema_is_refused(data: bytes) -> None:
-    with pytest.raises(ConfigError, match="schema"):
+    with pytest.raises(ConfigError, match="schema") as refused:
         declared_in(data)
+    assert "metadata bytes" not in str(refused.value), "a detail of Arrow"
+
+
+def test_a_command_names_the_file_that_is_no_schema(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"type": "object",')
+    with pytest.raises(exits.Misused, match=r"broken\.json: .*line 1 column 19"):
+        declared_columns((), (broken, ""))
+    for column in ("id", ":long"):
+        with pytest.raises(exits.Misused, match="names no field or no type"):
+            declared_columns((column,), None)

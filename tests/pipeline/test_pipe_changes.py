@@ -64,6 +64,8 @@ def test_small_files_are_merged_as_the_settings_say(world: PipeWorld) -> None:
         ("append", 2, 0),
     ]
     assert "1 (of 6 files)" in world.run("table", "describe", "logs").out
+    merged = world.run("table", "merge", "logs")
+    assert "no partition of table logs has two small files" in merged.err, merged
     world.append("logs/a", {"n": 3})
     world.compact_here("logs")
     assert world.table("logs").job == 5, "a merge was job 4, and one more file is not enough"

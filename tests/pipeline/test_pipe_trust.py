@@ -76,6 +76,8 @@ def test_a_damaged_slice_delays_no_table_and_is_retried_when_mended(
     listed = world.tables()["apples"]
     assert (listed["ranges_aside"], listed["records_aside"], listed["records_behind"]) == (1, 2, 0)
     assert "table failures apples" in world.run("table", "ls").err
+    counted = world.run("sql", "select count(*) from apples").err
+    assert "apples is up to date, without 2 records set aside" in counted
     assert world.compact_here() == [], "what is set aside fails no later run"
     assert "1 range again" in world.run("table", "retry", "apples").err
     with pytest.raises(TablesFailed):

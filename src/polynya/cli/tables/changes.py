@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from polynya.base.errors import ConfigError
 from polynya.cli.remote.client import Client, server_option
 from polynya.cli.tables.shared import explained, path_of, shown
 from polynya.cli.terminal import exits, output
@@ -206,7 +207,10 @@ def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) 
             path, message = schema
             if path.stat().st_size > FILE_BYTES_MAX:
                 raise exits.Misused(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
-            told = declared_in(path.read_bytes(), message)
+            try:
+                told = declared_in(path.read_bytes(), message)
+            except ConfigError as fault:
+                raise ConfigError(f"{path}: {fault}") from None
         found = dict(told.columns)
         if told.skipped:
             output.notice(
@@ -222,7 +226,7 @@ def declared(column: str) -> tuple[str, str]:
     field, colon, kind = column.rpartition(":")
     if not colon or not field:
         raise exits.Misused(
-            f"--column '{column}' has no type; expected FIELD:TYPE, for example id:long"
+            f"--column '{column}' names no field or no type; expected FIELD:TYPE, for example id:long"
         )
     return field, kind
 

@@ -143,10 +143,12 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
     prefix."""
     streams, names = told["table"]["streams"], told.get("covered", [])
     if not streams:
-        output.notice(
-            f"  warning: no stream name starts with '{prefix}' yet, so the table stays empty; "
-            "'polynya ls' lists the streams"
+        why = (
+            "other tables take all streams under its prefix"
+            if told.get("taken_by")
+            else f"no stream name starts with '{prefix}' yet"
         )
+        output.notice(f"  warning: {why}, so the table stays empty; 'polynya ls' lists the streams")
     else:
         more = ", …" if streams > len(names) else ""
         output.notice(
@@ -184,7 +186,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "prefix": table["prefix"] or "every stream",
         "streams": table["streams"],
         "rows": table["rows"],
-        "dead rows": table["dead_rows"],
+        "dead letters": table["dead_rows"],
         "lag": behind(table),
         "jobs": table["job"],
         "last job took": None if table["job_seconds"] is None else f"{table['job_seconds']:,.1f} s",
@@ -363,7 +365,7 @@ def sync_command(
         )
         output.json_line(list(rows))
     elif not outcomes and failed is None:
-        output.notice("nothing new: all tables are up to date")
+        output.notice("nothing new: the tables have all records that can be read")
     for done in outcomes:
         output.notice(told_outcome(done))
     if failed is not None:

@@ -35,9 +35,12 @@ def transform_of(statement: Path | None, function: str | None) -> str:
     if function is not None:
         raise exits.Misused("--sql and --python exclude each other: pass one of them")
     try:
-        return f"sql:{statement.read_text().strip().removesuffix(';')}"
+        query = statement.read_text().strip().removesuffix(";")
     except UnicodeDecodeError:
         raise exits.Misused(f"{statement} is not UTF-8 text; expected a SELECT") from None
+    if not query:
+        raise exits.Misused(f"{statement} is empty; expected a SELECT")
+    return f"sql:{query}"
 
 
 def derive(

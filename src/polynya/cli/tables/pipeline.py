@@ -102,7 +102,7 @@ def merge_command(
         jobs = [done.job for done in outcomes]
         output.json_line({"table": name, "jobs": jobs, "files_merged": replaced})
     elif not outcomes:
-        output.notice(f"nothing to merge: table {name} has fewer than two small files")
+        output.notice(f"nothing to merge: no partition of table {name} has two small files")
     for done in () if as_json else outcomes:
         output.notice(told_outcome(done))
 

@@ -112,7 +112,10 @@ def replay_command(
     elif outcome is None:
         output.notice(f"nothing to replay: no dead letter of table {name} fits its columns")
     else:
-        output.notice(f"{name}: job {outcome.job} took {output.counted(fitted, 'dead letter')}")
+        output.notice(
+            f"{name}: job {outcome.job} wrote the values that fit; "
+            f"{output.counted(fitted, 'dead letter')} left {name}__dlq"
+        )
 
 
 def _run(work: Callable[[Callable[[str], None]], JobOutcome | None]) -> JobOutcome | None:

@@ -50,13 +50,16 @@ def shown(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def behind(table: dict[str, Any]) -> str:
+    """Return the lag of a table in words, and what it lacks for good until a retry."""
     records, seconds = table["records_behind"], table["behind_seconds"]
+    aside = table.get("records_aside", 0)
+    lacks = f", without {output.counted(aside, 'record')} set aside" if aside else ""
     if records is None:
-        return "unknown lag"
+        return f"unknown lag{lacks}"
     if not records:
-        return "up to date"
+        return f"up to date{lacks}"
     age = "" if seconds is None else f" ({seconds:,.0f} s)"
-    return f"{output.counted(records, 'record')}{age} behind"
+    return f"{output.counted(records, 'record')}{age} behind{lacks}"
 
 
 def path_of(name: str) -> str:

@@ -102,9 +102,14 @@ def _result(plan: JobPlan, job: Job, files: list[File], previous: Result | None)
 
 def storable(schema: pa.Schema) -> pa.Schema:
     """Return the types in which rows of this schema are stored. Raises TransformFailed for a column that
-    has none."""
-    fields = []
+    has none, and for a name that two columns have."""
+    fields, names = [], set[str]()
     for field in schema:
+        if field.name.casefold() in names:
+            raise TransformFailed(
+                f"the transform has two columns '{field.name}'; name one of them otherwise"
+            )
+        names.add(field.name.casefold())
         kind = _stored(field.type)
         if kind is None:
             raise TransformFailed(

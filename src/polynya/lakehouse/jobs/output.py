@@ -123,11 +123,12 @@ def _dead_letters(
     arrays = {name: base[name].take(indices) for name in DLQ_TYPES if name in base}
     arrays["reason"] = pa.array([problem[0].reason for problem in found], pa.string())
     arrays["field"] = pa.array([problem[0].field or None for problem in found], pa.string())
-    arrays["message"] = pa.array([_message(problem) for problem in found], pa.string())
+    arrays["message"] = pa.array([message_of(problem) for problem in found], pa.string())
     return pa.Table.from_arrays([arrays[name] for name in DLQ_TYPES], schema=schema)
 
 
-def _message(problems: list[Problem]) -> str:
+def message_of(problems: list[Problem]) -> str:
+    """Return the message of a dead letter."""
     told = [
         f"{problem.field}: {problem.message}" if problem.field else problem.message
         for problem in problems[:_MESSAGE_FIELDS_MAX]

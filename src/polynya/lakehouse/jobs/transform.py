@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -23,6 +24,7 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_ROWS = "10000"
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
 _TOLD_CHARACTERS = 300
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def derived(
@@ -39,19 +41,9 @@ def derived(
         found = _transformed(session, frame, transform)
         made, place = shaped(to_arrow_schema(found.schema))
         taken = found.mapInArrow(partial(write_output, store, place), "result binary").collect()
-    except (PySparkException, ImportError, AttributeError, TypeError, ValueError) as fault:
-        raise _failed(fault) from fault
+    except (PySparkException, TypeError, ValueError) as fault:
+        raise TransformFailed(f"the transform failed: {_reason(fault)}") from fault
     return made, [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
-
-
-def _failed(fault: Exception, kind: str = "") -> TransformFailed:
-    """Return the failure with the line that says why: of a Python worker, below its traceback."""
-    _, traced, text = str(fault).rpartition("Traceback (most recent call last):")
-    lines = [line for line in text.splitlines() if line.strip()]
-    if traced:
-        lines = [line for line in lines if not line.startswith(" ")]
-    told = lines[0].strip().rstrip(";") if lines else type(fault).__name__
-    return TransformFailed(f"the transform failed: {kind}{told[:_TOLD_CHARACTERS]}")
 
 
 def _transformed(session: Any, frame: Any, transform: str) -> Any:
@@ -66,15 +58,26 @@ def _transformed(session: Any, frame: Any, transform: str) -> Any:
     module, _, name = code.partition(":")
     try:
         made = getattr(importlib.import_module(module), name)(frame)
-    except (PySparkException, ImportError, AttributeError):
-        raise
-    except Exception as fault:  # the function is the user's
-        raise _failed(fault, f"{type(fault).__name__}: ") from fault
+    except (PySparkException, Py4JError, ConnectionError):
+        raise  # Spark's own, or its JVM is gone
+    except Exception as fault:
+        told = f"{type(fault).__name__}: {fault}"[:_TOLD_CHARACTERS]
+        raise TransformFailed(f"the transform {code} failed: {told}") from fault
     if not isinstance(made, DataFrame):
         raise TransformFailed(
             f"the transform {code} returned a {type(made).__name__}; expected a DataFrame"
         )
     return made
+
+
+def _reason(fault: Exception) -> str:
+    """Return the first line of a fault. Of Python code in a task, whose fault comes with a
+    traceback, return the error that the traceback ends with."""
+    lines = str(fault).strip().splitlines() or [type(fault).__name__]
+    if _TRACEBACK in lines:
+        last = len(lines) - lines[::-1].index(_TRACEBACK)
+        lines = [line for line in lines[last:] if line.strip() and line[0] != " "] or lines
+    return lines[0][:_TOLD_CHARACTERS]
 
 
 def _check_query(session: Any, statement: str) -> None:

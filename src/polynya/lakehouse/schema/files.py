@@ -81,8 +81,8 @@ def declared_in(data: bytes, message: str = "") -> Declared:
 def _add_json(data: bytes, found: Declared) -> None:
     try:
         schema = json.loads(data)
-    except (ValueError, RecursionError):
-        schema = None
+    except (ValueError, RecursionError) as fault:
+        raise ConfigError(f"{_UNKNOWN} (it is no JSON: {fault})") from None
     if isinstance(schema, dict) and schema.get("type") == "record":
         named: dict[str, Any] = {}
         _walk(found, "", schema, lambda kind: _avro(kind, named))
@@ -194,8 +194,8 @@ def _add_arrow(data: bytes, found: Declared) -> None:
             schema = pa.ipc.open_file(source).schema
         else:
             schema = pa.ipc.read_schema(source)
-    except (pa.ArrowException, OSError) as fault:
-        raise ConfigError(f"{_UNKNOWN} ({fault})") from None
+    except (pa.ArrowException, OSError):
+        raise ConfigError(_UNKNOWN) from None
     _walk(found, "", pa.struct(list(schema)), _arrow)
 
 

@@ -48,12 +48,33 @@ def ordered(wishes: Sequence[Column]) -> list[Column]:
 
 def _shared(columns: list[Column], wishes: list[Column], seen: list[FieldProfile]) -> list[Column]:
     """Divide the room: streams that wish for little first, so that the others share what is left."""
+    before = columns
     waiting = sorted(seen, key=lambda found: leaves(_of(wishes, found)))
     for number, found in enumerate(waiting):
         share = (LEAVES_MAX - leaves(columns)) // (len(waiting) - number)
         wanted = _fitting(columns, wishes, found, share)
         columns = adopt(columns, wanted, share)
-    return columns
+    return adopt(before, _majority_first(columns, wishes))  # names again
+
+
+def _majority_first(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
+    """Return the columns, those of one field in the order of the wishes: the first gets its name."""
+    order = {(wished.field, wished.type): at for at, wished in enumerate(wishes)}
+    ranked: dict[str, list[Column]] = {}
+    for column in sorted(
+        columns, key=lambda column: order.get((column.field, column.type), len(order))
+    ):
+        ranked.setdefault(column.field, []).append(column)
+    found = [ranked[column.field].pop(0) for column in columns]
+    inner = {wished.field: wished.children for wished in wishes if wished.type == STRUCT}
+    return [
+        msgspec.structs.replace(
+            column, children=_majority_first(column.children, inner[column.field])
+        )
+        if column.type == STRUCT and column.field in inner
+        else column
+        for column in found
+    ]
 
 
 def _fitting(

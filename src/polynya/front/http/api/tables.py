@@ -180,7 +180,7 @@ class TableRoutes:
         self, principal: Principal | None, wanted: Callable[[str], bool]
     ) -> list[dict[str, Any]]:
         """Return the lag of the wanted tables behind their streams."""
-        shown = ("name", "records_behind", "behind_seconds")
+        shown = ("name", "records_behind", "behind_seconds", "records_aside")
         described = [
             await self._described(table)
             for table in await self._visible(principal)

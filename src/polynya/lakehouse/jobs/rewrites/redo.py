@@ -16,7 +16,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.lakehouse.decoding.decode import NO_OBJECT, Schema, observed, sample_values
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files, with_field_ids
-from polynya.lakehouse.jobs.output import DLQ_TYPES
+from polynya.lakehouse.jobs.output import DLQ_TYPES, message_of
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import SAMPLE_RECORDS_STREAM, Fixed, main_schema, widened
@@ -286,10 +286,14 @@ def _strict(blobs: Blobs, file: Merged) -> set[int]:
 
 
 def _fitting(blobs: Blobs, file: Merged, columns: list[Column]) -> bool:
-    """Report whether a dead letter of a file fits the columns."""
-    for batch in opened(blobs, file).iter_batches(SAMPLE_ROWS_FILE, columns=["value"]):
+    """Report whether a value of a file's dead letters fits the columns: its letter then has another
+    message, or none."""
+    for batch in opened(blobs, file).iter_batches(SAMPLE_ROWS_FILE, columns=["message", "value"]):
         schema = Schema(columns, {}, full=leaves(columns) >= LEAVES_MAX)
-        if len(typed_values(Kind.JSON, batch["value"], schema).problems) < len(batch):
+        problems = typed_values(Kind.JSON, batch["value"], schema).problems
+        if [message_of(problems.get(row, [])) for row in range(len(batch))] != batch[
+            "message"
+        ].to_pylist():
             return True
     return False
 
