@@ -66,6 +66,39 @@ def test_compact_names_the_tables_that_there_are(lake: Lake) -> None:
         compact(lake.coordinator, ["flihgts"], lambda: lake.runner, Told())
 
 
+def test_a_worker_ends_for_a_table_that_never_was_there(lake: Lake) -> None:
+    stop, told = threading.Event(), Told()
+    with pytest.raises(NoSuchTable, match="flihgts"):
+        run_worker(
+            lake.coordinator,
+            ["flihgts"],
+            lambda: lake.runner,
+            told,
+            interval_seconds=0.0,
+            stop=stop,
+        )
+    assert told.steps == []
+
+
+def test_a_worker_waits_for_a_table_that_was_there(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, told, rounds = threading.Event(), Told(), 0
+
+    def tables() -> list[TableRef]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 4:
+            stop.set()
+        return [] if rounds in (2, 3) else [lake.coordinator.table]
+
+    monkeypatch.setattr(lake.coordinator, "tables", tables)
+    run_worker(
+        lake.coordinator, ["flights"], lambda: lake.runner, told, interval_seconds=0.0, stop=stop
+    )
+    assert [step for step, _ in told.steps] == ["failed", "failed"]
+
+
 def test_objects_that_are_gone_lead_to_a_new_plan(lake: Lake) -> None:
     lake.source.append("a", [b'{"n":1}'])
     lake.source.append("b", [b'{"n":1}'])

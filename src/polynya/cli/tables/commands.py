@@ -30,6 +30,7 @@ from polynya.cli.tables.derived import (
 from polynya.cli.tables.pipeline import (
     merge_command,
     narrated,
+    stoppable,
     told,
     told_outcome,
     verbose_option,
@@ -334,12 +335,11 @@ def sync_command(
     """
     with explained():
         check_packages()
-        from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
         from polynya.lakehouse.jobs.worker import TablesFailed, compact
 
         failed: TablesFailed | None = None
         try:
-            with stop_on_signals(), steps("requesting a plan") as doing:
+            with stoppable(), steps("requesting a plan") as doing:
                 outcomes = compact(
                     coordinator_of(client),
                     tables,
@@ -348,10 +348,6 @@ def sync_command(
                 )
         except TablesFailed as fault:
             outcomes, failed = fault.outcomes, fault
-        except Stopped as stopped:
-            if str(stopped):
-                output.notice(f"stopped: {stopped}")
-            raise KeyboardInterrupt from None
     if as_json:
         rows = (
             {

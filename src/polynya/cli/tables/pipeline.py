@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -82,21 +83,10 @@ def merge_command(
     """
     with explained():
         check_packages()
-        from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
         from polynya.lakehouse.jobs.worker import merge
 
-        try:
-            with stop_on_signals(), steps("requesting a plan") as doing:
-                outcomes = merge(
-                    coordinator_of(client),
-                    name,
-                    spark,
-                    narrated(doing, verbose=verbose),
-                )
-        except Stopped as stopped:
-            if str(stopped):
-                output.notice(f"stopped: {stopped}")
-            raise KeyboardInterrupt from None
+        with stoppable(), steps("requesting a plan") as doing:
+            outcomes = merge(coordinator_of(client), name, spark, narrated(doing, verbose=verbose))
     replaced = sum(done.replaced for done in outcomes)
     if as_json:
         jobs = [done.job for done in outcomes]
@@ -105,6 +95,19 @@ def merge_command(
         output.notice(f"nothing to merge: no partition of table {name} has two small files")
     for done in () if as_json else outcomes:
         output.notice(told_outcome(done))
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Stop the body on SIGTERM and SIGINT, and say what is unfinished."""
+    from polynya.lakehouse.jobs.stopping import STOPPED, Stopped, stop_on_signals
+
+    try:
+        with stop_on_signals():
+            yield
+    except Stopped as stopped:
+        output.notice(f"stopped: {str(stopped) or STOPPED}")
+        raise KeyboardInterrupt from None
 
 
 def narrated(doing: Callable[[str], None], *, verbose: bool) -> Callable[[str, str], None]:

@@ -15,7 +15,7 @@ from polynya.cli.tables.changes import (
     partitions_option,
     schema_option,
 )
-from polynya.cli.tables.pipeline import narrated, verbose_option
+from polynya.cli.tables.pipeline import narrated, stoppable, verbose_option
 from polynya.cli.tables.shared import coordinator_of, explained
 from polynya.cli.tables.spark_options import spark_options
 from polynya.cli.terminal import exits, output
@@ -122,12 +122,5 @@ def _run(work: Callable[[Callable[[str], None]], JobOutcome | None]) -> JobOutco
     """Run a rewrite until it ends or is stopped, and show its steps."""
     with explained():
         check_packages()
-        from polynya.lakehouse.jobs.stopping import Stopped, stop_on_signals
-
-        try:
-            with stop_on_signals(), steps("requesting a plan") as doing:
-                return work(doing)
-        except Stopped as stopped:
-            if str(stopped):
-                output.notice(f"stopped: {stopped}")
-            raise KeyboardInterrupt from None
+        with stoppable(), steps("requesting a plan") as doing:
+            return work(doing)

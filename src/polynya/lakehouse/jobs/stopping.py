@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+STOPPED = "stop requested; the next run repeats unfinished work"
 FINISH_SECONDS = 10.0  # less than the time after which a supervisor kills
 _NOW = 0.001  # of a timer: the shortest that is not off
 

@@ -24,7 +24,7 @@ from polynya.lakehouse.jobs.plan import JobPlan, TableRef, store_settings
 from polynya.lakehouse.jobs.results import REBUILD, REPLAY, Progress, Rewrite, Runner
 from polynya.lakehouse.jobs.rewrites.merging import due_merges, merge_all, merge_due
 from polynya.lakehouse.jobs.rewrites.redo import Redefined, produce_rebuild, produce_replay
-from polynya.lakehouse.jobs.stopping import Stopped, begin_again, stop_on_signals
+from polynya.lakehouse.jobs.stopping import STOPPED, Stopped, begin_again, stop_on_signals
 from polynya.lakehouse.machine.store import checked_blobs
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.server.coordinator import Coordinator, NoSuchTable
@@ -191,7 +191,8 @@ def run_worker(
     leases: Leases | None = None,
 ) -> None:
     """Keep tables up to date until `stop` is set or SIGTERM or SIGINT arrives. Errors are reported
-    and retried with backoff. With `leases`, several workers divide the tables."""
+    and retried with backoff. With `leases`, several workers divide the tables. Raises NoSuchTable
+    for a name that no table has at the start."""
     stop, leases = stop or threading.Event(), leases or NoLeases()
     syncing = Syncing(
         coordinator, factory, progress, leases=leases, interval_seconds=interval_seconds
@@ -200,7 +201,7 @@ def run_worker(
         with stop_on_signals(), LeaseKeeper(leases):
             _work(syncing, tables, progress, interval_seconds, stop)
     except Stopped as stopped:
-        progress("stopped", str(stopped) or "stop requested; the next run repeats unfinished work")
+        progress("stopped", str(stopped) or STOPPED)
     finally:
         syncing.close()
 
@@ -217,16 +218,19 @@ def _work(
     resting: dict[
         str, tuple[int, float]
     ] = {}  # tables that failed: how often in a row, and until when they rest
-    faults = 0
+    faults, listed = 0, False  # listed: the named tables were there once
     while not stop.is_set():
         begin = time.monotonic()
         skip = [name for name, (_, until) in resting.items() if time.monotonic() < until]
         try:
             syncing.sync(tables, skip)
-            faults, resting = 0, {name: resting[name] for name in skip}
+            faults, listed, resting = 0, True, {name: resting[name] for name in skip}
         except TablesFailed as failed:
-            faults, resting = 0, _rested(resting, skip, failed, interval_seconds)
+            faults, listed = 0, True
+            resting = _rested(resting, skip, failed, interval_seconds)
         except (PolynyaError, OSError) as fault:
+            if isinstance(fault, NoSuchTable) and not listed:
+                raise
             faults += 1
             progress("failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s")
         passed = 0.0 if faults else time.monotonic() - begin
