@@ -250,7 +250,11 @@ def _check_name(name: str) -> None:
 
 
 def check_columns(columns: Sequence[tuple[str, str]]) -> None:
-    wrong = [f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field]
+    wrong = [
+        f"{field}:{kind}"
+        for field, kind in columns
+        if kind not in COLUMN_TYPES or "" in field.split(".")
+    ]
     if wrong or len(columns) > COLUMNS_MAX:
         raise TableRefused(
             400,
