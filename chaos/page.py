@@ -108,16 +108,16 @@ WRONG_CHARACTERS = 200  # shown of what was wrong in a run
 
 APPENDIX_HEAD = """# Reliability: counters and defects
 
-<!-- written by `python -m chaos.evidence` (`make evidence`): change `chaos/page.py` and `found.py` instead -->
+<!-- written by `python -m chaos.evidence` (`make evidence`): edit `chaos/page.py` and `found.py` instead -->
 
-The numbers behind [reliability.md](reliability.md).
+Counters and defect lists for [reliability.md](reliability.md).
 """
 
 
 def written(results: Results) -> str:
     """The page: methods, totals, limits."""
     head, tail = ((HERE / name).read_text() for name in ("page_head.md", "page_tail.md"))
-    return _joined([head, _totals(results), f"## What runs when\n\n{table(results.tiers)}", tail])
+    return _joined([head, _totals(results), f"## Test tiers\n\n{table(results.tiers)}", tail])
 
 
 def appendix(results: Results) -> str:
@@ -132,16 +132,16 @@ def _joined(parts: list[str]) -> str:
 def _last_run(results: Results) -> str:
     commit = f", commit {results.commit}" if results.commit else ""
     told = f"{results.date}, {results.machine}{commit}, `{results.command}`."
-    for name, run in (("simulation", results.simulation_run), ("chaos", results.chaos_run)):
+    for name, run in (("Simulation", results.simulation_run), ("Chaos", results.chaos_run)):
         if run is not None:
-            told += f" The {name}: {run}."
+            told += f" {name} ran on {run}."
     return f"## Last run\n\n{told}\n"
 
 
 def _totals(results: Results) -> str:
     """One row for each method, of the last run."""
     if not results.date:
-        return "## Last run\n\nNo run is recorded.\n"
+        return "## Last run\n\nNo run has been recorded.\n"
     rows = []
     if (told := results.simulation) is not None:
         failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "0 failed"
@@ -156,7 +156,7 @@ def _totals(results: Results) -> str:
             if run.recovered
             else ""
         )
-        wrong = _first(run.wrong) or "nothing wrong"
+        wrong = _first(run.wrong) or "no problem found"
         rows.append(
             f"| {name} | {run.episodes} episodes in {run.seconds:.0f} s{lost} | "
             f"{run.acknowledged:,} | {wrong} |"
@@ -169,14 +169,14 @@ def _totals(results: Results) -> str:
         )
     return (
         f"{_last_run(results)}\n"
-        "| method | amount | appends acknowledged | result |\n|---|---|---|---|\n"
+        "| method | scope | acknowledged appends | result |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n"
     )
 
 
 def _first(wrong: list[str]) -> str:
-    """Return the first thing that was wrong, as the cell of a table; "" if nothing was."""
+    """Return the first problem, as the cell of a table; "" if there was none."""
     if not wrong:
         return ""
     more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -185,7 +185,7 @@ def _first(wrong: list[str]) -> str:
 
 def _results(results: Results) -> list[str]:
     if not results.date:
-        return ["## Last run\n\nNo run is recorded.\n"]
+        return ["## Last run\n\nNo run has been recorded.\n"]
     parts = [_last_run(results)]
     if results.simulation is not None:
         parts.append(_simulation(results.simulation))
@@ -202,22 +202,22 @@ def _simulation(told: Simulation) -> str:
     failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "none failed"
     rows = "\n".join(f"| {name} | {count:,} |" for name, count in told.faults.items() if count)
     return (
-        f"### Simulation\n\n{told.seeds:,} seeds from {told.first_seed} on, {failed}: "
-        f"{told.events:,} events, {told.messages:,} messages, "
-        f"{told.simulated_hours:.1f} simulated hours in {told.seconds / 60:.0f} minutes; "
-        f"{told.acknowledged:,} appends acknowledged, "
-        f"{told.unknown:,} with an unknown outcome, {told.reads:,} reads of whole streams, "
-        f"{told.tailed:,} records by tails, {told.terms:,} terms.\n\n"
-        f"| what happened | times |\n|---|---|\n{rows}\n"
+        f"### Simulation\n\n{told.seeds:,} seeds from {told.first_seed} on, {failed}. "
+        f"The run covered {told.simulated_hours:.1f} simulated hours in "
+        f"{told.seconds / 60:.0f} minutes, with {told.events:,} events, "
+        f"{told.messages:,} messages and {told.terms:,} terms. "
+        f"Clients got {told.acknowledged:,} appends acknowledged and {told.unknown:,} with an "
+        f"unknown outcome. They read whole streams {told.reads:,} times and received "
+        f"{told.tailed:,} records from live tails.\n\n"
+        f"| event | count |\n|---|---|\n{rows}\n"
     )
 
 
 def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
     lines = [
         "### Chaos\n",
-        "| run | episodes | acknowledged | refused | unknown | reads | by tails | longest time "
-        "without an append to some stream "
-        "| slowest recovery | wrong |",
+        "| run | episodes | acknowledged | refused | unknown | reads | records from live tails | "
+        "longest gap between acknowledged appends to a stream | slowest recovery | problems |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for run in runs:
@@ -226,7 +226,7 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
             f"| `{run.command}` ({name}, {run.seconds:.0f} s) | {run.episodes} | "
             f"{run.acknowledged:,} | {run.refused:,} | {run.unknown:,} | {run.reads:,} | "
             f"{run.tailed:,} | {run.longest_pause:.1f} s | {run.slowest_recovery:.1f} s | "
-            f"{len(run.wrong) or 'nothing'} |"
+            f"{len(run.wrong) or 'none'} |"
         )
     wrong = [each for run in runs for each in run.wrong]
     if wrong:
@@ -244,8 +244,8 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
     if acts:
         lines += [
             "",
-            f"In {acts} of the episodes nodes joined, were drained, emptied, replaced or removed, "
-            "or groups moved, beside the fault.",
+            f"In {acts} of the episodes nodes also joined, were drained, emptied, replaced or "
+            "removed, or groups moved, during the fault.",
         ]
     store: Counter[str] = Counter()
     for run in runs:
@@ -260,16 +260,16 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
     if recovered:
         lines += [
             "",
-            f"After the loss of all disks in the end {recovered:,} records were there again, out "
-            "of the object store alone: all.",
+            f"Some runs ended with the loss of all disks. All {recovered:,} records were then "
+            "recovered from the object store alone.",
         ]
     skipped = {f"{name}: {why}" for run in runs for name, why in run.skipped.items()}
-    lines += ["", "Left out: " + ("; ".join(sorted(skipped)) if skipped else "nothing.")]
+    lines += ["", "Skipped faults: " + ("; ".join(sorted(skipped)) if skipped else "none.")]
     if soak is not None and soak.memory:
         lines += [
             "",
-            "In the soak memory, descriptors, journals and snapshots of the nodes did not grow "
-            f"({soak.memory} MiB of memory in the end).",
+            "During the soak the nodes' memory, file descriptors, journals and snapshots did not "
+            f"grow. Memory of each node at the end, in MiB: {soak.memory}.",
         ]
     return "\n".join(lines) + "\n"
 
@@ -280,8 +280,8 @@ def _mutants(mutants: list[Mutant], date: str) -> str:
         f"| {mutant.list} | {mutant.name} | {_short(mutant.by)} |" for mutant in mutants
     )
     return (
-        f"### Mutations\n\n{date}, by `make mutants`: {caught} of {len(mutants)} are caught.\n\n| "
-        f"list | defect | caught by |\n|---|---|---|\n{rows}\n"
+        f"### Mutations\n\nOn {date} `make mutants` caught {caught} of {len(mutants)} planted "
+        f"defects.\n\n| suite | defect | caught by |\n|---|---|---|\n{rows}\n"
     )
 
 

@@ -27,23 +27,23 @@ class Tier(msgspec.Struct, frozen=True):
 
 
 TIERS = (
-    Tier("Spark: tables as a JVM reads and writes them", 2, ("@spark",)),
+    Tier("Spark: tables read and written by a JVM", 2, ("@spark",)),
     Tier(
-        "conformance: the official suite, the official clients",
+        "conformance: the official test suite and the official clients",
         0.5,
         ("@conformance", "tests/clients/*"),
     ),
-    Tier("chaos: faults of each kind, on real processes", 1, ("tests/chaos/*",)),
-    Tier("mutations of the agreement and of whole nodes", 0.75, ("tests/*mutants*",)),
+    Tier("chaos: each kind of fault, on real processes", 1, ("tests/chaos/*",)),
+    Tier("mutations of the Raft implementation and of whole nodes", 0.75, ("tests/*mutants*",)),
     Tier(
-        "simulation: seeds that depend on the commit, those that once failed, the same seed in "
-        "two processes; stories of clusters",
+        "simulation: seeds derived from the commit, seeds that failed before, one seed in two "
+        "processes; cluster scenarios",
         1.25,
         ("tests/replica/*",),
     ),
-    Tier("processes: nodes, clusters and tools as they are run", 3, ("@process",)),
-    Tier("scripts of the agreement", 0.25, ("tests/raft/*",)),
-    Tier("unit tests, formats", 1.25, ("tests/*",)),
+    Tier("processes: nodes, clusters and tools run as real processes", 3, ("@process",)),
+    Tier("Raft: scripted scenarios", 0.25, ("tests/raft/*",)),
+    Tier("unit tests, including file and wire formats", 1.25, ("tests/*",)),
 )
 
 
@@ -109,7 +109,7 @@ def table(run: Run | None) -> str:
     """As docs/reliability.md has it."""
     took = {} if run is None else {tier.what: tier for tier in run.tiers}
     rows = [
-        "| tier | tests | where | minutes, at most | minutes, measured |",
+        "| tier | tests | selected by | budget, minutes | measured, minutes |",
         "|---|---|---|---|---|",
     ]
     for tier in TIERS:
@@ -128,15 +128,13 @@ def table(run: Run | None) -> str:
         if run is not None
         else ("", "")
     )
-    rows.append(
-        f"| all of it, with each change (`make test`) | {tests} | | {total():g} | {whole} |"
-    )
+    rows.append(f"| total, on every change (`make test`) | {tests} | | {total():g} | {whole} |")
     said = (
         ""
         if run is None
         else (
-            f"\nMeasured on {run.date}, {run.machine}: a tier's minutes are its part of the run, "
-            "by the time that its tests took.\n"
+            f"\nMeasured on {run.date}, {run.machine}. A tier's minutes are its share of the run, "
+            "in proportion to the time that its tests took.\n"
         )
     )
     return "\n".join(rows) + "\n" + said

@@ -52,12 +52,12 @@ def test_what_is_wrong_is_not_hidden() -> None:
     )
     assert (
         not fine.wrong
-        and "| nothing |" in appendix(fine)
+        and "| none |" in appendix(fine)
         and "x: no root" in appendix(fine)
         and "none failed" in appendix(fine)
     )
     assert (
-        "nothing wrong" in written(fine)
+        "no problem found" in written(fine)
         and "| 1 caught |" in written(fine)
         and "0 failed" in written(fine)
     )
