@@ -48,13 +48,12 @@ def errors_page() -> str:
             "# Errors\n",
             NOTE.format("`src/polynya/front/http/protocol/errors.py`"),
             'Every error has one shape, `{"error": {"code", "message", "request_id"}}`. The '
-            "message says what was wrong and what to do; the request id is",
+            "message names the fault and the remedy. The request id is",
             "also in the header `X-Request-Id` and in the server's log. The header "
-            "`Stream-Outcome` says what became of the request: `refused`, certainly",
-            "nothing was applied; `unknown`, it may have been: repeat it as the same producer, or "
-            "read back. `Retry-After` comes with those that may work",
-            "later. Subscriptions have error codes of their own: "
-            "[subscriptions.md](subscriptions.md).\n",
+            "`Stream-Outcome` has the outcome. `refused`: nothing was applied.",
+            "`unknown`: the request may have been applied; retry it as the same producer, or read "
+            "back. With `Retry-After`, a later retry may succeed.",
+            "Subscriptions have error codes of their own: [subscriptions.md](subscriptions.md).\n",
             "| code | status | outcome | retry after | meaning |",
             "|---|---|---|---|---|",
             *rows,

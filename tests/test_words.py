@@ -41,12 +41,13 @@ MARKS = re.compile(r"\((?:[FR]\d+)(?:, ?[FR]?\d+)*\)")
 SENTENCE_WORDS_MAX = 30  # 20 is the aim
 PLAIN_PAGES = [
     *(ROOT / "docs" / f"{name}.md" for name in (
-        "access", "backup", "benchmarks", "cli", "client", "cluster", "cluster-howto", "concepts", "console", "durability", "glossary",
-        "migration", "operations", "protocol", "quickstarts", "reliability", "runbooks", "subscriptions", "tables",
+        "access", "backup", "benchmarks", "cli", "client", "cluster", "cluster-howto", "concepts", "configuration", "console", "cost",
+        "diskless", "durability", "embedded", "errors", "glossary", "kafka", "limits", "metrics", "migration", "operations", "protocol",
+        "quickstarts", "reliability", "runbooks", "scale", "spark", "spark-cluster", "subscriptions", "tables", "walrus",
     )),
     *(ROOT / "docs" / "decisions").glob("*.md"),
     *(ROOT / "docs" / "formats" / f"{name}.md" for name in (
-        "README", "backup", "commands", "group-state", "journal", "packs", "pages", "raft", "snapshots", "tables",
+        "README", "backup", "commands", "embedded", "group-state", "journal", "packs", "pages", "raft", "snapshots", "tables",
     )),
     *(ROOT / "docs" / "design").glob("*.md"),
     ROOT / "README.md",

@@ -21,10 +21,11 @@ CONTENT_TYPE_BYTES_MAX = 256
 PRODUCER_NUMBER_MAX = 2**53 - 1  # epochs and sequences: exact in every client language
 PRODUCER_RECEIPTS = 5  # receipts kept for a producer, as Kafka keeps
 PRODUCERS_PER_STREAM_MAX = 4096
-PRODUCER_IDLE_MS = 7 * 24 * 3600 * 1000
-PRODUCER_EVICT_IDLE_MS = 10 * 60 * 1000  # at the cap the longest idle goes if idle for this long
-TTL_SECONDS_MAX = 100 * 365 * 24 * 3600
-RETENTION_SECONDS_MAX = 100 * 365 * 24 * 3600
+PRODUCER_IDLE_MS = 7 * 24 * 3600 * 1000  # 7 days without an append; then a stream drops a producer
+# at `PRODUCERS_PER_STREAM_MAX`, a stream drops the longest idle producer if idle for this time
+PRODUCER_EVICT_IDLE_MS = 10 * 60 * 1000
+TTL_SECONDS_MAX = 100 * 365 * 24 * 3600  # 100 years
+RETENTION_SECONDS_MAX = 100 * 365 * 24 * 3600  # 100 years
 RETENTION_BYTES_MAX = 2**53 - 1  # exact in every client language
 FORK_DEPTH_MAX = 64  # a read walks the chain of sources
 GROUPS_MAX = 1024  # user groups; fixed when the cluster is created
@@ -43,7 +44,8 @@ DELTA_LOG_KEPT_MS = 7 * 24 * 3600 * 1000
 # data files in a table's folder that no job wrote: of other writers, whose commits were refused
 FOREIGN_DATA_KEPT_MS = 24 * 3600 * 1000
 TASK_OBJECTS_AT_ONCE = 8  # plan objects of a table's job that its driver writes in parallel
-TABLES_AT_ONCE = 4  # that a driver syncs side by side: each has samples and metadata in memory
+# tables that a driver syncs at the same time: each has samples and metadata in memory
+TABLES_AT_ONCE = 4
 # a worker that dies leaves its tables to the others after this time; it extends a lease in time
 TABLE_LEASE_MS = 30_000
 TABLE_REST_MS_MAX = 3_600_000  # after a worker's sync, before another worker may sync the table
@@ -82,9 +84,9 @@ PROFILE_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a change
 # writers of diskless streams that a group remembers: starts of cores that wrote in this time
 WRITERS_MAX = 1024
 
-SEGMENT_RECORDS = 1_000_000  # of a leased stream's segment, unless its creation says otherwise …
-SEGMENT_BYTES = 1 << 30  # … or so many bytes
-SEGMENT_LIMIT_MAX = 2**53  # as of all amounts that a command has
+SEGMENT_RECORDS = 1_000_000  # of a leased stream's segment, unless its creation sets a limit …
+SEGMENT_BYTES = 1 << 30  # … or this many bytes
+SEGMENT_LIMIT_MAX = 2**53  # the maximum of every amount in a command
 # closed segments that a stream lists: they are state in memory and in each snapshot
 SEGMENTS_KEPT_MAX = 1024
 SEGMENT_WAITING_BYTES_MAX = 32 * MIB  # appends of a core that wait for a rollover
@@ -117,11 +119,11 @@ SSE_KEEPALIVE_SECONDS = 15.0
 ATTEMPTS_REMEMBERED_MAX = 8192
 
 TOPICS_MAX = 100_000  # Kafka topics of a cluster: the meta group holds them in memory
-# names of deleted topics that readers are told of; one that is further behind reads all topics
+# names of deleted topics in the changes that readers get; a reader further behind reads all topics
 TOPICS_GONE_REMEMBERED_MAX = 10_000
 PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
-# requests that arrive or are in work; then reading pauses
+# requests that arrive or are in progress; above it the core stops reading
 KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
 CONSUMER_GROUPS_MAX = 10_000  # Kafka consumer groups of one Raft group: it keeps them in memory
 CONSUMER_GROUPS_BYTES_MAX = 64 * MIB  # their members and offsets: each state snapshot has them
@@ -138,10 +140,10 @@ GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
-# of a Fetch that is kept for its repeats, with an answer of about twice its size: some 500
-# partitions, for each connection
+# a Fetch that a connection keeps for its repeats, with a response of about twice its size: some
+# 500 partitions
 KAFKA_REPEATED_FETCH_BYTES_MAX = 16 * KIB
-# the records of one batch: bounds the memory of who opens it
+# the records of one batch: bounds the memory of the process that decodes it
 KAFKA_UNCOMPRESSED_BYTES_MAX = 64 * MIB
 KAFKA_UNCOMPRESSED_RATIO_MAX = 64  # times its compressed bytes; text becomes 5 to 20 times as long
 KAFKA_UNCOMPRESSED_BYTES_LEAST = 1 * MIB  # a small batch of equal records may have any ratio
@@ -160,7 +162,7 @@ SQL_ROWS_MAX = 10_000  # read larger results directly from the tables
 SQL_ANSWER_BYTES_MAX = 8 * MIB  # one response; bounds the memory of server and browser
 SQL_QUESTIONS_PER_CORE_MAX = 2  # each is a process with its own memory
 
-RANGES_PER_ANSWER_MAX = 10_000  # slices of a stream; a reader asks again from where they end
+RANGES_PER_ANSWER_MAX = 10_000  # slices of a stream; a reader requests the next ones from their end
 RANGES_STREAMS_MAX = 64  # streams of one request: each is a message to the leader of its group
 
 # subscriptions with one home group: each stream creation checks the patterns that could match
@@ -174,7 +176,7 @@ SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; respo
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at maximum length fit
 # default profiles of buckets: every core reads all of them while streams are created
 BUCKET_PROFILES_MAX = 10_000
-WEBHOOK_URL_BYTES_MAX = 2 * KIB
+WEBHOOK_URL_BYTES_MAX = 2 * KIB  # the URL of a subscription's webhook
 WEBHOOK_RESPONSE_BYTES_MAX = 64 * KIB  # the receiver only reports whether it is done
 
 # per node: every core holds them all, and the file is written whole; use a JWT issuer for more

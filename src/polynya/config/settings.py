@@ -34,7 +34,7 @@ __all__ = [
 
 CLIENT_VARIABLES = {  # known, but not node settings
     "POLYNYA_SERVER": "the server that the client commands talk to",
-    "POLYNYA_CONTEXT": "the context (`polynya context`) that they take it from; `POLYNYA_SERVER` goes before it",
+    "POLYNYA_CONTEXT": "the context (`polynya context`) that names the server; `POLYNYA_SERVER` takes precedence",
     "POLYNYA_TOKEN": "the access token that they send",
     "POLYNYA_TOKEN_FILE": "a file that holds it",
     "POLYNYA_CA_FILE": "a file of certificates that they trust, such as that of `--tls-self`",

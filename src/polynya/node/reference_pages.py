@@ -38,12 +38,12 @@ def configuration_page() -> str:
     return f"""# Configuration
 
 {_NOTE.format("`polynya/config/settings.py`")}
-A setting comes from, the later winning over the earlier: its default, a TOML file (`--config FILE`, else `./polynya.toml` if it is there),
-the environment, a flag of `polynya serve`. Unknown keys and unknown `POLYNYA_…` variables are refused, with the nearest known name.
+A setting comes from its default, a TOML file (`--config FILE`, else `./polynya.toml` if it exists), the environment, or a flag of
+`polynya serve`; the later source wins. The node refuses unknown keys and unknown `POLYNYA_…` variables, and names the nearest known one.
 
 A dot in a key is a table in TOML (`cold.flush_bytes` is `flush_bytes` under `[cold]`), `_` in the variable (`POLYNYA_COLD_FLUSH_BYTES`)
-and `-` in the flag (`--cold-flush-bytes`). Sizes take units (`8MiB`, `64kB`), durations too (`500ms`, `1s`, `5min`); a bare number is
-bytes, and seconds or milliseconds as the type says. Secrets have no flag: command lines are readable by every process.
+and `-` in the flag (`--cold-flush-bytes`). Sizes and durations take units (`8MiB`, `64kB`; `500ms`, `1s`, `5min`). A bare number is in
+bytes, or in seconds or milliseconds as the type shows. Secrets have no flag, because every process can read command lines.
 
 | key | type | default | meaning |
 |---|---|---|---|
@@ -62,7 +62,7 @@ flush_bytes = "8MiB"
 interval = "1min"
 ```
 
-Variables that are no settings of the node:
+These variables are for the client commands and are not settings of the node:
 
 {clients}
 """
@@ -77,8 +77,8 @@ def metrics_page() -> str:
     return f"""# Metrics
 
 {_NOTE.format("`polynya/observability/metrics.py`")}
-`GET /metrics` on the admin port answers in the Prometheus text format, for the whole node whichever core answers. Nothing is labelled by
-stream. Counters begin at 0 when a core starts.
+`GET /metrics` on the admin port returns the metrics of the whole node in the Prometheus text format; any core can answer. Only
+`polynya_stream_faulted` has the label `stream`. Counters begin at 0 when a core starts.
 
 | name | type | labels | meaning |
 |---|---|---|---|
@@ -98,8 +98,8 @@ def limits_page() -> str:
     return f"""# Limits
 
 {_NOTE.format("`polynya/base/limits.py`")}
-A request over a limit is refused with an answer that names it, never cut and never dropped. What Kafka clients cannot do yet
-(transactions, for instance) is in [kafka.md](kafka.md#differences-from-kafka).
+The server refuses a request over a limit, and the response names the limit. It never cuts or drops data.
+[kafka.md](kafka.md#differences-from-kafka) lists the features that Kafka clients lack, such as transactions.
 
 | limit | value | why |
 |---|---|---|

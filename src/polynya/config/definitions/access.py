@@ -81,13 +81,20 @@ ACCESS = (
         "auth.bytes_per_second",
         parse_size,
         0,
-        "Bytes per second of request and response bodies together, likewise.",
+        "Bytes per second of a token without its own limit, of request and response bodies "
+        "together; 0 is unlimited.",
     ),
     Setting(
         "auth.streams",
         parse_count,
         0,
-        "Streams that may exist under a token's prefixes when it creates one, likewise.",
+        "Streams that may exist under the prefixes of a token without its own limit when it "
+        "creates one; 0 is unlimited.",
     ),
-    Setting("auth.connections", parse_count, 0, "Open connections, likewise."),
+    Setting(
+        "auth.connections",
+        parse_count,
+        0,
+        "Open connections of a token without its own limit; 0 is unlimited.",
+    ),
 )

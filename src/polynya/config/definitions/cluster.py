@@ -25,13 +25,12 @@ CLUSTER = (
         "cluster.nodes",
         parse_nodes,
         (),
-        "The initial nodes of the cluster, with this one: in TOML `[[cluster.nodes]]` with `id` "
-        "(a number), `peer` (HOST:PORT, for the "
-        'other nodes), `http` (the URL for clients), an optional `zone`, and `role = "reader"` '
-        "for a read replica; elsewhere "
+        "The initial nodes of the cluster, with this one; the same on every node. In TOML each is a "
+        "`[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the other nodes) and "
+        "`http` (the URL for clients). `zone` is optional; "
+        '`role = "reader"` makes it a read replica. Elsewhere the nodes are '
         "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` separated by commas. "
-        "The same on every node. Later, a node uses the list "
-        "only to find the others: the cluster map holds the members.",
+        "Later, a node uses the list only to find the others: the cluster map holds the members.",
     ),
     Setting(
         "cluster.replicas",

@@ -12,16 +12,16 @@ KAFKA = (
         None,
         "Address and port for Kafka clients; `off` for none. Port 0 selects a free port. Default: "
         "127.0.0.1:9092 (a free port where `listen` has "
-        "port 0), except with `unsafe_no_auth` and a `listen` beyond loopback; if that port is "
-        "taken, the node warns and serves without Kafka. Clients authenticate by SASL where HTTP "
+        "port 0), except with `unsafe_no_auth` and a `listen` beyond loopback. If that port is in "
+        "use, the node warns and serves without Kafka. Clients authenticate by SASL where HTTP "
         "needs tokens, and on every address beyond loopback; TLS is that of `listen`.",
     ),
     Setting(
         "kafka.brokers",
         parse_text,
         "core",
-        "What Kafka clients see as a broker: each `core`, with a port of its own, or the `node`, "
-        "with the port of `kafka.listen` alone and a hop to the right core.",
+        "The brokers that Kafka clients see. `core`: each core, with a port of its own. `node`: the "
+        "node, with the port of `kafka.listen` alone and a hop to the right core.",
         ("core", "node"),
     ),
     Setting(
@@ -30,7 +30,7 @@ KAFKA = (
         None,
         "The port of core 0 for Kafka clients; core N has the port N after it, on the host of "
         "`kafka.listen`. A node with one core has none. Default: 1000 after the port of "
-        "`kafka.listen` (free ports where that is 0); if one of these default ports is taken, the "
+        "`kafka.listen` (free ports where that is 0). If one of these default ports is in use, the "
         "node warns and is one broker.",
         low=1,
         high=65_535,
@@ -40,26 +40,26 @@ KAFKA = (
         parse_text,
         "",
         "The HOST:PORT at which Kafka clients reach this node, where that differs from "
-        "`kafka.listen`: behind NAT, in a container. The ports of the cores (`kafka.direct`) are "
-        "reached at the same host under their own numbers.",
+        "`kafka.listen`: behind NAT, in a container. Clients reach the ports of the cores "
+        "(`kafka.direct`) at the same host under their own numbers.",
     ),
     Setting(
         "kafka.auto_create",
         parse_switch,
         True,
-        "Create a Kafka topic when a client that allows it names the topic first.",
+        "Create a missing Kafka topic when a client that allows it names the topic.",
     ),
     Setting(
         "kafka.partitions",
         parse_count,
         1,
-        "Partitions of a Kafka topic whose creator leaves their number open.",
+        "Partitions of a Kafka topic whose creator sets no number.",
     ),
     Setting(
         "kafka.offsets_retention",
         parse_seconds,
         OFFSETS_RETENTION_SECONDS,
-        "The committed offsets of a consumer group without members expire after this. Use the "
+        "The committed offsets of a consumer group without members expire after this time. Use the "
         "same value on all nodes.",
         low=60,
     ),

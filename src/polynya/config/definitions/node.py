@@ -70,7 +70,7 @@ NODE = (
         "long_poll_timeout",
         parse_seconds,
         LONG_POLL_SECONDS_DEFAULT,
-        "How long a long-poll read waits for new data before an empty response.",
+        "The longest wait of a long-poll read for new data before an empty response.",
         low=0.01,
         high=3600,
     ),
@@ -116,7 +116,7 @@ STREAMS = (
         "diskless.interval",
         parse_millis,
         DISKLESS_INTERVAL_MS,
-        "How long a core collects the appends of its diskless streams before it stores them. A "
+        "The time for which a core collects the appends of its diskless streams. A "
         "longer time costs fewer requests to the object store, and appends take longer.",
         low=10,
         high=10_000,
@@ -134,7 +134,7 @@ STREAMS = (
         "diskless.copy_interval",
         parse_millis,
         DISKLESS_COPY_MS,
-        "How often a group with new commits of diskless streams copies them to the object store. "
+        "The interval at which a group copies new commits of diskless streams to the object store. "
         "After the loss of all disks, commits of about this time are lost. A longer time costs "
         "fewer requests.",
         low=1000,

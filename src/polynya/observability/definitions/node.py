@@ -116,7 +116,7 @@ NODE = (
         "polynya_zone_bytes_total",
         "counter",
         "Bytes from one zone to another or within one: `payload`, or `catalog` (commands, Raft "
-        "and the rest). Of clients, those that name their zone.",
+        "and the rest). Client bytes count if the client names its zone.",
         ("from", "to", "kind"),
     ),
     Metric(

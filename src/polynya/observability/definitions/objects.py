@@ -79,7 +79,9 @@ OBJECTS = (
     ),
 )
 DISKLESS = (
-    Metric("polynya_diskless_appends_total", "counter", "Appends that the writer of a core took."),
+    Metric(
+        "polynya_diskless_appends_total", "counter", "Appends accepted by the writer of a core."
+    ),
     Metric(
         "polynya_diskless_appends_waiting",
         "gauge",
@@ -91,7 +93,7 @@ DISKLESS = (
     Metric(
         "polynya_diskless_put_seconds_total",
         "counter",
-        "Time in which packs were stored and their intents logged; divided by the packs: of one.",
+        "Time to store packs and log their intents; divided by packs: the mean.",
     ),
     Metric("polynya_diskless_puts_in_flight", "gauge", "Packs that are being stored, at most 4."),
     Metric(
@@ -108,7 +110,7 @@ DISKLESS = (
     Metric(
         "polynya_diskless_commit_seconds_total",
         "counter",
-        "Time from a commit's first proposal to its outcome; divided by the commits: of one.",
+        "Time from a commit's first proposal to its outcome; divided by commits: the mean.",
     ),
     Metric(
         "polynya_diskless_commit_repeats_total",
@@ -157,9 +159,11 @@ UPKEEP = (
     Metric(
         "polynya_state_copy_failures_total", "counter", "Copies that failed and will be retried."
     ),
-    Metric("polynya_state_copy_deltas_total", "counter", "Changes since copies, written there."),
+    Metric("polynya_state_copy_deltas_total", "counter", "Deltas to these copies written."),
     Metric("polynya_state_copy_delta_bytes_total", "counter", "Bytes of these changes."),
-    Metric("polynya_state_copy_delta_failures_total", "counter", "Such writes that failed."),
+    Metric(
+        "polynya_state_copy_delta_failures_total", "counter", "Deltas that could not be written."
+    ),
 )
 CACHE = (
     Metric("polynya_cache_hits_total", "counter", "Slices read from the block cache."),

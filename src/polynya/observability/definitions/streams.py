@@ -49,7 +49,7 @@ DUTIES = (
     Metric("polynya_trims_total", "counter", "Trims of streams, by retention or on request."),
     Metric("polynya_trimmed_records_total", "counter", "Records removed by trims."),
     Metric("polynya_trimmed_bytes_total", "counter", "Payload removed by trims."),
-    Metric("polynya_leased_streams", "gauge", "Streams of segments with one writer, led here."),
+    Metric("polynya_leased_streams", "gauge", "Leased streams led by this node."),
     Metric(
         "polynya_segment_rollovers_total",
         "counter",

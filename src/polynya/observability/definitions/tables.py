@@ -21,7 +21,7 @@ TABLES = (
     _of_table("polynya_table_files_merged", "Files of a table that merges replaced."),
     _of_table(
         "polynya_table_failing_ranges",
-        "Ranges that the last jobs could not read, and that are tried again.",
+        "Ranges that the last jobs could not read and that will be retried.",
     ),
     _of_table("polynya_table_ranges_aside", "Ranges that were set aside after three failures."),
     _of_table("polynya_table_records_aside", "Records in these ranges."),
@@ -34,7 +34,10 @@ TABLES = (
         "polynya_table_records_ended", "Records of streams that ended before the table took them."
     ),
     _of_table("polynya_table_job_seconds", "Duration of the last job, from its plan to its files."),
-    _of_table("polynya_table_fields_without_column", "Fields that found no room for a column."),
+    _of_table(
+        "polynya_table_fields_without_column",
+        "Fields without a column: the table had no room for more.",
+    ),
     _of_table(
         "polynya_table_commit_time_seconds", "Time of the last commit, in seconds since 1970."
     ),
