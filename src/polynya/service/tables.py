@@ -250,11 +250,7 @@ def _check_name(name: str) -> None:
 
 
 def check_columns(columns: Sequence[tuple[str, str]]) -> None:
-    wrong = [
-        f"{field}:{kind}"
-        for field, kind in columns
-        if kind not in COLUMN_TYPES or "" in field.split(".")
-    ]
+    wrong = [f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field]
     if wrong or len(columns) > COLUMNS_MAX:
         raise TableRefused(
             400,
