@@ -192,9 +192,9 @@ def test_a_store_without_credentials_or_an_answer_is_named(
 
 
 def test_a_task_without_credentials_ends_before_it_reads(
-    bare: dict[str, str], silent_port: int, monkeypatch: pytest.MonkeyPatch
+    bare: dict[str, str], silent_port: int, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_check, "STORE_SECONDS", 0.5)
+    monkeypatch.setattr(store_check, "METADATA_SERVICE", ("127.0.0.1", closed_port))
     for name, text in bare.items():
         monkeypatch.setenv(name, text)
     found = s3(silent_port)
@@ -206,6 +206,8 @@ def test_a_task_without_credentials_ends_before_it_reads(
         list(batches(slab, ["value"]))
     assert time.monotonic() - begin < SECONDS
     check_credentials(s3(silent_port, "key"), bare)
+    monkeypatch.setattr(store_check, "METADATA_SERVICE", ("127.0.0.1", silent_port))
+    check_credentials(s3(silent_port), bare)  # the machine may have a role
 
 
 def test_a_setting_that_is_none_is_refused_by_the_command() -> None:

@@ -184,6 +184,16 @@ def test_a_value_fits_of_a_record_with_another_that_does_not(lake: Lake) -> None
     assert replayed(lake) is None
 
 
+def test_a_column_that_fits_no_dead_letter_leads_to_no_replay(lake: Lake) -> None:
+    """The letters name the columns of their field, and so would be worded otherwise now."""
+    lake.source.append("a", [*(b'{"n":%d}' % n for n in range(300)), b'{"n":"odd"}'])
+    sync(lake)
+    declare(lake, n="boolean")
+    lake.source.append("a", [b'{"n":true}'])
+    sync(lake)
+    assert replayed(lake) is None
+
+
 def test_all_dead_letters_fit(lake: Lake) -> None:
     lake.source.append("a", [b'{"n":%d}' % n for n in range(300)] + [b'{"n":"odd"}'])
     sync(lake)

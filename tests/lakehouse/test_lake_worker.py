@@ -80,6 +80,25 @@ def test_a_worker_ends_for_a_table_that_never_was_there(lake: Lake) -> None:
     assert told.steps == []
 
 
+def test_a_worker_goes_on_when_its_server_is_not_there_yet(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy answers 404 until the server is up."""
+    stop, told, rounds = threading.Event(), Told(), 0
+
+    def tables() -> list[TableRef]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise NoSuchTable("404 page not found")
+        stop.set()
+        return [lake.coordinator.table]
+
+    monkeypatch.setattr(lake.coordinator, "tables", tables)
+    run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=0.0, stop=stop)
+    assert told.names == ["failed"] and rounds == 2
+
+
 def test_a_worker_waits_for_a_table_that_was_there(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 
 from polynya.base.errors import ConfigError, PolynyaError
 from polynya.spark.filters import narrow
-from polynya.spark.options import StoreKeys, source_options
+from polynya.spark.options import StoreKeys, sink_options, source_options
 from polynya.spark.planning import DataLoss, Span, batch_spans, located, slabs
 from polynya.spark.positions import initial, latest, spans_between
 from polynya.spark.server import StreamRanges, Tail, TimedRange
@@ -175,6 +175,13 @@ def test_deleted_streams_end_a_query_unless_it_may_go_on() -> None:
 def test_wrong_options_are_named(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         source_options(options)
+
+
+def test_a_sink_takes_sparks_own_options() -> None:
+    given = {"stream": "s", "checkpointLocation": "/c", "queryName": "prices"}
+    assert sink_options(given).stream == "s"
+    with pytest.raises(ConfigError, match="no option 'readfrom'"):
+        sink_options({"readFrom": "store"})
 
 
 def test_a_tasks_keys_are_the_options_else_the_drivers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def running(spark: Any, lake: PipeWorld, checkpoint: Path) -> Iterator[Any]:
     writer = frame.writeStream.format("polynya").options(
         server=lake.node.url, stream="out", checkpointLocation=str(checkpoint)
     )
-    query = patient(lambda: begun(writer.start()))
+    query = patient(lambda: begun(writer.queryName("doubling").start()))
     try:
         yield query
     finally:

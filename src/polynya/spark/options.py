@@ -23,7 +23,8 @@ _SOURCE = (
     *("maxRecordsPerTrigger", "readFrom", "partitionBytes", "pushdown"),
     *_KEYS,
 )
-_SINK = (*_CONNECTION, "stream", "staging", "jobId", "checkpointLocation")  # the last is Spark's
+_SPARKS = ("checkpointLocation", "queryName")  # Spark's own, which a sink gets as well
+_SINK = (*_CONNECTION, "stream", "staging", "jobId", *_SPARKS)
 
 
 class Connection(msgspec.Struct, frozen=True):

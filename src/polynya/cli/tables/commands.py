@@ -145,7 +145,7 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
     streams, names = told["table"]["streams"], told.get("covered", [])
     if not streams:
         why = (
-            "other tables take all streams under its prefix"
+            f"no stream under '{prefix}' is left for this table now"
             if told.get("taken_by")
             else f"no stream name starts with '{prefix}' yet"
         )

@@ -30,6 +30,7 @@ DLQ_TYPES: dict[str, pa.DataType] = {
     "value": pa.binary(),
 }
 _MESSAGE_FIELDS_MAX = 8
+_MORE = "; and "
 
 
 def file_name(job: Job, task: Task) -> str:
@@ -123,15 +124,22 @@ def _dead_letters(
     arrays = {name: base[name].take(indices) for name in DLQ_TYPES if name in base}
     arrays["reason"] = pa.array([problem[0].reason for problem in found], pa.string())
     arrays["field"] = pa.array([problem[0].field or None for problem in found], pa.string())
-    arrays["message"] = pa.array([message_of(problem) for problem in found], pa.string())
+    arrays["message"] = pa.array([_message(problem) for problem in found], pa.string())
     return pa.Table.from_arrays([arrays[name] for name in DLQ_TYPES], schema=schema)
 
 
-def message_of(problems: list[Problem]) -> str:
-    """Return the message of a dead letter."""
+def _message(problems: list[Problem]) -> str:
     told = [
         f"{problem.field}: {problem.message}" if problem.field else problem.message
         for problem in problems[:_MESSAGE_FIELDS_MAX]
     ]
     more = len(problems) - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more else "")
+    return "; ".join(told) + (f"{_MORE}{more} more" if more else "")
+
+
+def fields_in(message: str) -> tuple[set[str], int]:
+    """Return the fields that the message of a dead letter names, and the number of all."""
+    listed, more, count = message.rpartition(_MORE)
+    parts = (listed if more else message).split("; ")
+    fields = {part.partition(": ")[0] for part in parts}
+    return fields, len(parts) + (int(count.split()[0]) if more else 0)

@@ -55,6 +55,10 @@ class TablesFailed(PolynyaError):
         self.faults = faults
 
 
+class NeverCreated(NoSuchTable):
+    """A table was named that the server does not have."""
+
+
 class SetAside(PolynyaError):
     """Ranges of a table were set aside: the rest of the table is up to date."""
 
@@ -229,7 +233,7 @@ def _work(
             faults, listed = 0, True
             resting = _rested(resting, skip, failed, interval_seconds)
         except (PolynyaError, OSError) as fault:
-            if isinstance(fault, NoSuchTable) and not listed:
+            if isinstance(fault, NeverCreated) and not listed:
                 raise
             faults += 1
             progress("failed", f"{fault}; retrying in {_wait(interval_seconds, faults):.0f} s")
@@ -378,7 +382,7 @@ def _known(coordinator: Coordinator, wanted: Sequence[str]) -> dict[str, TableRe
     known = {table.name: table for table in coordinator.tables()}
     for name in wanted:
         if name not in known:
-            raise NoSuchTable(
+            raise NeverCreated(
                 f"there is no table '{name}'. The tables are: {', '.join(sorted(known)) or 'none'}"
             )
     return known

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,7 +19,9 @@ from polynya.objectstore.settings import s3_config
 
 STORE_SECONDS = 4.0  # one list request, credentials included
 CONNECT_SECONDS = 2.0
+METADATA_SERVICE = (METADATA, 80)
 ROLES = (  # variables that name a role, whose credentials obstore fetches
+    "AWS_METADATA_ENDPOINT",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -30,15 +33,15 @@ NO_CREDENTIALS = (
 )
 _STATUS = re.compile(r": (\d{3}) ")  # in the words of a refusal
 _DENIED = ("401", "403")
-_checked: set[tuple[StoreSettings, bool]] = set()  # and whether credentials are named
+_checked: set[StoreSettings] = set()
 
 
 def checked_blobs(settings: StoreSettings) -> Blobs:
     """Open a store. The first time in this process, check that it answers. Raises ConfigError,
     StoreUnavailable."""
-    if (settings, True) not in _checked:
+    if settings not in _checked:
         check_store(settings)
-        _checked.add((settings, True))
+        _checked.add(settings)
     return open_blobs(settings)
 
 
@@ -49,7 +52,12 @@ def check_store(settings: StoreSettings, environment: Mapping[str, str] = os.env
         open_blobs(settings, environment)
         return
     config, place, has_source = _credentials(settings, environment)
-    faults = _faults(settings, config)
+    faults: list[BaseException | None] = []
+    asked = threading.Thread(
+        target=lambda: faults.append(_fault(settings, config)), name="store-check", daemon=True
+    )
+    asked.start()
+    asked.join(STORE_SECONDS)  # a lookup of credentials has retries of its own
     if faults == [None]:
         return
     if not has_source:
@@ -60,17 +68,22 @@ def check_store(settings: StoreSettings, environment: Mapping[str, str] = os.env
 
 
 def check_credentials(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> None:
-    """Check that this process has credentials for a store, whatever they allow. Raises
-    ConfigError."""
+    """Check that this process has credentials for a store, or a machine that may give it some.
+    Raises ConfigError."""
     if settings.backend != "s3":
         return
-    config, place, has_source = _credentials(settings, environment)
-    if has_source or (settings, has_source) in _checked:
-        return
-    faults = _faults(settings, config)  # by the machine's role
-    if not faults or METADATA in str(faults[0]):
+    _, place, has_source = _credentials(settings, environment)
+    if not has_source and not _may_have_role():
         raise ConfigError(f"{place}: {NO_CREDENTIALS}")
-    _checked.add((settings, has_source))
+
+
+def _may_have_role() -> bool:
+    """Report whether a metadata service answers here, which knows the roles of cloud machines."""
+    try:
+        socket.create_connection(METADATA_SERVICE, CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _credentials(
@@ -82,17 +95,6 @@ def _credentials(
     place = f"s3://{settings.s3_bucket} at {config.get('endpoint') or 'AWS'}"
     named = any(environment.get(name) for name in ("AWS_ACCESS_KEY_ID", *ROLES))
     return config, place, named or "access_key_id" in config
-
-
-def _faults(settings: StoreSettings, config: dict[str, str]) -> list[BaseException | None]:
-    """Ask the store. Return [None], or [its fault], or [] if it did not answer in time."""
-    faults: list[BaseException | None] = []
-    asked = threading.Thread(
-        target=lambda: faults.append(_fault(settings, config)), name="store-check", daemon=True
-    )
-    asked.start()
-    asked.join(STORE_SECONDS)  # a lookup of credentials has retries of its own
-    return faults
 
 
 def _fault(settings: StoreSettings, config: dict[str, str]) -> BaseException | None:

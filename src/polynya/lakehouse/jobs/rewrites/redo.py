@@ -16,7 +16,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.lakehouse.decoding.decode import NO_OBJECT, Schema, observed, sample_values
 from polynya.lakehouse.formats.iceberg import StagingCatalog, live_files, with_field_ids
-from polynya.lakehouse.jobs.output import DLQ_TYPES, message_of
+from polynya.lakehouse.jobs.output import DLQ_TYPES, fields_in
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Merged, Task
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import SAMPLE_RECORDS_STREAM, Fixed, main_schema, widened
@@ -286,15 +286,15 @@ def _strict(blobs: Blobs, file: Merged) -> set[int]:
 
 
 def _fitting(blobs: Blobs, file: Merged, columns: list[Column]) -> bool:
-    """Report whether a value of a file's dead letters fits the columns: its letter then has another
-    message, or none."""
+    """Report whether a value of a file's dead letters fits the columns."""
     for batch in opened(blobs, file).iter_batches(SAMPLE_ROWS_FILE, columns=["message", "value"]):
         schema = Schema(columns, {}, full=leaves(columns) >= LEAVES_MAX)
         problems = typed_values(Kind.JSON, batch["value"], schema).problems
-        if [message_of(problems.get(row, [])) for row in range(len(batch))] != batch[
-            "message"
-        ].to_pylist():
-            return True
+        for row, message in enumerate(batch["message"].to_pylist()):
+            found = problems.get(row, [])
+            left, (fields, count) = {problem.field for problem in found}, fields_in(message)
+            if "" not in left and (not fields <= left or len(found) < count):
+                return True
     return False
 
 
