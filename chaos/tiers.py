@@ -27,23 +27,23 @@ class Tier(msgspec.Struct, frozen=True):
 
 
 TIERS = (
-    Tier("Spark: tables read and written by a JVM", 2, ("@spark",)),
+    Tier("Spark: tables read and written by a JVM", 2.25, ("@spark",)),
     Tier(
         "conformance: the official test suite and the official clients",
-        0.5,
+        1.25,
         ("@conformance", "tests/clients/*"),
     ),
-    Tier("chaos: each kind of fault, on real processes", 1, ("tests/chaos/*",)),
-    Tier("mutations of the Raft implementation and of whole nodes", 0.75, ("tests/*mutants*",)),
+    Tier("chaos: each kind of fault, on real processes", 0.25, ("tests/chaos/*",)),
+    Tier("mutations of the Raft implementation and of whole nodes", 0.5, ("tests/*mutants*",)),
     Tier(
         "simulation: seeds derived from the commit, seeds that failed before, one seed in two "
         "processes; cluster scenarios",
-        1.25,
+        0.5,
         ("tests/replica/*",),
     ),
-    Tier("processes: nodes, clusters and tools run as real processes", 3, ("@process",)),
+    Tier("processes: nodes, clusters and tools run as real processes", 3.5, ("@process",)),
     Tier("Raft: scripted scenarios", 0.25, ("tests/raft/*",)),
-    Tier("unit tests, including file and wire formats", 1.25, ("tests/*",)),
+    Tier("unit tests, including file and wire formats", 1.5, ("tests/*",)),
 )
 
 

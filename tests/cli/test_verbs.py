@@ -432,7 +432,9 @@ def test_a_table_says_which_streams_it_covers() -> None:
     assert "table o (prefix 'x') takes" in told and "over from table o (prefix 'x')" in told
     with scripted(answer(0, taken_by=other)) as server:
         told = ran(server.url, *asked).stderr
-    assert "no stream under 'misspelt/' is left for this table" in told and "starts with" not in told
+    assert (
+        "no stream under 'misspelt/' is left for this table" in told and "starts with" not in told
+    )
     untyped = ran("http://127.0.0.1:1", "table", "create", "t", "--prefix", "a", "--column", "id")
     assert untyped.exit_code == exits.USAGE and "expected FIELD:TYPE" in untyped.stderr
 
