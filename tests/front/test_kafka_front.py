@@ -18,6 +18,7 @@ from worlds.transactions import plant_end
 from polynya.base.errors import OutcomeUnknown
 from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX, TIME_MS_MAX
 from polynya.base.names import partition_name
+from polynya.front.kafka import produce as produces
 from polynya.front.kafka.errors import Error
 from polynya.objectstore import MemoryStore
 from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut, Touch
@@ -238,7 +239,9 @@ async def offset_of(wire: KafkaWire, topic: str, timestamp: int, level: int = 0)
     return int(message.topics[0].partitions[0].offset)
 
 
-def test_idempotent_batches_are_judged_by_kafkas_rules() -> None:
+def test_idempotent_batches_are_judged_by_kafkas_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produces, "GAP_SECONDS", 0.0)
+
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         wire = await world.wire()
@@ -309,6 +312,7 @@ def test_a_batch_that_is_judged_before_an_earlier_one_is_to_be_sent_again_and_ha
 ) -> None:
     """The earlier one looked for the leader, found it, and is acknowledged. For librdkafka a gap
     behind an acknowledged batch is fatal: it has lost nothing, so the broker must have."""
+    monkeypatch.setattr(produces, "GAP_SECONDS", 0.0)
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
@@ -343,6 +347,27 @@ def test_a_batch_that_is_judged_before_an_earlier_one_is_to_be_sent_again_and_ha
         assert await produce(wire, "t", gap) == [(Error.OUT_OF_ORDER_SEQUENCE, -1)], (
             "nothing was in flight before it"
         )
+
+    play(story)
+
+
+def test_a_gap_may_close_from_another_connection_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that moves to a new leader has batches in flight at both."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        former, present = await world.wire(), await world.wire()
+        first, second, third = (batch(b"%d" % n, producer=(77, 0, n)) for n in range(3))
+        assert await produce(present, "t", second) == [(Error.NOT_ENOUGH_REPLICAS, -1)]
+        assert await produce(former, "t", first) == [(0, 0)]
+        assert await produce(present, "t", second) == [(0, 1)]
+        lost = batch(b"4", producer=(77, 0, 4))
+        assert await produce(present, "t", lost) == [(Error.NOT_ENOUGH_REPLICAS, -1)]
+        monkeypatch.setattr(produces, "GAP_SECONDS", 0.0)
+        assert await produce(present, "t", lost) == [(Error.OUT_OF_ORDER_SEQUENCE, -1)]
+        assert await produce(present, "t", third) == [(0, 2)]
 
     play(story)
 

@@ -131,7 +131,8 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         "_done",
         edited_function(
             produce._Produce._done,
-            "answer.error_code == Error.OUT_OF_ORDER_SEQUENCE and is_pipelined",
+            "answer.error_code == Error.OUT_OF_ORDER_SEQUENCE "
+            "and (is_pipelined or self._may_close(command.name))",
             "False",
         ),
     ),

@@ -46,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         # them is refused, as a gap would otherwise be judged without the failed batch
         self.failed: dict[str, Slot] = {}
         self.proposed: dict[str, int] = {}  # batches without an outcome, by partition
+        self.gaps: dict[str, float] = {}  # when a partition first lacked an earlier batch
         self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
         self.parked: ParkedFetch | None = None  # the Fetch that waits for records

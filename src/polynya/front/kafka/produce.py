@@ -39,6 +39,7 @@ _KAFKA_KIND = 1
 _TRANSACTIONAL = 1  # flag of a stored batch
 _BEHIND = "an earlier batch of the partition failed; retry both in order"
 _OVERTOOK = "the batch was not judged behind an earlier one of the partition; retry in order"
+GAP_SECONDS = 5.0  # a missing batch may still be on its way, from another connection, for this time
 _ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majority
 
 
@@ -228,9 +229,12 @@ class _Produce:
             answer.error_code = error_of(outcome.code)
             if answer.error_code == Error.NONE:
                 answer.base_offset = outcome.first_record
+                connection.gaps.pop(command.name, None)
             else:
                 answer.log_append_time_ms = -1
-            if answer.error_code == Error.OUT_OF_ORDER_SEQUENCE and is_pipelined:
+            if answer.error_code == Error.OUT_OF_ORDER_SEQUENCE and (
+                is_pipelined or self._may_close(command.name)
+            ):
                 # The earlier batch has failed, or was judged after this one. The client would
                 # take the code for a loss if that batch was accepted.
                 answer.error_code = Error.NOT_ENOUGH_REPLICAS
@@ -238,6 +242,13 @@ class _Produce:
         if answer.error_code != Error.NONE and command.producer is not None:
             connection.failed[command.name] = self._call.slot
         self._finished_one()
+
+    def _may_close(self, name: str) -> bool:
+        """Report whether the gap before a batch is new. While a client moves to another broker, the
+        earlier batch may arrive through its former one. For this code librdkafka begins a new
+        epoch, and may then store batches of other partitions twice (its issue 4953)."""
+        now = asyncio.get_running_loop().time()
+        return now - self._call.connection.gaps.setdefault(name, now) < GAP_SECONDS
 
     def _finished_one(self) -> None:
         self._left -= 1
