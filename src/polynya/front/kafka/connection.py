@@ -46,7 +46,8 @@ class Connection(asyncio.BufferedProtocol):
         # them is refused, as a gap would otherwise be judged without the failed batch
         self.failed: dict[str, Slot] = {}
         self.proposed: dict[str, int] = {}  # batches without an outcome, by partition
-        self.gaps: dict[str, float] = {}  # when a partition first lacked an earlier batch
+        # when a partition first, and last, lacked an earlier batch
+        self.gaps: dict[str, tuple[float, float]] = {}
         self.producing: asyncio.Task[None] | None = None  # the last Produce that has to wait
         self.fetching = asyncio.Lock()  # one Fetch response in memory at a time
         self.parked: ParkedFetch | None = None  # the Fetch that waits for records

@@ -247,8 +247,12 @@ class _Produce:
         """Report whether the gap before a batch is new. While a client moves to another broker, the
         earlier batch may arrive through its former one. For this code librdkafka begins a new
         epoch, and may then store batches of other partitions twice (its issue 4953)."""
-        now = asyncio.get_running_loop().time()
-        return now - self._call.connection.gaps.setdefault(name, now) < GAP_SECONDS
+        now, gaps = asyncio.get_running_loop().time(), self._call.connection.gaps
+        since, seen = gaps.get(name, (now, now))
+        if now - seen > GAP_SECONDS:  # that one closed, through another connection
+            since = now
+        gaps[name] = since, now
+        return now - since < GAP_SECONDS
 
     def _finished_one(self) -> None:
         self._left -= 1
