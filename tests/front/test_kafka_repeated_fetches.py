@@ -42,6 +42,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
 def test_a_repeat_gets_the_same_bytes_without_decoding(decoded: Decoded) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
+        await world.follow("t")
         wire = await world.wire()
         answers = []
         for correlation in (7, 1 << 30, 9):
@@ -67,6 +68,7 @@ def test_the_order_of_partitions_does_not_matter(version: int, decoded: Decoded)
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 5)
+        await world.follow("t")
         wire = await world.wire()
 
         async def ask(order: list[int], offset: int = 0) -> list[int]:
@@ -102,6 +104,7 @@ def test_the_order_of_partitions_does_not_matter(version: int, decoded: Decoded)
 def test_a_repeat_waits_and_is_woken(decoded: Decoded) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
+        await world.follow("t")
         wire, writer = await world.wire(), await world.wire()
         for _ in range(3):
             assert await fetch(wire, 0, 0, max_wait_ms=20) == IDLE
@@ -126,6 +129,7 @@ def test_a_repeat_waits_and_is_woken(decoded: Decoded) -> None:
 def test_a_repeat_that_grows_too_little_is_answered_in_the_end(decoded: Decoded) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
+        await world.follow("t")
         wire, more = await world.wire(), {"max_wait_ms": 300, "min_bytes": 10_000}
         assert await fetch(wire, 0, 0, **more) == IDLE
         waiting = asyncio.create_task(fetch(wire, 0, 0, **more))
@@ -146,6 +150,7 @@ def test_a_new_epoch_or_a_lost_leadership_is_looked_at(
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
+        await world.follow("t")
         wire = await world.wire()
         for count in (1, 1):
             assert await fetch(wire, 0, 0, max_wait_ms=1) == IDLE
@@ -169,6 +174,7 @@ def test_a_trim_is_told_in_time_and_a_deletion_at_once(
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
+        await world.follow("t")
         wire, name = await world.wire(), partition_name("t", 0)
         await produce(wire, b"a")
         service = world.core.service
@@ -196,6 +202,7 @@ def test_a_trim_is_told_in_time_and_a_deletion_at_once(
 def test_a_repeat_that_waits_ends_with_the_front(decoded: Decoded) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
+        await world.follow("t")
         wire = await world.wire()
         for _ in range(2):
             assert await fetch(wire, 0, 0, max_wait_ms=200) == IDLE

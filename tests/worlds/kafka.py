@@ -132,6 +132,13 @@ class KafkaWorld:
         await self.front.topics.create(name, partitions, [])
         assert self.front.topics.known(name) is not None
 
+    async def follow(self, name: str) -> None:
+        """Follow a topic, so that even a fetch that waits a millisecond finds its ends known."""
+        topic = self.front.topics.known(name)
+        assert topic is not None
+        for partition in range(topic.partitions):
+            assert await self.front.tails.follow(topic.stream(partition)) is not None
+
 
 def play(
     tell: Callable[[KafkaWorld], Awaitable[None]], protection: KafkaProtection | None = None
