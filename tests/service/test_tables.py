@@ -415,6 +415,9 @@ def test_declared_columns_have_types_that_there_are() -> None:
             TableRefused, match="'id:int' declares no column; expected a field and one of long, "
         ):
             await world.tables.create("other", "other/", columns=[("id", "int")])
+        for field in ("", "a..b", ".a", "a."):
+            with pytest.raises(TableRefused, match=f"'{field}:long' declares no column"):
+                await world.tables.create("other", "other/", columns=[(field, "long")])
         table, new = await world.tables.create("other", "other/", columns=[("id", "long")])
         assert new and table.columns == [("id", "long")]
         assert await world.tables.create("other", "other/", columns=[("id", "long")]) == (

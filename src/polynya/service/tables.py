@@ -250,7 +250,12 @@ def _check_name(name: str) -> None:
 
 
 def check_columns(columns: Sequence[tuple[str, str]]) -> None:
-    wrong = [f"{field}:{kind}" for field, kind in columns if kind not in COLUMN_TYPES or not field]
+    """Raise TableRefused for an unknown type, or for a path with an empty field, like `a..b`."""
+    wrong = [
+        f"{field}:{kind}"
+        for field, kind in columns
+        if kind not in COLUMN_TYPES or not all(field.split("."))
+    ]
     if wrong or len(columns) > COLUMNS_MAX:
         raise TableRefused(
             400,
