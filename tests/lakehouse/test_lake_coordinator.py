@@ -179,6 +179,14 @@ def test_errors_are_told_in_the_servers_words(
         client(lambda request: httpx.Response(status, json=body)).plan("t")
 
 
+def test_a_refusal_has_an_address_only_if_it_is_not_the_servers() -> None:
+    with pytest.raises(PolynyaError, match=r"^the transform fails$"):
+        error = {"code": "BAD", "message": "the transform fails"}
+        client(lambda request: httpx.Response(400, json={"error": error})).plan("t")
+    with pytest.raises(PolynyaError, match=r"^http://\S+ answered 400: no such host$"):
+        client(lambda request: httpx.Response(400, text="no such host")).plan("t")
+
+
 def test_a_server_that_is_not_there() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")

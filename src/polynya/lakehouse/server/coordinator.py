@@ -290,7 +290,10 @@ class HttpCoordinator:
             raise NoSuchTable(told)
         if answer.status_code >= 500 or answer.status_code in (408, 429):
             raise Unavailable(f"{url} answered {answer.status_code}: {told}")
-        raise PolynyaError(f"{url} answered {answer.status_code}: {told}")
+        # an error of Polynya is a whole sentence; any other is a proxy's, or another server's
+        raise PolynyaError(
+            told if _code(answer) else f"{url} answered {answer.status_code}: {told}"
+        )
 
 
 def _decoded(answer: httpx.Response, shape: type[T], what: str) -> T:
