@@ -180,8 +180,8 @@ def test_errors_are_told_in_the_servers_words(
 
 
 def test_a_refusal_has_an_address_only_if_it_is_not_the_servers() -> None:
+    error = {"code": "BAD", "message": "the transform fails"}
     with pytest.raises(PolynyaError, match=r"^the transform fails$"):
-        error = {"code": "BAD", "message": "the transform fails"}
         client(lambda request: httpx.Response(400, json={"error": error})).plan("t")
     with pytest.raises(PolynyaError, match=r"^http://\S+ answered 400: no such host$"):
         client(lambda request: httpx.Response(400, text="no such host")).plan("t")
