@@ -16,6 +16,7 @@ import msgspec
 from fuzz.bytes import Shapes, damaged, noise, number
 
 from polynya.access.authenticator import Report
+from polynya.base.msgpack import UNREADABLE
 from polynya.cluster.status import Told
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
@@ -66,6 +67,7 @@ ANSWERED: dict[int, Any] = {  # and of an answer; that an append was taken would
     1004: Told,
     1009: bool,
 }
+PROPOSED = {messages.PROPOSE, messages.PROPOSE_ALL, messages.PASS_ON}
 # numbers of errors that travel, but for damaged data, and some that do not
 FAULTS = (
     0,
@@ -241,7 +243,7 @@ class Impostor:
             elif sane and shape is not None:
                 link.send(FrameType.REPLY, 0, ident, self.shapes().encoded(shape))
             elif chance.random() < 0.5:
-                link.send(FrameType.REPLY, 0, ident, noise(chance))
+                link.send(FrameType.REPLY, 0, ident, self._noise(kind))
             else:
                 link.send(FrameType.ERROR, chance.choice(FAULTS), ident, noise(chance, 30))
         elif type_ == FrameType.OPEN:
@@ -249,6 +251,17 @@ class Impostor:
             link.send(FrameType.END, chance.choice(FAULTS), ident, noise(chance, 20))
         if chance.random() < 0.02 and type_ != FrameType.HELLO:
             self.break_frame(link)
+
+    def _noise(self, kind: int) -> bytes:
+        """Noise; but no reply to a proposal by chance, which would be believed."""
+        found = noise(self.chance)
+        while kind in PROPOSED:
+            try:
+                messages.decode(messages.PROPOSE, found)
+            except UNREADABLE:
+                break
+            found = noise(self.chance)
+        return found
 
     # --- nonsense ---------------------------------------------------------------------------------
 

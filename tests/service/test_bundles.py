@@ -155,6 +155,19 @@ def test_a_senseless_append_of_another_core_is_refused_and_the_others_are_propos
     story(work)
 
 
+def test_a_code_of_a_later_release_leaves_the_outcome_unknown():
+    """To take it for a refusal or for a success would be a guess."""
+    later = max(Code) + 1
+    for body in (messages.encode(Reply(later)), messages.encode([2, later])):
+        kind = messages.PROPOSE if body[1] == later else messages.FACTS
+        with pytest.raises(msgspec.ValidationError, match=f"does not know the code {later}"):
+            messages.decode(kind, body)
+    replies = [Reply(Code.OK, record=1), Reply(later), Reply(Code.CLOSED)]
+    first, second, third = bundles._outcomes(messages.encode((replies, {})), 3)
+    assert (first, third) == (replies[0], replies[2])
+    assert isinstance(second, OutcomeUnknown) and "no readable reply" in str(second)
+
+
 def test_who_does_not_lead_says_who_does_and_a_lost_connection_is_everybodys():
     async def work(world: World) -> None:
         answers = [world.ask(3, "a"), world.ask(3, "b")]

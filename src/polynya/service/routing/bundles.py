@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -185,16 +185,21 @@ def _one_came(done: Done, body: bytes | BaseException) -> None:
 def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
     answers = _answers.decode(body)
     replies, faults = answers.replies, answers.faults
-    if not faults and len(replies) == count and None not in replies:
+    if not faults and len(replies) == count and all(map(_is_known, replies)):
         return cast("list[Reply | BaseException]", replies)
     replies += [None] * (count - len(replies))
     return [
-        decode_error(*faults.get(i, _MISSING)) if reply is None else reply
+        reply if _is_known(reply) else decode_error(*faults.get(i, _MISSING))
         for i, reply in enumerate(replies[:count])
     ]
 
 
-_MISSING = encode_error(OutcomeUnknown("the group's leader sent no reply for this append"))
+def _is_known(reply: Reply | None) -> TypeGuard[Reply]:
+    """Report whether there is a reply, with a code of this release."""
+    return reply is not None and reply.code in messages.CODES
+
+
+_MISSING = encode_error(OutcomeUnknown("the group's leader sent no readable reply for this append"))
 
 
 # --- the receiving side ---------------------------------------------------------------------------
