@@ -32,7 +32,7 @@ test: $(STAMPS)/dev  ## everything that CI checks (about ten minutes on two core
 	@mkdir -p .build; $(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; $(WARM) wait $$!; \
 	$(SUITE) -m "not long" $(ARGS); status=$$?; wait $$types || { cat $(TYPES); exit 1; }; exit $$status
 
-test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run
+test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run and the names of slow ones
 	@$(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
 
 long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour (a part of `make evidence`)
@@ -42,9 +42,9 @@ long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the
 kafka-full: $(STAMPS)/dev  ## Kafka clients with 100,000 records each, and 20 rounds of a killed leader (RECORDS=number, ROUNDS=number)
 	@KAFKA_RECORDS=$(or $(RECORDS),100000) KAFKA_ROUNDS=$(or $(ROUNDS),20) KAFKA_CORES=2 $(PY) -m pytest tests/clients/test_kafka_*.py tests/e2e/test_e2e_kafka_*.py $(ARGS)
 
-check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a minute
+check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests but the slow ones: about a minute
 	@$(WARM) $(LINT) && $(BIN)/mypy; status=$$?; wait; exit $$status
-	@$(SUITE) -q -m "not process and not spark and not conformance and not long" $(ARGS)
+	@$(SUITE) -q --quick -m "not process and not spark and not conformance and not long" $(ARGS)
 
 sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
 	@PYTHONPATH=src:tests $(PY) -m sim.run --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import shared_spark
-from cpu_seconds import Meter, kept, order
+from cpu_seconds import Meter, kept, order, slow
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -42,6 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         metavar="FILE",
         help="write the CPU seconds of each test there, as JSON",
+    )
+    parser.addoption(
+        "--quick", action="store_true", help="leave out the tests that are recorded as slow"
     )
 
 
@@ -86,11 +89,15 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order whole files: the longest first by their recorded times, then those that start
     processes, then the rest. No worker is left with a long one when the others have ended.
 
     A report of the run (`--junitxml`) has the marks: `python -m chaos.tiers` counts by them."""
+    if config.getoption("--quick"):
+        left_out = slow()
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
     for item in items:
         item.user_properties += [
             ("mark", name)

@@ -2,7 +2,7 @@
 shared.
 
 `make test-times` runs the tests with `--costs FILE`, prints the dearest, and keeps the times of
-files, by which a run is ordered.
+files, by which a run is ordered, and the names of slow tests, which `make check` leaves out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import pytest
 
 KEPT = Path(__file__).with_suffix(".json")
 KEPT_FROM = 1.0  # seconds: shorter files need no place in the order
+SLOW = KEPT.with_name("slow_tests.txt")
+SLOW_FROM = (0.1, 0.3)  # CPU seconds, or seconds
 SHOWN = 40
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -95,16 +97,23 @@ class Meter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write the line where the reports of all workers come together."""
-        cost = dict(report.user_properties).get("cost")
+        properties = dict(report.user_properties)
+        cost = properties.get("cost")
         if cost is not None and not self._is_worker:
+            line = [report.nodeid, *(round(each, 3) for each in cost), "mark" in properties]
             with self._path.open("a") as file:
-                file.write(json.dumps([report.nodeid, *(round(each, 3) for each in cost)]) + "\n")
+                file.write(json.dumps(line) + "\n")
 
 
-def measured(paths: list[Path]) -> dict[str, Cost]:
-    """The cost of each test in files that a meter wrote; of several for one test, the last."""
+def measured(paths: list[Path], *, alone: bool = False) -> dict[str, Cost]:
+    """The cost of each test in files that a meter wrote; of several for one test, the last.
+    `alone`: of those that start no processes, by their marks."""
     lines = (json.loads(line) for path in paths for line in path.read_text().splitlines())
-    return {name: Cost(cpu, wall) for name, cpu, wall in lines}
+    return {
+        name: Cost(cpu, wall)
+        for name, cpu, wall, starts_processes in lines
+        if not (alone and starts_processes)
+    }
 
 
 def by_file(tests: dict[str, Cost]) -> dict[str, Cost]:
@@ -131,6 +140,27 @@ def keep(files: dict[str, Cost]) -> None:
     KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def keep_slow(tests: dict[str, Cost]) -> None:
+    """Replace what is known of the files of these tests; forget files that are gone."""
+    root, files = SLOW.parents[1], by_file(tests)
+    known = [
+        name
+        for name in slow()
+        if (file := name.partition("::")[0]) not in files and (root / file).exists()
+    ]
+    known += [
+        name
+        for name, cost in tests.items()
+        if cost.cpu >= SLOW_FROM[0] or cost.wall >= SLOW_FROM[1]
+    ]
+    SLOW.write_text("".join(f"{name}\n" for name in sorted(known)))
+
+
+def slow() -> frozenset[str]:
+    """The names of tests that are checked in: those that `make check` leaves out."""
+    return frozenset(SLOW.read_text().splitlines())
+
+
 def order(files: dict[str, Cost]) -> dict[str, float]:
     """Seconds that a file keeps a worker busy: with work of its own processes, or waiting."""
     return {name: max(cost) for name, cost in files.items()}
@@ -154,7 +184,8 @@ def main() -> int:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help=f"write the times of files to {KEPT.name}, by which a run is ordered",
+        help=f"write the times of files to {KEPT.name}, by which a run is ordered, and the names "
+        f"of slow tests to {SLOW.name}",
     )
     options = parser.parse_args()
     tests = measured(options.costs)
@@ -165,6 +196,7 @@ def main() -> int:
     )
     if options.keep:
         keep(files)
+        keep_slow(measured(options.costs, alone=True))
     return 0
 
 

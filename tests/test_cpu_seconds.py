@@ -11,7 +11,7 @@ from pathlib import Path
 
 import cpu_seconds
 import pytest
-from cpu_seconds import Cost, by_file, keep, kept, measured, order, table
+from cpu_seconds import Cost, by_file, keep, keep_slow, kept, measured, order, slow, table
 
 ROOT = Path(__file__).parents[1]
 SPIN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
@@ -72,14 +72,15 @@ def test_files_are_the_sum_of_their_tests_and_ordered_by_what_keeps_a_worker_bus
     tmp_path: Path,
 ) -> None:
     lines = [
-        ["tests/a.py::one", 1.0, 5.0],
-        ["tests/b.py::two", 2.0, 2.5],
-        ["tests/a.py::three[x::y]", 0.5, 0.5],
-        ["tests/b.py::two", 4.0, 3.0],
+        ["tests/a.py::one", 1.0, 5.0, False],
+        ["tests/b.py::two", 2.0, 2.5, True],
+        ["tests/a.py::three[x::y]", 0.5, 0.5, False],
+        ["tests/b.py::two", 4.0, 3.0, True],
     ]
     (tmp_path / "costs").write_text("".join(json.dumps(line) + "\n" for line in lines))
     tests = measured([tmp_path / "costs"])
     assert by_file(tests) == {"tests/a.py": Cost(1.5, 5.5), "tests/b.py": Cost(4.0, 3.0)}
+    assert by_file(measured([tmp_path / "costs"], alone=True)) == {"tests/a.py": Cost(1.5, 5.5)}
     assert order(by_file(tests)) == {"tests/a.py": 5.5, "tests/b.py": 4.0}
     assert [line.split()[-1] for line in table(by_file(tests)).splitlines()[1:]] == [
         "tests/b.py",
@@ -101,5 +102,19 @@ def test_what_is_kept_is_of_files_that_are_there_and_not_short(
     assert kept() == {"tests/b.py": Cost(0.2, 2.0)}
 
 
+def test_slow_tests_are_those_that_compute_or_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_seconds, "SLOW", tmp_path / "tests" / "slow_tests.txt")
+    (tmp_path / "tests").mkdir()
+    for name in "ab":
+        (tmp_path / "tests" / f"{name}.py").touch()
+    cpu_seconds.SLOW.write_text("tests/a.py::was\ntests/b.py::kept\ntests/gone.py::one\n")
+    costs = {"was": (0.01, 0.02), "computes": (0.1, 0.1), "waits[::x]": (0.0, 0.3)}
+    keep_slow({f"tests/a.py::{name}": Cost(*cost) for name, cost in costs.items()})
+    assert slow() == {"tests/b.py::kept", "tests/a.py::computes", "tests/a.py::waits[::x]"}
+
+
 def test_the_files_whose_times_are_kept_are_there() -> None:
-    assert not [name for name in kept() if not (ROOT / name).exists()]
+    names = {*kept(), *(name.partition("::")[0] for name in slow())}
+    assert not [name for name in names if not (ROOT / name).exists()]
