@@ -465,4 +465,16 @@ FOUND = (
         "chaos, seed 20261125, nodes that are killed",
         "tests/transport/test_dialing.py",
     ),
+    Found(
+        "An append was answered with 500 when a member of the cluster answered with a code that this "
+        "release does not know; the outcome is unknown then.",
+        "fuzzing of peers, seed 34152716, on a busy machine",
+        "tests/service/test_bundles.py",
+    ),
+    Found(
+        "Evicted streams whose packs could not be emptied were returned to memory and evicted again "
+        "without end, each time with new objects in the store.",
+        "simulation, seed 20263355 of the swarm",
+        "tests/cold/test_hidden_packs.py",
+    ),
 )

@@ -18,6 +18,7 @@ from polynya.cold import (
     evictor,
     merger,
 )
+from polynya.cold.hidden_packs import VAIN_RETURNS_MAX
 from polynya.stream.commands import Return
 from polynya.stream.rules.eviction import evicted_view, slice_of
 
@@ -161,6 +162,35 @@ def test_nothing_is_read_while_nothing_is_written(
             await idle.merger.merge_due()
         assert idle.tier.store.calls == calls
         assert len(idle.returned) == returned
+
+    play(story)
+
+
+def test_streams_rest_whose_packs_cannot_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are returned a few times, and not again before there are other packs."""
+
+    async def story() -> None:
+        idle = Idle()
+
+        async def returned_in(passes: int) -> int:
+            before = len(idle.returned)
+            for _ in range(passes):
+                await idle.merger.merge_due()  # streams return
+                await idle.merge(passes=1)  # they are in memory, and evicted again
+            return len(idle.returned) - before
+
+        await idle.write(40)
+        with monkeypatch.context() as nothing_gained:
+            nothing_gained.setattr(merger, "is_worth", lambda emptied, written: False)
+            assert await returned_in(VAIN_RETURNS_MAX) > 0
+            assert await returned_in(5) == 0
+            await idle.write(10)
+            assert await returned_in(1) > 0
+        await idle.write(10)
+        await idle.merge(passes=8)
+        await idle.tier.settle_all()
+        objects, wanted = idle.counted()
+        assert objects <= wanted
 
     play(story)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
 
@@ -27,6 +27,8 @@ from polynya.stream.machine import Machine
 from polynya.stream.rules.eviction import evicted_view, slice_of, stub_of, whole_of
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
+
+VAIN_RETURNS_MAX = 3  # passes that gain nothing from the same packs; then their streams rest
 
 PackNumber = tuple[int, int]  # group, number of the pack there
 
@@ -73,6 +75,8 @@ class HiddenPacks:
         self._has_found = False
         self._stubs = _Stubs()
         self._blocks: dict[str, set[PackNumber]] = {}  # with streams that name a pack
+        self._vain: set[str] = set()  # packs whose streams were returned, and nothing was gained
+        self._vain_returns = 0
 
     async def look(self, uses: PackUses, packs: PackLimits) -> None:
         """Add what evicted streams name to `uses`, if there may be too many packs. Return streams
@@ -93,10 +97,16 @@ class HiddenPacks:
             await self._return(block[0], stubs.names[block])
         self._look_from = 0 if sparse else self._next_count(packs)
 
-    async def return_named(self, chosen: Container[str]) -> None:
+    async def return_named(self, chosen: set[str]) -> None:
         """Return the evicted streams that name chosen packs, as far as `look` has found such.
         Raises StoreError, Unavailable, OutcomeUnknown."""
-        blocks = {block for key, named in self._blocks.items() if key in chosen for block in named}
+        rests = chosen <= self._vain and self._vain_returns >= VAIN_RETURNS_MAX
+        blocks = {
+            block
+            for key, named in self._blocks.items()
+            if key in chosen and not rests
+            for block in named
+        }
         for block in sorted(blocks):
             names = [
                 stream.name
@@ -110,6 +120,16 @@ class HiddenPacks:
         """Look again next time, if the last look found something: it was of use, or failed."""
         if self._has_found:
             self._look_from = 0
+
+    def gained_nothing(self, chosen: set[str]) -> None:
+        """Note that these packs cannot be emptied: streams that are returned and evicted again for
+        them would move without end."""
+        if not chosen:
+            return
+        self._vain_returns = self._vain_returns + 1 if chosen <= self._vain else 1
+        machines = self._groups.machines().values()
+        there = {key for key in self._vain if any(key in machine.held for machine in machines)}
+        self._vain = there | chosen
 
     def _next_count(self, packs: PackLimits) -> int:
         return self._count + max(packs.spare // 2, self._count // 8)

@@ -243,6 +243,7 @@ class Merger:
                     moved.update(keys)
         emptied = sum(moved[key] >= uses.slices[key] for key in chosen)
         if not is_worth(emptied, len(plan_packs(found, self._settings))):
+            self.hidden.gained_nothing(chosen)
             return []
         self.hidden.go_on()
         return found
