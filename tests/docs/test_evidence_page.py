@@ -68,11 +68,7 @@ def test_what_is_wrong_is_not_hidden() -> None:
             "| 0 caught |",
             "**survives**",
         ),
-        (
-            Results(date="d", simulation=Simulation(seeds=5, failed=[999_999, 20263355])),
-            "failed: 999999; 20263355, fixed since**",
-            "failed: 999999; 20263355, fixed since**",
-        ),
+        (Results(date="d", simulation=Simulation(seeds=5, failed=[7])), "failed: 7", "failed: 7"),
     ):
         assert results.wrong and briefly in written(results) and told in appendix(results)
 
