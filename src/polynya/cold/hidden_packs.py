@@ -28,7 +28,7 @@ from polynya.stream.rules.eviction import evicted_view, slice_of, stub_of, whole
 from polynya.stream.state import index
 from polynya.stream.state.model import Stream
 
-VAIN_RETURNS_MAX = 3  # passes that gain nothing from the same packs; then their streams rest
+VAIN_RETURNS_MAX = 3  # of streams for the same packs, with nothing gained: then they rest
 
 PackNumber = tuple[int, int]  # group, number of the pack there
 
@@ -77,6 +77,7 @@ class HiddenPacks:
         self._blocks: dict[str, set[PackNumber]] = {}  # with streams that name a pack
         self._vain: set[str] = set()  # packs whose streams were returned, and nothing was gained
         self._vain_returns = 0
+        self._has_returned = False  # streams, for what is chosen now
 
     async def look(self, uses: PackUses, packs: PackLimits) -> None:
         """Add what evicted streams name to `uses`, if there may be too many packs. Return streams
@@ -100,6 +101,7 @@ class HiddenPacks:
     async def return_named(self, chosen: set[str]) -> None:
         """Return the evicted streams that name chosen packs, as far as `look` has found such.
         Raises StoreError, Unavailable, OutcomeUnknown."""
+        self._has_returned = False
         rests = chosen <= self._vain and self._vain_returns >= VAIN_RETURNS_MAX
         blocks = {
             block
@@ -113,6 +115,7 @@ class HiddenPacks:
                 async for machine, stream in self._states(block, self._stubs.names[block])
                 if any(machine.pack_keys.get(number) in chosen for number, _ in packs_of(stream))
             ]
+            self._has_returned |= bool(names)
             await self._return(block[0], names)
         self._stubs, self._blocks = _Stubs(), {}  # they may be large
 
@@ -122,9 +125,9 @@ class HiddenPacks:
             self._look_from = 0
 
     def gained_nothing(self, chosen: set[str]) -> None:
-        """Note that these packs cannot be emptied: streams that are returned and evicted again for
-        them would move without end."""
-        if not chosen:
+        """Note that these packs were not emptied: streams that are returned for them, and evicted
+        again, would move without end."""
+        if not self._has_returned:
             return
         self._vain_returns = self._vain_returns + 1 if chosen <= self._vain else 1
         machines = self._groups.machines().values()
