@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.service.bucket_profiles import BucketProfiles
 from polynya.stream.commands import Append, Command, Retention
-from polynya.stream.replies import Done, Reply
+from polynya.stream.replies import Done, KnownCode, Reply
 from polynya.stream.state.model import Stream
 from polynya.stream.state.regimes import profile_of
 from polynya.stream.state.tails import stable_of
@@ -169,7 +169,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """The deterministic rejection of a read: a `polynya.stream.replies.Code`, and the token to use
     instead (tail, or first retained record)."""
 
-    code: int
+    code: KnownCode
     record: int = 0
     byte: int = 0
     message: str = ""

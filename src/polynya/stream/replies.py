@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -58,10 +58,14 @@ class Code(enum.IntEnum):
     WRONG_PROFILE = 50
 
 
+KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]
+"""A code as other nodes send it: one that only a later release knows cannot be decoded."""
+
+
 class Reply(msgspec.Struct, array_like=True, gc=False):
     """The reply to one command, with the facts that front ends put into headers."""
 
-    code: int
+    code: KnownCode
     uid: int = 0
     record: int = 0  # the tail after the command: next record number …
     byte: int = 0  # … and byte position

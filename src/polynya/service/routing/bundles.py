@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -47,6 +47,15 @@ class _Answers(msgspec.Struct, array_like=True):
     faults: dict[int, tuple[int, bytes]] = {}
 
 
+class _RawAnswers(msgspec.Struct, array_like=True):
+    """The same, with replies that are not decoded."""
+
+    replies: list[msgspec.Raw]
+    faults: dict[int, tuple[int, bytes]] = {}
+
+
+_raw_answers: msgspec.msgpack.Decoder[_RawAnswers] = msgspec.msgpack.Decoder(_RawAnswers)
+_reply: msgspec.msgpack.Decoder[Reply | None] = msgspec.msgpack.Decoder(Reply | None)
 _answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
 _append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(Append | Produce)
 _appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(
@@ -183,20 +192,31 @@ def _one_came(done: Done, body: bytes | BaseException) -> None:
 
 
 def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
-    answers = _answers.decode(body)
+    answers = _answers_of(body)
     replies, faults = answers.replies, answers.faults
-    if not faults and len(replies) == count and all(map(_is_known, replies)):
+    if not faults and len(replies) == count and None not in replies:
         return cast("list[Reply | BaseException]", replies)
     replies += [None] * (count - len(replies))
     return [
-        reply if _is_known(reply) else decode_error(*faults.get(i, _MISSING))
+        decode_error(*faults.get(i, _MISSING)) if reply is None else reply
         for i, reply in enumerate(replies[:count])
     ]
 
 
-def _is_known(reply: Reply | None) -> TypeGuard[Reply]:
-    """Report whether there is a reply, with a code of this release."""
-    return reply is not None and reply.code in messages.CODES
+def _answers_of(body: bytes) -> _Answers:
+    """Decode the replies to a bundle. One that this release cannot decode is None."""
+    try:
+        return _answers.decode(body)
+    except msgspec.ValidationError:
+        raw = _raw_answers.decode(body)
+        return _Answers([_reply_of(each) for each in raw.replies], raw.faults)
+
+
+def _reply_of(raw: msgspec.Raw) -> Reply | None:
+    try:
+        return _reply.decode(raw)
+    except msgspec.ValidationError:
+        return None
 
 
 _MISSING = encode_error(OutcomeUnknown("the group's leader sent no readable reply for this append"))
