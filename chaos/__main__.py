@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from chaos import network
 from chaos.guard import Guard
 from chaos.run import Options, Outcome, Run
 
@@ -119,6 +120,8 @@ def run_guarded(options: Options, *, keep: bool = False) -> Outcome:
     print(f"chaos: seed {options.seed}; again: make chaos SEED={options.seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="polynya-chaos-"))
     name = f"pch{os.getpid()}"
+    if options.namespaces:
+        network.isolate()
     guard = Guard(name, folder)
     signal.signal(signal.SIGTERM, _interrupted)
     # also in the background, where a shell has it ignored

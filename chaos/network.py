@@ -1,5 +1,6 @@
 """Where the nodes live: each in a network namespace of its own, with packets dropped by iptables;
-or on loopback, where only the proxies can cut.
+or on loopback, where only the proxies can cut. The bridge of the namespaces is in one of the run's
+own (`isolate`).
 
 A node is known to all others by its door, an address of a proxy (`chaos/proxy.py`), and by nothing
 else: what it says of itself is the door, too.
@@ -19,6 +20,7 @@ from chaos.proxy import Place, Wires
 
 HTTP_PORT, PEER_PORT, KAFKA_PORT = 4437, 4439, 9092
 CLONE_NEWNET = 0x40000000
+TOOLS = ("ip", "iptables", "nsenter")
 # else it takes the least of its ports', and one more node makes all others lose it until they ask
 # for it again
 BRIDGE = "02:00:00:00:00:fe"
@@ -95,8 +97,8 @@ class Loopback:
 
 
 class Namespaces:
-    """A bridge in this namespace, a namespace for each node. Needs root, `ip` and `iptables`. Node
-    N is NET.0.N, its door NET.1.N, and what comes to B for A comes from NET.(10 + A).B."""
+    """A bridge in this namespace, a namespace for each node. Needs root and `TOOLS`. Node N is
+    NET.0.N, its door NET.1.N, and what comes to B for A comes from NET.(10 + A).B."""
 
     kind = "namespaces"
     loses = True
@@ -242,13 +244,18 @@ class Namespaces:
             )
 
 
+def isolate() -> None:
+    """Puts this thread, and all that it starts from now on, into a network namespace that has only
+    a loopback. Programs beside the run see no interfaces come and go: a browser aborts its requests
+    when they do. Where namespaces cannot work, nothing changes. Raises CalledProcessError."""
+    if not _lacking() and not ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        _run("ip", "link", "set", "lo", "up")
+
+
 def why_not() -> str:
     """What namespaces lack here; empty when they work."""
-    if os.geteuid():
-        return "network namespaces need root"
-    missing = [tool for tool in ("ip", "iptables", "nsenter") if shutil.which(tool) is None]
-    if missing:
-        return f"not installed: {', '.join(missing)}"
+    if lacking := _lacking():
+        return lacking
     probe = Namespaces([1], f"pch{os.getpid()}p")
     try:
         probe.start()
@@ -262,6 +269,13 @@ def why_not() -> str:
     finally:
         probe.close()
     return ""
+
+
+def _lacking() -> str:
+    if os.geteuid():
+        return "network namespaces need root"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)}" if missing else ""
 
 
 def remove(name: str) -> None:

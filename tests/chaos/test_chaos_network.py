@@ -1,10 +1,16 @@
-"""The network of the nodes: who joins later does not cut off those that are there."""
+"""The network of the nodes: who joins later does not cut off those that are there, and programs
+outside the run see none of it."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from missing import left_out
@@ -15,21 +21,41 @@ sys.path.insert(0, str(ROOT))
 from chaos import network  # noqa: E402  (not a part of the package)
 
 pytestmark = pytest.mark.process
+Got = TypeVar("Got")
+
+
+def in_a_thread(work: Callable[[], Got]) -> Got:
+    """What `work` returns to a thread that is isolated, and ends there."""
+    with ThreadPoolExecutor(1, initializer=network.isolate) as thread:
+        return thread.submit(work).result()
+
+
+def interfaces() -> dict[str, str]:
+    """The address of each interface that this thread sees."""
+    listed = json.loads(subprocess.check_output(["ip", "-json", "link"]))
+    return {each["ifname"]: each["address"] for each in listed}
 
 
 def test_the_bridge_keeps_its_address_when_nodes_join() -> None:
-    """Else all nodes lose it for as long as they remember the old one: up to 45 s."""
-    lacking = network.why_not()
+    """Else all nodes lose it for as long as they remember the old one: up to 45 s. Nor does a
+    browser outside the run see it, which aborts its requests when an interface comes or goes."""
+    lacking = in_a_thread(network.why_not)
     if lacking:
         left_out(lacking)
     made = network.Namespaces([1], f"pch{os.getpid()}t")
-    try:
+
+    def addresses() -> set[str]:
         made.start()
-        address = Path(f"/sys/class/net/{made.name}/address")
-        seen = {address.read_text()}
+        seen = {interfaces()[made.name]}
         for node in range(2, 9):
             made.add(node)
-            seen.add(address.read_text())
-    finally:
-        made.close()
-    assert len(seen) == 1
+            seen.add(interfaces()[made.name])
+        assert made.name not in outside.submit(interfaces).result()
+        return seen
+
+    with ThreadPoolExecutor(1) as outside:
+        outside.submit(interfaces).result()  # a thread is in the namespace of who starts it
+        try:
+            assert len(in_a_thread(addresses)) == 1
+        finally:
+            made.close()

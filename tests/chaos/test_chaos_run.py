@@ -157,6 +157,7 @@ def test_nothing_of_it_stays(
     run, name, folder = under_way
     nodes = [process for process in psutil.process_iter() if belongs(process, folder)]
     assert len(nodes) >= 3
+    assert not Path(f"/sys/class/net/{name}").exists(), "the bridge is seen by the run alone"
     run.send_signal(end)
     wait_until(lambda: not any(map(alive, nodes)), what="the nodes to be gone")
     wait_until(
@@ -168,7 +169,6 @@ def test_nothing_of_it_stays(
         lambda: not list(spaces.glob(f"{name}n*") if spaces.is_dir() else ()),
         what="the namespaces to be gone",
     )
-    wait_until(lambda: not Path(f"/sys/class/net/{name}").exists(), what="the bridge to be gone")
 
 
 def belongs(process: psutil.Process, folder: Path) -> bool:
