@@ -515,6 +515,20 @@ def test_the_newest_records_are_in_sight_when_a_stream_is_opened(page: Page) -> 
     )
 
 
+def test_a_console_that_did_not_load_completely_says_so_and_is_reloaded(
+    browser: Browser, node: RunningNode
+) -> None:
+    page = browser.open()
+    page.call("Network.enable")
+    page.call("Network.setBlockedURLs", urls=["*/streams.js"])
+    page.go(f"{node.url}/console#/sql")
+    wait_text(page, "#incomplete:not([hidden])", "The console did not load completely")
+    page.call("Network.setBlockedURLs", urls=[])
+    page.run("document.querySelector('#reload').click()")
+    page.wait("document.querySelector('#sql-state') !== null")
+    page.call("Page.close")
+
+
 def test_a_node_that_went_away_is_said_in_words_until_it_is_back(
     browser: Browser, tmp_path: Path
 ) -> None:
