@@ -40,10 +40,14 @@ if "SYNC_FAILS" in os.environ:  # with the error that is in this file, while the
     sync, told = os.fsync, os.environ["SYNC_FAILS"]
 
     def failing(descriptor):
-        if os.path.exists(told):
-            open(told + ".met", "w").close()
-            raise OSError(int(open(told).read()), "told so")
-        sync(descriptor)
+        try:
+            error = int(open(told).read() or 0)  # before .met is there: the file may go then
+        except FileNotFoundError:
+            error = 0
+        if not error:
+            return sync(descriptor)
+        open(told + ".met", "w").close()
+        raise OSError(error, "told so")
 
     os.fsync = failing
 if "NO_KILL" in os.environ:
