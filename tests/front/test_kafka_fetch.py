@@ -118,11 +118,22 @@ def test_many_fetches_wait_at_one_watch(monkeypatch: pytest.MonkeyPatch) -> None
     play(story)
 
 
+def test_a_watch_of_the_first_moments_of_a_node_stays() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        await world.follow("t")
+        world.front.tails.sweep(world.front.tick + 2)
+        assert len(world.front.tails) == 1
+
+    play(story)
+
+
 def test_a_watch_ends_when_no_fetch_has_named_its_partition_for_a_while() -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
         wire, tails = await world.wire(), world.front.tails
         tails.sweep(100)
+        await world.follow("t")
         await fetch(wire, 0, max_wait_ms=10)
         tails.sweep(100 + UNUSED_SECONDS)
         assert len(tails) == len(world.core.local.feeds.sinks) == 1

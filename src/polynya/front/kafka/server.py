@@ -162,6 +162,7 @@ class KafkaFront:
         """Serve on listening sockets; `stop` closes them."""
         loop = asyncio.get_running_loop()
         self.tick = int(loop.time())
+        self.tails.sweep(self.tick)
         for listener in sockets:
             self._servers.append(await self._listen(listener))
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)

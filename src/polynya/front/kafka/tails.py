@@ -125,3 +125,4 @@ class Tails:
                 del self._tails[name]
                 if tail.is_live:
                     self._service.detach(tail.uid, tail)
+                    tail.is_live = False
