@@ -120,9 +120,13 @@ class RunningNode(Speaker):
         return code
 
     def kill(self) -> None:
-        """SIGKILL to the supervisor; its cores die with it."""
+        """SIGKILL to the supervisor; its cores die with it, and have left their ports then."""
+        children: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self.process.pid).children()
         self.process.kill()
         self.process.wait(STOP_SECONDS)
+        wait_until(lambda: not any(map(alive, children)), what="the cores to be gone")
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -136,7 +140,9 @@ class RunningNode(Speaker):
     def _told(self, pattern: str) -> str:
         def look() -> str | None:
             found = re.search(pattern, "".join(self.log))
-            assert found or self.process.poll() is None, "the node ended:\n" + "".join(self.log)
+            if found is None and self.process.poll() is not None:
+                self._reader.join(STOP_SECONDS)
+                raise AssertionError("the node ended:\n" + "".join(self.log))
             return found[1] if found else None
 
         return wait_until(look, what=f"the node to say {pattern}", seconds=START_SECONDS)

@@ -155,7 +155,7 @@ def test_batches_count_on_where_the_last_was_acknowledged(monkeypatch: pytest.Mo
 
 def test_an_append_that_never_gets_an_answer_ends_as_unknown() -> None:
     with scripted(JSON_STREAM, DROP) as server:
-        result = ran(server.url, "append", "a", "1", "--retry", "100ms")
+        result = ran(server.url, "append", "a", "1", "--retry", "2s")
     assert result.exit_code == exits.UNKNOWN
     assert len(server.said) > 2
 

@@ -515,14 +515,14 @@ def test_what_a_worker_did_not_acknowledge_goes_to_another(client: Client) -> No
 def test_a_lease_is_kept_up_while_a_job_takes_long(client: Client) -> None:
     client.stream("slow/a").create()
     taken = threading.Event()
-    with client.share("slow", "slow/a", lanes=1, lease_seconds=4.0) as work:
+    with client.share("slow", "slow/a", lanes=1, lease_seconds=10.0) as work:
         client.stream("slow/a").append(1)
         job = next(work)
-        assert not taken.wait(6.0), "it takes longer than the lease"
-        assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=4.0, wait=False)) == []
+        assert not taken.wait(12.0), "it takes longer than the lease"
+        assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=10.0, wait=False)) == []
         job.ack()
     assert (
-        list(client.share("slow", "slow/a", lanes=1, lease_seconds=4.0, wait=False)) == []
+        list(client.share("slow", "slow/a", lanes=1, lease_seconds=10.0, wait=False)) == []
         and work.leases_lost == 0
     )
 

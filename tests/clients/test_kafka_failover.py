@@ -143,7 +143,7 @@ def test_clients_see_no_error_while_leaders_move_restart_and_die(
 ) -> None:
     with clients(cluster, libraries, "steady"):
         called(cluster, "drain", "1", "--wait")
-        assert 1 not in leaders(cluster, "steady")
+        wait_until(lambda: 1 not in leaders(cluster, "steady"), what="all to know the new leaders")
         called(cluster, "uncordon", "1")
         for node in NODES:
             restart(cluster, node)

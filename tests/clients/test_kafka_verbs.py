@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from polling import wait_until
 from product import RunningNode, environment, polynya
 
 pytestmark = pytest.mark.process
@@ -100,7 +101,9 @@ def test_a_group_goes_on_where_it_was(node: RunningNode, data: Path) -> None:
     assert "group reset-offsets" in refused
     called(node, "group", "rm", "readers")
     assert "there is no such group" in called(node, "group", "describe", "readers", code=1)[1]
-    audited = [json.loads(line) for line in (data / "access/audit.jsonl").read_text().splitlines()]
+    audit = data / "access/audit.jsonl"  # a thread of the node writes it
+    wait_until(lambda: audit.read_text().count("\n") >= 2, what="both acts to be audited")
+    audited = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(line["act"], line["target"], line["outcome"]) for line in audited] == [
         ("group.reset", "/v1/groups/readers/offsets", "200"),
         ("group.delete", "/v1/groups/readers", "204"),

@@ -52,7 +52,9 @@ class Reader:
 
     def here(self, text: str) -> str:
         """The text with the addresses of this node."""
-        found = text.replace("http://127.0.0.1:4437", self.url)
+        found = text.replace("http://127.0.0.1:4437", self.url).replace(
+            "max-time 2 ", "max-time 8 "
+        )
         return found.replace("127.0.0.1:9092", self.kafka)
 
     def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:

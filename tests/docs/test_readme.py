@@ -68,19 +68,18 @@ def test_the_minute_of_a_cluster_can_be_pasted(tmp_path: Path, settings: dict[st
     )
     assert block is not None
     with ports_in_a_row(24) as port:
-        pass
-    script = re.sub("44[345]7", lambda found: str(port + int(found[0]) - 4437), block[1])
-    script = script.replace("cluster dev", f"cluster dev --listen 127.0.0.1:{port}")
-    settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"
-    ran = subprocess.run(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=settings,
-        timeout=120,
-        check=False,
-    )
+        script = re.sub("44[345]7", lambda found: str(port + int(found[0]) - 4437), block[1])
+        script = script.replace("cluster dev", f"cluster dev --listen 127.0.0.1:{port}")
+        settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"
+        ran = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=settings,
+            timeout=120,
+            check=False,
+        )
     assert '{"n": 1}\n{"n": 2}\n' in ran.stdout, (
         f"{ran.stdout}{ran.stderr}{(tmp_path / 'cluster.log').read_text()}"
     )

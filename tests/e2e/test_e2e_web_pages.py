@@ -23,6 +23,8 @@ from product import RunningNode, polynya, running_node
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 JSON = {"Content-Type": "application/json"}
+# httpx's own 5 s are few for a disk that is busy
+web = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 RULES = "--host-resolver-rules=MAP evil.test 127.0.0.1"
 READ = "fetch(%r).then((answer) => answer.status, (error) => error.name)"
 WRITE = "fetch(%r, %s).then((answer) => answer.status, (error) => error.name)"
@@ -31,8 +33,8 @@ WRITE = "fetch(%r, %s).then((answer) => answer.status, (error) => error.name)"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with running_node(tmp_path_factory.mktemp("pages") / "data", "--cores", "1") as node:
-        assert httpx.put(f"{node.url}/v1/stream/secret", headers=JSON).status_code == 201
-        assert httpx.post(f"{node.url}/v1/stream/secret", json=42, headers=JSON).status_code == 204
+        assert web.put(f"{node.url}/v1/stream/secret", headers=JSON).status_code == 201
+        assert web.post(f"{node.url}/v1/stream/secret", json=42, headers=JSON).status_code == 204
         yield node
 
 
@@ -69,14 +71,14 @@ def code_of(answer: httpx.Response) -> tuple[int, str]:
 
 
 def streams(node: RunningNode) -> list[str]:
-    return [row["name"] for row in httpx.get(f"{node.url}/v1/streams").json()["streams"]]
+    return [row["name"] for row in web.get(f"{node.url}/v1/streams").json()["streams"]]
 
 
 def refusals(node: RunningNode) -> int:
     """How many requests the base port has answered with 4xx."""
     found = re.search(
         r'^polynya_http_responses_total{class="4xx"} (\d+)',
-        httpx.get(f"{node.admin}/metrics").text,
+        web.get(f"{node.admin}/metrics").text,
         re.MULTILINE,
     )
     return int(found[1]) if found else 0
@@ -85,24 +87,24 @@ def refusals(node: RunningNode) -> int:
 def test_no_page_acts_on_the_cluster_or_the_store(node: RunningNode) -> None:
     act = "/v1/cluster/nodes/2/cordon"
     for port in (node.url, node.admin):
-        assert code_of(httpx.post(port + act, json={}, headers={"Origin": "http://evil.com"})) == (
+        assert code_of(web.post(port + act, json={}, headers={"Origin": "http://evil.com"})) == (
             403,
             "ORIGIN_NOT_ALLOWED",
         )
-        assert code_of(httpx.post(port + act, json={}, headers={"Host": "evil.com"})) == (
+        assert code_of(web.post(port + act, json={}, headers={"Host": "evil.com"})) == (
             421,
             "HOST_NOT_ALLOWED",
         )
         assert code_of(
-            httpx.post(f"{port}/v1/admin/flush", headers={"Origin": "http://evil.com"})
+            web.post(f"{port}/v1/admin/flush", headers={"Origin": "http://evil.com"})
         ) == (403, "ORIGIN_NOT_ALLOWED")
-        assert code_of(httpx.post(f"{port}/v1/admin/flush", headers={"Host": "evil.com"})) == (
+        assert code_of(web.post(f"{port}/v1/admin/flush", headers={"Host": "evil.com"})) == (
             421,
             "HOST_NOT_ALLOWED",
         )
-        assert httpx.get(f"{port}/readyz", headers={"Host": "evil.com"}).status_code == 200
+        assert web.get(f"{port}/readyz", headers={"Host": "evil.com"}).status_code == 200
     assert code_of(
-        httpx.post(f"{node.admin}/v1/admin/flush", headers={"Origin": "http://localhost:5173"})
+        web.post(f"{node.admin}/v1/admin/flush", headers={"Origin": "http://localhost:5173"})
     ) == (403, "ORIGIN_NOT_ALLOWED")
 
 
@@ -113,15 +115,15 @@ def test_the_base_port_names_the_admin_port_for_acts(node: RunningNode) -> None:
         "/v1/admin/flush",
         "/v1/admin/store/verify",
     ):
-        refused = httpx.post(node.url + path, json={})
+        refused = web.post(node.url + path, json={})
         assert code_of(refused) == (403, "ADMIN_PORT_ONLY")
         assert node.admin in refused.json()["error"]["message"]
-    assert httpx.post(f"{node.admin}/v1/admin/flush").status_code == 200
-    assert code_of(httpx.post(f"{node.admin}/v1/cluster/nodes/2/cordon", json={})) == (
+    assert web.post(f"{node.admin}/v1/admin/flush").status_code == 200
+    assert code_of(web.post(f"{node.admin}/v1/cluster/nodes/2/cordon", json={})) == (
         409,
         "CLUSTER_REFUSED",
     ), "it got as far as the cluster"
-    assert httpx.get(f"{node.url}/v1/cluster").status_code == 200
+    assert web.get(f"{node.url}/v1/cluster").status_code == 200
 
 
 def test_the_command_line_finds_the_admin_port(node: RunningNode) -> None:
@@ -148,10 +150,10 @@ def test_hosts_of_the_settings_and_of_the_cluster_are_answered(tmp_path: Path) -
             ("node-1.internal", 200),
             ("node-2.internal", 421),
         ):
-            assert httpx.get(f"{node.url}/v1/node", headers={"Host": host}).status_code == status, (
+            assert web.get(f"{node.url}/v1/node", headers={"Host": host}).status_code == status, (
                 host
             )
-        acted = httpx.post(
+        acted = web.post(
             f"{node.admin}/v1/cluster/nodes/1/cordon", json={}, headers={"Host": "node-1.internal"}
         )
         assert acted.status_code in (200, 503), "200, or the cluster has no map yet"
@@ -183,7 +185,7 @@ def test_a_page_of_a_foreign_name_neither_reads_nor_writes(
         )
         page.wait("window.failed && source.readyState === EventSource.CLOSED")
         page.call("Page.close")
-    assert (streams(node), httpx.get(f"{node.url}/v1/stream/secret?offset=-1").json()) == (
+    assert (streams(node), web.get(f"{node.url}/v1/stream/secret?offset=-1").json()) == (
         before,
         [42],
     )

@@ -18,7 +18,7 @@ import pytest
 from clients.test_kafka_clients import JAVA, libraries
 from clients.test_kafka_failover import BROKERS_PER_NODE
 from confluent_kafka.admin import AdminClient
-from free_ports import free_ports
+from free_ports import free_ports, two_free_ports
 from polling import wait_until
 from product import RunningNode, environment
 
@@ -92,9 +92,9 @@ class Zones:
 @pytest.fixture(scope="module")
 def zones(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zones]:
     folder: Path = tmp_path_factory.mktemp("zones")
-    ports = free_ports(6)
+    peers, ports = free_ports(3), [two_free_ports() for _ in ZONES]
     listed = ",".join(
-        f"{number}=127.0.0.1:{ports[number - 1]}=http://127.0.0.1:{ports[number + 2]}={zone}"
+        f"{number}=127.0.0.1:{peers[number - 1]}=http://127.0.0.1:{ports[number - 1]}={zone}"
         for number, zone in enumerate(ZONES, 1)
     )
     common = {
@@ -109,7 +109,7 @@ def zones(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zones]:
     with ExitStack() as stack:
         nodes = []
         for number in (1, 2, 3):
-            flags = ("--listen", f"127.0.0.1:{ports[number + 2]}", "--cluster-node", str(number))
+            flags = ("--listen", f"127.0.0.1:{ports[number - 1]}", "--cluster-node", str(number))
             node = RunningNode(folder / f"node-{number}", flags, **common)
             stack.callback(node.close)
             nodes.append(node)

@@ -160,8 +160,8 @@ def test_a_live_event_on_a_replica_is_vouched_for_a_moment_later_and_once() -> N
         for reader in readers:
             (control,) = controls(await reader.chunk())
             assert control["upToDate"] is True, "the opening was asked of the leader"
-        await world.post("s", b"3")
         before = elsewhere.asked
+        await world.post("s", b"3")
         for reader in readers:
             piece = await reader.chunk()
             (control,) = controls(piece)

@@ -102,7 +102,10 @@ class Consumer:
         return [each.error_code.value for each in answer.members]
 
 
-def test_members_join_share_commit_and_leave() -> None:
+def test_members_join_share_commit_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    # both join within it on any machine
+    monkeypatch.setattr("polynya.stream.consumer_groups.classic.INITIAL_DELAY_MS", 2000)
+
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
         a, b = Consumer(await world.wire()), Consumer(await world.wire())

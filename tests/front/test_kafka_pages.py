@@ -147,7 +147,7 @@ def test_a_damaged_batch_is_an_error_that_names_the_place_behind_it() -> None:
 def test_live_reads_are_decoded() -> None:
     async def story(world: World) -> None:
         await topic(world, JSON)
-        waiting = world.meanwhile(world.get(NAME, "?live=long-poll&offset=now"))
+        waiting = world.meanwhile(world.get(NAME, "?live=long-poll&offset=now&timeout_ms=60000"))
         await world.until(lambda: world.front.waiters)
         await produce(world, b"1", b"2")
         page = await waiting

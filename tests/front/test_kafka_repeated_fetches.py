@@ -130,7 +130,7 @@ def test_a_repeat_that_grows_too_little_is_answered_in_the_end(decoded: Decoded)
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
         await world.follow("t")
-        wire, more = await world.wire(), {"max_wait_ms": 300, "min_bytes": 10_000}
+        wire, more = await world.wire(), {"max_wait_ms": 2000, "min_bytes": 10_000}
         assert await fetch(wire, 0, 0, **more) == IDLE
         waiting = asyncio.create_task(fetch(wire, 0, 0, **more))
         await parked(world)

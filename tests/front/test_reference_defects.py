@@ -364,7 +364,7 @@ def test_what_came_after_now_is_kept_by_nobody() -> None:
     async def story(world: World) -> None:
         await world.put("s")
         wire = await world.wire()
-        wire.send(request("GET", "/v1/stream/s?offset=now&live=long-poll"))
+        wire.send(request("GET", "/v1/stream/s?offset=now&live=long-poll&timeout_ms=60000"))
         await world.until(lambda: world.front.waiters)
         await world.post("s", b"1")
         answer = await wire.answer()

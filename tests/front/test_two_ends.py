@@ -89,8 +89,9 @@ def test_live_readers_are_woken_by_the_end_of_a_transaction(
         for reader in readers:
             assert control(await reader.chunk())["streamNextOffset"] == STABLE
         polls = [await world.wire() for _ in range(2)]
-        polls[0].send(request("GET", f"/v1/stream/s?live=long-poll&offset={STABLE}"))
-        polls[1].send(request("GET", "/v1/stream/s?live=long-poll&offset=now"))
+        for poll, offset in zip(polls, (STABLE, "now"), strict=True):
+            query = f"live=long-poll&offset={offset}&timeout_ms=60000"
+            poll.send(request("GET", f"/v1/stream/s?{query}"))
         await world.until(lambda: len(world.front.waiters) == 2)
         end(world, stream, 7)
         for poll in polls:

@@ -32,7 +32,7 @@ from polynya.spark.planning import Slab
 from polynya.spark.reading import batches
 from polynya.wire.tables import StoreRef
 
-SECONDS = 5.0
+SECONDS = 20.0
 PACKAGE = "org.example:reader_2.13:1.2.3"
 
 
@@ -178,12 +178,14 @@ def s3(port: int, key: str = "") -> StoreSettings:
 def test_a_store_without_credentials_or_an_answer_is_named(
     bare: dict[str, str], silent_port: int, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_check, "STORE_SECONDS", 0.5)
     begin = time.monotonic()
-    with pytest.raises(ConfigError, match=r"s3://trips at .*set POLYNYA_COLD_S3_ACCESS_KEY_ID"):
-        check_store(s3(silent_port), bare)
-    with pytest.raises(StoreUnavailable, match=r"did not answer|cannot be reached"):
-        check_store(s3(silent_port, "key"), bare)
+    with monkeypatch.context() as brief:
+        brief.setattr(store_check, "STORE_SECONDS", 0.5)
+        with pytest.raises(ConfigError, match=r"s3://trips at .*set POLYNYA_COLD_S3_ACCESS_KEY_ID"):
+            check_store(s3(silent_port), bare)
+        with pytest.raises(StoreUnavailable, match=r"did not answer|cannot be reached"):
+            check_store(s3(silent_port, "key"), bare)
+    monkeypatch.setattr(store_check, "STORE_SECONDS", 30.0)  # a closed port refuses at once
     with pytest.raises(StoreUnavailable, match=r"s3://trips at .* cannot be reached"):
         check_store(s3(closed_port, "key"), bare)
     assert time.monotonic() - begin < SECONDS

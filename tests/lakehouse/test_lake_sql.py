@@ -105,5 +105,6 @@ def test_an_answer_comes_in_blocks(tables: list[TableRef]) -> None:
 
 def test_an_answer_may_fail_on_the_way(tables: list[TableRef]) -> None:
     statement = "select if(i = 5_000_000, error('so far'), i) from range(9_000_000) as r(i)"
-    with pytest.raises(BadQuery, match="so far"), ask(tables, statement) as found:
+    # DuckDB tells the error of any of its threads, also of one that the failed one has stopped
+    with pytest.raises(BadQuery, match=r"so far|Interrupted"), ask(tables, statement) as found:
         assert all(found.blocks)

@@ -46,7 +46,7 @@ class Assembly:
 class Start:
     core = 0
 
-shutdown_watchdog.END_SECONDS = 0.2
+shutdown_watchdog.END_SECONDS = 2.0 if os.environ["HANGS"] in ("stopping", "blocked") else 30.0
 logs.setup("info", "json", core=0)
 core_process.Assembly, core_process.watch_parent, core_process.report_ready = Assembly, lambda loop: None, lambda start: None
 code = uvloop.run(core_process._serve(Start, None))

@@ -160,13 +160,17 @@ def gone(pids: list[int]) -> bool:
     """Whether all of them end soon."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        if not any(
-            psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-            for pid in pids
-        ):
+        if not any(map(lives_on, pids)):
             return True
         time.sleep(0.01)
     return False
+
+
+def lives_on(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_node_says_what_it_listens_on_and_stops_cleanly_on_sigterm(tmp_path):

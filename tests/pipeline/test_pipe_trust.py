@@ -118,7 +118,7 @@ def test_a_table_that_holds_gets_what_has_expired(world: PipeWorld) -> None:
     make(world, "held", "held/", hold=True)
     make(world, "loose", "loose/")
     for name in ("held/a", "loose/a"):
-        world.create(name, stream_ttl="1")
+        world.create(name, stream_ttl="5")  # longer than a disk may take until the append
         world.append(name, {"n": 1}, {"n": 2})
     wait_until(
         lambda: world.tables()["loose"]["records_ended"] == 2,

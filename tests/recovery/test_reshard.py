@@ -222,6 +222,7 @@ def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(
 ) -> None:
     birth, expected, said = born(tmp_path, 2), dict[str, bytes](), list[str]()
     asyncio.run(live(tmp_path, expected, 1))
+    monkeypatch.setattr(reshard, "SAID_FIRST_SECONDS", 600.0)
     birth = reshare(tmp_path, birth, 3, segment_bytes=SEGMENT_BYTES, say=said.append)
     assert said == [], "it was quick"
     asyncio.run(live(tmp_path, expected, 2))

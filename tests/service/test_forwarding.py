@@ -317,7 +317,7 @@ def test_a_leader_has_to_accept_again_after_a_refusal_and_in_another_epoch(news:
 
 def test_an_answer_that_takes_long_holds_up_nothing_that_follows(monkeypatch):
     """Such as one about a stream that is loaded first: a refusal would have come."""
-    monkeypatch.setattr(flights, "SILENCE_SECONDS", 0.02)
+    monkeypatch.setattr(flights, "SILENCE_SECONDS", 0.5)
 
     async def work(world: World) -> None:
         world.lead(2, 3)

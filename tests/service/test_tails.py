@@ -202,11 +202,13 @@ async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(nod
     await node.kill_core(1)
     await until(lambda: listener.events)
     assert [event.cut for event in listener.events] == [True]
-    waiting = asyncio.create_task(here.service.attach(THERE, Listener()))
-    await asyncio.sleep(0)
-    await node.start_core(1)
-    await node.wait_connected()
-    facts = await waiting
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polynya.transport.peer.WAIT_SECONDS", 60.0)
+        waiting = asyncio.create_task(here.service.attach(THERE, Listener()))
+        await asyncio.sleep(0)
+        await node.start_core(1)
+        await node.wait_connected()
+        facts = await waiting
     assert isinstance(facts, Facts) and facts.record == 1
     facts, listener = await attached(here, THERE)
     await here.append(THERE, b"2")

@@ -123,7 +123,8 @@ def test_a_query_from_stream_to_stream_is_exactly_once(
         query.processAllAvailable()
     assert doubled(lake) == [0, 2, 4, 6, 8, 10, 12]
     commits = sorted((checkpoint / "commits").glob("[0-9]*"))
-    assert len(commits) == 3  # the first batch, and two for four records
+    # the first batch, and two for four records; three if it began before in/c had its record
+    assert len(commits) in (3, 4)
     # Spark was killed after the sink's commit and before its own: the batch runs again
     for path in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
         path.unlink(missing_ok=True)

@@ -23,7 +23,8 @@ LAST = -1
 
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request):
+def run(request, monkeypatch):
+    monkeypatch.setattr("polynya.transport.peer.WAIT_SECONDS", 60.0)
     return request.param
 
 

@@ -259,7 +259,9 @@ def test_what_was_not_handed_to_the_socket_was_certainly_not_applied(tmp_path):
     run(story())
 
 
-def test_calls_wait_for_a_peer_that_restarts(tmp_path):
+def test_calls_wait_for_a_peer_that_restarts(tmp_path, monkeypatch):
+    monkeypatch.setattr("polynya.transport.peer.WAIT_SECONDS", 60.0)
+
     async def story():
         async with pair(tmp_path) as (asking, answering):
             await answering.close()

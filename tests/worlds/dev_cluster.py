@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import psutil
 from free_ports import ports_in_a_row
 from polling import wait_until
-from product import STOP_SECONDS, WITH_US, Speaker, environment
+from product import STOP_SECONDS, WITH_US, Speaker, alive, environment
 from warm_commands import WarmProcess, can_go_on, go_on, serve_arguments
 
 START_SECONDS = 90.0
@@ -60,14 +60,9 @@ class DevCluster(Speaker):
 
     def stop_node(self, number: int) -> None:
         """SIGTERM to the node, as for an upgrade: it hands over what it leads."""
-        pid = int((self.node(number) / "node.pid").read_text())
-        os.kill(pid, signal.SIGTERM)
-        wait_until(
-            lambda: (
-                not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-            ),
-            what=f"node {number} to be stopped",
-        )
+        process = psutil.Process(int((self.node(number) / "node.pid").read_text()))
+        process.terminate()
+        wait_until(lambda: not alive(process), what=f"node {number} to be stopped")
 
     def start(self, number: int, **more: str) -> None:
         """Its start.sh; with this in the environment."""

@@ -57,7 +57,7 @@ class Confluent:
             "bootstrap.servers": servers,
             "group.id": f"group-{topic}",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 30000,
             "heartbeat.interval.ms": 300,
             "partition.assignment.strategy": "cooperative-sticky"
             if strategy == "cooperative"
@@ -105,7 +105,7 @@ class Python:
             group_id=f"group-{topic}",
             group_instance_id=instance if strategy == "static" else None,
             auto_offset_reset="earliest",
-            session_timeout_ms=6000,
+            session_timeout_ms=30000,
             heartbeat_interval_ms=300,
             partition_assignment_strategy=[
                 CooperativeStickyAssignor if cooperative else RangePartitionAssignor
@@ -147,7 +147,7 @@ class Aio:
             bootstrap_servers=servers,
             group_id=f"group-{topic}",
             auto_offset_reset="earliest",
-            session_timeout_ms=6000,
+            session_timeout_ms=30000,
             heartbeat_interval_ms=300,
         )
         await consumer.start()
