@@ -138,7 +138,10 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, co
                     lambda: client.ask("PUT", "/v1/stream/full/new", **JSON).status == 201,
                     what="writes to be taken again",
                 )
-                assert append_until(client, acknowledged, 507, count=40) == 0, "there is room again"
+                wait_until(
+                    lambda: append_until(client, acknowledged, 507, count=40) == 0,
+                    what="each core to have room again",
+                )
             holds(world, acknowledged)
             assert "died" not in world.log, world.log
             world.kill_all()
