@@ -66,8 +66,12 @@ class Loopback:
         return 0
 
     def start(self) -> None:
-        while self._held:
-            self._held.pop().close()
+        """The UDP ports of the same numbers stay held: the tests beside a run look there
+        (tests/free_ports.py)."""
+        for each in self._held:
+            if each.type == socket.SOCK_STREAM:
+                each.close()
+        self._held = [each for each in self._held if each.type == socket.SOCK_DGRAM]
 
     def add(self, node: int) -> None:
         """One more node."""
@@ -93,7 +97,8 @@ class Loopback:
         pass
 
     def close(self) -> None:
-        pass
+        while self._held:
+            self._held.pop().close()
 
 
 class Namespaces:
@@ -308,8 +313,9 @@ def _free_ports(held: list[socket.socket]) -> int:
         made: list[socket.socket] = []
         try:
             for port in range(base, base + 4):
-                made.append(socket.socket())
-                made[-1].bind(("127.0.0.1", port))
+                for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+                    made.append(socket.socket(type=kind))
+                    made[-1].bind(("127.0.0.1", port))
         except OSError:
             for each in made:
                 each.close()

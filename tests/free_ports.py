@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HOST = "127.0.0.1"
-LOW = 10_000
+LOW = 10_200  # above 10092: the cores' Kafka ports of a node that has 9092
+DIRECT_STEP = 1000  # from a Kafka port to those of the cores
 TRIES = 1000
 _claims: list[socket.socket] = []  # held until this process ends
 
@@ -33,8 +34,9 @@ def two_free_ports() -> int:
 
 @contextlib.contextmanager
 def ports_in_a_row(count: int) -> Iterator[int]:
-    """The first of so many, which are another's again at the end."""
-    port, claims = _claimed_row(count)
+    """The first of so many, which are another's again at the end. Those that the cores of nodes
+    take behind them are held, too."""
+    port, claims = _claimed_row(count, DIRECT_STEP)
     with contextlib.ExitStack() as stack:
         for claim in claims:
             stack.enter_context(claim)
@@ -55,17 +57,18 @@ def _claimed(neighbours: int) -> int:
     return port
 
 
-def _claimed_row(count: int) -> tuple[int, list[socket.socket]]:
+def _claimed_row(count: int, direct: int = 0) -> tuple[int, list[socket.socket]]:
     chance = random.SystemRandom()
     for _ in range(TRIES):
-        port = chance.randrange(LOW, _end() - count)
+        port = chance.randrange(LOW, _end() - count - direct)
+        numbers = [*range(port, port + count)]
+        if direct:
+            numbers += [number + direct for number in numbers]
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as kept:
             try:
-                claims = [
-                    kept.enter_context(_claim(number)) for number in range(port, port + count)
-                ]
+                claims = [kept.enter_context(_claim(number)) for number in numbers]
                 # never of a port that is another's: its server may be about to bind it
-                for number in range(port, port + count):
+                for number in numbers:
                     stack.enter_context(socket.socket()).bind((HOST, number))
             except OSError:
                 continue

@@ -54,8 +54,13 @@ def installed(source: Path, name: str) -> Path:
         stamp = folder / "installed"
         fresh = stamp.exists() and stamp.read_text() == wanted
         for file in source.iterdir():
-            if file.suffix in (".mjs", ".json"):
-                shutil.copy(file, folder)
+            if file.suffix not in (".mjs", ".json"):
+                continue
+            there = folder / file.name  # another worker's Node may be reading it
+            if not there.exists() or there.read_bytes() != file.read_bytes():
+                part = folder / f"{file.name}.part"
+                shutil.copy(file, part)
+                part.replace(there)
         if not fresh:
             command = [*npm(), "install", "--no-audit", "--no-fund", "--loglevel=error"]
             done = subprocess.run(

@@ -272,7 +272,7 @@ def test_a_refusal_names_the_code_and_the_request(node: RunningNode) -> None:
 
 def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_path: Path) -> None:
     records = [f'{{"n": {number}}}' for number in range(3000)]
-    listen = ("--listen", f"127.0.0.1:{two_free_ports()}")
+    listen = ("--listen", f"127.0.0.1:{two_free_ports()}", "--kafka-listen", "127.0.0.1:0")
     with running_node(tmp_path / "data", *listen) as first:
         polynya("create", "survivor", server=first.url)
         variables = environment(POLYNYA_SERVER=first.url)

@@ -82,7 +82,9 @@ def test_of_a_running_node(tmp_path: Path) -> None:
         "value": MASK,
         "origin": "POLYNYA_COLD_S3_SECRET_ACCESS_KEY",
     }
-    assert json.loads(members["health.json"])["status"] == "pass"
+    health = json.loads(members["health.json"])
+    # tests beside this one may keep the disk busy
+    assert not health["failed"] and {each["check"] for each in health["warnings"]} <= {"disk"}
     assert "polynya_info" in members["metrics.txt"] and ".journal" in members["files.txt"]
     assert "POLYNYA_TOKEN\n" in members["environment.txt"]
     assert all(name in members["README.txt"] for name in members if name != "README.txt")

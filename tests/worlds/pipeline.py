@@ -123,7 +123,9 @@ class PipeWorld:
         self._port = self._port or two_free_ports()
         self._nodes.append(
             RunningNode(
-                self.data, (*flags, "--listen", f"127.0.0.1:{self._port}"), **self.variables
+                self.data,
+                ("--kafka-listen", "127.0.0.1:0", *flags, "--listen", f"127.0.0.1:{self._port}"),
+                **self.variables,
             )
         )
 

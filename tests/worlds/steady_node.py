@@ -51,7 +51,8 @@ class SteadyNode:
         self._node.close()
 
     def _start(self) -> RunningNode:
-        return RunningNode(self._data, ("--listen", f"127.0.0.1:{self._port}"))
+        listen = ("--listen", f"127.0.0.1:{self._port}", "--kafka-listen", "127.0.0.1:0")
+        return RunningNode(self._data, listen)
 
 
 @contextmanager

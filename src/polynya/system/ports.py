@@ -24,9 +24,11 @@ def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> s
         except OSError as error:
             raise ConfigError(f"{name}: {_why(error, host, port, change)}") from None
         port = probe.getsockname()[1]
-    placeholder = _socket(host)
-    placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    placeholder.bind((host, port))
+        # bound while the probe has the port: the kernel gives a free one to others at once
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        placeholder = _socket(host)
+        placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        placeholder.bind((host, port))
     # else another process's probe succeeds until the first core listens
     placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     return placeholder
