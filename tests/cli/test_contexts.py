@@ -100,6 +100,7 @@ def test_a_context_that_is_not_there_is_answered_with_its_nearest() -> None:
         (["a b", "--server", "http://x"], "is not a context name"),
         (["a", "--server", "ftp://x"], "is not a URL"),
         (["a", "--server", "http://x:99999"], "is not a URL"),
+        (["a", "--server", "%"], "is not a URL"),
         (["a", "--server", "http://x", "--token-file", "/nowhere/token"], "cannot be read"),
         (["a", "--server", "http://x", "--token-file", "/dev/null"], "holds no token"),
         (["a", "--server", "http://x", "--ca-file", "/nowhere/ca"], "no file"),

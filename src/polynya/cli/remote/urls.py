@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 import click
 
 from polynya.cli.remote.targets import SERVER_DEFAULT
+
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")  # a name, or an address with its zone
 
 
 def server_url(server: str, origin: str = "--server") -> str:
@@ -16,7 +19,7 @@ def server_url(server: str, origin: str = "--server") -> str:
         parsed = urlsplit(url)
         good = (
             parsed.scheme in ("http", "https")
-            and bool(parsed.hostname)
+            and _HOST.fullmatch(parsed.hostname or "") is not None
             and not parsed.query
             and not parsed.fragment
         )
