@@ -223,6 +223,8 @@ def test_all_nodes_follow_the_default_profile_of_a_bucket(cluster: DevCluster) -
     for url in cluster.urls:
         wait_until(lambda url=url: is_followed_by(url), what=f"{url} to follow", seconds=10)  # type: ignore[misc]
     assert "logs    diskless" in polynya("bucket", "ls", server=cluster.urls[2]).out
+    refused = polynya("bucket", "profile", "a/b\r\n?", "diskless", server=cluster.urls[2])
+    assert refused.code in (1, 2) and "Traceback" not in refused.err, "it is no bucket's name"
     assert put(cluster.urls[1], "logs/named", **{"Stream-Profile": "replicated"}) == 201
     assert profile(cluster.urls[1], "logs/named") is None
 

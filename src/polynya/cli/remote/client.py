@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
@@ -90,6 +91,11 @@ def stream_path(name: str) -> str:
     from polynya.client.calls import stream_target
 
     return stream_target(name)
+
+
+def bucket_path(bucket: str) -> str:
+    """Return the URL path of a bucket; any text is one segment of it."""
+    return f"/v1/buckets/{quote(bucket, safe='', errors='replace')}"
 
 
 def is_json(content_type: str) -> bool:

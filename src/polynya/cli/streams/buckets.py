@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from polynya.base.names import DISKLESS, REPLICATED
-from polynya.cli.remote.client import JSON_TYPE, Client, server_option
+from polynya.cli.remote.client import JSON_TYPE, Client, bucket_path, server_option
 from polynya.cli.streams.retention import spelled_retention
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
@@ -67,7 +67,7 @@ def profile_command(
     """
     if clear and profile is not None:
         raise click.UsageError("pass a profile or --clear, not both")
-    path = f"/v1/buckets/{bucket}/profile"
+    path = f"{bucket_path(bucket)}/profile"
     if clear:
         client.call("DELETE", path)
         found = {"name": bucket, "profile": None}

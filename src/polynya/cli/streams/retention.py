@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from polynya.base.offsets import parse_token
-from polynya.cli.remote.client import JSON_TYPE, Client, server_option, stream_path
+from polynya.cli.remote.client import JSON_TYPE, Client, bucket_path, server_option, stream_path
 from polynya.cli.terminal import output
 from polynya.cli.terminal.command_group import CommandGroup
 from polynya.cli.terminal.complete import complete_stream
@@ -213,9 +213,8 @@ def clear_command(client: Client, stream: str | None, bucket: str | None) -> Non
 def _path(stream: str | None, bucket: str | None) -> str:
     if (stream is None) == (bucket is None):
         raise click.UsageError("pass a stream, or a bucket with --bucket")
-    return (
-        f"/v1/buckets/{bucket}/retention" if stream is None else f"{stream_path(stream)}/retention"
-    )
+    path = bucket_path(bucket or "") if stream is None else stream_path(stream)
+    return f"{path}/retention"
 
 
 def _named(stream: str | None, bucket: str | None) -> str:
