@@ -75,6 +75,8 @@ class Search(Generic[State]):
                 stack += [
                     (placed | 1 << number, after)
                     for after in self._step(state, operations[number].what)
+                    # what need not have happened, and changes nothing, is left out
+                    if after != state or certain >> number & 1
                 ]
         return False
 

@@ -10,6 +10,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.formats import FORMAT, check_format
+from polynya.base.msgpack import UNREADABLE
 
 PART_BYTES = 16 << 20
 PART_ROWS = 100_000
@@ -117,5 +118,5 @@ def decode_rows(data: bytes) -> list[CopiedObject]:
     """Decode one part of the list. Raises CorruptData."""
     try:
         return msgspec.msgpack.decode(data, type=list[CopiedObject])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptData(f"the list of objects cannot be read: {error}") from None

@@ -18,6 +18,7 @@ import msgspec
 
 from polynya.backup import copies
 from polynya.base.errors import ConfigError
+from polynya.base.msgpack import UNREADABLE
 from polynya.config.core_start import CoreStart
 from polynya.config.node_identity import write_json
 from polynya.objectstore import (
@@ -151,6 +152,6 @@ def was_held(start: CoreStart) -> bool:
     False."""
     try:
         found = msgspec.json.decode((Path(start.config.data) / FILE).read_bytes(), type=HeldRoot)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return False
     return found == held_by(start)
