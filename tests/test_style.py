@@ -117,6 +117,13 @@ def long_functions(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {lines} lines"
 
 
+def test_all_errors_of_a_decode_are_caught() -> None:
+    """`UNREADABLE` has what msgspec raises beside its DecodeError."""
+    narrow = re.compile(r"except[^:]*\bmsgspec\.DecodeError")
+    assert narrow.search("except (OSError, msgspec.DecodeError) as error:")
+    assert not [str(path.relative_to(ROOT)) for path in SOURCES if narrow.search(text_of(path))]
+
+
 def test_no_file_is_long() -> None:
     lines = {
         str(path.relative_to(ROOT)): (len(text_of(path).splitlines()), most)

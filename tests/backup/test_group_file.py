@@ -79,6 +79,12 @@ def test_golden_rows() -> None:
     assert manifests.decode_rows(manifests.encode_rows(rows)) == rows
 
 
+@pytest.mark.parametrize("damaged", [b"\x91\x93\xa1\xff\x05\x06", b"\x91" * 10_000, b"\xc1", b""])
+def test_damaged_rows_are_refused(damaged: bytes) -> None:
+    with pytest.raises(CorruptData, match="the list of objects cannot be read"):
+        manifests.decode_rows(damaged)
+
+
 def test_a_machine_comes_back_with_its_payload() -> None:
     world, group = a_world()
     machine = world.machines[group]

@@ -14,6 +14,7 @@ from polynya.backup import copies
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError
 from polynya.objectstore import MemoryStore, ObjectStore, StoreSettings, StoreUnavailable, read_root
+from polynya.tiering import root_claim
 from polynya.tiering.root_claim import StoreRootClaim
 
 
@@ -52,6 +53,13 @@ def test_an_older_copy_of_a_data_folder_does_not_get_the_root(tmp_path: Path) ->
         ).make()  # the others of its cluster know better
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("record", [b'{"cluster_id":"\xff"}', b"[" * 100_000, b"{", b""])
+def test_an_unreadable_record_of_the_root_holds_nothing(tmp_path: Path, record: bytes) -> None:
+    (tmp_path / root_claim.FILE).write_bytes(record)
+    start: Any = SimpleNamespace(config=SimpleNamespace(data=str(tmp_path)))
+    assert not root_claim.was_held(start)
 
 
 class Away(MemoryStore):

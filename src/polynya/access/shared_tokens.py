@@ -10,6 +10,7 @@ from polynya.access.revocations import RevokedJwt
 from polynya.access.token_file import AtRest, TokenRecord, jwt_key
 from polynya.base.errors import CorruptData
 from polynya.base.formats import FORMAT
+from polynya.base.msgpack import UNREADABLE
 
 SCOPE = "access"  # scope in the meta group
 Changes = list[tuple[str, bytes | None]]
@@ -24,7 +25,7 @@ def decode(values: Mapping[str, bytes]) -> AtRest:
                 tokens.append(msgspec.json.decode(values[key], type=TokenRecord))
             else:
                 jwts.append(msgspec.json.decode(values[key], type=RevokedJwt))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise CorruptData(f"the cluster's tokens cannot be read: {error}") from None
     return AtRest(FORMAT, sorted(tokens, key=lambda record: (record.created_ms, record.id)), jwts)
 

@@ -21,6 +21,7 @@ from polynya.access.scram import SALT_BYTES, Verifier, make_verifiers
 from polynya.base.errors import ConfigError
 from polynya.base.formats import FORMAT, check_format
 from polynya.base.limits import TOKENS_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.files import make_folder, write_whole
 
 PREFIX = "polynya"
@@ -277,7 +278,7 @@ class TokenFile:
             check_format(str(self.path), found.version, older=_OLDER)
             for record in found.tokens:
                 parse_scopes(record.scopes)
-        except (msgspec.DecodeError, UnicodeDecodeError, BadScope) as error:
+        except (BadScope, *UNREADABLE) as error:
             raise ConfigError(
                 f"{self.path} is damaged: {error}; restore it from a copy, or remove it and make "
                 "new tokens"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from polynya.base.limits import TOKEN_NAME_BYTES_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.api.buckets import PROFILE
 from polynya.front.http.api.cluster import act_of
 from polynya.front.http.protocol.errors import Failure
@@ -82,7 +83,7 @@ def _target(act: str, request: Request) -> str:
         return request.path
     try:
         return f"{request.path}/{msgspec.json.decode(request.body, type=_Named).name[:TOKEN_NAME_BYTES_MAX]}"
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return request.path
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from polynya.admin.lake_worker import lake_environment
 from polynya.base.limits import SQL_ANSWER_BYTES_MAX, SQL_QUESTIONS_PER_CORE_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.config.model import Config
 from polynya.front.http.protocol.errors import Failure
 
@@ -113,7 +114,7 @@ class SqlWorker:
         try:
             told: dict[str, Any] = msgspec.json.decode(out)
             kind = told.pop("kind")
-        except (msgspec.DecodeError, KeyError, AttributeError):
+        except (KeyError, AttributeError, *UNREADABLE):
             if code < 0 or code == NO_MEMORY_TO_LINK:  # maybe mid-write: timeout or out of memory
                 raise _too_long(self._config.sql.timeout) from None
             raise RuntimeError(

@@ -101,7 +101,7 @@ def decode(data: bytes) -> Manifest:
     try:
         check_format("the backup", msgspec.json.decode(line, type=_Format).format, older=_OLDER)
         return msgspec.json.decode(line, type=Manifest)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptData(f"the manifest cannot be read: {error}") from None
 
 

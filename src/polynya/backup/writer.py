@@ -33,6 +33,7 @@ from polynya.backup.progress import at_once, patiently
 from polynya.backup.repository import Repository, backups_on, parts_of
 from polynya.backup.source import About, BackupSource, Captured, Lost
 from polynya.base.errors import CorruptData, Unavailable
+from polynya.base.msgpack import UNREADABLE
 from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
 from polynya.stream.rules.tables import Table
 from polynya.stream.state.model import PackReference
@@ -422,6 +423,6 @@ def _named(state: bytes) -> _Named:
     """Decode the references of a group's state. Raises CorruptData."""
     try:
         image = msgspec.msgpack.decode(state, type=_Skipped)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptData(f"the state of a group cannot be read: {error}") from None
     return _Named(set(image.held), bool(image.tables))

@@ -7,6 +7,7 @@ import enum
 
 import msgspec
 
+from polynya.base.msgpack import UNREADABLE
 from polynya.client.messages import HttpResponse
 
 
@@ -208,7 +209,7 @@ def said(answer: HttpResponse) -> _Told:
     """Parse an error response of any form."""
     try:
         return msgspec.json.decode(answer.body, type=_Body).error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         text = answer.body[:200].decode(errors="replace").strip()
         return _Told(
             "",

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 import polynya
+from polynya.base.msgpack import UNREADABLE
 from polynya.client.extras import Extras, extras_of
 from polynya.client.messages import CONNECT_SECONDS, Broken, HttpRequest, HttpResponse
 from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS, NodeRouter, is_loopback, server_list
@@ -327,7 +328,7 @@ def _nodes(what: HttpResponse | Broken) -> list[str]:
             if isinstance(what, HttpResponse) and what.status == 200
             else []
         )
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return []
 
 

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from polynya.base.limits import PAGE_BYTES_DEFAULT
+from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import partition_of
 from polynya.base.offsets import parse_token
 from polynya.client.calls import (
@@ -281,7 +282,7 @@ def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool
                 place.move(page)
                 fruitful |= bool(page.body or page.closed)
                 yield Deliver(page)
-        except (AnswerDamaged, ValueError, msgspec.DecodeError) as damaged:
+        except (AnswerDamaged, ValueError, *UNREADABLE) as damaged:
             last = Broken(sent=True, why=str(damaged))
     if place.closed:
         return False, False

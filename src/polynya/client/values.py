@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from polynya.base.msgpack import UNREADABLE
 from polynya.base.offsets import format_token, parse_token
 from polynya.client.errors import AnswerDamaged
 from polynya.client.whole_records import whole_record
@@ -205,7 +206,7 @@ def split_array(body: bytes, what: str) -> tuple[bytes, ...]:
     """Return the exact bytes of each element of a JSON array. Raises `AnswerDamaged`."""
     try:
         return tuple(bytes(raw).strip(b" \t\r\n") for raw in _raws.decode(body)) if body else ()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return _split_leniently(body, what)
 
 
@@ -238,7 +239,7 @@ def encode(value: Json) -> bytes:
     if isinstance(value, msgspec.Raw):
         try:
             return bytes(_raw.decode(bytes(value))).strip(b" \t\r\n")
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ValueError(f"the msgspec.Raw is not valid JSON: {error}") from None
     return _encoder.encode(value)
 

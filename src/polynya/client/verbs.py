@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import LEASED, PROFILES
 from polynya.client.calls import call, header, is_true, stream_target
 from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
@@ -208,7 +209,7 @@ def trim_body(**choices: str | int | None) -> dict[str, str | int]:
 def _trimmed(answer: HttpResponse) -> Trimming:
     try:
         return msgspec.json.decode(answer.body, type=Trimming)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise AnswerDamaged(
             "trim: the response does not report what was trimmed", status=answer.status
         ) from None
@@ -275,7 +276,7 @@ def listing(prefix: str, retry: Retry, *, local: bool = False) -> Operation[None
 def _rows(answer: HttpResponse) -> _Listing:
     try:
         return msgspec.json.decode(answer.body, type=_Listing)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise AnswerDamaged(
             "list: the response is not a list of streams", status=answer.status
         ) from None

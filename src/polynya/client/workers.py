@@ -22,6 +22,7 @@ from zlib import crc32
 import msgspec
 
 from polynya.base.limits import SUBSCRIPTION_STREAMS_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.base.offsets import parse_token
 from polynya.client import verbs
 from polynya.client.calls import call
@@ -436,7 +437,7 @@ class Worker:
         for raw in page.raws:
             try:
                 _, _, lane = msgspec.json.decode(raw, type=_Wake).subscription_id.rpartition(".")
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 continue
             if lane.isdecimal():
                 lanes.add(int(lane))
@@ -516,7 +517,7 @@ def _done(answer: HttpResponse) -> _Done:
 def _decoded(answer: HttpResponse, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise AnswerDamaged(
             "the response does not describe a subscription", status=answer.status
         ) from None

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from polynya.base.errors import CorruptData
+from polynya.base.msgpack import UNREADABLE
 from polynya.config.core_start import CoreStart
 from polynya.config.node_identity import write_json
 from polynya.files import write_whole
@@ -96,7 +97,7 @@ class StaleCopyGuard:
         data."""
         try:
             found = msgspec.json.decode((self._folder / FILE).read_bytes(), type=PeerPositions)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             return []
         return found.said if found.history == self._history else []
 

@@ -44,6 +44,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import DELTA_LOG_KEPT_MS, FOREIGN_DATA_KEPT_MS
+from polynya.base.msgpack import UNREADABLE
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import NotFound, ObjectInfo, ObjectStore
 from polynya.stream.rules.tables import Table
@@ -132,7 +133,7 @@ class TableSweeper:
         sweep = _TableSweep(self._store, table, self._groups.now_ms(), grace_ms)
         try:
             return await sweep.find()
-        except (CorruptData, NotFound, msgspec.DecodeError, UnicodeDecodeError) as fault:
+        except (CorruptData, NotFound, *UNREADABLE) as fault:
             log.warning(
                 "the sweep skipped a table, because its files cannot be read",
                 extra={"table": table.name, "error": f"{type(fault).__name__}: {fault}"},

@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.formats import FORMAT, check_format
+from polynya.base.msgpack import UNREADABLE
 from polynya.config.cluster_settings import ClusterNode
 from polynya.config.model import GROUPS_DEFAULT, Config, cores_default
 from polynya.files import sync_folder, write_whole
@@ -80,7 +81,7 @@ def birth_of(config: Config, learned: DiscoveredCluster | None = None) -> NodeId
         return _bear(path, config, learned or DiscoveredCluster())
     try:
         birth = msgspec.json.decode(raw, type=NodeIdentity)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise CorruptData(
             f"{path} cannot be read ({error}); restore it from a copy: the data cannot be opened "
             "without it"

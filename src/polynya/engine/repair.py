@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from polynya.base.errors import CorruptData, PolynyaError
+from polynya.base.msgpack import UNREADABLE
 from polynya.engine.leadership import LeadershipTransport
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.transfer import batch_at
@@ -70,7 +71,7 @@ class Repairer:
     async def _from_journal(self, uid: int, batch: HotBatch) -> Batch | None:
         try:
             found = await asyncio.to_thread(batch_at, self._journal, batch.place, uid)
-        except (CorruptData, OSError, msgspec.DecodeError) as fault:
+        except (CorruptData, OSError, *UNREADABLE) as fault:
             log.warning(
                 "a batch cannot be read from the journal",
                 extra={"stream": uid, "error": str(fault)},
@@ -86,7 +87,7 @@ class Repairer:
                     found = msgspec.msgpack.decode(
                         await self._ask(place, wanted), type=Batch | None
                     )
-            except (PolynyaError, TimeoutError, msgspec.DecodeError) as fault:
+            except (PolynyaError, TimeoutError, *UNREADABLE) as fault:
                 log.warning(
                     "a batch cannot be fetched from another node",
                     extra={"stream": uid, "error": str(fault)},

@@ -9,6 +9,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.base.formats import FORMAT, check_format
+from polynya.base.msgpack import UNREADABLE
 from polynya.objectstore.api import Conflict, NotFound, ObjectStore, StoreUnavailable
 
 MARKER_KEY = "polynya-root.json"
@@ -112,7 +113,7 @@ async def _read(
 def _decode(data: bytes) -> RootMarker:
     try:
         return msgspec.json.decode(data, type=RootMarker)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise ConfigError(
             f"the object store's root has a {MARKER_KEY} that is not a root marker: choose "
             "another root"

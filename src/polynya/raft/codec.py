@@ -8,6 +8,7 @@ from itertools import chain
 import msgspec
 
 from polynya.base.errors import InvalidMessage
+from polynya.base.msgpack import UNREADABLE
 from polynya.raft.configuration import decode_configuration
 from polynya.raft.messages import (
     Append,
@@ -102,7 +103,7 @@ def decode_message(data: bytes) -> Message:
         frame = _decoder.decode(data)
         if type(frame) is _AppendFrame:
             return _append(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidMessage(
             f"a Raft message from another node cannot be decoded: {error}"
         ) from None

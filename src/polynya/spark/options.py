@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from polynya.base.errors import ConfigError
+from polynya.base.msgpack import UNREADABLE
 from polynya.client.values import SERVER_DEFAULT
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -157,7 +158,7 @@ def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:
         return text
     try:
         return msgspec.json.decode(text, type=dict[str, int])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise ConfigError(
             f"{name} is '{text}'; expected '{EARLIEST}', '{LATEST}' or JSON such as "
             '{"orders": 100}'

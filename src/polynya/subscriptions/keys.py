@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from polynya.base.msgpack import UNREADABLE
 from polynya.stream.commands import Command, MetaSet
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
@@ -76,7 +77,7 @@ class Signer:
             ):
                 return None
             return msgspec.json.decode(said, type=Token)
-        except (ValueError, msgspec.DecodeError):
+        except (ValueError, *UNREADABLE):
             return None
 
 

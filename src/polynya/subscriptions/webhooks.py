@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import WEBHOOK_RESPONSE_BYTES_MAX, WEBHOOK_URL_BYTES_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.subscriptions.addresses import Address, is_public
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ async def _says_done(response: httpx.Response) -> bool:
             return False
     try:
         return msgspec.json.decode(body, type=_Said).done
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 

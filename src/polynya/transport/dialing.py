@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import uvloop
 
+from polynya.base.msgpack import UNREADABLE
 from polynya.transport.handshake import (
     LANE_ASK,
     MAGIC,
@@ -100,7 +101,7 @@ class Dialer:
         link.close()
         try:
             other = decode_hello(body[:kind] if type_ == FrameType.REFUSED else body)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             raise HandshakeRefused("the peer does not support this protocol") from None
         if (other.cluster, other.node) != (self.own.cluster, self.node) or (
             certified is not None and node_name(self.node) not in certified
@@ -172,7 +173,7 @@ class Dialer:
     def _judge(self, type_: int, kind: int, body: bytes, core: int, link: FrameLink) -> None:
         try:
             other = decode_hello(body[:kind] if type_ == FrameType.REFUSED else body)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             raise HandshakeRefused("the peer does not support this protocol") from None
         if type_ == FrameType.REFUSED:
             if (other.removed or other.lacks) and not judge(

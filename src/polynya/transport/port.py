@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.log_throttle import LogThrottle
+from polynya.base.msgpack import UNREADABLE
 from polynya.transport.dialing import PeerTls, certified_names, tune, why
 from polynya.transport.handshake import (
     LANE_ASK,
@@ -313,7 +314,7 @@ class NodePort:
             if type_ != FrameType.HELLO:
                 raise msgspec.DecodeError("no hello")
             other = decode_hello(body)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self._log_rate_limited(REFUSED, where, "it is not from a Polynya node")
             return -1
         reason = self._judge(other, connection.link)

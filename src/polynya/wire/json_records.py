@@ -20,6 +20,7 @@ from itertools import accumulate
 import msgspec
 
 from polynya.base.limits import JSON_DEPTH_MAX
+from polynya.base.msgpack import UNREADABLE
 
 # limit of one body; each record costs some 60 bytes while it is split
 RECORDS_PER_APPEND_MAX = 1_000_000
@@ -66,7 +67,7 @@ def parse_records(body: bytes) -> tuple[int, bytes, bytes]:
         return _stored(_elements(text))
     try:
         _value(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         _retry_with_surrogates(text, error)
     return 1, text + b",", b""
 
@@ -79,7 +80,7 @@ def valid_value(text: bytes) -> bytes | None:
         _value(text)
     except BadJson:
         return None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         try:
             _retry_with_surrogates(text, error)
         except BadJson:
@@ -162,7 +163,7 @@ def _count_elements(text: bytes) -> int:
 def _elements(text: bytes) -> list[msgspec.Raw] | list[bytes]:
     try:
         return _array(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         twin = _retry_with_surrogates(text, error)
     found: list[bytes] = []
     position = 1
@@ -180,7 +181,7 @@ def _retry_with_surrogates(text: bytes, error: Exception) -> bytes:
     if twin != text:
         try:
             _value(twin)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             pass
         else:
             return twin

@@ -11,6 +11,7 @@ import google_crc32c
 import msgspec
 
 from polynya.base.errors import CorruptData
+from polynya.base.msgpack import UNREADABLE
 from polynya.stream.state.model import ColdSlice
 from polynya.wire.slices import HEADER_BYTES, SliceMeta
 
@@ -184,7 +185,7 @@ def read_footer(tail: bytes) -> Footer:
         raise CorruptData("the footer's checksum is wrong")
     try:
         footer = msgspec.msgpack.decode(encoded, type=Footer)
-    except msgspec.DecodeError as fault:
+    except UNREADABLE as fault:
         raise CorruptData(f"the footer cannot be decoded: {fault}") from None
     if footer.version != VERSION:
         raise CorruptData(f"pack version {footer.version} is not supported")

@@ -10,6 +10,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
+from polynya.base.msgpack import UNREADABLE
 from polynya.stream.commands import ColdSlice
 from polynya.stream.state import entries as form
 from polynya.stream.state import index
@@ -108,7 +109,7 @@ def read_page(key: str, data: bytes) -> Page:
         raise CorruptData(f"the page {key} is damaged: its checksum is wrong")
     try:
         footer = _footer.decode(whole[len(whole) - length :])
-    except msgspec.DecodeError as fault:
+    except UNREADABLE as fault:
         raise CorruptData(f"the footer of the page {key} cannot be decoded: {fault}") from None
     if footer.version != VERSION:
         raise CorruptData(f"the page {key} has version {footer.version}, which is not supported")

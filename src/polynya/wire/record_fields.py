@@ -15,6 +15,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import APPEND_BYTES_MAX, RECORD_BATCH_RECORDS_MAX, TIME_MS_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.stream.commands import Batch, Encoding
 from polynya.wire.headers import BadField
 from polynya.wire.json_records import RECORDS_PER_APPEND_MAX, BadJson, TooManyRecords, check_text
@@ -159,7 +160,7 @@ def parse_batch(body: bytes, now_ms: int, *, is_json: bool) -> Batch | None:
         raise _too_many()
     try:
         posted = (_json_records if is_json else _bytes_records)(body)
-    except (msgspec.DecodeError, RecursionError) as fault:
+    except UNREADABLE as fault:
         raise BadJson(f"the body is not an array of records: {fault}") from None
     if not posted:
         return None

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from polynya.base.errors import CorruptData
+from polynya.base.msgpack import UNREADABLE
 from polynya.stream.commands import Encoding
 from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.slice_batches import GappedBatches, SliceBatches
@@ -369,7 +370,7 @@ def _decode_producers(encoded: memoryview) -> Producers:
     try:
         ids, rows = msgspec.msgpack.decode(encoded, type=tuple[list[str], list[list[int]]])
         return {row[0]: (ids[row[1]], *row[2:]) for row in rows}
-    except (msgspec.DecodeError, IndexError) as fault:
+    except (IndexError, *UNREADABLE) as fault:
         raise CorruptData(f"the producers of a pack slice cannot be decoded: {fault}") from None
 
 

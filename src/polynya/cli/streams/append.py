@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import click
 
+from polynya.base.msgpack import UNREADABLE
 from polynya.cli.remote.client import (
     JSON_TYPE,
     Client,
@@ -365,7 +366,7 @@ def _elements(body: bytes) -> int:
 
     try:
         return len(msgspec.json.decode(body, type=list[msgspec.Raw]))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return 1
 
 
@@ -376,7 +377,7 @@ def _first_bad(lines: Sequence[bytes]) -> int | None:
     for index, line in enumerate(lines):
         try:
             msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return index
     return None
 

@@ -12,6 +12,7 @@ from google_crc32c import value as crc32c
 from polynya.base.errors import OutcomeUnknown, PolynyaError
 from polynya.base.futures import settle
 from polynya.base.limits import KIB
+from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_name
 from polynya.front.text.protocol import TextCommand
 from polynya.service.api import Page, Position, ReadQuery, Refusal, Service
@@ -261,7 +262,5 @@ def _message(stored: bytes) -> str:
         return stored.decode()
     try:
         return msgspec.json.decode(stored, type=str)
-    except (
-        msgspec.DecodeError
-    ):  # a string with half a surrogate pair, which only HTTP clients write
+    except UNREADABLE:  # a string with half a surrogate pair, which only HTTP clients write
         return stored.decode()

@@ -14,6 +14,7 @@ import msgspec
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.limits import RANGES_STREAMS_MAX, TABLE_REST_MS_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef
 from polynya.lakehouse.server.admin_port import far_refusal, near_admin
 from polynya.lakehouse.server.leases import Leased
@@ -299,7 +300,7 @@ class HttpCoordinator:
 def _decoded(answer: httpx.Response, shape: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(answer.content, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+    except UNREADABLE as fault:
         raise PolynyaError(
             f"{answer.url} returned an invalid {what}: {fault}. Are driver and server of the same "
             "release?"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.base.limits import SQL_BODY_BYTES_MAX, SQL_ROWS_DEFAULT, SQL_ROWS_MAX
+from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.api.tables import TableRoutes
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response
@@ -66,7 +67,7 @@ def _read(body: bytes) -> _Asked:
         raise Failure("BODY_TOO_LARGE", f"a query has at most {SQL_BODY_BYTES_MAX} bytes")
     try:
         asked = msgspec.json.decode(body, type=_Asked)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Failure(
             "INVALID_REQUEST",
             f'the body is {{"sql": "select …", "rows": {SQL_ROWS_DEFAULT}}}: {error}',

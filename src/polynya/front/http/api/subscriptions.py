@@ -15,6 +15,7 @@ from polynya.base.limits import (
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTION_TEXT_BYTES_MAX,
 )
+from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
 from polynya.front.http.protocol.extension import Request, Response
 from polynya.stream.commands import SubscriptionConfig
@@ -373,7 +374,7 @@ def _read(request: Request, shape: Any) -> Any:
         return msgspec.json.decode(request.body or b"{}", type=shape)
     except RecursionError:
         raise _invalid("the body is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise _invalid(f"the body is not valid for this route: {error}") from None
 
 

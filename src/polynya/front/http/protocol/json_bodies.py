@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from polynya.base.msgpack import UNREADABLE
 from polynya.front.http.protocol.errors import Failure
 
 Shape = TypeVar("Shape")
@@ -17,5 +18,5 @@ def read_json(body: bytes, shape: type[Shape]) -> Shape:
         return msgspec.json.decode(body, type=shape)
     except RecursionError:
         raise Failure("INVALID_REQUEST", "the body is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Failure("INVALID_REQUEST", f"the body is not valid for this path: {error}") from None
