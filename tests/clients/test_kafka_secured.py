@@ -192,6 +192,7 @@ def test_a_revoked_token_loses_its_connection(node: Secured) -> None:
         wait_until(
             lambda: "its token has ended" in "".join(node.log),
             what="the connection to be closed",
+            seconds=5.0,  # within one, on a machine that is not busy
         )
     finally:
         reader.kill()

@@ -32,7 +32,7 @@ from polynya.spark.planning import Slab
 from polynya.spark.reading import batches
 from polynya.wire.tables import StoreRef
 
-SECONDS = 20.0
+SECONDS = 5.0
 PACKAGE = "org.example:reader_2.13:1.2.3"
 
 

@@ -58,7 +58,7 @@ def test_a_task_reads_sixteen_packs_at_once_and_gets_them_in_order() -> None:
     seconds = time.monotonic() - begin
     assert found == wanted
     assert far.most == REQUESTS_AHEAD == 16
-    assert seconds < 1000 * LATENCY_SECONDS / 2, "one after the other it is 30 s"
+    assert seconds < 3 * 1000 * LATENCY_SECONDS / 16, "with three reads at once it is 10 s"
 
 
 def test_large_reads_run_ahead_by_their_bytes() -> None:
