@@ -199,6 +199,11 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
             exits.UNREACHABLE,
             "Check that the source is running.",
         ),
+        (
+            ("http://127.0.0.1:1/v1/stream/a", "--retry", "1s"),
+            exits.UNREACHABLE,
+            "retrying for 1 s\n",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_said(

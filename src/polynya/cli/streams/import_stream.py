@@ -151,10 +151,7 @@ class ImportSource:
                     f"no response from {self.url}: {error or type(error).__name__}",
                     hint="Check that the source is running.",
                 )
-            if time.monotonic() + pause > deadline:
-                raise failure
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            pause = _waited(failure, pause, deadline)
 
     def close(self) -> None:
         self._http.close()
@@ -266,15 +263,24 @@ class ImportCopy:
                 if refused.status == 409 and self._is_here(place):
                     return
                 raise
-            except (exits.Unknown, exits.Unreachable):
-                if time.monotonic() + pause > deadline:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            except (exits.Unknown, exits.Unreachable) as failure:
+                pause = _waited(failure, pause, deadline)
 
     def _is_here(self, place: str) -> bool:
         answer = self._client.call("HEAD", stream_path(self._name), stream=self._name)
         return bool(answer.headers.get("stream-seq", "") == place)
+
+
+def _waited(failure: exits.Ended, pause: float, deadline: float) -> float:
+    """Sleep before a retry, and return the pause of the next one. Says once what is retried. Raises
+    `failure` where the deadline comes first."""
+    left = deadline - time.monotonic()
+    if pause > left:
+        raise failure
+    if pause == PAUSE_SECONDS:
+        output.notice(f"{failure.message}: retrying for {left:.0f} s")
+    time.sleep(pause)
+    return min(2 * pause, PAUSE_SECONDS_MAX)
 
 
 def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:
