@@ -8,16 +8,17 @@ STAMPS := $(VENV)/.stamps
 UV := $(shell uv --version 2>/dev/null)
 BENCH ?=
 ARGS ?=
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 6 ? cores + 2 : 8)))# tests wait more than they compute
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 SUITE = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+TIERS = @PYTHONPATH=tests $(PY) -m tiers
+IN_PROCESS = not process and not spark and not conformance and not long
 COSTS = .build/test-times.jsonl
 export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start hundreds of Pythons
 WARM = { [ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq > /dev/null 2>&1; } &# what a first run compiles, once and not in each worker
 LINT = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet .
-TYPES = .build/types.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-times long kafka-full check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
+.PHONY: help run test lint gate processes flakes test-times long hunt kafka-full check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
 
 help:  ## this list
 	@echo "Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table."
@@ -27,24 +28,35 @@ help:  ## this list
 run: $(STAMPS)/all $(if $(findstring --diskless,$(ARGS)),$(STAMPS)/s3-server)  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere (ARGS=--diskless: on an S3 server)
 	@$(BIN)/polynya demo $(ARGS)
 
-test: $(STAMPS)/dev  ## everything that CI checks (about ten minutes on two cores; PYTHON=python3.13 with another Python)
-	@$(LINT)
-	@mkdir -p .build; $(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; $(WARM) wait $$!; \
-	$(SUITE) -m "not long" $(ARGS); status=$$?; wait $$types || { cat $(TYPES); exit 1; }; exit $$status
+test: lint gate processes  ## everything that CI checks: lint, types, both tiers of tests (PYTHON=python3.13 with another Python)
+
+lint: $(STAMPS)/dev  ## format, lint, strict types
+	@$(WARM) $(LINT) && $(BIN)/mypy; status=$$?; wait; exit $$status
+
+gate: $(STAMPS)/dev  ## the tests that start no process, and the simulation with fixed seeds; nothing is repeated
+	@PYTHONPATH=tests $(PY) -m tiers.quarantine
+	@$(SUITE) --timeout=120 -m "$(IN_PROCESS)" $(ARGS)
+
+processes: $(STAMPS)/dev  ## the tests that start processes; what fails is repeated once, alone, at most three, and reported
+	$(TIERS).processes $(ARGS)
+
+flakes: $(STAMPS)/dev  ## keep what this machine's runs found flaky in tests/flakes.json and docs/design
+	$(TIERS).flakes
 
 test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run and the names of slow ones
-	@$(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
+	@mkdir -p .build; $(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
 
-long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour (a part of `make evidence`)
-	@$(SUITE) -m long $(ARGS)
-	@$(SUITE) -m "hypothesis and not long" --hypothesis-profile=long $(ARGS)
+long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour; keeps the result in tests/long_result.json
+	$(TIERS).long $(ARGS)
+
+hunt: $(STAMPS)/dev  ## search for defects with seeds of the commit, endless or SECONDS=600; keeps what fails in tests/found_seeds.txt (ARGS="--only swarm,chaos")
+	$(TIERS).hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 kafka-full: $(STAMPS)/dev  ## Kafka clients with 100,000 records each, and 20 rounds of a killed leader (RECORDS=number, ROUNDS=number)
 	@KAFKA_RECORDS=$(or $(RECORDS),100000) KAFKA_ROUNDS=$(or $(ROUNDS),20) KAFKA_CORES=2 $(PY) -m pytest tests/clients/test_kafka_*.py tests/e2e/test_e2e_kafka_*.py $(ARGS)
 
-check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests but the slow ones: about a minute
-	@$(WARM) $(LINT) && $(BIN)/mypy; status=$$?; wait; exit $$status
-	@$(SUITE) -q --quick -m "not process and not spark and not conformance and not long" $(ARGS)
+check: lint  ## format, lint, strict types, layers, unit tests but the slow ones: about a minute
+	@$(SUITE) -q --quick -m "$(IN_PROCESS)" $(ARGS)
 
 sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
 	@PYTHONPATH=src:tests $(PY) -m sim.run --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)
@@ -64,8 +76,7 @@ upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revisi
 soak: evidence  ## the same as `make evidence`
 
 evidence: $(STAMPS)/dev  ## the long tests, simulation, chaos, soak and mutations for long, and docs/reliability.md of it (DURATION=seconds, two hours without)
-	@$(SUITE) -q -m long
-	@$(SUITE) -q -m "hypothesis and not long" --hypothesis-profile=long
+	$(TIERS).long -q
 	@PYTHONPATH=src $(PY) -m chaos.evidence --seconds $(or $(DURATION),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(STAMPS)/dev  ## the benchmarks (BENCH=name ARGS=options for one of them)

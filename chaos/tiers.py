@@ -36,7 +36,7 @@ TIERS = (
     Tier("chaos: each kind of fault, on real processes", 0.25, ("tests/chaos/*",)),
     Tier("mutations of the Raft implementation and of whole nodes", 0.5, ("tests/*mutants*",)),
     Tier(
-        "simulation: seeds derived from the commit, seeds that failed before, one seed in two "
+        "simulation: fixed seeds, seeds that failed before, one seed in two "
         "processes; cluster scenarios",
         0.5,
         ("tests/replica/*",),

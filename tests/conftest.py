@@ -16,6 +16,8 @@ import pytest
 import shared_spark
 from cpu_seconds import Meter, kept, order, slow
 from hypothesis import HealthCheck, settings
+from tiers.options import add_options, register_plugins
+from tiers.process_watch import MARKS, is_of_processes
 
 settings.register_profile(
     "long", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -33,7 +35,6 @@ TOGETHER = {  # files that one worker runs, as they share what is dear: all sour
     "tests/test_words.py": "sources",
     **dict.fromkeys(shared_spark.FILES, "spark"),
 }
-PROCESSES = {"process", "spark", "conformance"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write the CPU seconds of each test there, as JSON",
     )
+    add_options(parser)
     parser.addoption(
         "--quick", action="store_true", help="leave out the tests that are recorded as slow"
     )
@@ -52,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected, which stays
     if path := config.getoption("--costs"):
         config.pluginmanager.register(Meter(path))
+    register_plugins(config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,12 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.nodeid not in left_out]
     for item in items:
         item.user_properties += [
-            ("mark", name)
-            for name in sorted({mark.name for mark in item.iter_markers()} & PROCESSES)
+            ("mark", name) for name in sorted({mark.name for mark in item.iter_markers()} & MARKS)
         ]
-    with_processes = {
-        item.path for item in items if any(mark.name in PROCESSES for mark in item.iter_markers())
-    }
+    with_processes = {item.path for item in items if is_of_processes(item)}
     seconds = order(kept())
 
     def turn(path: Path) -> tuple[float, bool]:

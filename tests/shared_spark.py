@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers.process_starts import note_process
 
 FILES = {  # one worker runs them, one after the other
     "tests/lakehouse/test_lake_derived.py",
@@ -34,6 +35,7 @@ def shared_runner() -> Any:
 
     from polynya.lakehouse.jobs.spark import SparkRunner
 
+    note_process()
     if not _running:
         jars = readers_jars()[0]
         _running.append(SparkRunner("local[2]", jars=jars, settings=READERS if jars else {}))

@@ -23,8 +23,6 @@ sys.path.insert(0, str(ROOT))
 
 from chaos.run import Outcome  # noqa: E402  (not a part of the package)
 
-pytestmark = pytest.mark.process
-
 SLICE = (
     "tests/test_missing.py",
     "tests/chaos/test_chaos_plan.py",
@@ -87,6 +85,7 @@ def skips(printed: str) -> list[str]:
     return re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", printed, re.MULTILINE)
 
 
+@pytest.mark.process
 def test_a_slice_of_the_suite_passes_and_says_what_is_left_out(machine: BareMachine) -> None:
     expected = SKIPS_OF_ROOT if machine.as_root else SKIPS_OF_A_USER
     with_ci = machine.cpus == 8
@@ -118,6 +117,7 @@ def test_a_slice_of_the_suite_passes_and_says_what_is_left_out(machine: BareMach
     )
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_chaos_inflicts_once_what_this_machine_supports(users_machine: BareMachine) -> None:
     report = users_machine.folder / "tmp" / "report.json"
@@ -142,6 +142,7 @@ def test_chaos_inflicts_once_what_this_machine_supports(users_machine: BareMachi
     assert "skipped: silence: network namespaces need root" in ran.stdout
 
 
+@pytest.mark.process
 def test_make_sets_up_without_uv(users_machine: BareMachine) -> None:
     ran = users_machine.run("make", "-n", "setup", f"PYTHON={sys.executable}", "VENV=/nowhere/venv")
     assert ran.returncode == 0, ran.stderr

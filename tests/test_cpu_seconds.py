@@ -14,6 +14,7 @@ import pytest
 from cpu_seconds import Cost, by_file, keep, keep_slow, kept, measured, order, slow, table
 
 ROOT = Path(__file__).parents[1]
+BUDGET = 1_500  # CPU seconds of all files that `make test` runs: 12.5 minutes of two cores
 SPIN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
 TESTS = f"""
 import subprocess, sys
@@ -113,6 +114,11 @@ def test_slow_tests_are_those_that_compute_or_wait(
     costs = {"was": (0.01, 0.02), "computes": (0.1, 0.1), "waits[::x]": (0.0, 0.3)}
     keep_slow({f"tests/a.py::{name}": Cost(*cost) for name, cost in costs.items()})
     assert slow() == {"tests/b.py::kept", "tests/a.py::computes", "tests/a.py::waits[::x]"}
+
+
+def test_the_tests_of_ci_stay_within_their_budget() -> None:
+    """A test of another client or engine takes about 20 CPU seconds; its long form has the mark."""
+    assert sum(cost.cpu for cost in kept().values()) <= BUDGET
 
 
 def test_the_files_whose_times_are_kept_are_there() -> None:

@@ -173,6 +173,7 @@ def importers(*libraries: str) -> set[str]:
     return {name for name in found if not name.startswith(("lakehouse/", "spark/"))}
 
 
+@pytest.mark.process
 def test_imports_point_downwards_only() -> None:
     command = [
         sys.executable,

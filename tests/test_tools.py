@@ -22,6 +22,7 @@ def test_every_module_of_bench_and_chaos_is_there() -> None:
     assert {"bench.failover", "bench.nats", "chaos.evidence"} <= set(MODULES)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("folder", ["bench", "chaos"])
 def test_they_can_be_imported(folder: str) -> None:
     modules = [

@@ -344,6 +344,7 @@ def test_an_old_identifier_is_found_in_its_rooms_only() -> None:
     assert renamed_identifiers("raft", text) == {"forgetful"}
 
 
+@pytest.mark.process
 def test_subjects_of_commits_are_short() -> None:
     command = [
         "git",

@@ -26,6 +26,8 @@ import traceback
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
 
+from tiers.process_starts import note_process
+
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src"
 LONGEST_REQUEST = 64 << 10  # bytes: what one message of a socket surely holds
@@ -90,6 +92,7 @@ class WarmCommands:
     ) -> WarmProcess:
         """Start a command with these standard streams. One that goes on is the leader of a session
         and dies with this process; `tag` is the name of its processes."""
+        note_process()
         priority = os.getpriority(os.PRIO_PROCESS, 0)
         request = json.dumps([arguments, environment, os.getcwd(), goes_on, tag, priority])
         told, to_tell = _pipe()

@@ -48,6 +48,7 @@ async def until_asked(count: int) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.process
 def test_a_question_is_answered() -> None:
     async def story(asker: SqlWorker) -> None:
         assert await asker.ask("select 1 as one, 'x' as x", 10, []) == {
@@ -61,6 +62,7 @@ def test_a_question_is_answered() -> None:
     play(story)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
@@ -80,6 +82,7 @@ def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
     play(story)
 
 
+@pytest.mark.process
 def test_its_time_is_bounded() -> None:
     async def story(asker: SqlWorker) -> None:
         with pytest.raises(Failure, match=r"its limit of 0\.5 s") as told:
@@ -98,6 +101,7 @@ def test_an_end_while_it_writes_is_told_as_its_time(out: bytes, code: int) -> No
     assert told.value.code == "SQL_TOO_LARGE"
 
 
+@pytest.mark.process
 def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
     async def story(asker: SqlWorker) -> None:
         task = asyncio.create_task(asker.ask(LONG, 10, []))
@@ -111,6 +115,7 @@ def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
     play(story)
 
 
+@pytest.mark.process
 def test_only_so_many_are_answered_at_once() -> None:
     async def story(asker: SqlWorker) -> None:
         tasks = [
@@ -154,6 +159,7 @@ def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(
     }
 
 
+@pytest.mark.process
 def test_a_server_without_the_extra_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

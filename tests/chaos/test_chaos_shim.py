@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from chaos.shim import Orders, build  # noqa: E402  (not a part of the package)
 
+pytestmark = pytest.mark.process
+
 WRITER = """
 import os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)

@@ -90,6 +90,7 @@ def test_of_a_running_node(tmp_path: Path) -> None:
     assert all(name in members["README.txt"] for name in members if name != "README.txt")
 
 
+@pytest.mark.process
 def test_without_a_node_and_with_wrong_settings_there_is_still_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text("lisen = 1\n")
     file = tmp_path / "b.tar.gz"

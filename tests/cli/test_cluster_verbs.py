@@ -758,6 +758,7 @@ def test_a_folder_of_objects_that_each_node_of_dev_would_have_for_itself_is_refu
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.process
 def test_certificates_are_all_made_though_nobody_reads_what_is_said_of_them(tmp_path: Path) -> None:
     """As with `| head -1`."""
     nodes = [word for number in range(1, 6) for word in ("--node", str(number))]

@@ -19,6 +19,7 @@ from polynya.cli.app import VERBS, cli
 HELP_SECONDS_MAX = 0.4
 
 
+@pytest.mark.process
 def test_help_is_quick() -> None:
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -32,6 +33,7 @@ def test_help_is_quick() -> None:
 HEAVY = ("httpx", "asyncio", "pyarrow", "obstore", "pyspark", "duckdb")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
@@ -84,17 +86,20 @@ def test_the_help_of_a_group_has_whole_sentences() -> None:
     )
 
 
+@pytest.mark.process
 def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:
     ran = polynya("crate", "x")
     assert ran.code == 2 and "Did you mean 'create'?" in ran.err
 
 
+@pytest.mark.process
 def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
     with nobody() as url:
         ran = polynya("ls", server=url)
     assert ran.code == 3 and "polynya serve" in ran.err and ran.out == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -121,6 +126,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(
     assert ran.code == 2 and told in ran.err
 
 
+@pytest.mark.process
 def test_show_config_says_where_values_come_from(tmp_path: object) -> None:
     ran = polynya(
         "serve",
@@ -133,6 +139,7 @@ def test_show_config_says_where_values_come_from(tmp_path: object) -> None:
     assert ran.code == 0 and "--cores" in ran.out and "hush" not in ran.out
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
     read, write = os.pipe()
     process = subprocess.Popen(

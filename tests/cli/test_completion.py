@@ -12,6 +12,8 @@ from scripted_server import scripted
 
 from polynya.cli.app import VERBS
 
+pytestmark = pytest.mark.process
+
 
 def offered(*words: str, **variables: str) -> list[str]:
     """What bash is offered for the last of `words`."""

@@ -10,6 +10,8 @@ import pytest
 
 from polynya.cli.cluster.dev_nodes import DevNode, has_failed, was_stopped
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("command", "number", "failed"),

@@ -38,6 +38,7 @@ def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
     return {row["name"]: Finding(**row) for row in told}
 
 
+@pytest.mark.process
 def test_a_machine_before_its_first_start_is_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_every_package_that_the_lean_server_needs_is_looked_for() -> None:
     assert [need.partition(">=")[0] for need in needs] == list(LEAN)
 
 
+@pytest.mark.process
 def test_every_finding_that_is_not_well_has_a_step(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "letters.txt").write_text("")
@@ -121,17 +123,20 @@ def test_every_finding_that_is_not_well_has_a_step(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.process
 def test_wrong_settings_are_one_failure_and_the_rest_is_still_looked_at(tmp_path: Path) -> None:
     found = findings("--config", str(tmp_path / "nowhere.toml"))
     assert found["settings"].status == FAIL and "config check" in found["settings"].step
     assert "server" in found and "fsync" not in found
 
 
+@pytest.mark.process
 def test_a_server_that_is_another_thing_is_no_node() -> None:
     with scripted((200, {}, b"<html>")) as server:
         assert findings("--server", server.url)["server"].status == FAIL
 
 
+@pytest.mark.process
 def test_an_old_server_and_a_wrong_clock_are_told() -> None:
     node = b'{"version":"0.0.1","cores":2,"ports":{"http":1,"admin":2}}'
     health = (
@@ -150,6 +155,7 @@ def test_an_old_server_and_a_wrong_clock_are_told() -> None:
     assert "core 1 journal: no room" in found["health"].said
 
 
+@pytest.mark.process
 def test_of_a_cluster_s_node_the_doctor_says_what_the_nodes_say_of_each_other() -> None:
     node = b'{"version":"0.0.1","cores":2,"nodes":{"1":"http://a","2":"http://b"},"ports":{"http":1,"admin":2}}'
     health = b'{"status":"pass","failed":[],"unsafe":[]}'
@@ -211,6 +217,7 @@ def test_a_folder_that_may_not_be_written_is_a_failure(
     assert finding.status == FAIL and "chown" in finding.step
 
 
+@pytest.mark.process
 def test_what_cannot_be_looked_at_is_a_failure_and_the_rest_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,7 +18,6 @@ from polynya.cli.streams import import_stream
 from polynya.cli.streams.import_stream import ImportCopy, ImportSource
 from polynya.cli.terminal import exits
 
-pytestmark = pytest.mark.process
 JSON = {"content-type": "application/json"}
 NUMBERS = b'[1.50,{"b":1,"a":2},[1,[2]],"\\u00e9",1e400,[]]'
 
@@ -49,6 +48,7 @@ def content(node: RunningNode, name: str) -> bytes:
     return httpx.get(f"{node.url}/v1/stream/{name}", timeout=60).content
 
 
+@pytest.mark.process
 def test_json_is_copied_byte_for_byte_and_the_copy_is_closed_as_the_source_is(
     node: RunningNode,
 ) -> None:
@@ -64,6 +64,7 @@ def test_json_is_copied_byte_for_byte_and_the_copy_is_closed_as_the_source_is(
     )
 
 
+@pytest.mark.process
 def test_given_again_it_goes_on_where_the_copy_ends(node: RunningNode) -> None:
     url = put(node, "from/more", b"[1,2]")
     assert polynya("import", url, "to/more", server=node.url).code == 0
@@ -74,6 +75,7 @@ def test_given_again_it_goes_on_where_the_copy_ends(node: RunningNode) -> None:
     assert content(node, "to/more") == b"[1,2,3,[4]]"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["application/json", "application/octet-stream"])
 @pytest.mark.parametrize("fails_at", [2, *long([1, 5])])
 def test_interrupted_inside_a_page_it_is_complete_after_the_next_time(
@@ -130,6 +132,7 @@ def test_an_append_whose_answer_was_lost_is_found_to_be_here() -> None:
     ]
 
 
+@pytest.mark.process
 def test_ursula_answers_in_lines_and_a_page_more_may_follow(node: RunningNode) -> None:
     pages = [
         (200, JSON, b""),
@@ -166,6 +169,7 @@ def test_ursula_answers_in_lines_and_a_page_more_may_follow(node: RunningNode) -
     assert content(node, "shop/orders") == b'[{"a":1},[2],3]'
 
 
+@pytest.mark.process
 def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
     url = put(node, "from/live", b"[1]")
     done: list[object] = []
@@ -180,6 +184,7 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
     assert content(node, "to/live") == b"[1,2,3]"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -218,6 +223,7 @@ def test_what_cannot_be_imported_is_said(
     assert (ran.code, says in ran.err) == (code, True), ran
 
 
+@pytest.mark.process
 def test_a_lifetime_is_copied_too(node: RunningNode, tmp_path: Path) -> None:
     url = f"{node.url}/v1/stream/from/ttl"
     httpx.put(url, headers=JSON | {"stream-ttl": "3600"}, timeout=60)

@@ -9,6 +9,8 @@ import sys
 import pytest
 from product import environment
 
+pytestmark = pytest.mark.process
+
 COMMAND = """
 import atexit, os, sys, types
 from polynya.cli import app

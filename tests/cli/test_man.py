@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
+import pytest
 from click.testing import CliRunner
 from missing import needed_program
 from test_command_line import commands
@@ -29,6 +30,7 @@ def test_no_line_is_a_request_by_accident() -> None:
     } <= known
 
 
+@pytest.mark.process
 def test_roff_takes_it() -> None:
     roff = needed_program("groff", "mandoc")
     command = (

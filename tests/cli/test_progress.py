@@ -63,6 +63,7 @@ def test_one_line_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inner.getvalue() == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("terminal", [True, False])
 def test_only_a_terminal_gets_a_bar(tmp_path: Path, terminal: bool) -> None:
     file = tmp_path / "records"

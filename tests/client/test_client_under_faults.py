@@ -28,8 +28,6 @@ from polynya.client import (
     Unavailable,
 )
 
-pytestmark = pytest.mark.process
-
 RECORDS = 1500
 BATCHING = Batching(batch_records=20, linger_seconds=0.001)
 RETRY = Retry(seconds=60.0, pause_seconds=0.01, pause_seconds_max=0.1)
@@ -75,6 +73,7 @@ def follow(url: str, name: str, live: Live, into: list[int]) -> threading.Thread
     return thread
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", [1, *long([2])])
 @pytest.mark.parametrize(
     "kind", [*FEW_KINDS, *long(kind for kind in KINDS if kind not in FEW_KINDS)]
@@ -108,6 +107,7 @@ def test_appends_are_stored_once_and_tails_have_no_gap(
     assert faults > 5, f"this proves nothing: {proxy.counts}"
 
 
+@pytest.mark.process
 def test_the_asynchronous_shell_does_the_same(node: RunningNode) -> None:
     name = "faults/async"
 
@@ -135,6 +135,7 @@ def test_the_asynchronous_shell_does_the_same(node: RunningNode) -> None:
     assert truth(node.url, name) == list(range(RECORDS))
 
 
+@pytest.mark.process
 def test_workers_are_given_everything_at_least_once(node: RunningNode) -> None:
     handled: Counter[int] = Counter()
     lock = threading.Lock()
@@ -176,6 +177,7 @@ def test_workers_are_given_everything_at_least_once(node: RunningNode) -> None:
     assert set(range(300)) <= set(handled)
 
 
+@pytest.mark.process
 def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """Behind a proxy without faults, so that it can come back on another port."""
     with (
@@ -221,6 +223,7 @@ def test_without_a_server_nothing_is_claimed() -> None:
         assert isinstance(receipt.exception(), ProducerFailed)
 
 
+@pytest.mark.process
 def test_an_append_whose_answer_is_cut_off_is_unknown(node: RunningNode) -> None:
     with Client(node.url) as client:
         client.stream("faults/plain").create()

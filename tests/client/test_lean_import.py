@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
 from product import environment
+
+pytestmark = pytest.mark.process
 
 HEAVY = {
     "uvloop",

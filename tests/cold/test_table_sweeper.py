@@ -27,7 +27,6 @@ from polynya.lakehouse.jobs.worker import compact, merge, rebuild
 from polynya.objectstore import StoreSettings, open_store
 from polynya.stream.rules.tables import Table
 
-pytestmark = pytest.mark.process  # they write many real tables
 HOUR_MS = 3_600_000
 
 
@@ -388,6 +387,7 @@ def test_manifests_that_name_too_few_files_are_not_believed(
     world.check()
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_the_same_in_a_bucket(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from node_js import environment, node
+
+pytestmark = pytest.mark.process
 
 STATIC = Path(__file__).parents[2] / "src" / "polynya" / "console" / "static"
 

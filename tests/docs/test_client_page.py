@@ -17,9 +17,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
 MARK = "=== end of an example ==="
 PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 
-pytestmark = pytest.mark.process
 
-
+@pytest.mark.process
 def test_the_examples_print_what_they_say(tmp_path: Path) -> None:
     assert len(EXAMPLES) >= 7
     script = "".join(f"{example}\nprint({MARK!r})\n" for example in EXAMPLES)

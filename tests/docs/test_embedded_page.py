@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from product import environment
 
 import polynya.embedded
@@ -18,6 +19,7 @@ PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 MARK = "=== end of an example ==="
 
 
+@pytest.mark.process
 def test_the_examples_print_what_they_say(tmp_path: Path) -> None:
     assert len(EXAMPLES) >= 5
     script = "".join(f"{example}\nprint({MARK!r})\n" for example in EXAMPLES)

@@ -29,7 +29,6 @@ TOOLS = {  # the scripts of a release of Kafka, and their classes
 }
 LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka")
 
-pytestmark = pytest.mark.process
 __all__ = ["libraries"]  # a fixture
 
 
@@ -71,6 +70,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         assert node.stop() == 0, "".join(node.log)
 
 
+@pytest.mark.process
 def test_kcat_writes_and_reads_as_the_page_begins(reader: Reader) -> None:
     needed_program("kcat")
     start, *lines = reader.block("# Kafka clients", "sh").splitlines()
@@ -78,11 +78,13 @@ def test_kcat_writes_and_reads_as_the_page_begins(reader: Reader) -> None:
     assert reader.run("bash", "-ec", "\n".join(lines)) == "1\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_writes_and_reads(reader: Reader, library: str) -> None:
     assert "1" in reader.run(sys.executable, "-c", reader.block(f"**{library}**", "python"))
 
 
+@pytest.mark.process
 def test_kafkajs_writes(reader: Reader) -> None:
     folder = node_js.installed(ROOT / "tests" / "clients" / "kafka_js", "kafkajs")
     done = subprocess.run(
@@ -93,12 +95,14 @@ def test_kafkajs_writes(reader: Reader) -> None:
     assert done.stdout.strip().isdigit(), done.stdout
 
 
+@pytest.mark.process
 def test_java_writes_and_reads(reader: Reader, libraries: Path) -> None:
     (reader.folder / "Orders.java").write_text(reader.block("**Java**", "java"))
     command = ("java", *JAVA, "-cp", f"{libraries}/*", "Orders.java")
     assert "1" in reader.run(*command).splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.long  # four starts of Java; tests/clients runs the same tools
 def test_the_java_tools_write_and_read(reader: Reader, libraries: Path) -> None:
     scripts = reader.folder / "bin"
@@ -112,6 +116,7 @@ def test_the_java_tools_write_and_read(reader: Reader, libraries: Path) -> None:
     assert found and int(found[1]) == int(found[2]) + 1, told
 
 
+@pytest.mark.process
 @pytest.mark.long  # the compiler of Go takes its time; tests/clients runs franz-go, too
 def test_franz_go_writes_and_reads(reader: Reader) -> None:
     go = needed_program("go")
@@ -133,6 +138,7 @@ def test_franz_go_writes_and_reads(reader: Reader) -> None:
     assert "1" in done.stderr.splitlines()
 
 
+@pytest.mark.process
 def test_the_shell_produces_and_consumes(reader: Reader) -> None:
     told = reader.run("bash", "-ec", reader.block("## Produce and consume from the shell", "sh"))
     lines = told.splitlines()
@@ -141,6 +147,7 @@ def test_the_shell_produces_and_consumes(reader: Reader) -> None:
     assert '"key":"b","headers":[],"value":"2"' in lines[-1]
 
 
+@pytest.mark.process
 def test_a_stream_is_adopted_as_the_page_says(reader: Reader) -> None:
     told = reader.run("bash", "-ec", reader.block("### Adopt streams", "sh")).splitlines()
     assert told[:2] == ['{"item": 7}', '{"item": 8}']

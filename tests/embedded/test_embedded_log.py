@@ -223,6 +223,7 @@ def test_a_record_larger_than_a_segment(tmp_path: Path) -> None:
         assert [r.data for r in log.iterate("t")] == [b"small", large, large, b"x", large, b"last"]
 
 
+@pytest.mark.process
 def test_a_second_writer_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:
     with Log(tmp_path):
         with pytest.raises(LogLocked, match="in this process") as locked:
@@ -258,6 +259,7 @@ def test_a_closed_log_refuses(tmp_path: Path) -> None:
             call()
 
 
+@pytest.mark.process
 def test_a_forked_process_cannot_write(tmp_path: Path) -> None:
     code = """
 import os, sys
@@ -374,6 +376,7 @@ def test_memory_of_indexes_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         assert len(log._reader._open._open) <= 16
 
 
+@pytest.mark.process
 def test_the_library_is_lean_to_import() -> None:
     code = "import sys, polynya.embedded; print(*sorted(sys.modules))"
     ran = subprocess.run(

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import tracemalloc
 
+import pytest
 from worlds.service import Code, Producer, World, name_in
+
+pytestmark = pytest.mark.process
 
 # disk and store in memory
 FAKES = [

@@ -240,6 +240,7 @@ def test_nothing_is_lost_and_nothing_comes_back(steps: list[tuple[str, int]], fa
     asyncio.run(story())
 
 
+@pytest.mark.process
 def test_parts_are_merged_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real one. What it cannot read fails, and changes nothing."""
     monkeypatch.setenv("PYTHONPATH", str(Path(merge_process.__file__).parents[2]))

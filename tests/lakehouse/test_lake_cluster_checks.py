@@ -241,6 +241,7 @@ print(*sorted(names & set(sys.argv[2:])))
 """
 
 
+@pytest.mark.process
 def test_executors_import_tasks_from_the_code_that_is_sent() -> None:
     """Neither Delta nor Spark is needed for that, and no package beside those that are checked."""
     shipment = Shipment()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from long_tests import in_turn
+from long_tests import every_nth
 from missing import needed_module
 from pyiceberg.table import StaticTable
 from shared_spark import shared_runner
@@ -97,7 +97,7 @@ def test_a_query_derives_each_record_once(lake: Lake, runner: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", in_turn(["plan-object", "result-object", "staged-dlq", "pointer"], 2)
+    "step", every_nth(["plan-object", "result-object", "staged-dlq", "pointer"], 2)
 )
 def test_a_driver_dies_after_a_step_of_a_derivation(lake: Lake, runner: Any, step: str) -> None:
     def progress(done: str, told: str) -> None:

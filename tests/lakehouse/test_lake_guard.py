@@ -194,6 +194,7 @@ def in_process(tables: list[TableRef], sql: str, **more: Any) -> tuple[int, dict
     }
 
 
+@pytest.mark.process
 def test_the_process_answers(tables: list[TableRef]) -> None:
     code, told = in_process(
         tables,
@@ -212,6 +213,7 @@ def test_the_process_answers(tables: list[TableRef]) -> None:
     ]
 
 
+@pytest.mark.process
 def test_an_answer_is_cut_at_its_rows_and_bytes(tables: list[TableRef]) -> None:
     _, told = in_process(tables, "from range(4)")
     assert (told["rows"], told["truncated"]) == ([[0], [1], [2]], True)
@@ -223,11 +225,13 @@ def test_an_answer_is_cut_at_its_rows_and_bytes(tables: list[TableRef]) -> None:
     assert told["code"] == "SQL_INVALID" and "one row" in told["message"]
 
 
+@pytest.mark.process
 def test_memory_is_bounded(tables: list[TableRef]) -> None:
     code, told = in_process(tables, "select list(i) from range(100_000_000) as t(i)")
     assert (code, told["code"]) == (0, "SQL_TOO_LARGE")
 
 
+@pytest.mark.process
 def test_time_is_bounded(tables: list[TableRef]) -> None:
     code, _ = in_process(
         tables,

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
-from long_tests import in_turn
+from long_tests import every_nth
 from product import environment
 
 from polynya.admin.sql_worker import NO_MEMORY_TO_LINK
@@ -246,7 +246,7 @@ def test_the_first_layer_lets_a_scoped_name_pass_and_duckdb_answers(statement: s
     assert connection.execute(statement).fetchall()
 
 
-@pytest.mark.parametrize("statement", in_turn([*FILES, *ACTS], 3))
+@pytest.mark.parametrize("statement", every_nth([*FILES, *ACTS], 3))
 def test_the_second_layer_alone_gives_nothing_away(statement: str, places: dict[str, str]) -> None:
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
     connection.execute("create table flights as select 1 as n")

@@ -31,6 +31,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java.shutil, "which", lambda name: None)
 
 
+@pytest.mark.process
 def test_a_system_java_of_17_is_taken_behind_the_shim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_system_java_of_17_is_taken_behind_the_shim(
     assert java.find_java_home() == home
 
 
+@pytest.mark.process
 def test_an_old_java_is_passed_over_for_the_packaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +68,7 @@ def test_without_any_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
         java.find_java_home()
 
 
+@pytest.mark.process
 def test_the_java_of_the_package_starts_where_there_is_no_other() -> None:
     home = java.find_java_home()
     told = subprocess.run(

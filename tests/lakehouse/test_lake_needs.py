@@ -64,6 +64,7 @@ def test_the_doctor_says_what_such_a_start_would_say(monkeypatch: pytest.MonkeyP
     assert (found.status, "pyiceberg is not installed" in found.said) == (FAIL, True)
 
 
+@pytest.mark.process
 def test_a_node_that_is_to_build_tables_needs_a_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

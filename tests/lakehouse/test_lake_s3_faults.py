@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from long_tests import in_turn
+from long_tests import every_nth
 from s3_server import S3Server
 from worlds.lakehouse import Lake, quiet
 from worlds.s3_faults import Faults, S3FaultProxy
@@ -60,7 +60,7 @@ def insist(work: Any) -> int:
     raise AssertionError(f"it failed {TRIES} times")
 
 
-@pytest.mark.parametrize("kind", in_turn(KINDS, of=4))
+@pytest.mark.parametrize("kind", every_nth(KINDS, 4))
 def test_a_store_with_faults_loses_and_doubles_nothing(
     settings: StoreSettings, proxy: S3FaultProxy, kind: str
 ) -> None:

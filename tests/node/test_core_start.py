@@ -15,7 +15,6 @@ from polynya.config.model import Config
 from polynya.config.node_identity import NodeIdentity
 from polynya.node import core_process
 
-pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 
 
@@ -47,6 +46,7 @@ def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int
     return process, report
 
 
+@pytest.mark.process
 def test_a_core_reports_and_ends_when_its_supervisor_lets_go_of_the_pipe(tmp_path):
     process, report = begin(tmp_path, os.getpid())
     assert os.read(report, 10) == b"R"
@@ -58,6 +58,7 @@ def test_a_core_reports_and_ends_when_its_supervisor_lets_go_of_the_pipe(tmp_pat
     os.close(report)
 
 
+@pytest.mark.process
 def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path):
     process, report = begin(tmp_path, os.getppid())
     _, error = process.communicate(timeout=60)
@@ -67,6 +68,7 @@ def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path)
     os.close(report)
 
 
+@pytest.mark.process
 def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_parent():
     command = [sys.executable, "-m", "polynya.config.core_start"]
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))

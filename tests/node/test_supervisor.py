@@ -23,7 +23,6 @@ from worlds.cluster_peer import cluster_peer
 
 from polynya.node.supervisor import how_it_ended
 
-pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 SERVE = """
 import asyncio, json, os, signal, sys
@@ -173,6 +172,7 @@ def lives_on(pid: int) -> bool:
         return False
 
 
+@pytest.mark.process
 def test_a_node_says_what_it_listens_on_and_stops_cleanly_on_sigterm(tmp_path):
     data = tmp_path / "data"
     with running(data) as node:
@@ -191,6 +191,7 @@ def test_a_node_says_what_it_listens_on_and_stops_cleanly_on_sigterm(tmp_path):
         assert gone(node.lives(0) + node.lives(1))
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_sigint_stops_it_too(tmp_path):
     with running(tmp_path) as node:
@@ -199,6 +200,7 @@ def test_sigint_stops_it_too(tmp_path):
         assert node.wait() == 0
 
 
+@pytest.mark.process
 def test_kill_9_of_the_supervisor_leaves_no_core_and_the_node_starts_again(tmp_path):
     with running(tmp_path, orders="1:stubborn") as node:
         node.url()
@@ -211,6 +213,7 @@ def test_kill_9_of_the_supervisor_leaves_no_core_and_the_node_starts_again(tmp_p
             assert gone(pids)
 
 
+@pytest.mark.process
 def test_a_core_that_dies_is_started_again(tmp_path):
     with running(tmp_path) as node:
         node.url()
@@ -227,6 +230,7 @@ def test_a_core_that_dies_is_started_again(tmp_path):
         assert sum("listening on" in line for line in node.out) == 1
 
 
+@pytest.mark.process
 def test_a_core_that_keeps_dying_stops_the_node(tmp_path):
     with running(tmp_path, orders="1:exit7") as node:
         assert node.wait() == 1
@@ -239,6 +243,7 @@ def test_a_core_that_keeps_dying_stops_the_node(tmp_path):
         assert gone(node.lives(0))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "word"), [(65, "damaged"), (74, "the disk failed"), (78, "settings are unusable")]
 )
@@ -249,6 +254,7 @@ def test_a_core_that_cannot_be_helped_stops_the_node_at_once(tmp_path, code, wor
         assert len(node.lives(0)) == 1
 
 
+@pytest.mark.process
 def test_a_core_that_does_not_stop_is_killed_in_bounded_time(tmp_path):
     with running(tmp_path, orders="0:stubborn", patch={"STOP_SECONDS": 0.2}) as node:
         node.url()
@@ -258,6 +264,7 @@ def test_a_core_that_does_not_stop_is_killed_in_bounded_time(tmp_path):
         assert any("killed" in line for line in node.err)
 
 
+@pytest.mark.process
 def test_a_core_that_ends_badly_when_it_is_told_to_is_part_of_the_exit_code(tmp_path):
     with running(tmp_path, orders="1:bad") as node:
         node.url()
@@ -267,6 +274,7 @@ def test_a_core_that_ends_badly_when_it_is_told_to_is_part_of_the_exit_code(tmp_
         assert (line["ended"], line["how"]) == (1, "exit code 70")
 
 
+@pytest.mark.process
 def test_what_cannot_even_be_killed_is_not_waited_for(tmp_path, monkeypatch):
     """A process that hangs in the kernel; here one that nobody kills."""
     monkeypatch.setenv("NO_KILL", "1")
@@ -283,6 +291,7 @@ def test_what_cannot_even_be_killed_is_not_waited_for(tmp_path, monkeypatch):
         assert not (tmp_path / "node.pid").exists()
 
 
+@pytest.mark.process
 def test_a_second_signal_stops_at_once(tmp_path):
     with running(tmp_path, orders="0:stubborn") as node:
         node.url()
@@ -293,6 +302,7 @@ def test_a_second_signal_stops_at_once(tmp_path):
         assert gone(node.lives(0) + node.lives(1))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_port_held_by_a_stranger_refuses_the_start(tmp_path, shared):
     with socket.socket() as stranger:
@@ -310,6 +320,7 @@ def test_a_port_held_by_a_stranger_refuses_the_start(tmp_path, shared):
             assert node.lives(0) == []
 
 
+@pytest.mark.process
 def test_a_default_kafka_port_that_is_taken_is_a_warning(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as stranger, ports_in_a_row(2) as port:
         taken = stranger.getsockname()[1]
@@ -321,6 +332,7 @@ def test_a_default_kafka_port_that_is_taken_is_a_warning(tmp_path):
             assert not [line for line in node.out if line.startswith("Kafka on")]
 
 
+@pytest.mark.process
 def test_a_configured_kafka_port_that_is_taken_refuses_the_start(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         place = f"127.0.0.1:{stranger.getsockname()[1]}"
@@ -331,6 +343,7 @@ def test_a_configured_kafka_port_that_is_taken_refuses_the_start(tmp_path):
             ]
 
 
+@pytest.mark.process
 def test_kafka_is_where_it_is_said_and_off_when_that_is_said(tmp_path):
     with running(
         tmp_path / "on", kafka_listen="127.0.0.1:0", kafka_advertised="broker.example:19092"
@@ -345,6 +358,7 @@ def test_kafka_is_where_it_is_said_and_off_when_that_is_said(tmp_path):
         assert not [line for line in node.out if line.startswith("Kafka on")]
 
 
+@pytest.mark.process
 def test_each_core_has_a_kafka_port_of_its_own_unless_the_node_is_one_broker(tmp_path):
     with ports_in_a_row(3) as port:
         flags = {"cores": "2", "kafka_listen": f"127.0.0.1:{port}"}
@@ -358,6 +372,7 @@ def test_each_core_has_a_kafka_port_of_its_own_unless_the_node_is_one_broker(tmp
             assert not [line for line in node.out if line.startswith("Kafka brokers")]
 
 
+@pytest.mark.process
 def test_a_port_of_a_core_that_is_taken_folds_a_default_and_refuses_a_configured_one(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as stranger, ports_in_a_row(1) as port:
         taken = stranger.getsockname()[1]
@@ -371,6 +386,7 @@ def test_a_port_of_a_core_that_is_taken_folds_a_default_and_refuses_a_configured
             assert [line for line in node.ends() if "another port with --kafka-direct" in line]
 
 
+@pytest.mark.process
 def test_a_second_node_on_the_same_data_is_refused(tmp_path):
     with running(tmp_path) as node:
         node.url()
@@ -380,6 +396,7 @@ def test_a_second_node_on_the_same_data_is_refused(tmp_path):
         assert node.process.poll() is None
 
 
+@pytest.mark.process
 def test_what_was_fixed_at_birth_stays(tmp_path):
     with running(tmp_path, groups="4") as node:
         node.url()
@@ -409,6 +426,7 @@ def test_what_was_fixed_at_birth_stays(tmp_path):
             assert "restore it from a copy" in node.err[0]
 
 
+@pytest.mark.process
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.doc").write_text("x")
     with running(tmp_path) as node:
@@ -423,6 +441,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.process
 def test_the_lake_worker_runs_once_the_node_serves_and_dies_with_it(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_LAKE", WORKER)
     with running(tmp_path, lake_interval="30s", cold_root="elsewhere") as node:
@@ -436,6 +455,7 @@ def test_the_lake_worker_runs_once_the_node_serves_and_dies_with_it(tmp_path, mo
         assert gone([int(pid)])
 
 
+@pytest.mark.process
 def test_a_lake_worker_that_dies_is_started_again_and_stops_nobody(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_LAKE", "import sys; print('worker', flush=True); sys.exit(3)")
     with running(tmp_path, lake_interval="30s", patch={"LAKE_RESTART_SECONDS": 0.01}) as node:
@@ -445,6 +465,7 @@ def test_a_lake_worker_that_dies_is_started_again_and_stops_nobody(tmp_path, mon
         assert node.wait() == 0
 
 
+@pytest.mark.process
 def test_a_lake_worker_that_is_just_being_started_does_not_hold_up_a_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_LAKE", "import time; time.sleep(600)")
     monkeypatch.setenv("STOP_AT_LAKE", "1")
@@ -453,6 +474,7 @@ def test_a_lake_worker_that_is_just_being_started_does_not_hold_up_a_stop(tmp_pa
         assert not [line for line in node.err if "killed" in line]
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_a_data_path_too_long_for_sockets_is_no_obstacle(tmp_path):
     data = tmp_path / ("x" * 100)
@@ -463,6 +485,7 @@ def test_a_data_path_too_long_for_sockets_is_no_obstacle(tmp_path):
         assert node.wait() == 0
 
 
+@pytest.mark.process
 def test_a_node_without_data_begins_in_the_history_that_it_hears_of_later(tmp_path):
     data, cluster = tmp_path / "data", "00112233445566778899aabbccddeeff"
     own, other = free_ports(2)
@@ -486,6 +509,7 @@ def test_a_node_without_data_begins_in_the_history_that_it_hears_of_later(tmp_pa
         assert node.wait() == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("error", "code", "said"), [(errno.EIO, 74, "told so"), (errno.ENOSPC, 78, "has no room")]
 )
@@ -499,6 +523,7 @@ def test_a_disk_that_fails_at_the_first_start_is_said(tmp_path, monkeypatch, err
         )
 
 
+@pytest.mark.process
 def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does_not(
     tmp_path, monkeypatch
 ):
@@ -552,6 +577,7 @@ def test_how_a_process_ended_is_said_and_what_may_have_killed_it(code: int, said
     assert said in how_it_ended(code)
 
 
+@pytest.mark.process
 def test_a_supervisor_imports_nothing_that_serves() -> None:
     code = "import polynya.node.supervisor, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -70,6 +70,7 @@ def test_the_container_runs_as_nobody_in_particular_and_says_how_it_is() -> None
     ]
 
 
+@pytest.mark.process
 def test_the_container_is_built_of_what_it_copies(tmp_path: Path) -> None:
     sources = [
         word for name, arguments in stages()[0] if name == "COPY" for word in arguments.split()[:-1]
@@ -120,6 +121,7 @@ def test_the_health_check_of_the_container_tells(flags: tuple[str, ...], tmp_pat
     )
 
 
+@pytest.mark.process
 def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:
     text = UNIT.read_text()
     exits = re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)[0].split()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from long_tests import in_turn, long
+from long_tests import every_nth, long
 from sim.chaos import run_episode
 from sim.groups import run_groups
 from sim.kafka import run_kafka
@@ -61,7 +61,7 @@ def usual(seeds: Sequence[int], others: Sequence[int]) -> list[tuple[int, Knobs 
 
 
 @pytest.mark.parametrize(
-    ("seed", "knobs"), [*in_turn(usual(FOUND, (1,)), 3), *long(usual((), range(2, 10)))]
+    ("seed", "knobs"), [*every_nth(usual(FOUND, (1,)), 3), *long(usual((), range(2, 10)))]
 )
 def test_nothing_acknowledged_is_lost(seed: int, knobs: Knobs | None) -> None:
     run_episode(seed, knobs=knobs)
@@ -69,7 +69,7 @@ def test_nothing_acknowledged_is_lost(seed: int, knobs: Knobs | None) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "knobs"),
-    [*in_turn(usual(FOUND_MOVING, ()), 2), *long(usual(FOUND_MOVING_LONG, (0, 1, 3)))],
+    [*every_nth(usual(FOUND_MOVING, ()), 2), *long(usual(FOUND_MOVING_LONG, (0, 1, 3)))],
 )
 def test_nothing_is_lost_while_groups_move_and_nodes_come_and_go(
     seed: int, knobs: Knobs | None

@@ -4,14 +4,14 @@ nothing acknowledged is lost, twice or out of order, and nothing refused is ther
 from __future__ import annotations
 
 import pytest
-from long_tests import in_turn, long
+from long_tests import every_nth, long
 from sim.knobs import Knobs
 from sim.swarm import SwarmEpisode
 
 ALL = {"diskless": 3}  # thirds of the streams
 
 
-@pytest.mark.parametrize("seed", in_turn([3, 9, 13], of=3))
+@pytest.mark.parametrize("seed", every_nth([3, 9, 13], 3))
 def test_nothing_acknowledged_by_a_writer_is_lost(seed: int) -> None:
     episode = SwarmEpisode(seed, 15, knobs=Knobs(seed, {}, {}, ALL))
     episode.play()

@@ -7,7 +7,7 @@ import asyncio
 from random import Random
 
 import pytest
-from long_tests import in_turn
+from long_tests import every_nth
 from sim.cluster import World
 from sim.loop import run_simulated
 from stories.cluster import A
@@ -17,7 +17,7 @@ from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 
 
-@pytest.mark.parametrize("seed", in_turn(range(3), of=3))
+@pytest.mark.parametrize("seed", every_nth(range(3), 3))
 def test_disks_are_lost_in_turn_under_a_writer_and_nothing_is_lost(seed: int) -> None:
     async def run() -> None:
         world = await World(seed, count=2).start()

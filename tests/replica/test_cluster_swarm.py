@@ -15,7 +15,6 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from commit_seed import commit_seed
 from long_tests import long
 from sim.knobs import CONSTANTS, SETTINGS, Knobs
 from sim.mutants import mutated
@@ -25,7 +24,6 @@ from sim.swarm import ALL, Step, SwarmEpisode, run_swarm
 TESTS = Path(__file__).parent.parent
 SEEDS = 1
 LONG_SEEDS = 19  # more of them; `make sim` and `make evidence` try others
-FIRST = commit_seed()
 # schedules that once failed, with the seeds and knobs of their worlds, as `make sim` prints them
 FOUND: list[tuple[Knobs, list[Step]]] = [
     # no leader: the last heartbeat of a life that is over put a member to sleep for ever
@@ -53,9 +51,8 @@ FOUND: list[tuple[Knobs, list[Step]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [*range(SEEDS), *long(range(SEEDS, SEEDS + LONG_SEEDS))])
-def test_nothing_acknowledged_is_lost(number: int) -> None:
-    seed = FIRST + number
+@pytest.mark.parametrize("seed", [*range(SEEDS), *long(range(SEEDS, SEEDS + LONG_SEEDS))])
+def test_nothing_acknowledged_is_lost(seed: int) -> None:
     try:
         run_swarm(seed)
     except Exception as fault:
@@ -67,6 +64,7 @@ def test_what_once_failed_does_not_again() -> None:
         run_swarm(knobs.seed, schedule=schedule, knobs=knobs)
 
 
+@pytest.mark.process
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
     code = (
         f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim.swarm "

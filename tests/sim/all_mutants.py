@@ -34,13 +34,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", help="parts of names; all without")
     parser.add_argument("--only", choices=("raft", "cluster"), help="one of the lists")
+    parser.add_argument("--number", type=int, help="that one alone, counted round and round")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     found: list[dict[str, str]] = []
     stale = 0
     with Trials("sim.mutants") as trials:
-        for where, name, caught in mutants(trials):
+        listed = list(mutants(trials))
+        if options.number is not None:
+            listed = [listed[options.number % len(listed)]]
+        for where, name, caught in listed:
             if options.only not in (None, where):
                 continue
             if options.names and not any(part in name for part in options.names):

@@ -19,7 +19,7 @@ from polynya.spark.sink import commit
 from polynya.spark.sink.commit import BatchCommit, chunks, folder_of
 from polynya.spark.sink.staging import Staged, rows_of, stage
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,7 @@ class Query:
         return answer.json() if answer.status_code == 200 else []
 
 
+@pytest.mark.process
 def test_rows_are_appended_in_order_of_partition_and_once(node: PipeWorld) -> None:
     query = Query(node, "ordered")
     second, first = query.stage(1, 3, 4), query.stage(0, 1, 2)
@@ -73,6 +74,7 @@ def test_rows_are_appended_in_order_of_partition_and_once(node: PipeWorld) -> No
     assert query.values() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("appended", [2, *long([0, 1, 3, 4])])
 def test_a_driver_that_dies_in_a_batch_leaves_it_to_the_next(
     node: PipeWorld, appended: int, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +104,7 @@ def test_a_driver_that_dies_in_a_batch_leaves_it_to_the_next(
     assert values[1:6] == ([5, 4, 3, 2, 1] if appended == 0 else [1, 2, 3, 4, 5])
 
 
+@pytest.mark.process
 def test_lost_stages_end_the_query_instead_of_losing_rows(node: PipeWorld) -> None:
     query = Query(node, "lost")
     staged = query.stage(0, 1, 2)

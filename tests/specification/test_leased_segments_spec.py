@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from long_tests import in_turn, long
+from long_tests import every_nth, long
 from tlc import HOLDS, TLA, VIOLATED
 from tlc import check as run_tlc
 
 ALL = ("term", "vote", "quorum", "sync", "claim", "full", "cas", "applied", "lease")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def check(folder: Path, model: str, without: str = "", parts: str = "FALSE") -> tuple[int, str]:
@@ -26,6 +26,7 @@ def check(folder: Path, model: str, without: str = "", parts: str = "FALSE") -> 
     return run_tlc(folder, "LeasedSegments", config)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("model", "parts"),
     [
@@ -40,9 +41,10 @@ def test_the_specification_holds(tmp_path: Path, model: str, parts: str) -> None
     assert states is not None and int(states[1].replace(",", "")) > 5000, told
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("fence", "model", "invariants"),
-    in_turn(
+    every_nth(
         [
             ("term", "Rollovers", {"ReplicasAgree", "AckedIsCommitted", "OneWriter"}),
             ("vote", "Rollovers", {"ReplicasAgree", "AckedIsCommitted"}),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from missing import left_out
 from product import environment
+
+pytestmark = pytest.mark.process
 
 CHURN = """
 import ctypes, sys, threading

@@ -55,6 +55,7 @@ assert len(list(Journal.open(Path(sys.argv[1]), journal_id=1, segment_bytes=4096
 """
 
 
+@pytest.mark.process
 def test_a_journal_goes_on_when_clients_have_taken_all_descriptors(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CROWDED, str(tmp_path)],

@@ -8,6 +8,8 @@ import sys
 import pytest
 from missing import left_out
 
+pytestmark = pytest.mark.process
+
 ASKS = """
 import os, threading
 from polynya.system.scheduling import ask_for_whole_turns

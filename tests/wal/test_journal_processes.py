@@ -9,6 +9,7 @@ from worlds.journal_process import SEGMENT_BYTES, kill_writer, start_writer
 from polynya.wal import Journal, JournalLocked, OsFiles
 
 
+@pytest.mark.process
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     acknowledged = 0
     for turns in (1, 60, 200):

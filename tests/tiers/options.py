@@ -1,0 +1,23 @@
+"""The options and plugins of pytest by which the tests are divided into tiers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tiers.outcome import OutcomeWriter
+from tiers.process_watch import ProcessWatch
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--outcome", type=Path, metavar="FILE", help="write the outcome of the run there, as JSON"
+    )
+
+
+def register_plugins(config: pytest.Config) -> None:
+    """Watch the starts of processes, and write the outcome where all reports come together."""
+    if (path := config.getoption("--outcome")) and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(OutcomeWriter(path))
+    config.pluginmanager.register(ProcessWatch())
