@@ -7,6 +7,7 @@ takes. And in which order files run.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return TOGETHER.get(path, path)
 
     return ByGroups(config, log)
+
+
+def pytest_sessionstart() -> None:
+    """Ask git for the commit once, which the first test that shows it would start otherwise."""
+    with contextlib.suppress(ImportError):  # mutants run with a part of the product
+        from polynya.observability.build import commit
+
+        commit()
 
 
 def pytest_collection_finish() -> None:

@@ -46,7 +46,6 @@ async def two_cores(directory) -> AsyncIterator[tuple[Health, Health, list[Trans
             await transport.close()
 
 
-@pytest.mark.process
 def test_ready_means_all_cores_and_every_reason_is_told(tmp_path):
     async def story():
         async with two_cores(tmp_path) as (zero, one, _):

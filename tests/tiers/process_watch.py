@@ -31,14 +31,16 @@ class ProcessWatch:
 
     def __init__(self) -> None:
         self._starts = 0
+        self._last = ""
         self._at_begin = 0
         self._skipped = False
         self._starting: set[int] = set()  # fixture definitions, which live to the end
         sys.addaudithook(self._on_event)
 
-    def _on_event(self, event: str, _: tuple[Any, ...]) -> None:
+    def _on_event(self, event: str, details: tuple[Any, ...]) -> None:
         if event in STARTS:
             self._starts += 1
+            self._last = f"{event} {details[1] if event == 'subprocess.Popen' else ''}"[:300]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
@@ -70,7 +72,7 @@ class ProcessWatch:
         if starts == is_of_processes(item):
             return ""
         return (
-            "this test starts a process: give it the mark `process`"
+            f"this test starts a process: give it the mark `process` ({self._last.strip()})"
             if starts
             else "this test starts no process: take its mark away"
         )

@@ -67,3 +67,4 @@ def test_marks_are_checked_against_what_tests_and_fixtures_start(tmp_path: Path)
     assert "8 passed, 1 skipped, 3 errors" in done.stdout, done.stdout
     for test, complaint in EXPECTED.items():
         assert f"ERROR test_planted.py::{test} - {complaint}" in done.stdout, done.stdout
+    assert "mark `process` (subprocess.Popen ['" in done.stdout, "the command is named"
