@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import leftovers
 import pytest
 import shared_spark
 from cpu_seconds import Meter, kept, order, slow
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected, which stays
     if path := config.getoption("--costs"):
         config.pluginmanager.register(Meter(path))
+    config.pluginmanager.register(leftovers)
 
 
 @pytest.hookimpl(optionalhook=True)
