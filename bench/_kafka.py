@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from bench._nodes import START_SECONDS, cpu_of, free_ports, is_listening
+from bench._nodes import ROW, START_SECONDS, cpu_of, is_listening
+from chaos.ports import keep_row
 
 VERSION = "4.3.1"
 JARS = Path(__file__).parents[1] / ".build" / f"kafka-{VERSION}"
@@ -69,7 +70,7 @@ class KafkaNodes:
 
     def __init__(self, count: int, directory: str | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-kafka-", dir=directory))
-        self.port = free_ports()
+        self.port = keep_row(ROW)
         self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the processes)
         ports = [self.port + 10 * node for node in range(count)]
         voters = ",".join(f"{node}@127.0.0.1:{port + 1}" for node, port in enumerate(ports))

@@ -16,7 +16,8 @@ from typing import Any
 
 import httpx
 
-from bench._nodes import free_ports, machine
+from bench._nodes import machine
+from chaos.ports import keep_row
 
 STOP_SECONDS = 60.0
 __all__ = ["LakeNode", "lake_node", "machine", "wait", "workers"]
@@ -59,7 +60,7 @@ class LakeNode:
 def lake_node(directory: str | None) -> Iterator[LakeNode]:
     """Start a node of one core on an empty folder."""
     with tempfile.TemporaryDirectory(prefix="polynya-bench-", dir=directory) as folder:
-        url = f"127.0.0.1:{free_ports()}"
+        url = f"127.0.0.1:{keep_row(2)}"
         arguments = ["serve", "--listen", url, "--data", f"{folder}/data", "--cores", "1"]
         with _running([_command(arguments)], {}, Path(folder)):
             node = LakeNode(f"http://{url}")

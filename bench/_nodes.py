@@ -20,7 +20,10 @@ from typing import Self
 
 import psutil
 
+from chaos.ports import hold_row
+
 START_SECONDS = 180.0
+ROW = 30  # ports of three nodes
 
 
 class ThreeNodes:
@@ -30,7 +33,7 @@ class ThreeNodes:
 
     def __init__(self, prefix: str, directory: str | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
-        self.port = free_ports()
+        self.port, self._held = hold_row(ROW)
         self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the processes)
 
     @property
@@ -49,6 +52,8 @@ class ThreeNodes:
 
     def close(self) -> None:
         self._end()
+        for held in self._held:
+            held.close()
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -269,25 +274,3 @@ def _pid(text: str) -> int:
     found = re.search(r"\d+", text)
     assert found is not None
     return int(found[0])
-
-
-def free_ports() -> int:
-    """The first of thirty that nobody listens on."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port + 30 < 32768 and all(_is_free(port + offset) for offset in range(30)):
-            return port
-        port = 10000 + (os.getpid() * 37 + time.monotonic_ns()) % 20000
-        if all(_is_free(port + offset) for offset in range(30)):
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -3,16 +3,15 @@ port."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+
+from chaos.ports import keep_row
 
 SPEED = 4320.0  # a month in ten minutes
 
@@ -26,7 +25,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = two_free_ports()
+        self._port = keep_row(2)  # the admin port is the next one
         self.url = f"http://127.0.0.1:{self._port}"
         self.data = folder / "data"
         self.starts = 0
@@ -70,15 +69,3 @@ class Node:
 
     def log(self) -> str:
         return (self._folder / "log").read_text()[-4000:]
-
-
-def two_free_ports() -> int:
-    """The first of two neighbours: the admin port is the next one. Below those that Linux gives to
-    connections, which would take one of them while the node is away."""
-    for _ in range(100):
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
-            first.bind(("127.0.0.1", port))
-            second.bind(("127.0.0.1", port + 1))
-            return port
-    raise Failed("no two neighbouring ports are free")

@@ -36,7 +36,8 @@ import psutil
 from bench import _results
 from bench._nodes import Cluster, machine
 from bench._rounds import Figures, in_turn, table
-from bench.compare import command, free_port, stop, wait_ready
+from bench.compare import command, stop, wait_ready
+from chaos.ports import keep_row
 
 MIB = 2**20
 CONNECTIONS = 16
@@ -89,7 +90,7 @@ def one_node(server: str, arguments: argparse.Namespace) -> Iterator[Servers]:
     """Start one server with fresh data."""
     folder = Path(tempfile.mkdtemp(prefix="bench-bulk-", dir=arguments.directory))
     (folder / "data").mkdir()
-    port = free_port()
+    port = keep_row(2)
     tree = arguments.trees.get(server)
     line, extra = command("polynya" if tree else server, port, folder / "data")
     if tree:

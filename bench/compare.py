@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,25 +32,13 @@ import psutil
 
 from bench import _results
 from bench._rounds import Figures, in_turn, table
+from chaos.ports import keep_row
 
 NODE_SERVER = """
 import { DurableStreamTestServer } from "@durable-streams/server"
 const server = new DurableStreamTestServer({ port: Number(process.env.PORT), host: "127.0.0.1" })
 await server.start()
 """
-
-
-def free_port() -> int:
-    """A port whose neighbour is free too (the admin port)."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return int(port)
 
 
 def command(server: str, port: int, data: Path) -> tuple[list[str], dict[str, str]]:
@@ -149,7 +136,7 @@ def run_once(server: str, arguments: argparse.Namespace) -> Figures:
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
     data = folder / "data"
     data.mkdir()
-    port = free_port()
+    port = keep_row(2)  # the admin port is the next one
     line, extra = command(server, port, data)
     log = open(folder / "server.log", "wb")  # noqa: SIM115 (closed with the process)
     process = subprocess.Popen(line, env={**os.environ, **extra}, stdout=log, stderr=log)

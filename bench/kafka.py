@@ -26,8 +26,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import _results
 from bench._kafka import KafkaNodes, produce
-from bench._nodes import Cluster, cpu_of, free_ports, is_listening, machine
+from bench._nodes import Cluster, cpu_of, is_listening, machine
 from bench._rounds import Figures, in_turn, table
+from chaos.ports import keep_row
 
 PARTITIONS = 6
 RECORD = 1000
@@ -51,7 +52,7 @@ class OneNode:
 
     def __init__(self, directory: str | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-one-", dir=directory))
-        port = free_ports()
+        port = keep_row(KAFKA_PORT + 1)
         self.bootstrap = f"127.0.0.1:{port + KAFKA_PORT}"
         command = [sys.executable, "-m", "polynya", "serve", "--cores", "1"]
         command += ["--listen", f"127.0.0.1:{port}", "--data", str(self.folder / "data")]

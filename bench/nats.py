@@ -30,8 +30,9 @@ import psutil
 import uvloop
 
 from bench import _results
-from bench._nodes import Cluster, cpu_of, free_ports, machine
+from bench._nodes import ROW, Cluster, cpu_of, machine
 from bench._rounds import Figures, in_turn, table
+from chaos.ports import keep_row
 
 STREAM = "bench"
 SYNCS = "fsync,fdatasync,sync_file_range,msync"
@@ -48,7 +49,7 @@ class Nats:
 
     def __init__(self, directory: str | None, tracer: list[str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-nats-", dir=directory))
-        self.port = free_ports()
+        self.port = keep_row(ROW)
         routes = ", ".join(f'"nats://127.0.0.1:{self.port + 10 * node + 1}"' for node in range(3))
         self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the processes)
         self._processes = []

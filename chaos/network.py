@@ -16,9 +16,12 @@ import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from chaos.ports import hold_row
 from chaos.proxy import Place, Wires
 
 HTTP_PORT, PEER_PORT, KAFKA_PORT = 4437, 4439, 9092
+PORTS = 10  # held for a node: HTTP, admin, peers, Kafka; its cores have up to seven …
+DIRECT_STEP = 1000  # … so far behind that of Kafka
 CLONE_NEWNET = 0x40000000
 TOOLS = ("ip", "iptables", "nsenter")
 # else it takes the least of its ports', and one more node makes all others lose it until they ask
@@ -36,7 +39,9 @@ class Loopback:
     def __init__(self, nodes: list[int], name: str) -> None:
         self.nodes, self.name = list(nodes), name
         self._held: list[socket.socket] = []
-        self._base = {node: _free_ports(self._held) for node in nodes}
+        self._base: dict[int, int] = {}
+        for node in nodes:
+            self._hold(node)
 
     def http(self, node: int) -> Place:
         return "127.0.0.1", self._base[node]
@@ -66,18 +71,12 @@ class Loopback:
         return 0
 
     def start(self) -> None:
-        """The UDP ports of the same numbers stay held: the tests beside a run look there
-        (tests/free_ports.py)."""
-        for each in self._held:
-            if each.type == socket.SOCK_STREAM:
-                each.close()
-        self._held = [each for each in self._held if each.type == socket.SOCK_DGRAM]
+        """There is nothing to start: the ports are held from the choice on, and until `close`."""
 
     def add(self, node: int) -> None:
         """One more node."""
-        self._base[node] = _free_ports(self._held)
+        self._hold(node)
         self.nodes.append(node)
-        self.start()
 
     def inside(self, node: int) -> list[str]:
         """What comes before a command that is to run there."""
@@ -99,6 +98,10 @@ class Loopback:
     def close(self) -> None:
         while self._held:
             self._held.pop().close()
+
+    def _hold(self, node: int) -> None:
+        self._base[node], held = hold_row(PORTS, DIRECT_STEP)
+        self._held += held
 
 
 class Namespaces:
@@ -305,21 +308,3 @@ def _free_net(name: str) -> str:
     start = int("".join(filter(str.isdigit, name)) or "0")
     nets = (f"10.{64 + (start + step) % 180}" for step in range(180))
     return next(net for net in nets if f"{net}." not in taken)
-
-
-def _free_ports(held: list[socket.socket]) -> int:
-    """The first of four neighbours, below where the kernel takes ports for connections."""
-    for base in range(20_000 + os.getpid() % 5000, 32_000, 10):
-        made: list[socket.socket] = []
-        try:
-            for port in range(base, base + 4):
-                for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-                    made.append(socket.socket(type=kind))
-                    made[-1].bind(("127.0.0.1", port))
-        except OSError:
-            for each in made:
-                each.close()
-            continue
-        held += made
-        return base
-    raise OSError("no free ports")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import leftovers
 import pytest
 import shared_spark
 from cpu_seconds import Meter, kept, order, slow
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--costs"):
         config.pluginmanager.register(Meter(path))
     register_plugins(config)
+    config.pluginmanager.register(leftovers)
 
 
 @pytest.hookimpl(optionalhook=True)

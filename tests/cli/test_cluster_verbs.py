@@ -8,11 +8,13 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from free_ports import ports_in_a_row
 from scripted_server import DROP, scripted
 
 from polynya.base.errors import ConfigError
@@ -640,11 +642,10 @@ def test_status_shows_states_zones_and_moves():
 
 
 def test_a_cluster_is_not_started_on_ports_where_another_one_would_answer_for_it(tmp_path: Path):
-    port = _free_ports("127.0.0.1", 3)
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", port + 12))
-        other.listen()
+    with (
+        ports_in_a_row(24) as port,
+        socket.create_server(("127.0.0.1", port + 12)),
+    ):
         refused = run("dev", "--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "c"))
     assert refused.exit_code == exits.REFUSED
     assert (
@@ -660,12 +661,18 @@ def test_the_ports_of_a_cluster_are_none_that_a_connection_may_get():
     assert port >= 10_000 and port + 22 < ephemeral_from()
 
 
+@pytest.fixture
+def row() -> Iterator[int]:
+    """The first port of five nodes, which no other test gets."""
+    with ports_in_a_row(50) as port:
+        yield port
+
+
 def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_was_removed(
-    tmp_path: Path,
+    tmp_path: Path, row: int
 ):
-    port = _free_ports("127.0.0.1", 5)
     nodes = [
-        DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", port + 10 * (number - 1))
+        DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", row + 10 * (number - 1))
         for number in (1, 2, 3, 4)
     ]
     _lay_out(
@@ -676,11 +683,9 @@ def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_wa
     )
     (tmp_path / "node-4" / "removed").touch()
     place = next_place(tmp_path, None)
-    assert (place.number, place.port) == (5, port + 40)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port + 41))
-        other.listen()
-        assert next_place(tmp_path, None).port != port + 40
+    assert (place.number, place.port) == (5, row + 40)
+    with socket.create_server(("127.0.0.1", row + 41)):
+        assert next_place(tmp_path, None).port != row + 40
 
 
 def test_a_folder_without_a_cluster_gets_no_node(tmp_path: Path):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,8 @@ from pathlib import Path
 import pytest
 from clients.test_kafka_clients import libraries
 from polling import wait_until
-from product import environment
 from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.real_cluster import run
 
 pytestmark = pytest.mark.process
 __all__ = ["libraries"]
@@ -128,14 +127,8 @@ def clients(cluster: DevCluster, libraries: Path, topic: str) -> Iterator[None]:
 
 
 def called(cluster: DevCluster, *arguments: str) -> None:
-    command = [sys.executable, "-m", "polynya", "cluster", *arguments]
-    subprocess.run(
-        [*command, "--server", cluster.urls[1]],
-        check=True,
-        capture_output=True,
-        timeout=SECONDS,
-        env=environment(),
-    )
+    ran = run("cluster", *arguments, server=cluster.urls[1], seconds=SECONDS)
+    assert ran.code == 0, ran
 
 
 def test_clients_see_no_error_while_leaders_move_restart_and_die(

@@ -67,7 +67,7 @@ def test_the_minute_of_a_cluster_can_be_pasted(tmp_path: Path, settings: dict[st
         r"## Three nodes in a minute\n\n```sh\n(.*?)```", README.read_text("utf-8"), re.DOTALL
     )
     assert block is not None
-    with ports_in_a_row(24) as port:
+    with ports_in_a_row(30) as port:
         script = re.sub("44[345]7", lambda found: str(port + int(found[0]) - 4437), block[1])
         script = script.replace("cluster dev", f"cluster dev --listen 127.0.0.1:{port}")
         settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"

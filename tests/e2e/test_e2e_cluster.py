@@ -197,11 +197,11 @@ def test_a_node_that_is_alone_answers_what_it_has_when_that_is_enough(tmp_path: 
                 and '"first"' in told[0].out
                 and names[0] in told[2].out
             )
-            wait_until(
-                lambda: ask_once("GET", f"{one}/v1/stream/{names[0]}")[0] == 503,
-                what="no read to be vouched for",
-            )
             for name in names:
+                wait_until(
+                    lambda name=name: ask_once("GET", f"{one}/v1/stream/{name}")[0] == 503,
+                    what="no read to be vouched for",
+                )  # type: ignore[misc]
                 began = time.monotonic()
                 assert ask_once("GET", f"{one}/v1/stream/{name}")[0] == 503
                 assert time.monotonic() - began < 15

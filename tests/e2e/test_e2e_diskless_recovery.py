@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -12,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from e2e_world import World
-from free_ports import free_ports
+from free_ports import ports_in_a_row
 from polling import wait_until
 from product import polynya
 
@@ -108,8 +109,16 @@ class Clicks:
         return found
 
 
-def test_diskless_streams_come_back_from_the_store_alone(world: World, tmp_path: Path) -> None:
-    kafka = f"127.0.0.1:{free_ports(1)[0]}"
+@pytest.fixture
+def kafka() -> Iterator[str]:
+    """A node's place for Kafka clients; those of its two cores are held, too."""
+    with ports_in_a_row(2) as port:
+        yield f"127.0.0.1:{port}"
+
+
+def test_diskless_streams_come_back_from_the_store_alone(
+    world: World, tmp_path: Path, kafka: str
+) -> None:
     settings = {
         "POLYNYA_COLD_ROOT": str(tmp_path / "objects"),
         "POLYNYA_KAFKA_LISTEN": kafka,

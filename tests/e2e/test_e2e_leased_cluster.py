@@ -4,7 +4,6 @@ that dies is replaced. `bench.segments` measures both."""
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,12 @@ def test_segments_roll_over_and_a_dead_writer_is_replaced(tmp_path: Path) -> Non
         dead = segments(cluster, 0)["writer"]
         others = [writer for number, writer in enumerate(writers, 1) if number != dead]
         cluster.kill(dead)
-        known, began = [writer.acknowledged for writer in others], time.monotonic()
+        known = [writer.acknowledged for writer in others]
         wait_until(
             lambda: any(w.acknowledged > k + 1 for w, k in zip(others, known, strict=True)),
             what="an append after the death of the writer",
             seconds=FAILOVER_SECONDS,
         )
-        assert time.monotonic() - began < FAILOVER_SECONDS
         wait_until(
             lambda: segments(cluster, dead % 3)["epoch"] > before["epoch"] + 3, what="rollovers"
         )

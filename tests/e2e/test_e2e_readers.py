@@ -55,11 +55,11 @@ def test_a_read_replica_answers_and_nobody_counts_on_it(tmp_path: Path) -> None:
         wait_until(lambda: not there(cluster), what="the read replica to be missed")
         near = [writer for writer in writers if writer.stream.startswith(one)]
         go_on(near, "appends without the read replica")
-        health = run("cluster", "health", server=one)
-        assert (health.code, health.out) == (
-            0,
-            "healthy\n",
-        ) and "note: read replica 4 does not answer" in health.err
+        health = wait_until(
+            lambda: ran if not (ran := run("cluster", "health", server=one)).code else None,
+            what="health without the read replica",
+        )
+        assert health.out == "healthy\n" and "note: read replica 4 does not answer" in health.err
         refused = run("cluster", "replace-disk", f"{READER}", server=one)
         assert (
             refused.code == 1
@@ -85,8 +85,10 @@ def test_a_read_replica_answers_and_nobody_counts_on_it(tmp_path: Path) -> None:
             what="the tail on the read replica to have all",
         )
         tail.stopping.set()
-        metrics = ask("GET", f"{one}/metrics")[1].decode()
-        assert 'polynya_reader_lag_entries{node="4"} 0' in metrics
+        wait_until(
+            lambda: b'polynya_reader_lag_entries{node="4"} 0' in ask("GET", f"{one}/metrics")[1],
+            what="the read replica to be seen up to date",
+        )
 
         moved = run("cluster", "remove", f"{READER}", "--wait", server=one)
         assert moved.code == 0, moved.err
@@ -96,12 +98,8 @@ def test_a_read_replica_answers_and_nobody_counts_on_it(tmp_path: Path) -> None:
             ),
             what="the read replica to stop",
         )
-        view = cluster.view(1)
-        assert (
-            len(view["nodes"]) == 3
-            and not any(group["readers"] for group in view["groups"])
-            and not view["problems"]
-        )
+        view = agreed(cluster, 1, "that all is well", lambda view: not view["problems"])
+        assert len(view["nodes"]) == 3 and not any(group["readers"] for group in view["groups"])
         assert ask("POST", f"{one}/v1/stream/{names[0]}", b"-1")[0] == 204
         assert cluster.stop() == 0
     assert not [line for line in cluster.logs().splitlines() if "level=critical" in line]

@@ -157,8 +157,15 @@ def test_any_node_of_three_answers_and_each_message_goes_to_one_reader(tmp_path:
             assert two.ask("PUT logs hello") == "OK"
             assert three.ask("GET logs") == "OK hello"
             assert one.ask("GET logs") == "EMPTY"
-            states = {client.ask("STATE logs") for client in (one, two, three)}
-            assert len(states) == 1 and json.loads(states.pop())["leader_node"] in (1, 2, 3)
+            states = wait_until(
+                lambda: (
+                    said
+                    if len(said := {each.ask("STATE logs") for each in (one, two, three)}) == 1
+                    else None
+                ),
+                what="all nodes to tell one state",
+            )
+            assert json.loads(states.pop())["leader_node"] in (1, 2, 3)
             assert json.loads(two.ask("METRICS"))["membership_config"]["membership"]["configs"] == [
                 [1, 2, 3]
             ]

@@ -4,6 +4,7 @@ connections."""
 import socket
 
 import pytest
+from free_ports import free_ports
 from missing import left_out
 
 from polynya.base.errors import ConfigError
@@ -11,8 +12,8 @@ from polynya.system.ports import shared_listener, spelled, take_port
 
 
 def test_cores_share_a_port_that_is_taken_and_nobody_else_does():
-    with take_port("127.0.0.1", 0, name="listen") as placeholder:
-        port = placeholder.getsockname()[1]
+    (port,) = free_ports(1)
+    with take_port("127.0.0.1", port, name="listen"):
         with pytest.raises(ConfigError, match=f"listen: port {port} of 127.0.0.1 is in use"):
             take_port("127.0.0.1", port, name="listen")  # also before the first core listens
         with shared_listener("127.0.0.1", port) as zero, shared_listener("127.0.0.1", port) as one:
@@ -30,15 +31,16 @@ def test_cores_share_a_port_that_is_taken_and_nobody_else_does():
                             continue
                     assert accepted == 1
     # connections in TIME_WAIT are no strangers
-    with take_port("127.0.0.1", port, name="listen") as again:
-        assert again.getsockname()[1] == port
+    take_port("127.0.0.1", port, name="listen").close()
 
 
 def test_connections_of_another_program_that_has_gone_do_not_hold_the_port():
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):
-            other.accept()[0].close()  # this side closes first: TIME_WAIT is on the port
+    (port,) = free_ports(1)
+    with (
+        socket.create_server(("127.0.0.1", port)) as other,
+        socket.create_connection(("127.0.0.1", port)),
+    ):
+        other.accept()[0].close()  # this side closes first: TIME_WAIT is on the port
     take_port("127.0.0.1", port, name="listen").close()
 
 
