@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -16,6 +17,11 @@ from typing import Any
 
 import pytest
 
+# what the product and pyspark set on purpose, for the JVM and its tasks: given back for the test
+OF_A_JVM = re.compile(
+    r"sys\.path|os\.environ\['(JAVA_HOME|PYTHONPATH|MALLOC_ARENA_MAX|(PY)?SPARK_\w+)'"
+)
+MAY_START_A_JVM = {"spark", "process"}
 OWN = {"PYTEST_CURRENT_TEST"}  # which pytest sets for each step
 SIGNALS = (
     signal.SIGINT,
@@ -77,6 +83,7 @@ class SharedState:
         self._in_use = in_use
         self._before: State | None = None
         self._first: dict[str, str] = {}  # part -> the test after which it differed first
+        self._has_jvm = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, None, None]:
@@ -90,13 +97,21 @@ class SharedState:
         yield
         assert self._before is not None
         before, changed = self._before, State().changed(self._before)
+        self._has_jvm = self._has_jvm or any(
+            mark.name in MAY_START_A_JVM for mark in item.iter_markers()
+        )
         self._first = {name: self._first.get(name, item.nodeid) for name in changed}
         if (nextitem is not None and nextitem.path == item.path) or self._in_use():
             return
-        told = "; ".join(f"{text} (since {self._first[name]})" for name, text in changed.items())
-        self._before, self._first = None, {}
+        told = "; ".join(
+            f"{text} (since {self._first[name]})"
+            for name, text in changed.items()
+            if not (self._has_jvm and OF_A_JVM.match(name))
+        )
+        self._before, self._first, self._has_jvm = None, {}, False
         if changed:
             before.restore()
+        if told:
             pytest.fail(
                 f"this module changed what tests of one process share: {told}; give it back, for "
                 "example by `monkeypatch` or a fixture",

@@ -126,7 +126,7 @@ import gc, os, signal, sys
 def test_all_is_given_back():
     assert "LEFT" not in os.environ and "left.zip" not in sys.path and gc.isenabled()
     assert os.getcwd() != "/" and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
-    assert os.environ["GONE"] == "it was here"
+    assert os.environ["GONE"] == "it was here" and "MALLOC_ARENA_MAX" not in os.environ
 """
 
 
@@ -135,6 +135,7 @@ def test_what_a_module_leaves_fails_it_and_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GONE", "it was here")
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     code, said = run(tmp_path, test_a=LEAVES, test_b=FINDS_NOTHING)
     assert code == 1 and "4 passed, 1 error" in said, said
     for part in (
@@ -147,3 +148,27 @@ def test_what_a_module_leaves_fails_it_and_is_given_back(
         "event loop policy was",
     ):
         assert part in said, said
+
+
+STARTS_A_JVM = """
+import os, sys
+import pytest
+
+@pytest.mark.spark
+def test_spark():
+    os.environ["MALLOC_ARENA_MAX"] = "2"
+    sys.path.append("left.zip")
+
+def test_last():
+    pass
+"""
+
+
+@pytest.mark.process
+def test_what_a_jvm_needs_is_given_back_for_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GONE", "it was here")
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    code, said = run(tmp_path, test_a=STARTS_A_JVM, test_b=FINDS_NOTHING)
+    assert code == 0, said
