@@ -18,6 +18,8 @@ import pytest
 import shared_spark
 from cpu_seconds import Meter, kept, order, slow
 from hypothesis import HealthCheck, settings
+from shared_state import SharedState
+from sleep_guard import SleepGuard
 from tiers.options import add_options, register_plugins
 from tiers.process_watch import MARKS, is_of_processes
 
@@ -54,6 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected, which stays
+    config.pluginmanager.register(SleepGuard())
+    config.pluginmanager.register(SharedState(in_use=shared_spark.is_open))
     if path := config.getoption("--costs"):
         config.pluginmanager.register(Meter(path))
     register_plugins(config)

@@ -1,10 +1,13 @@
-"""Waiting for another process: poll with a deadline, the only place in the tests that sleeps."""
+"""Waiting with a deadline, the only place in the tests that sleeps: for another process, or for
+what this process does on a real loop."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 Found = TypeVar("Found")
 
@@ -19,3 +22,34 @@ def wait_until(
             return found
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for: {what}"
         time.sleep(pause)
+
+
+async def wait_for(
+    look: Callable[[], Any], *, what: str = "", seconds: float = 60.0, pause: float = 0.001
+) -> Any:
+    """`wait_until` on a loop, by its clock. `look` may be a coroutine function."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds
+    while True:
+        found = look()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return found
+        assert clock() < deadline, f"waited {seconds:g} s in vain for: {what or _source(look)}"
+        await asyncio.sleep(pause)
+
+
+async def turns(count: int = 100) -> None:
+    """Let the loop pass so many times: for what is under way in this process and on loopback, where
+    nothing is to come of it. It takes no time that a slow machine could exceed."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def _source(look: Callable[[], Any]) -> str:
+    """Return the lines of a condition that has no name."""
+    try:
+        return inspect.getsource(look).strip()
+    except OSError:
+        return repr(look)

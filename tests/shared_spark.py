@@ -62,6 +62,10 @@ def shares(item: pytest.Item) -> bool:
     return item.path.relative_to(ROOT).as_posix() in FILES
 
 
+def is_open() -> bool:
+    return bool(_running)
+
+
 def end_before(item: pytest.Item | None) -> None:
     """End the session if this test, the next one, is of another file."""
     if _running and (item is None or not shares(item)):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elapsed_time import bounds
 from parsed import nodes_of
 
 pytestmark = pytest.mark.usefixtures("without_collector")
@@ -54,7 +55,6 @@ ALLOWED = {  # (file, call): why
     ): "two waits of one coroutine that are cancelled by it",
     ("tests/missing.py", "pytest.skip"): "the one place that skips",
     ("tests/disk_shim/sitecustomize.py", "time.sleep"): "the disk call that is held up",
-    ("tests/admin/test_health.py", "time.sleep"): "the stall that is measured",
     ("tests/node/test_supervisor.py", "time.sleep"): "polls a process, with a deadline",
     ("tests/polling.py", "time.sleep"): "the one place that polls",
     ("tests/s3_server.py", "time.sleep"): "waits for a foreign server, with a deadline",
@@ -180,3 +180,35 @@ def test_rooms_hold_no_logic_in_their_essays() -> None:
 )
 def test_the_bans_can_fail(code: str) -> None:
     assert list(banned(ROOT / "tests" / "x.py", code))
+
+
+def test_no_test_in_this_process_bounds_elapsed_time() -> None:
+    """Count operations instead, or measure in `bench/`."""
+    for path in TESTS:
+        if path.name.startswith("test_") and "assert" in text_of(path):
+            lines = list(bounds(text_of(path)))
+            assert not lines, f"{path.relative_to(ROOT)}:{lines}: an upper bound on elapsed time"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "began = time.monotonic()\n    work()\n    assert time.monotonic() - began < 1",
+        "began = perf_counter()\n    passed = perf_counter() - began\n    assert 1 >= passed",
+        "times = []\n    times.append(process_time() - 1)\n    assert max(times) < 2, times",
+        "assert took() <= 3\n\n\ndef took():\n    return time.monotonic_ns() - BEGAN",
+    ],
+)
+def test_a_bound_on_elapsed_time_is_found(code: str) -> None:
+    test = f"def test_it():\n    {code}\n"
+    assert list(bounds(test))
+    assert not list(bounds(f"pytestmark = pytest.mark.spark\n{test}"))
+
+
+def test_other_asserts_about_time_are_none() -> None:
+    lower = (
+        "def test_it():\n    began = time.monotonic()\n    assert time.monotonic() - began > 1\n"
+    )
+    assert not list(bounds(lower))
+    assert not list(bounds(f"@pytest.mark.process\n{lower.replace('>', '<')}"))
+    assert list(bounds(f"@pytest.mark.long\n{lower.replace('>', '<')}"))

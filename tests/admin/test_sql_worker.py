@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from polling import wait_for
 
 from polynya.admin import sql_worker
 from polynya.admin.sql_worker import SqlWorker
@@ -44,8 +45,7 @@ def _command(process: psutil.Process) -> str:
 
 
 async def until_asked(count: int) -> None:
-    while len(children()) < count:  # noqa: ASYNC110 (bounded by the test's own time limit)
-        await asyncio.sleep(0.01)
+    await wait_for(lambda: len(children()) >= count, what="the questions' processes", pause=0.01)
 
 
 @pytest.mark.process

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from worlds.two_nodes import Node, until
+from polling import wait_for
+from worlds.two_nodes import Node
 
 from polynya.cluster.map_cache import ClusterMapCache
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
@@ -87,10 +88,10 @@ async def world(folder: Path, old: int, new: int) -> Any:
 def test_a_newcomer_that_knows_more_is_let_in_and_tells_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path, old=7, new=9) as (three, five, known, _):
-            await until(lambda: three.raft.is_up(5) and five.raft.is_up(3))
+            await wait_for(lambda: three.raft.is_up(5) and five.raft.is_up(3))
             assert known.now.epoch == 9 and known.now.members == (3, 4, 5)
             three.raft.send(5, [b"vote"])
-            await until(lambda: five.heard == [(0, 3, [b"vote"])])
+            await wait_for(lambda: five.heard == [(0, 3, [b"vote"])])
 
     asyncio.run(story())
 
@@ -102,7 +103,7 @@ def test_a_stranger_that_knows_no_more_is_refused(
     async def story() -> None:
         async with world(tmp_path, old=7, new=new) as (_, five, known, _):
             said = "node 5 is not a known member of the cluster"
-            await until(
+            await wait_for(
                 lambda: any(said in str(getattr(each, "reason", "")) for each in caplog.records)
             )
             assert not five.raft.is_up(3) and known.now.epoch == 7

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 from long_tests import long
+from polling import wait_for
 from worlds.cold import GROUPS, MERGE_SETTINGS, FaultyStore, Tier, play, play_each
 
 from polynya.base.errors import Unavailable
@@ -332,11 +333,8 @@ def test_the_task_merges_by_itself_and_has_patience() -> None:
         tier.store.down = True
         tier.merger = tier.new_merger(MERGE_SETTINGS, sleep=sleep)
         task = asyncio.create_task(tier.merger.run())
-        async with asyncio.timeout(60):
-            while len(tier.live()) > 3:
-                await asyncio.sleep(0.001)
-            while 1.0 not in pauses[3:]:
-                await asyncio.sleep(0.001)
+        await wait_for(lambda: len(tier.live()) <= 3, what="the slices are merged")
+        await wait_for(lambda: 1.0 in pauses[3:], what="the merger rests")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert pauses[:3] == [0.5, 1.0, 2.0]

@@ -6,7 +6,6 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from time import perf_counter
 
 import pytest
 from worlds.fake_disk import FakeDisk
@@ -266,8 +265,6 @@ def test_the_first_commands_after_a_reader_has_read_the_tail_are_seen(tmp_path: 
     with Log(tmp_path) as log:
         log.append("t", b"1")
         with LogReader(tmp_path) as reader:
-            begin = perf_counter()
             for number in range(1, 50):
                 log.append("t", b"%d" % number)
                 assert reader.count("t") == number + 1
-            assert perf_counter() - begin < 60

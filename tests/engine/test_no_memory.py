@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from polling import turns
 
 from polynya.cluster.discovery import ask_others
 from polynya.config.model import Config
@@ -95,7 +96,7 @@ def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(
             asyncio.Protocol, *server.sockets[0].getsockname()
         )
         transport.abort()
-        await asyncio.sleep(0.01)
+        await turns()
         with pytest.raises(RuntimeError) as caught:
             transport.write(b"x")
         told = {

@@ -14,6 +14,7 @@ from front_world import World, play, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_tests import examples
+from polling import turns
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
@@ -124,7 +125,7 @@ def test_pipelined_appends_are_in_flight_together_and_a_read_waits_for_them() ->
         ]
         wire.send(b"".join(appends) + request("GET", "/v1/stream/s"))
         await world.until(lambda: len(world.service.turns._proposals) == 64)
-        await asyncio.sleep(0.01)
+        await turns()
         assert len(world.service.turns._proposals) == 64  # the bound
         world.service.turns.release()
         offsets = [(await wire.answer()).headers["stream-next-offset"] for _ in appends]
@@ -380,7 +381,7 @@ def test_what_is_read_reaches_a_client_that_has_closed_its_half(
 
         def slowed(answer: Any) -> Any:
             async def slow(*query: Any, **more: Any) -> Any:
-                await asyncio.sleep(0.01)
+                await turns()
                 return await answer(*query, **more)
 
             return slow

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from front_world import World, play
+from polling import turns
 from test_live import control
 from worlds.kafka import KafkaWorld, batch, fetch_fields
 from worlds.kafka import play as play_kafka
@@ -90,7 +91,7 @@ def test_an_sse_reader_that_waits_reads_nothing(monkeypatch: pytest.MonkeyPatch)
         reader = await world.sse("s")
         await reader.chunk()
         reads = Reads(world.service, monkeypatch)
-        await asyncio.sleep(0.05)
+        await turns()
         assert not reads.counts
         await writer.append(canonical_name("s"), b"one", b"two")
         assert b"b25ldHdv" in (piece := await reader.chunk()) or b"onetwo" in piece
@@ -129,7 +130,7 @@ def test_a_fetch_at_the_tail_waits_for_the_commit_and_reads_once(
         while not any(each.parked for each in world.front.connections):
             await asyncio.sleep(0)
         before = +reads.counts
-        await asyncio.sleep(0.05)
+        await turns()
         assert reads.counts == before
         await writer.produce(names[1], (2, batch(b"a", b"b")), (1, batch(b"c")))
         message = await waiting

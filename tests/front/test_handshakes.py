@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from fake_service import FakeService
 from front_world import request
+from polling import wait_for
 
 from polynya.config.model import Config
 from polynya.config.sections import TlsConfig
@@ -60,10 +61,6 @@ class Secured:
         (server,) = self.front._servers
         assert isinstance(server, tls_handshakes.Handshakes)
         return len(server)
-
-    async def until(self, true: Callable[[], object]) -> None:
-        while not true():  # noqa: ASYNC110 (bounded by the time limit of `play`)
-            await asyncio.sleep(0.001)
 
 
 @contextlib.asynccontextmanager
@@ -111,7 +108,7 @@ def test_handshakes_that_never_end_make_room_for_younger_ones(
 ) -> None:
     async def story(world: Secured) -> None:
         crowd = await world.strangers(3 * CONNECTIONS, said)
-        await world.until(lambda: sum(map(closed, crowd)) == 3 * CONNECTIONS - 10)
+        await wait_for(lambda: sum(map(closed, crowd)) == 3 * CONNECTIONS - 10)
         assert world.shaking == 10 and not world.front.connections
         assert not any(map(closed, crowd[-10:])), "the oldest went"
         for _ in range(12):
@@ -119,7 +116,7 @@ def test_handshakes_that_never_end_make_room_for_younger_ones(
         assert world.front.counters.connections_refused >= 2 * CONNECTIONS
         for raw in crowd:
             raw.close()
-        await world.until(lambda: world.shaking == 0)
+        await wait_for(lambda: world.shaking == 0)
 
     play(story)
 
@@ -131,7 +128,7 @@ def test_a_handshake_has_its_time(
 
     async def story(world: Secured) -> None:
         (raw,) = await world.strangers(1)
-        await world.until(lambda: closed(raw) and not world.shaking)
+        await wait_for(lambda: closed(raw) and not world.shaking)
 
     play(story)
 
@@ -141,7 +138,7 @@ def test_plain_requests_and_noise_are_no_handshakes(play: Callable[[Story], None
         crowd = await world.strangers(4, request("GET", "/livez")) + await world.strangers(
             4, b"\x16\x03\x01" + bytes(500)
         )
-        await world.until(lambda: all(map(closed, crowd)) and not world.shaking)
+        await wait_for(lambda: all(map(closed, crowd)) and not world.shaking)
         assert b" 20" in (await world.ask())[:20]
 
     play(story)
@@ -174,8 +171,8 @@ def test_where_no_file_can_be_opened_nothing_is_taken_for_a_moment(
 def test_a_front_that_stops_waits_for_no_handshake(play: Callable[[Story], None]) -> None:
     async def story(world: Secured) -> None:
         crowd = await world.strangers(5)
-        await world.until(lambda: world.shaking == 5)
+        await wait_for(lambda: world.shaking == 5)
         await world.front.stop(600)
-        await world.until(lambda: all(map(closed, crowd)))
+        await wait_for(lambda: all(map(closed, crowd)))
 
     play(story)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
+from polling import wait_for
 from worlds.kafka import KafkaWire, KafkaWorld, plain_fields, play
 from worlds.service import Node
 
@@ -13,6 +15,7 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.errors import Error
 from polynya.service.consumer_groups import coordinator
+from polynya.service.consumer_groups.running import RunningGroup
 from polynya.stream.consumer_groups.calls import (
     Commit,
     GroupError,
@@ -40,8 +43,8 @@ class Consumer:
         """Join, twice if the server wants that, and sync. The leader assigns each its own id."""
         while True:
             joined = await ask(
-                self.wire, "JoinGroup", 5, group_id=self.group, session_timeout=10_000,
-                rebalance_timeout=20_000, member_id=self.id, group_instance_id=instance,
+                self.wire, "JoinGroup", 5, group_id=self.group, session_timeout=120_000,
+                rebalance_timeout=120_000, member_id=self.id, group_instance_id=instance,
                 protocol_type="consumer", protocols=[{"name": "range", "metadata": b"s"}],
             )  # fmt: skip
             self.id, self.generation = joined.member_id, joined.generation_id
@@ -102,16 +105,38 @@ class Consumer:
         return [each.error_code.value for each in answer.members]
 
 
+def without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first rebalance wait for members until `together` ends it."""
+    for name in ("INITIAL_DELAY_MS", "INITIAL_DELAY_MS_MAX"):
+        monkeypatch.setattr(f"polynya.stream.consumer_groups.classic.{name}", 3_600_000)
+
+
+async def together(world: KafkaWorld, *joins: Awaitable[None], id_: str = "g") -> None:
+    """End the wait of the first rebalance when so many have come."""
+    coming = asyncio.gather(*joins)
+    groups = world.core.engine.group_coordinator
+    all_led = groups._led
+
+    def running() -> RunningGroup | None:
+        led = all_led.get(groups.group_of(id_))
+        found = led.running.get(id_) if led else None
+        return found if found and len(found.group.members) == len(joins) else None
+
+    group = await wait_for(running, what="all members")
+    group.group._hold_ms = group.group._hold_ms_max = 0
+    group._tick()
+    await coming
+
+
 def test_members_join_share_commit_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    # both join within it on any machine
-    monkeypatch.setattr("polynya.stream.consumer_groups.classic.INITIAL_DELAY_MS", 2000)
+    without_end(monkeypatch)
 
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
         a, b = Consumer(await world.wire()), Consumer(await world.wire())
         found = await ask(a.wire, "FindCoordinator", 2, key="g", key_type=0)
         assert (found.error_code.value, found.node_id, found.port) == (0, 0, 9092)
-        await asyncio.gather(a.join(), b.join())
+        await together(world, a.join(), b.join())
         assert (a.generation, b.generation) == (1, 1)
         assert (a.assignment, b.assignment) == (a.id.encode(), b.id.encode())
         assert [await a.heartbeat(), await b.heartbeat()] == [0, 0]
@@ -119,8 +144,7 @@ def test_members_join_share_commit_and_leave(monkeypatch: pytest.MonkeyPatch) ->
         assert await b.committed("t", 1, 0, 7) == [(6, "m"), (5, "m"), (-1, "")]
         c = Consumer(await world.wire())
         joining = asyncio.ensure_future(c.join())
-        while await a.heartbeat() == 0:
-            await asyncio.sleep(0.01)
+        await wait_for(a.heartbeat, what="the rebalance")
         assert await a.commit("t", 7) == [0], "of the generation that ends"
         await asyncio.gather(a.join(), b.join(), joining)
         assert {each.generation for each in (a, b, c)} == {2}
@@ -241,7 +265,7 @@ def test_offsets_that_a_member_reads_are_not_deleted() -> None:
         wire = await world.wire()
         subscription = bytes.fromhex("0001 00000001 0001 74 ffffffff")
         joined = await ask(
-            wire, "JoinGroup", 3, group_id="g", session_timeout=10_000, rebalance_timeout=20_000,
+            wire, "JoinGroup", 3, group_id="g", session_timeout=120_000, rebalance_timeout=120_000,
             member_id="", protocol_type="consumer",
             protocols=[{"name": "range", "metadata": subscription}],
         )  # fmt: skip
@@ -358,7 +382,7 @@ def test_a_call_waits_on_another_core_and_is_answered_when_the_core_stops(tmp_pa
         groups = [world.engine.group_coordinator for world in node.worlds]
         ids = [f"g{number}" for number in range(20)]
         id_ = next(each for each in ids if groups[0].group_of(each) % 2 == 1)
-        join = Join(id_, "", None, "c", "/h", "consumer", [("range", b"")], 10_000, 20_000)
+        join = Join(id_, "", None, "c", "/h", "consumer", [("range", b"")], 120_000, 120_000)
         joined = await groups[0].call(join)
         assert isinstance(joined, Joined)
         sync = Sync(id_, 1, joined.member, None, None, None, [(joined.member, b"a")])
@@ -368,8 +392,11 @@ def test_a_call_waits_on_another_core_and_is_answered_when_the_core_stops(tmp_pa
         listed = await groups[0].list_groups(range(1, 5))
         assert [(each.group, each.state) for each in listed] == [(id_, "Stable")]
         waiting = asyncio.ensure_future(groups[0].call(join))
-        while not (await groups[0].list_groups(range(1, 5)))[0].state.startswith("Preparing"):
-            await asyncio.sleep(0.01)
+
+        async def is_preparing() -> bool:
+            return (await groups[0].list_groups(range(1, 5)))[0].state.startswith("Preparing")
+
+        await wait_for(is_preparing)
         groups[1].close()
         assert await waiting == Outcomes([GroupError.NOT_COORDINATOR])
         await node.stop()
@@ -388,8 +415,10 @@ def test_idle_offsets_expire(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await alone.committed("t", 0) == [(5, "")]
         world.core.clock.ms += 1
         groups.expire()
-        async with asyncio.timeout(10):  # the command is applied in a later turn
-            while await alone.committed("t", 0) != [(-1, "")]:
-                await asyncio.sleep(0.01)
+
+        async def is_forgotten() -> bool:
+            return await alone.committed("t", 0) == [(-1, "")]
+
+        await wait_for(is_forgotten, what="the command is applied, in a later turn")
 
     play(story)

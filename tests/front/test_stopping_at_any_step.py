@@ -9,6 +9,7 @@ import socket
 import uvloop
 from fake_service import FakeService
 from front_world import request
+from polling import wait_for
 
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront
@@ -66,8 +67,8 @@ async def stopped(count: int) -> list[bytes]:
         ]
         for _ in range(count):
             await asyncio.sleep(0)
-        while count == LAST and (len(front.live), len(front.waiters)) != (2, 4):  # noqa: ASYNC110 (bounded by the timeout)
-            await asyncio.sleep(0.001)
+        if count == LAST:
+            await wait_for(lambda: (len(front.live), len(front.waiters)) == (2, 4))
         await front.stop(NEVER)
         answers = await asyncio.gather(*clients)
     assert not (front.connections or front.live or front.waiters or front._tasks)

@@ -92,7 +92,7 @@ class Hanging(MemoryStore):
     """A store that does not answer yet."""
 
     async def head(self, key: str) -> ObjectInfo:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         raise AssertionError
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:

@@ -7,6 +7,7 @@ import asyncio
 from functools import partial
 
 from google_crc32c import value as crc32c
+from polling import turns, wait_for
 from stories.service import node_story, story, story_on_one_and_two_cores
 from worlds.service import Code, Listener, Node, World, name_in
 
@@ -67,7 +68,7 @@ async def test_an_append_is_in_the_store_when_it_is_answered(world: World) -> No
 async def test_appends_that_are_sent_together_keep_their_order(world: World) -> None:
     await create(world, THERE)
     sent = [bound(world, THERE, b"%d" % number) for number in range(5)]
-    await asyncio.sleep(0.02)  # the first ones are refused, or are to be
+    await turns()  # the first ones are refused, or are to be
     sent += [world.send(world.append_of(THERE, b"%d" % number)) for number in range(5, 9)]
     assert {(await each).code for each in sent} == {Code.OK}
     assert await world.read(THERE) == b"012345678"
@@ -100,7 +101,7 @@ async def test_a_stream_that_turns_replicated_takes_its_appends_in_order(world: 
     assert changed.code == Code.OK
     for number in range(2, 8):
         sent.append(bound(world, THERE, b"%d" % number))
-        await asyncio.sleep(0.004)
+        await turns(10)
     assert {(await each).code for each in sent} == {Code.OK}
     assert await world.read(THERE) == b"01234567"
     assert not world.service.proposals.expects_diskless(THERE)
@@ -183,8 +184,6 @@ async def test_live_readers_hear_of_commits(node: Node) -> None:
     await create(here, THERE)
     await there.service.attach(THERE, listener)
     await bound(here, THERE, b"1")
-    async with asyncio.timeout(5):
-        while not listener.events:
-            await asyncio.sleep(0.005)
+    await wait_for(lambda: listener.events, what="the commit")
     assert [(event.record, event.byte) for event in listener.events] == [(1, 1)]
     assert (here.writer.counters.appends, there.writer.counters.appends) == (1, 0)

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from polling import wait_for
 from stories.service import node_story, story_on_one_and_two_cores
 from worlds.service import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
@@ -115,9 +116,11 @@ async def test_refused_forks_leave_nothing_and_repeats_are_the_same(world: World
     await world.delete(SOURCE)
     assert (await world.fork(GRANDCHILD, SOURCE)).code == Code.GONE
     await world.delete(CHILD)
-    async with asyncio.timeout(60):  # the last fork takes the source with it
-        while await world.code_of(SOURCE) != Code.NOT_FOUND:
-            await asyncio.sleep(0.001)
+
+    async def is_gone() -> bool:
+        return await world.code_of(SOURCE) == Code.NOT_FOUND
+
+    await wait_for(is_gone, what="the last fork takes the source with it")
 
 
 class CutService:

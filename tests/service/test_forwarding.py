@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from worlds.forwarding import OK, World, story, turns, until
+from polling import wait_for
+from worlds.forwarding import OK, World, story, turns
 
 from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import encode_command
@@ -76,7 +77,7 @@ def test_a_kept_appender_does_not_overtake_what_was_refused_and_sets_out_again()
         assert len(straight) == 1, "it waits behind the second attempt"
         world.here[1][2](OK)
         assert answers == [OK]
-        await until(lambda: len(world.here) == 3)
+        await wait_for(lambda: len(world.here) == 3)
         world.here[2][2](OK)
         append(4)
         append(5)
@@ -122,7 +123,7 @@ def test_the_first_append_to_a_diskless_stream_does_not_cross_to_its_leader():
         append(4)
         append(4)
         assert writer.names == ["1", "1"], "earlier ones may be on their way"
-        await until(lambda: writer.names == ["1", "1", "4", "4"])
+        await wait_for(lambda: writer.names == ["1", "1", "4", "4"])
         world.answer_all(0, [OK, OK])
 
     story(work)
@@ -138,7 +139,7 @@ def test_an_append_that_waits_for_a_leader_is_not_overtaken_on_the_way_to_the_wr
         append(1)
         assert not writer.names
         world.lead(2, 3)
-        await until(lambda: len(world.asked) == 1)
+        await wait_for(lambda: len(world.asked) == 1)
         assert world.places() == [(3 << 8, [1, 1])]
 
     story(work)
@@ -180,7 +181,7 @@ def test_of_groups_of_other_cores_the_refusal_itself_is_news():
         world.hear(g1=2)
         world.propose(1, 7)
         world.asked[0][2](NotLeader(3))
-        await until(lambda: len(world.asked) == 2)
+        await wait_for(lambda: len(world.asked) == 2)
         assert world.places() == [(2 << 8 | 1, 7), (3 << 8 | 1, 7)]
 
     story(work)
@@ -221,7 +222,7 @@ def test_what_is_under_way_to_an_old_leader_keeps_its_place():
         second = world.propose(2, 1)
         assert not world.here  # it would overtake
         world.asked[0][2](NotLeader(1))
-        await until(lambda: len(world.here) == 2)
+        await wait_for(lambda: len(world.here) == 2)
         assert [number for _, number, _ in world.here] == [0, 1]
         for _, _, done in world.here:
             done(OK)
@@ -250,7 +251,7 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
         await turns()
         assert world.places()[1:] == [(3 << 8, 4)]
         world.asked[1][2](NotLeader(2))
-        await until(lambda: len(world.asked) == 3)
+        await wait_for(lambda: len(world.asked) == 3)
         assert world.places()[2] == (2 << 8, [1, 3, 4, 5])
         world.asked[2][2](messages.encode(([OK] * 4, {})))
         assert (
@@ -274,10 +275,10 @@ def test_behind_an_append_that_a_new_leader_may_refuse_none_is_sent_before_one_w
         await turns()
         assert world.places() == [(3 << 8, 0)]
         world.asked[0][2](NotLeader(0))
-        await until(lambda: len(world.asked) == 2)
+        await wait_for(lambda: len(world.asked) == 2)
         assert world.places()[1:] == [(3 << 8, [0, 1])]
         world.answer_all(1, [OK, OK])
-        await until(lambda: len(world.asked) == 4)
+        await wait_for(lambda: len(world.asked) == 4)
         assert world.places()[2:] == [(3 << 8, 2), (3 << 8, 3)], "it accepts: all that there is"
         for _, _, done in world.asked[2:]:
             done(messages.encode(OK))
@@ -295,7 +296,7 @@ def test_a_leader_has_to_accept_again_after_a_refusal_and_in_another_epoch(news:
             world.append(2, 0)
             await turns()
             world.asked.pop()[2](NotLeader(3))
-            await until(lambda: world.asked)
+            await wait_for(lambda: world.asked)
         else:
             if news == "another leader":
                 world.lead(2, 2)
@@ -307,7 +308,7 @@ def test_a_leader_has_to_accept_again_after_a_refusal_and_in_another_epoch(news:
         await turns()
         assert world.places() == [(3 << 8, 0)]
         world.asked[0][2](messages.encode(OK))
-        await until(lambda: len(world.asked) == 2)
+        await wait_for(lambda: len(world.asked) == 2)
         world.append(2, 2)
         await turns()
         assert world.places()[1:] == [(3 << 8, 1), (3 << 8, 2)]
@@ -326,7 +327,7 @@ def test_an_answer_that_takes_long_holds_up_nothing_that_follows(monkeypatch):
         world.append(2, 1)
         await turns()
         assert len(world.asked) == 1
-        await until(lambda: len(world.asked) == 2)
+        await wait_for(lambda: len(world.asked) == 2)
         assert world.places()[1:] == [(3 << 8, 1)]
 
     story(work)
@@ -341,7 +342,7 @@ def test_a_proposal_out_of_an_answer_comes_after_those_of_its_bundle_that_were_r
         world.append(2, 1)
         await turns()
         world.asked[0][2](messages.encode(([OK, None], {1: encode_error(NotLeader(3))})))
-        await until(lambda: len(world.asked) == 2)
+        await wait_for(lambda: len(world.asked) == 2)
         assert world.places()[1:] == [(3 << 8, [1, 2])]
 
     story(work)
@@ -379,7 +380,7 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
 
     async def work(world: World) -> None:
         answers = world.propose(2, 7)
-        await until(lambda: answers)
+        await wait_for(lambda: answers)
         assert (
             isinstance(answers[0], NotLeader)
             and answers[0].node == 0
@@ -396,7 +397,7 @@ def test_a_leader_that_is_not_heard_is_not_asked():
         world.propose(2, 7)
         assert not world.asked
         world.gone.clear()
-        await until(lambda: world.asked)
+        await wait_for(lambda: world.asked)
         assert world.places() == [(3 << 8 | 0, 7)]
 
     story(work)
@@ -480,7 +481,7 @@ def test_a_leader_that_is_not_reached_is_asked_through_another_node():
         world.answer_all(0, [OK, OK, OK])
         assert answers == [[OK], [OK], [OK]]
         world.gone = set()
-        await until(lambda: len(world.asked) == 3)
+        await wait_for(lambda: len(world.asked) == 3)
         assert world.places()[1:] == [(3 << 8, 3), (3 << 8, 4)] and not late + other
 
     story(work)
@@ -493,12 +494,15 @@ def test_who_is_between_and_does_not_reach_the_leader_either_is_not_asked_for_ev
         world.gone = {3}
         answers = world.propose(2, 1)
         answered = 0
-        async with asyncio.timeout(60):
-            while not answers:
-                for _, _, done in world.asked[answered:]:
-                    answered += 1
-                    done(NotLeader(3))
-                await asyncio.sleep(0.001)
+
+        def refuse() -> list[Any]:
+            nonlocal answered
+            for _, _, done in world.asked[answered:]:
+                answered += 1
+                done(NotLeader(3))
+            return answers
+
+        await wait_for(refuse, what="an answer to who asks")
         assert isinstance(answers[0], NotLeader) and len(world.asked) < 40
 
     story(work)
@@ -556,7 +560,7 @@ def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
         world.lead(2, 3)
         world.asked.pop()[2](NotLeader(0))
         world.fit = lambda group: True
-        await until(lambda: world.asked)
+        await wait_for(lambda: world.asked)
         assert world.places() == [(3 << 8, 1)]
         world.asked.pop()[2](messages.encode(OK))
         assert answers == [OK]

@@ -7,6 +7,7 @@ import asyncio
 from functools import partial
 
 import pytest
+from polling import wait_for
 from stories.service import story, story_on_one_and_two_cores
 from worlds.service import Code, World, name_in
 
@@ -71,7 +72,8 @@ async def test_a_stream_changes_both_ways_while_it_is_written(world: World) -> N
 
     writing = asyncio.create_task(write())
     for number in range(6):
-        await asyncio.sleep(0.03)
+        written = len(codes)
+        await wait_for(lambda: len(codes) > written + 6, what="appends under the profile")  # noqa: B023
         wanted = (Profile.DISKLESS, Profile.REPLICATED)[number % 2]
         reply = await change(world, THERE, wanted)
         assert (reply.code, list(reply.detail)) == (Code.OK, [wanted, number + 2, False])

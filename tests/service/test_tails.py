@@ -4,9 +4,9 @@ there is no more."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
+from polling import wait_for
 from stories.service import node_story
 from worlds.service import Code, Listener, Node, World, name_in
 from worlds.transactions import plant_end
@@ -18,12 +18,6 @@ from polynya.stream.commands import Touch
 from polynya.stream.state.model import KafkaState, OpenTransaction
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop run until it holds; the test's time limit is the bound."""
-    while not condition():
-        await asyncio.sleep(0.0005)
 
 
 async def attached(world: World, name: str) -> tuple[Facts, Listener]:
@@ -51,7 +45,7 @@ async def test_readers_that_come_while_a_writer_writes_miss_nothing(node: Node, 
             await asyncio.sleep(0)
     await writer
     whole = await here.read(name)
-    await until(
+    await wait_for(
         lambda: all(
             listener.events and listener.events[-1].byte == len(whole) for _, listener in readers
         )
@@ -75,14 +69,14 @@ async def test_a_tail_watch_carries_numbers_only_between_cores(node: Node) -> No
     facts = await here.service.attach(THERE, watcher, numbers=True)
     assert isinstance(facts, Facts)
     await here.append(THERE, b"abc")
-    await until(lambda: watcher.events and reader.events)
+    await wait_for(lambda: watcher.events and reader.events)
     assert [(event.record, event.byte, bytes(event.payload)) for event in watcher.events] == [
         (1, 3, b"")
     ]
     assert [bytes(event.payload) for event in reader.events] == [b"abc"]
     here.service.detach(facts.uid, watcher)
     here.service.detach(facts.uid, reader)
-    await until(lambda: len(there.local.feeds) == 0)
+    await wait_for(lambda: len(there.local.feeds) == 0)
 
 
 @pytest.mark.parametrize("name", [HERE, THERE])
@@ -102,7 +96,7 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
         stream = home.local.machines[home.service.group_of(name)].streams[name]
         stream.kafka = KafkaState(open={7: OpenTransaction(0, 0, 0, 1)})
         await here.append(name, b"abc")
-        await until(lambda: uncommitted.events)
+        await wait_for(lambda: uncommitted.events)
         late = Listener()
         found = await here.service.attach(name, late, numbers=True)
         assert isinstance(found, Facts)
@@ -110,11 +104,11 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
         assert not reader.events and not watcher.events
         here.service.propose(name, Touch([(facts.uid, 7)], 1), lambda reply: None)
         listeners = (reader, watcher, uncommitted, late)
-        await until(lambda: all(each.events and each.events[-1].record for each in listeners))
+        await wait_for(lambda: all(each.events and each.events[-1].record for each in listeners))
         for each in listeners:
             last = each.events[-1]
             assert (last.begin_record, last.record, last.byte, last.payload) == (0, 1, 3, b"")
-        await until(lambda: len(uncommitted.events) == 2)
+        await wait_for(lambda: len(uncommitted.events) == 2)
         again = await here.service.attach(name, late, numbers=True)
         assert isinstance(again, Facts)
         assert (again.record, again.high_watermark) == (1, 1)
@@ -140,10 +134,10 @@ async def test_many_readers_are_one_subscription_and_the_last_one_ends_it(node: 
         here.service.detach(facts.uid, listener)
     assert len(there.local.feeds) == 1
     await here.append(THERE, b"x")
-    await until(lambda: found[4][1].events)
+    await wait_for(lambda: found[4][1].events)
     assert not found[0][1].events
     here.service.detach(found[4][0].uid, found[4][1])
-    await until(lambda: len(there.local.feeds) == 0)
+    await wait_for(lambda: len(there.local.feeds) == 0)
 
 
 @node_story
@@ -159,7 +153,7 @@ async def test_a_client_that_leaves_while_it_is_attached_leaves_nothing(node: No
         if isinstance(result, Facts):
             break
     else:
-        await until(lambda: len(there.local.feeds) == 0)
+        await wait_for(lambda: len(there.local.feeds) == 0)
         tails = here.service._tails[False, False]
         assert not tails._tails and not tails._names and not len(tails._feeds)
 
@@ -170,7 +164,7 @@ async def test_the_facts_of_a_reader_do_not_change_under_it(node: Node) -> None:
     await here.create(THERE)
     first, listener = await attached(here, THERE)
     await here.append(THERE, b"x", close=True)
-    await until(lambda: listener.events)
+    await wait_for(lambda: listener.events)
     second, _ = await attached(here, THERE)
     assert (first.record, first.closed, second.record, second.closed) == (0, False, 1, True)
 
@@ -183,13 +177,13 @@ async def test_a_deleted_stream_tells_its_readers_once(node: Node, name: str) ->
     _, listener = await attached(here, name)
     await here.append(name, b"x")
     await here.delete(name)
-    await until(lambda: len(listener.events) == 2)
+    await wait_for(lambda: len(listener.events) == 2)
     assert [event.gone for event in listener.events] == [False, True]
     assert isinstance(await here.service.attach(name, listener), Refusal)
     await here.create(name)
     facts, again = await attached(here, name)
     await here.append(name, b"y")
-    await until(lambda: again.events)
+    await wait_for(lambda: again.events)
     assert (again.events[0].uid, again.payload, len(listener.events)) == (facts.uid, b"y", 2)
 
 
@@ -200,7 +194,7 @@ async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(nod
     await here.append(THERE, b"1")
     _, listener = await attached(here, THERE)
     await node.kill_core(1)
-    await until(lambda: listener.events)
+    await wait_for(lambda: listener.events)
     assert [event.cut for event in listener.events] == [True]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polynya.transport.peer.WAIT_SECONDS", 60.0)
@@ -212,7 +206,7 @@ async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(nod
     assert isinstance(facts, Facts) and facts.record == 1
     facts, listener = await attached(here, THERE)
     await here.append(THERE, b"2")
-    await until(lambda: listener.events)
+    await wait_for(lambda: listener.events)
     assert await here.read(THERE) == b"12"
 
 
@@ -225,7 +219,7 @@ async def test_a_reader_of_another_core_keeps_a_ttl_stream(node: Node) -> None:
     there.local.sweep()
     assert (await here.append(THERE, b"x")).code == Code.OK
     here.service.detach(facts.uid, listener)
-    await until(lambda: len(there.local.feeds) == 0)
+    await wait_for(lambda: len(there.local.feeds) == 0)
     here.clock.ms += 8000
     assert await here.code_of(THERE) == Code.NOT_FOUND
 
@@ -239,7 +233,7 @@ async def test_a_subscriber_that_is_too_slow_is_cut_and_leaves_nothing(node: Nod
     big = LiveEvent(uid, 0, 0, 1, 41 << 20, 0, b"x" * (41 << 20))
     there.local.feeds.publish(big)  # larger than a message may be
     assert len(there.local.feeds) == 0
-    await until(lambda: listener.events)
+    await wait_for(lambda: listener.events)
     assert listener.events[-1].cut
 
 

@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from polling import turns, wait_for
 from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown
@@ -98,8 +99,6 @@ async def test_who_leads_no_more_announces_no_more(node: Shell) -> None:
 
     local, wakes.event, wakes._announce = node.world.local, elsewhere, counted
     await node.world.append("test/a", b"one")
-    while local.led:
-        await asyncio.sleep(0.001)
-    for _ in range(20):
-        await asyncio.sleep(0.001)
+    await wait_for(lambda: not local.led, what="the home moves")
+    await turns()
     assert announced == 1

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from polling import wait_for
 from worlds.subscriptions import Shell, shell
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -118,9 +119,7 @@ async def test_leases_end_while_a_group_is_waited_for(node: Shell) -> None:
     with patch("polynya.subscriptions.shell.SWEEP_TICKS", 1):
         await waits.wait()
         node.world.clock.ms += 60_000
-        async with asyncio.timeout(30):
-            while not node.subscriptions.counters.expired:
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: node.subscriptions.counters.expired, what="the lease ends")
 
 
 @story

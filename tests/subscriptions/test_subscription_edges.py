@@ -4,11 +4,11 @@ comes meanwhile, slow receivers, schedules."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+from polling import wait_for
 from receiver import receiver
 from worlds.subscriptions import Shell, shell
 
@@ -20,12 +20,6 @@ from polynya.subscriptions.keys import TOKEN_MS
 from polynya.subscriptions.wakes import Wakes
 
 TAIL = "0000000000000001_0000000000000003"
-
-
-async def until(so: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not so():
-            await asyncio.sleep(0.01)
 
 
 def home(node: Shell, key: str = "s") -> Subscription:
@@ -222,7 +216,7 @@ def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
             await node.world.create("test/a")
             await node.world.append("test/a", b"one")
             await hook.next()
-            await until(lambda: home(node).attempts == 1 and home(node, "p").attempts == 1)
+            await wait_for(lambda: home(node).attempts == 1 and home(node, "p").attempts == 1)
             await node.world.delete("test/a")
             assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (
                 409,
@@ -230,20 +224,23 @@ def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
             )
             assert home(node, "p").state == State.IDLE
             node.world.clock.ms = home(node).next_attempt_ms
-            await until(lambda: home(node).state == State.IDLE)
+            await wait_for(lambda: home(node).state == State.IDLE)
             assert hook.received.empty(), "there was nothing to tell"
             await node.world.create("wake/pool", json=True)
             await node.world.create("test/a")
             await node.world.append("test/a", b"two")
             assert (await hook.next()).wake["generation"] == 2
+
             # at once, or after the pause of an attempt that failed
-            while b'"generation":2' not in await node.world.read("wake/pool"):
+            async def announced() -> bool:
                 node.world.clock.ms += 50
-                await asyncio.sleep(0.01)
+                return b'"generation":2' in await node.world.read("wake/pool")
+
+            await wait_for(announced)
             assert (await node.world.read("wake/pool")).count(b'"generation":2') == 1
             await node.world.delete("test/a")
             node.world.clock.ms = home(node, "p").next_attempt_ms
-            await until(lambda: home(node, "p").state == State.IDLE)
+            await wait_for(lambda: home(node, "p").state == State.IDLE)
             assert (await node.world.read("wake/pool")).count(b'"type":"wake"') == 1, (
                 "it is not announced again"
             )
@@ -278,7 +275,7 @@ def test_a_lease_that_is_over_wakes_again_at_once() -> None:
             without_sweeps(node)
             await pulled(node, lease_ttl_ms=1000)
             node.world.clock.ms += 1000
-            await until(lambda: home(node).generation == 2)
+            await wait_for(lambda: home(node).generation == 2)
             assert home(node).state == State.WAKING
 
     asyncio.run(story())
@@ -289,7 +286,7 @@ async def looking_by_hand(node: Shell) -> Wakes:
     wakes = node.subscriptions._wakes
     assert node.subscriptions._task
     node.subscriptions._task.cancel()
-    await until(lambda: not wakes._busy)
+    await wait_for(lambda: not wakes._busy)
     return wakes
 
 
@@ -352,7 +349,7 @@ def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
             node.world.clock.ms += 1000
             for _ in range(2):
                 wakes.tend()
-            await until(lambda: home(node).generation == 2)
+            await wait_for(lambda: home(node).generation == 2)
             assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (
                 409,
                 "FENCED",
@@ -371,13 +368,13 @@ def test_what_comes_while_a_claim_finds_nothing_is_found() -> None:
             for name in ("test/a", "test/b"):
                 await node.world.create(name)
             await node.world.append("test/a", b"one")
-            await until(lambda: home(node).attempts == 1)
+            await wait_for(lambda: home(node).attempts == 1)
             await node.world.delete("test/a")
             await asyncio.gather(
                 node.subscriptions._wakes.nothing_pending(home(node)),
                 node.world.append("test/b", b"two"),
             )
-            await until(lambda: home(node).generation == 2)
+            await wait_for(lambda: home(node).generation == 2)
 
     asyncio.run(story())
 
@@ -407,7 +404,7 @@ def test_a_wake_that_ends_while_it_is_put_together_is_not_posted(
             await node.world.create("test/a")
             await node.world.append("test/a", b"one")
             await ended.wait()
-            await until(lambda: not subscriptions._busy)
+            await wait_for(lambda: not subscriptions._busy)
             assert await subscriptions.look(home(node))
             assert (await hook.next()).wake["generation"] == 2
 
@@ -424,7 +421,7 @@ def test_a_receiver_that_answers_nothing_in_its_lease_is_tried_again() -> None:
             await node.world.create("test/a")
             await node.world.append("test/a", b"one")
             await hook.next()
-            await until(lambda: home(node).attempts == 1)
+            await wait_for(lambda: home(node).attempts == 1)
 
     asyncio.run(story())
 
@@ -442,13 +439,13 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
                 """In minutes, after each announcement."""
                 found = []
                 for _ in range(count):
-                    await until(lambda: home(node).next_attempt_ms > world.clock.ms)
+                    await wait_for(lambda: home(node).next_attempt_ms > world.clock.ms)
                     found.append((home(node).next_attempt_ms - world.clock.ms) // 60_000)
                     world.clock.ms = home(node).next_attempt_ms
                 return found
 
             assert await pauses(6) == [1, 2, 4, 8, 10, 10]
-            await until(lambda: home(node).next_attempt_ms > world.clock.ms)
+            await wait_for(lambda: home(node).next_attempt_ms > world.clock.ms)
             _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
             said = {"wake_id": claimed["wake_id"], "generation": 1}
             assert (await node.ask("POST", "subscriptions/s/release", said, claimed["token"]))[
@@ -475,7 +472,7 @@ def test_subscriptions_that_come_and_go_leave_nothing_behind_for_ever(
                     f"s{number}", type="pull-wake", pattern="test/*", wake_stream="wake/pool"
                 )
                 await node.world.append("test/a", b"one")
-                await until(
+                await wait_for(
                     lambda number=number: (
                         home(node, f"s{number}").next_attempt_ms > node.world.clock.ms
                     )

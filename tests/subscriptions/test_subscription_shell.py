@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from polling import wait_for
 from receiver import receiver
 from worlds.service import World
 from worlds.subscriptions import BASE, Shell, shell
@@ -18,12 +19,6 @@ from polynya.stream.subscriptions.state import State
 
 TAIL = "0000000000000001_0000000000000003"
 START = "0000000000000000_0000000000000000"
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 def cursor(answer: Any, path: str) -> str:
@@ -66,7 +61,7 @@ def test_a_webhook_that_says_done_moves_the_cursors_of_what_it_was_told() -> Non
             async def acknowledged() -> bool:
                 return cursor((await node.ask("GET", "subscriptions/s"))[1], "test/a") == TAIL
 
-            await until(acknowledged)
+            await wait_for(acknowledged)
             await node.world.append("test/a", b"two")
             assert (await hook.next()).wake["generation"] == 2
 
@@ -168,7 +163,7 @@ def test_a_failing_receiver_is_tried_again_on_a_schedule_that_survives_a_crash()
             async def scheduled() -> bool:
                 return bool((await first.ask("GET", "subscriptions/s"))[1]["status"] == "failed")
 
-            await until(scheduled)
+            await wait_for(scheduled)
             await first.subscriptions.stop()
             world.kill()
             async with shell(world) as second:
@@ -191,7 +186,7 @@ def test_a_failing_receiver_is_tried_again_on_a_schedule_that_survives_a_crash()
                 async def tried_twice() -> bool:
                     return home.attempts == 2
 
-                await until(tried_twice)  # a redirect is not followed
+                await wait_for(tried_twice)  # a redirect is not followed
                 assert 1600 <= home.next_attempt_ms - world.clock.ms <= 2400
                 world.clock.ms = home.next_attempt_ms
                 await hook.next()
@@ -199,7 +194,7 @@ def test_a_failing_receiver_is_tried_again_on_a_schedule_that_survives_a_crash()
                 async def idle() -> bool:
                     return (await second.ask("GET", "subscriptions/s"))[1]["state"] == "idle"
 
-                await until(idle)
+                await wait_for(idle)
                 shown = (await second.ask("GET", "subscriptions/s"))[1]
                 assert (shown["status"], shown["next_attempt_at"], cursor(shown, "test/a")) == (
                     "active",
@@ -232,7 +227,7 @@ def test_workers_of_a_pull_wake_subscription() -> None:
             async def failed() -> bool:
                 return home.attempts > 0  # the wake stream is the application's to make
 
-            await until(failed)
+            await wait_for(failed)
             await world.create("wake/pool", json=True)
             world.clock.ms = home.next_attempt_ms
 
@@ -242,7 +237,7 @@ def test_workers_of_a_pull_wake_subscription() -> None:
                     in await world.read("wake/pool")
                 )
 
-            await until(announced)
+            await wait_for(announced)
             status, claimed = await node.ask("POST", "subscriptions/p/claim", {"worker": "w1"})
             assert (status, claimed["generation"], claimed["lease_ttl_ms"]) == (200, 1, 1000)
             assert claimed["streams"][0]["tail_offset"] == TAIL
@@ -265,7 +260,7 @@ def test_workers_of_a_pull_wake_subscription() -> None:
             async def woken_again() -> bool:
                 return home.generation == 2 and home.state == State.WAKING
 
-            await until(woken_again)  # the lease is over and there is work left
+            await wait_for(woken_again)  # the lease is over and there is work left
             assert code(
                 await node.ask("POST", "subscriptions/p/release", said, claimed["token"])
             ) == (409, "FENCED")
@@ -442,7 +437,7 @@ def test_what_a_crash_left_between_groups_is_repaired() -> None:
                 async def forgotten() -> bool:
                     return "gone" not in world.local.machines[2].subscriptions.watches
 
-                await until(forgotten)
+                await wait_for(forgotten)
                 assert (await node.ask("GET", "subscriptions/s"))[0] == 200
 
     asyncio.run(story())

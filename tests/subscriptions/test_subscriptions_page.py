@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cryptography.exceptions import InvalidSignature
+from polling import wait_for
 from receiver import receiver
 from worlds.subscriptions import shell
 
@@ -86,9 +87,7 @@ def test_shapes_and_signatures_are_as_the_page_says(tmp_path: Path) -> None:
             await node.world.create("default/wakes", json=True)
             await node.world.create("default/jobs")
             await node.world.append("default/jobs", b"one")
-            async with asyncio.timeout(30):
-                while not (announced := await node.world.read("default/wakes")):
-                    await asyncio.sleep(0.01)
+            announced = await wait_for(lambda: node.world.read("default/wakes"))
             assert (
                 json.loads(announced.rstrip(b",")).keys()
                 == json.loads(block("json", '"type": "wake"')).keys()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from polling import turns
 from worlds.two_nodes import port_of
 
 from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
@@ -64,7 +65,7 @@ async def dial(dialer: Dialer) -> list[int]:
     del tries, each
     for _ in range(3):
         gc.collect()
-        await asyncio.sleep(0.01)
+        await turns()
     return opened
 
 

@@ -4,11 +4,13 @@ cuts, stops and delays, and strangers."""
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from functools import partial
 
 import pytest
 from msgspec import structs
+from polling import wait_for
 from worlds.two_nodes import (
     ECHO,
     HOLD,
@@ -18,7 +20,6 @@ from worlds.two_nodes import (
     impatient,  # noqa: F401 a fixture
     one_way,
     two_nodes,
-    until,
 )
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
@@ -61,7 +62,7 @@ def test_messages_of_groups_reach_the_same_core_a_frame_for_each_turn(tmp_path):
             for core in range(2):
                 one.transports[core].raft.send(2, [b"m%d" % core, b"", b"n"])
                 one.transports[core].raft.send(2, [b"more"])
-            await until(lambda: len(two.heard) == 4)
+            await wait_for(lambda: len(two.heard) == 4)
             assert sorted(two.heard) == [
                 (core, 1, part)
                 for core in range(2)
@@ -93,7 +94,7 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
                 and len(lanes) == len(nodes) * one.cores * two.cores
             )
 
-        await until(lambda: joined(one, two))
+        await wait_for(lambda: joined(one, two))
         assert one.raft.cores_of(2) == 3 and two.raft.cores_of(1) == 2 and one.raft.there == 1
 
         async def exchange() -> None:
@@ -103,7 +104,8 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
                     groups = [bytes([group]) for group in range(core, 13, sender.cores)]
                     made.raft.send(receiver.number, groups)
                     made.raft.send_bulk(receiver.number, groups)
-                await until(lambda: sum(len(messages) for _, _, messages in receiver.heard) == 26)  # noqa: B023
+                heard = receiver.heard
+                await wait_for(lambda: sum(len(each[2]) for each in heard) == 26)  # noqa: B023
                 assert all(
                     message[0] % receiver.cores == core
                     for core, _, messages in receiver.heard
@@ -113,12 +115,12 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         await exchange()
         assert await one.transports[1].call(address(2, 2), ECHO, b"hi") == b"1.2: hi"
         await two.stop()
-        await until(lambda: one.raft.there == 0)
+        await wait_for(lambda: one.raft.there == 0)
         two.cores = 1  # another life, of fewer
         await two.start({1: one.port}, groups=12, life="second")
         for made in two.transports:
             made.raft.receiver.group_of = lambda message: message[0]
-        await until(lambda: joined(one, two))
+        await wait_for(lambda: joined(one, two))
         assert all(made.raft.cores_of(2) == 1 for made in one.transports)
         await exchange()
         assert not [
@@ -140,7 +142,7 @@ def test_bulk_goes_another_way_and_arrives_too(tmp_path):
         async with two_nodes(tmp_path) as (one, two, _):
             one.raft.send_bulk(2, [bytes(3 << 20), b"and"])
             one.raft.send(2, [b"beat"])
-            await until(lambda: len(two.heard) == 2)
+            await wait_for(lambda: len(two.heard) == 2)
             assert sorted(two.heard) == [(0, 1, [bytes(3 << 20), b"and"]), (0, 1, [b"beat"])]
 
     run(story())
@@ -166,14 +168,14 @@ def test_a_cut_is_told_and_mended(tmp_path):
             held: list[Reply] = []
             two.transports[0].on(HOLD, lambda body, reply, sender: held.append(reply))
             call = asyncio.create_task(one.transports[0].call(address(2, 0), HOLD, b""))
-            await until(lambda: held)
+            await wait_for(lambda: held)
             proxy.cut()
             with pytest.raises(OutcomeUnknown):
                 await call
-            await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
+            await wait_for(lambda: one.seen == ["found 2", "lost 2", "found 2"])
             assert await answer_of(one, b"again") == b"1.0: again"
             one.raft.send(2, [b"again"])
-            await until(lambda: two.heard)
+            await wait_for(lambda: two.heard)
 
     run(story())
 
@@ -184,14 +186,14 @@ def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path, m
             await one.transports[0].call(address(2, 0), ECHO, b"")
             # not before: a machine that stands still for so long is usual
             monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 0.3)
-            proxy.stopped = True
+            proxy.allow(0)
             call = asyncio.create_task(one.transports[0].call(address(2, 0), ECHO, b""))
-            await until(lambda: one.seen[-1] == "lost 2")
+            await wait_for(lambda: one.seen[-1] == "lost 2")
             with pytest.raises((OutcomeUnknown, Unavailable)):
                 await call
-            proxy.stopped = False
+            proxy.allow(math.inf)
             monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
-            await until(lambda: one.seen[-1] == "found 2")
+            await wait_for(lambda: one.seen[-1] == "found 2")
 
     run(story())
 
@@ -205,22 +207,31 @@ def test_while_something_large_moves_both_ends_are_told_and_when_it_stops_the_no
             one.raft.receiver.taking = lambda node, shared: taking.append((node, shared(1)))
             two.raft.receiver.sending = lambda node, shared: sending.append((node, shared(1)))
             one.raft.send(2, [b"small"])
-            await until(lambda: two.heard)
+            await wait_for(lambda: two.heard)
             assert taking == sending == []
-            proxy.rate = 4000
+
+            def slowly(condition):
+                def look():
+                    proxy.allow(1 << 16)
+                    return condition()
+
+                return wait_for(look, pause=0.005)
+
+            proxy.allow(0)
             one.raft.send(2, [bytes(4 << 20)])
-            await until(lambda: len(taking) >= 5 and len(sending) >= 5)
+            await slowly(lambda: len(taking) >= 5 and len(sending) >= 5)
             assert len(two.heard) == 1 and one.seen == ["found 2"]
             assert set(taking) == {(2, True)} and set(sending) == {(1, True)}
-            await until(lambda: len(two.heard) == 2)
+            await slowly(lambda: len(two.heard) == 2)
             one.raft.send(2, [bytes(4 << 20)])
-            await until(lambda: len(taking) >= 10)
-            proxy.stopped = True
+            known = len(taking)
+            await slowly(lambda: len(taking) >= known + 5)
+            proxy.allow(0)
             monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 0.3)
-            await until(lambda: one.seen[-1] == "lost 2")
+            await wait_for(lambda: one.seen[-1] == "lost 2")
             assert len(two.heard) == 2
             monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
-            proxy.stopped, proxy.rate = False, 0
+            proxy.allow(math.inf)
 
     run(story())
 
@@ -229,10 +240,10 @@ def test_a_new_life_of_a_node_is_lost_and_found(tmp_path):
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):
             await two.stop()
-            await until(lambda: one.seen == ["found 2", "lost 2"])
+            await wait_for(lambda: one.seen == ["found 2", "lost 2"])
             one.raft.send(2, [b"to nobody"])
             await two.start({1: one.port}, life="second")
-            await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
+            await wait_for(lambda: one.seen == ["found 2", "lost 2", "found 2"])
             assert await answer_of(one, b"new") == b"1.0: new"
             assert two.heard == []
 
@@ -250,9 +261,9 @@ def test_a_node_that_comes_is_tried_at_once_by_those_who_would_wait(tmp_path, mo
             ):
                 waiting._backoff._pause = 60.0
             await two.stop()
-            await until(lambda: one.seen[-1] == "lost 2")
+            await wait_for(lambda: one.seen[-1] == "lost 2")
             await two.start({1: one.port}, life="second")
-            await until(
+            await wait_for(
                 lambda: one.seen[-1] == "found 2" and one.transports[0].counters()["connected"]
             )
 
@@ -264,7 +275,7 @@ def test_a_new_life_is_believed_before_the_connection_to_the_old_one_breaks(tmp_
         async with two_nodes(tmp_path, proxied=True) as (one, _two, _proxy):
             one.raft.greeted(Hello(1, 1, "c", 1, 4, 2, 0, 1, "second"))
             assert one.seen == ["found 2"]
-            await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
+            await wait_for(lambda: one.seen == ["found 2", "lost 2", "found 2"])
 
     run(story())
 
@@ -274,19 +285,18 @@ def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anythin
 ):
     monkeypatch.setattr(lane, "QUEUE_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(lane, "SOCKET_BYTES_MAX", 1 << 16)
-    monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
 
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
             sent = one.raft._nodes[2].lanes[0]
-            proxy.stopped = True
+            proxy.allow(0)
             for number in range(400):
                 one.raft.send(2, [b"%06d" % number + bytes(1 << 16)])
                 await asyncio.sleep(0)
             assert one.raft.dropped > 0 and sent._queued_bytes <= 1 << 20
-            proxy.stopped = False
+            proxy.allow(math.inf)
             # the newest are kept
-            await until(lambda: two.heard and two.heard[-1][2][-1][:6] == b"000399")
+            await wait_for(lambda: two.heard and two.heard[-1][2][-1][:6] == b"000399")
             numbers = [int(message[:6]) for _, _, messages in two.heard for message in messages]
             assert numbers == sorted(numbers) and len(numbers) + one.raft.dropped == 400
 
@@ -302,7 +312,7 @@ def test_what_one_turn_says_may_be_more_than_a_frame_has(tmp_path):
             messages = [bytes([number]) * (FRAME_BYTES_MAX // 3) for number in range(4)]
             one.raft.send(2, messages)
             one.raft.send(2, [b"beat"])
-            await until(
+            await wait_for(
                 lambda: sum(len(some) for _, _, some in two.heard) == 5 or "lost 2" in one.seen
             )
             assert one.seen == ["found 2"] and one.raft.dropped == 0
@@ -372,12 +382,12 @@ def test_a_stranger_is_refused_with_the_reason_in_both_logs_and_harms_nobody(
         async with two_nodes(tmp_path) as (one, _two, _):
             pending = Node(tmp_path, 3)
             await pending.start({1: one.port}, **settings)
-            await until(
+            await wait_for(
                 lambda: any(
                     record.getMessage() == "a node was refused" for record in caplog.records
                 )
             )
-            await until(
+            await wait_for(
                 lambda: any(
                     record.getMessage() == "a node cannot be reached" for record in caplog.records
                 )
@@ -408,12 +418,12 @@ def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path,
                 for record in caplog.records
                 if record.getMessage() == "a node was refused"
             }
-            await until(
+            await wait_for(
                 lambda: any(
                     "node 9 is not a known member of the cluster" in reason for reason in refused()
                 )
             )
-            await until(
+            await wait_for(
                 lambda: any("every node needs its own id" in reason for reason in refused())
             )
             for node in (unlisted, twin):
@@ -432,7 +442,7 @@ def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_
             (first,) = one.transports
             twin = Node(tmp_path / "twin", 2)
             await twin.start({1: one.port}, life="another")
-            await until(lambda: "every node needs its own id" in twin.links.refusals.get(1, ""))
+            await wait_for(lambda: "every node needs its own id" in twin.links.refusals.get(1, ""))
             assert (
                 one.links.twins == {2: "127.0.0.1"}
                 and one.seen == ["found 2"]
@@ -442,7 +452,7 @@ def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_
                 "who was there goes on"
             )
             await two.stop()
-            await until(lambda: twin.raft.is_up(1))
+            await wait_for(lambda: twin.raft.is_up(1))
             await twin.stop()
             twin.held.close()
 
@@ -464,10 +474,10 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
             assert not first.send(address(3, 0), ECHO, b"x")
             one.links.add_node(3, ("127.0.0.1", three.port))
             one.links.add_node(3, ("127.0.0.1", three.port))
-            await until(lambda: first.raft.is_up(3) and three.raft.is_up(1))
+            await wait_for(lambda: first.raft.is_up(3) and three.raft.is_up(1))
             assert await first.call(address(3, 0), ECHO, b"x") == b"1.0: x"
             first.raft.send(3, [b"m"])
-            await until(lambda: (0, 1, [b"m"]) in three.heard)
+            await wait_for(lambda: (0, 1, [b"m"]) in three.heard)
             assert one.links.nodes == [2, 3]
             one.links.dismiss_node(3, 5)
             assert first.raft.is_up(3)
@@ -479,7 +489,7 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
             await three.stop()
             again = Node(tmp_path / "again", 3)
             await again.start({1: one.port})
-            await until(
+            await wait_for(
                 lambda: any(
                     "node 3 was removed from the cluster" in str(getattr(each, "reason", ""))
                     for each in caplog.records
@@ -506,7 +516,7 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         one.links.dismiss_node(2)  # its address is another's by now, and it is not removed yet
         await two.start({1: one.port})
         two.links.on_removed = told.append
-        await until(
+        await wait_for(
             lambda: any(
                 "is being removed from the cluster" in str(getattr(each, "reason", ""))
                 for each in caplog.records
@@ -515,7 +525,7 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         assert told == []
         one.links.dismiss_node(2, 7)
         one.links.dismiss_node(2, 9)  # later maps have it so, too
-        await until(lambda: told)
+        await wait_for(lambda: told)
         assert {(each.node, each.cluster, each.history, each.removed) for each in told} == {
             (1, "c", 1, 7)
         }
@@ -524,13 +534,13 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
         await pending.start({1: one.port}, name="another")
         heard = []
         pending.links.on_removed = heard.append
-        await until(
+        await wait_for(
             lambda: any(
                 "belongs to the cluster another" in str(getattr(each, "reason", ""))
                 for each in caplog.records
             )
         )
-        await until(
+        await wait_for(
             lambda: any(
                 str(getattr(each, "reason", "")).startswith("it refuses this node: it belongs")
                 for each in caplog.records
@@ -556,10 +566,10 @@ def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
         async with one_way(tmp_path) as (one, two):
             told = []
             two.links.on_removed = told.append
-            await until(lambda: two.raft.is_up(1))
+            await wait_for(lambda: two.raft.is_up(1))
             one.links.dismiss_node(2, 5)
             await one.links.remove_node(2)
-            await until(lambda: told and not two.raft.is_up(1))
+            await wait_for(lambda: told and not two.raft.is_up(1))
             assert told[0].removed == 5
 
     run(story())
@@ -597,10 +607,10 @@ async def _refuse_as_removed(wrong, reader, writer):
 def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):
     async def story():
         async with one_way(tmp_path) as (one, two):
-            await until(lambda: two.raft.is_up(1))
+            await wait_for(lambda: two.raft.is_up(1))
             assert not one.raft.is_up(2)
             one.links.add_node(2, ("127.0.0.1", two.port))
-            await until(lambda: one.raft.is_up(2))
+            await wait_for(lambda: one.raft.is_up(2))
 
     run(story())
 

@@ -8,7 +8,8 @@ import ssl
 from pathlib import Path
 
 import pytest
-from worlds.two_nodes import ECHO, Node, each_loop, impatient, until  # noqa: F401 the fixtures
+from polling import wait_for
+from worlds.two_nodes import ECHO, Node, each_loop, impatient  # noqa: F401 the fixtures
 
 from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
 from polynya.transport import address
@@ -37,7 +38,7 @@ def test_nodes_with_certificates_of_one_authority_talk(tmp_path, authority):
         one, two = Node(tmp_path, 1, cores=2), Node(tmp_path, 2, cores=2)
         await one.start({2: two.port}, tls=certified(authority, 1))
         await two.start({1: one.port}, tls=certified(authority, 2))
-        await until(lambda: one.seen and two.seen)
+        await wait_for(lambda: one.seen and two.seen)
         body = bytes(2 << 20)
         assert await one.transports[0].call(address(2, 1), ECHO, body) == b"1.1: " + body
         await one.stop()
@@ -64,7 +65,7 @@ def test_who_shows_the_wrong_certificate_does_not_come_in(tmp_path, authority, c
         await one.start({2: two.port}, tls=certified(authority, 1))
         await two.start({1: one.port}, tls=tls)
         told = lambda: {record.getMessage() for record in caplog.records}  # noqa: E731
-        await until(
+        await wait_for(
             lambda: (
                 "a node cannot be reached" in told()
                 and (
@@ -91,7 +92,7 @@ def test_a_new_certificate_is_used_for_the_next_connection(tmp_path, authority, 
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
         await one.start({2: two.port}, tls=certified(authority, 1))
         await two.start({1: one.port}, tls=certified(foreign, 2))
-        await until(
+        await wait_for(
             lambda: any(
                 record.getMessage() == "a node cannot be reached" for record in caplog.records
             )
@@ -100,7 +101,7 @@ def test_a_new_certificate_is_used_for_the_next_connection(tmp_path, authority, 
         made, known = certified(authority, 2), two.links.tls
         assert known is not None
         known.server, known.client = made.server, made.client
-        await until(lambda: one.seen and two.seen)
+        await wait_for(lambda: one.seen and two.seen)
         await one.stop()
         await two.stop()
         one.held.close()

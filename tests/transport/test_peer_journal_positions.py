@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 
 from msgspec import structs
-from worlds.two_nodes import Node, two_nodes, until
+from polling import wait_for
+from worlds.two_nodes import Node, two_nodes
 
 from polynya.transport import Hello, PeerJournalPositions, address
 
@@ -113,13 +114,13 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
 
         await begin(two, {1: one.port}, 100, 4000, "first")
         await begin(one, {2: two.port}, 0, 10, "first")
-        await until(lambda: one.raft.is_up(2) and two.raft.is_up(1))
+        await wait_for(lambda: one.raft.is_up(2) and two.raft.is_up(1))
         two.raft.send(1, [b"acknowledged"])
-        await until(lambda: one.heard)
+        await wait_for(lambda: one.heard)
         await two.stop()
         await begin(two, {1: one.port}, 3999, 3999, "second")
         two.links.on_stale_copy = told.append
-        await until(lambda: told)
+        await wait_for(lambda: told)
         assert (told[0].node, told[0].lacks) == (
             1,
             "its journal ends at segment 0, offset 3999, but was synced up to segment 0, offset "
@@ -130,7 +131,7 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
         )
         await two.stop()
         await begin(two, {1: one.port}, 4000, 4000, "third")
-        await until(lambda: one.raft.is_up(2) and two.raft.is_up(1))
+        await wait_for(lambda: one.raft.is_up(2) and two.raft.is_up(1))
         assert one.links.refusals == {}
         for node in (one, two):
             await node.stop()

@@ -8,7 +8,8 @@ import socket
 
 import pytest
 import uvloop
-from worlds.two_nodes import Node, until
+from polling import wait_for
+from worlds.two_nodes import Node
 
 from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE
 from polynya.transport.link import FrameLink
@@ -33,7 +34,7 @@ def test_a_node_closes_though_somebody_is_just_coming_in(tmp_path, run):
         connections.inbound = Guests()
         with socket.create_connection(("127.0.0.1", node.port)) as caller:
             caller.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK))
-            await until(lambda: closing)
+            await wait_for(lambda: closing)
             async with asyncio.timeout(20):
                 await closing[0]
             assert not connections.inbound

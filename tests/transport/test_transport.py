@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from polling import wait_for
 
 from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
 from polynya.transport import (
@@ -62,13 +63,6 @@ async def pair(directory: os.PathLike[str]) -> AsyncIterator[tuple[Transport, Tr
         await answering.close()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Turn the loop until something is so."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def test_calls_are_answered_each_with_its_own(tmp_path):
     async def story():
         async with pair(tmp_path) as (asking, _):
@@ -105,20 +99,21 @@ def test_one_who_cannot_take_an_answer_costs_nobody_else_theirs(tmp_path):
             asking.call_nowait(1, kind, b"x", heard.append)
 
         async with pair(tmp_path) as (asking, answering):
-            answering.on(HOLD, lambda body, reply, core: None)
-            answering.on_stream(COUNT, lambda body, push, core: None)
+            reached = []
+            answering.on(HOLD, lambda body, reply, core: reached.append(reply))
+            answering.on_stream(COUNT, lambda body, push, core: reached.append(push))
             ask(ECHO)
-            await until(lambda: heard)
+            await wait_for(lambda: heard)
             assert heard == [b"x"] and asking.counters()["connected"] == 1, "the connection goes on"
             asking.subscribe(1, COUNT, b"", heard.append, fails)
             asking.subscribe(1, COUNT, b"", heard.append, ended.append)
             ask(HOLD)
-            await asyncio.sleep(0.05)
+            await wait_for(lambda: len(reached) == 4)
             await answering.close()
-            await until(lambda: ended)
+            await wait_for(lambda: ended)
             assert isinstance(heard[1], OutcomeUnknown) and isinstance(ended[0], Unavailable)
             ask(ECHO)
-            await until(lambda: len(heard) == 3)
+            await wait_for(lambda: len(heard) == 3)
             assert isinstance(heard[2], Unavailable)
         assert [fault.args for fault in faults] == [
             (b"x",),
@@ -146,7 +141,8 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
         early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
         await early.start()
         meeting = asyncio.create_task(early.wait_met())
-        await asyncio.sleep(0.3)  # by now it looks for the other only now and then
+        missing = early._peers.by_place[1]
+        await wait_for(lambda: missing._backoff._pause > 0.1, what="it tries only now and then")
         assert not meeting.done() and early.missing_cores() == [1]
         await late.start()
         async with asyncio.timeout(60):
@@ -164,12 +160,19 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
 def test_who_is_reached_reaches_back_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(backoff, "SECONDS", 3600.0)
     monkeypatch.setattr(backoff, "SECONDS_MAX", 3600.0)
+    waiting, wait = [], backoff.Backoff.wait
+
+    async def noted(self):
+        waiting.append(self)
+        await wait(self)
+
+    monkeypatch.setattr(backoff.Backoff, "wait", noted)
 
     async def story():
         early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
         await early.start()
-        await until((tmp_path / "core-0.sock").exists)
-        await asyncio.sleep(0.05)  # it has tried in vain, and would try again in an hour
+        # it has tried in vain, and would try again in an hour
+        await wait_for(lambda: waiting and (tmp_path / "core-0.sock").exists())
         await late.start()
         async with asyncio.timeout(60):
             await early.wait_met()
@@ -186,7 +189,7 @@ def test_one_way_messages_arrive_in_order(tmp_path):
             answering.on(HOLD, lambda body, reply, core: came.append(body))
             sent = [b"%d" % number for number in range(100)]
             assert all(asking.send(1, HOLD, body) for body in sent)
-            await until(lambda: len(came) == 100)
+            await wait_for(lambda: len(came) == 100)
             assert came == sent
 
     run(story())
@@ -225,7 +228,7 @@ def test_an_unknown_kind_is_refused_not_lost(tmp_path):
                 await asking.call(1, 99, b"")
             ends: list[BaseException | None] = []
             asking.subscribe(1, 99, b"", lambda body: None, ends.append)
-            await until(lambda: ends)
+            await wait_for(lambda: ends)
             assert isinstance(ends[0], Unavailable)
 
     run(story())
@@ -237,7 +240,7 @@ def test_a_peer_that_dies_mid_call_leaves_the_outcome_unknown(tmp_path):
             held: list[Reply] = []
             answering.on(HOLD, lambda body, reply, core: held.append(reply))
             call = asyncio.create_task(asking.call(1, HOLD, b""))
-            await until(lambda: held)
+            await wait_for(lambda: held)
             await answering.close()
             with pytest.raises(OutcomeUnknown, match="broke before it answered"):
                 await call
@@ -253,7 +256,7 @@ def test_what_was_not_handed_to_the_socket_was_certainly_not_applied(tmp_path):
             asking.call_nowait(1, ECHO, b"queued", answers.append)
             # in the same pass of the loop: the frame has not left
             asking._peers.by_place[1]._link.close()
-            await until(lambda: answers)
+            await wait_for(lambda: answers)
             assert isinstance(answers[0], Unavailable)
 
     run(story())
@@ -265,7 +268,7 @@ def test_calls_wait_for_a_peer_that_restarts(tmp_path, monkeypatch):
     async def story():
         async with pair(tmp_path) as (asking, answering):
             await answering.close()
-            await until(lambda: not asking._peers.by_place[1].connected)
+            await wait_for(lambda: not asking._peers.by_place[1].connected)
             call = asyncio.create_task(asking.call(1, ECHO, b"patience"))
             messages: list[bytes] = []
             await asyncio.sleep(0)
@@ -275,7 +278,7 @@ def test_calls_wait_for_a_peer_that_restarts(tmp_path, monkeypatch):
             asking.subscribe(1, COUNT, b"", messages.append, lambda error: None)
             await reborn.start()
             assert await call == b"patience"
-            await until(lambda: messages)
+            await wait_for(lambda: messages)
             await reborn.close()
 
     run(story())
@@ -316,7 +319,7 @@ def test_a_peer_that_hangs_is_given_up(tmp_path, monkeypatch):
             monkeypatch.setattr(asking._peers.by_place[1], "_call_seconds", 0.3)
             with pytest.raises(OutcomeUnknown, match="did not answer within"):
                 await asking.call(1, HOLD, b"")
-            await until(lambda: held)
+            await wait_for(lambda: held)
             held[0](b"late")
             monkeypatch.setattr(asking._peers.by_place[1], "_call_seconds", 60.0)
             assert await asking.call(1, ECHO, b"next") == b"next"
@@ -334,7 +337,7 @@ def test_over_the_bounds_a_call_is_refused_at_once(tmp_path, monkeypatch):
             for _ in range(5):
                 asking.call_nowait(1, ECHO, b"", answers.append)
             assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
-            await until(lambda: len(answers) == 5)
+            await wait_for(lambda: len(answers) == 5)
             assert answers[2:] == [b"", b"", b""]
             assert asking.counters()["refused"] == 2
 
@@ -352,7 +355,7 @@ def test_unsent_bytes_are_bounded_and_recover(tmp_path, monkeypatch):
             assert 5 <= len(answers) <= 8 and all(
                 isinstance(answer, Unavailable) for answer in answers
             )
-            await until(lambda: len(answers) == 10)
+            await wait_for(lambda: len(answers) == 10)
             assert await asking.call(1, ECHO, b"again") == b"again"
 
     run(story())
@@ -369,7 +372,7 @@ def test_an_answer_too_large_is_an_error_and_not_the_end_of_the_connection(tmp_p
                 await asking.call(1, ECHO, bytes(1001))
             ends: list[BaseException | None] = []
             asking.subscribe(1, COUNT, b"", lambda item: None, ends.append)
-            await until(lambda: ends)
+            await wait_for(lambda: ends)
             assert isinstance(ends[0], OutcomeUnknown)
             assert asking.counters()["failed"] == 0
 
@@ -389,7 +392,7 @@ def test_a_subscription_gets_everything_in_order_then_its_end(tmp_path):
             items: list[bytes] = []
             ends: list[BaseException | None] = []
             asking.subscribe(1, COUNT, b"500", items.append, ends.append)
-            await until(lambda: ends)
+            await wait_for(lambda: ends)
             assert items == [b"%d" % number for number in range(500)]
             assert ends == [None]
 
@@ -410,11 +413,11 @@ def test_a_cancelled_subscription_is_silent_and_told_to_the_other_side(tmp_path)
             items: list[bytes] = []
             ends: list[BaseException | None] = []
             subscription = asking.subscribe(1, COUNT, b"", items.append, ends.append)
-            await until(lambda: pushes)
+            await wait_for(lambda: pushes)
             subscription.cancel()
             subscription.cancel()
             pushes[0].item(b"in between")
-            await until(lambda: cancelled)
+            await wait_for(lambda: cancelled)
             assert not pushes[0].open
             pushes[0].item(b"after")
             await asking.call(1, ECHO, b"")
@@ -436,9 +439,9 @@ def test_a_broken_connection_ends_subscriptions_on_both_sides(tmp_path):
             items: list[bytes] = []
             ends: list[BaseException | None] = []
             asking.subscribe(1, COUNT, b"", items.append, ends.append)
-            await until(lambda: items)
+            await wait_for(lambda: items)
             asking._peers.by_place[1]._link.close()
-            await until(lambda: ends and cancelled)
+            await wait_for(lambda: ends and cancelled)
             assert isinstance(ends[0], Unavailable)
             await asking.wait_connected()
             assert await asking.call(1, ECHO, b"back") == b"back"
@@ -466,7 +469,7 @@ def test_a_subscriber_that_does_not_read_is_cut(tmp_path, monkeypatch):
                 + b"s"
                 + head(0, FrameType.OPEN, COUNT, 1)
             )
-            await until(lambda: pushes)
+            await wait_for(lambda: pushes)
             for _ in range(200):
                 pushes[0].item(bytes(1 << 16))
                 await asyncio.sleep(0)

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from worlds.two_nodes import each_loop, impatient, one_way, port_of, until  # noqa: F401 the fixtures
+from polling import wait_for
+from worlds.two_nodes import each_loop, impatient, one_way, port_of  # noqa: F401 the fixtures
 
 from polynya.base.errors import InvalidMessage
 from polynya.transport import Hello
@@ -285,10 +286,10 @@ def test_whoever_never_finishes_a_hello_is_let_go_and_a_node_comes_in_meanwhile(
                     caller.setblocking(False)
                     caller.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK))
                 one.links.add_node(2, ("127.0.0.1", two.port))
-                await until(lambda: "found 2" in one.seen)
+                await wait_for(lambda: "found 2" in one.seen)
                 port: Any = two.links._port
-                await until(lambda: not trickle(callers))
-                await until(lambda: len(port._unauthenticated) == 0)
+                await wait_for(lambda: not trickle(callers))
+                await wait_for(lambda: len(port._unauthenticated) == 0)
             finally:
                 for caller in callers:
                     caller.close()
@@ -325,12 +326,12 @@ def test_without_room_for_an_open_file_nothing_spins_and_it_goes_on_by_itself(tm
             tick = port.tick
             port.tick = lambda: (ticks.append(1), tick())
             one.links.add_node(2, ("127.0.0.1", two.port))
-            await until(lambda: len(ticks) > 5)
+            await wait_for(lambda: len(ticks) > 5)
             assert 1 <= len(tries) <= len(ticks) + 1
             port._listener = SimpleNamespace(
                 accept=real.accept, fileno=real.fileno, close=real.close
             )
-            await until(lambda: "found 2" in one.seen)
+            await wait_for(lambda: "found 2" in one.seen)
             port._listener = real
 
     run(story())

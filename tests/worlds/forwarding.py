@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from polling import wait_for
 
 from polynya.replica.log import decode_command
 from polynya.service.routing import messages
@@ -163,7 +164,7 @@ class World:
     async def prove(self, group: int) -> None:
         """Let the group's leader accept an append, which leaves no trace in `asked`."""
         answers = self.append(group, 99)
-        await until(lambda: self.asked)
+        await wait_for(lambda: self.asked)
         self.asked.pop()[2](messages.encode(OK))
         assert answers == [OK]
 
@@ -178,12 +179,6 @@ def number_of(command: Command) -> int:
 
 def messages_decode(body: bytes) -> Any:
     return msgspec.msgpack.decode(body, strict=False)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def story(work: Callable[[World], Any]) -> None:

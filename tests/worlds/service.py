@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from google_crc32c import value as crc32c
+from polling import wait_for
 from worlds.fake_disk import FakeDisk
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
@@ -315,18 +316,16 @@ class Node:
 
     async def settle(self) -> None:
         """Until all outboxes are empty."""
-        async with asyncio.timeout(60):
-            while True:
-                for world in self.worlds:
-                    await world.engine.core.drain()
-                    await world.engine.outbox_sender.sweep()
-                if not any(
-                    machine.outbox
-                    for world in self.worlds
-                    for machine in world.local.machines.values()
-                ):
-                    return
-                await asyncio.sleep(0.001)
+
+        async def are_empty() -> bool:
+            for world in self.worlds:
+                await world.engine.core.drain()
+                await world.engine.outbox_sender.sweep()
+            return not any(
+                machine.outbox for world in self.worlds for machine in world.local.machines.values()
+            )
+
+        await wait_for(are_empty, what="empty outboxes")
 
     async def stop(self) -> None:
         for world in self.worlds:

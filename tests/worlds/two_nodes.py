@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from polling import wait_for
 
 from polynya.base.errors import Unavailable
 from polynya.system.ports import shared_listener, take_port
@@ -20,6 +22,7 @@ from polynya.transport import (
     RaftReceiver,
     Transport,
     address,
+    keepalive,
     transport,
 )
 from polynya.transport.dialing import PeerTls
@@ -39,14 +42,9 @@ def each_loop(request: Any, monkeypatch: Any) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: Any) -> None:
+    """Ticks come often, but a machine that stands still for a second loses no node."""
     monkeypatch.setattr(transport, "TICK_SECONDS", 0.02)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Turn the loop until something is so."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.002)
+    monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
 
 
 def port_of(
@@ -150,22 +148,25 @@ class Node:
 async def answer_of(asking: Node, body: bytes) -> bytes:
     """Of core 0 of node 2, which has just been found: the connection for calls may need a moment
     more."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await asking.transports[0].call(address(2, 0), ECHO, body)
-            except Unavailable:
-                await asyncio.sleep(0.002)
+
+    async def answer() -> list[bytes]:
+        try:
+            return [await asking.transports[0].call(address(2, 0), ECHO, body)]
+        except Unavailable:
+            return []
+
+    (found,) = await wait_for(answer, what="a connection for calls")
+    return found  # type: ignore[no-any-return]
 
 
 class Proxy:
-    """Stands between two nodes, and holds little. `stopped`: nothing passes, and nobody is told.
-    `rate`: no more bytes of a connection in a ms; 0: all."""
+    """Stands between two nodes, and holds little. It lets pass what it was allowed, at first all;
+    what is held up nobody is told."""
 
     def __init__(self, target: int) -> None:
         self.target = target
-        self.stopped = False
-        self.rate = 0
+        self._allowed = math.inf  # bytes
+        self._more = asyncio.Event()
         self.pipes: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -175,6 +176,11 @@ class Proxy:
         self.server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         port: int = self.server.sockets[0].getsockname()[1]
         return port
+
+    def allow(self, count: float) -> None:
+        """Let so many bytes pass from now on, and what a piece has beyond them."""
+        self._allowed = count
+        self._more.set()
 
     def cut(self) -> None:
         for pair in self.pipes:
@@ -199,12 +205,12 @@ class Proxy:
 
     async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(1 << 16):
-            while self.stopped:
-                await asyncio.sleep(0.005)
+            while self._allowed <= 0:
+                self._more.clear()
+                await self._more.wait()
+            self._allowed -= len(data)
             sink.write(data)
             await sink.drain()
-            if self.rate:
-                await asyncio.sleep(len(data) / self.rate / 1000)
 
 
 @asynccontextmanager
@@ -234,7 +240,7 @@ async def two_nodes(
     await two.start({1: one.port}, **more)
     await one.start({2: port}, **more)
     try:
-        await until(
+        await wait_for(
             lambda: one.seen.count("found 2") == cores and two.seen.count("found 1") == cores
         )
         yield one, two, proxy
