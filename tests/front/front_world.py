@@ -164,7 +164,7 @@ def play(
         service = FakeService(hot_bytes_max=hot_bytes_max)
         front = HttpFront(
             service,
-            settings or HttpSettings(long_poll_seconds=0.05),
+            settings or HttpSettings(long_poll_seconds=30.0),
             handlers,
             mounts,
             protection=protection,
