@@ -522,9 +522,7 @@ class World(Network, Steered, Copied):
         self.broken: list[str] = []  # that was promised
         self.older = set[int]()  # nodes that have an older image of theirs
         self.runs_groups = False  # coordinators of consumer groups
-        self.heard: Callable[[int, Command], None] | None = (
-            None  # what is applied for the first time
-        )
+        self.heard: Callable[[int, Command], None] | None = None  # what a group takes, once
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
         # never; and the streams that went, and came back
         self.delta_seconds = 1.0  # between two deltas of a copy
@@ -639,7 +637,8 @@ class World(Network, Steered, Copied):
         """The same everywhere: an entry that was applied never changes, and neither does what it
         leads to."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
-        if self.heard is not None and (group, index) not in self.told:
+        is_new = reply.code == Code.OK and (group, index) not in self.told
+        if self.heard is not None and is_new:
             self.heard(group, command)
         self.idled[type(command).__name__] += (
             isinstance(command, Evict | Return)

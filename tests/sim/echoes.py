@@ -32,7 +32,7 @@ class Echoes:
         self.said = 0
 
     def hear(self, group: int, command: Command) -> None:
-        """Note a command when it is applied for the first time."""
+        """Note a command that a group takes: what is refused is final, and nobody repeats it."""
         if isinstance(command, KINDS):
             self._heard.append((group, command))
 
