@@ -37,6 +37,7 @@ from sim.parts import (
     settings_of,
 )
 from sim.process import NOBODY, Process
+from sim.promises import check_promises
 from sim.reconfiguration import Steered
 from sim.store import SimStore
 from sim.tier import SimTier
@@ -343,6 +344,7 @@ class Node:
         self.parts[group] = (index, number + 1 if before == index else 0)
         if isinstance(command, Append):
             self._is_by_its_writer(group, command, reply)
+        check_promises(self.core.shard.groups[group].machine, command, reply)
         self.world.applied(group, (index, self.parts[group][1]), command, reply)
         self.engine.local.applied(group, command, reply)
 
@@ -520,6 +522,7 @@ class World(Network, Steered, Copied):
         self.broken: list[str] = []  # that was promised
         self.older = set[int]()  # nodes that have an older image of theirs
         self.runs_groups = False  # coordinators of consumer groups
+        self.heard: Callable[[int, Command], None] | None = None  # what a group takes, once
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
         # never; and the streams that went, and came back
         self.delta_seconds = 1.0  # between two deltas of a copy
@@ -634,6 +637,9 @@ class World(Network, Steered, Copied):
         """The same everywhere: an entry that was applied never changes, and neither does what it
         leads to."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
+        is_new = reply.code == Code.OK and (group, index) not in self.told
+        if self.heard is not None and is_new:
+            self.heard(group, command)
         self.idled[type(command).__name__] += (
             isinstance(command, Evict | Return)
             and (group, index) not in self.told

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from sim.chaos import Episode
+from sim.echoes import Echoes
 from sim.knobs import Knobs
 
 from polynya.base import levels
@@ -138,13 +139,15 @@ class GroupEpisode(Episode):
         self.world.release = levels.LEVEL
         self.world.runs_groups = True
         self.acknowledged: dict[int, int] = {}
+        self.echoes = Echoes(self)
+        self.world.heard = self.echoes.hear
 
     def told(self) -> str:
         return f"{super().told()}, offsets {sorted(self.acknowledged.items())}"
 
     def clients(self) -> list[asyncio.Future[None]]:
         members = [GroupClient(self, number) for number in range(MEMBERS)]
-        work: list[Any] = [self._append(0), *(member.run() for member in members)]
+        work: list[Any] = [self._append(0), self.echoes.run(), *(each.run() for each in members)]
         return [asyncio.ensure_future(each) for each in work]
 
     async def settle(self) -> None:

@@ -19,11 +19,14 @@ from sim.kafka import run_kafka
 from sim.kafka_consumers import run_consumers
 from sim.kafka_mutants import KAFKA_CAUGHT_BY, KAFKA_STORIES
 from sim.knobs import Knobs
+from sim.leased import run_leased
 from sim.moves import run_moves
 from sim.page_mutants import PAGE_STORIES
 from sim.planned import run_planned
 from sim.slice_mutants import SLICE_STORIES
 from sim.swarm import run_swarm
+from sim.switched import run_switched
+from sim.world_mutants import WORLD_CAUGHT_BY
 
 RUN: dict[str, Callable[..., object]] = {
     "plain": run_episode,
@@ -33,6 +36,8 @@ RUN: dict[str, Callable[..., object]] = {
     "kafka": run_kafka,
     "consumers": run_consumers,
     "groups": run_groups,
+    "leased": run_leased,
+    "switched": run_switched,
 }
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
@@ -113,6 +118,7 @@ CAUGHT_BY = {
         | GROUP_CAUGHT_BY
         | DISKLESS_WRITER_CAUGHT_BY
         | COPY_DELTA_CAUGHT_BY
+        | WORLD_CAUGHT_BY
     ).items()
 }
 

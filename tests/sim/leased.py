@@ -9,6 +9,8 @@ from typing import Any
 
 from sim import faults
 from sim.chaos import Episode, History
+from sim.echoes import Echoes
+from sim.knobs import Knobs
 from sim.segment_traces import Recorder, Step
 from sim.swarm import SwarmEpisode
 
@@ -51,7 +53,16 @@ class LeasedEpisode(LeasedStreams):
 
 
 class LeasedSwarm(LeasedStreams, SwarmEpisode):
-    """A world of the swarm: object stores and disks that fail, streams that are evicted."""
+    """A world of the swarm: object stores and disks that fail, streams that are evicted. Rollovers
+    come to the log again."""
+
+    def __init__(self, *drawn: Any, **more: Any) -> None:
+        super().__init__(*drawn, **more)
+        self.echoes = Echoes(self)
+        self.world.heard = self.echoes.hear
+
+    def clients(self) -> list[asyncio.Future[None]]:
+        return [*super().clients(), asyncio.ensure_future(self.echoes.run())]
 
 
 class TracedEpisode(LeasedEpisode):
@@ -101,3 +112,8 @@ CALAMITIES: tuple[Callable[[Any], None], ...] = (
     faults.FAULTS["pause"],
     faults.FAULTS["leader cut"],
 )
+
+
+def run_leased(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
+    """Play an episode in a world of the swarm. Raises AssertionError with what was not true."""
+    return LeasedSwarm(seed, mishaps, knobs=knobs).play()

@@ -26,6 +26,7 @@ from sim.known_catches import CAUGHT_BY, SEEDS, STORIES, TRIED, Known
 from sim.mutant_runs import TESTS, check_fault, failing_test, serve, watched
 from sim.page_mutants import PAGE
 from sim.slice_mutants import SLICE
+from sim.world_mutants import WORLD, WORLD_CAUGHT_BY
 
 from polynya.admin.backup_routes import Backups
 from polynya.backup import pruning
@@ -405,7 +406,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         lambda store, key, parts: store.put(key, parts),
     ),
 }
-MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
+MUTANTS |= LIVED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA | WORLD
 NOTICED: dict[
     str, tuple[Any, str, Any]
 ] = {  # by a test (`STORIES`), where a seed rarely comes upon them
@@ -570,9 +571,8 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         test = STORIES[name]
         fault = failing_test(f"{TESTS}/{test}")
         found = f"{test}: {fault}" if fault else ""
-        if not fault or name in (
-            NOTICED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
-        ):
+        told = NOTICED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
+        if not fault or name in told.keys() - WORLD_CAUGHT_BY.keys():
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
     for tried in (

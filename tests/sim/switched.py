@@ -8,9 +8,11 @@ import asyncio
 import contextlib
 from random import Random
 
-from sim.chaos import STREAMS, WIDTH
+from msgspec import structs
+from sim.chaos import FULL, STREAMS, WIDTH
 from sim.clock import WALL_MS
 from sim.cluster import Node, World
+from sim.echoes import Echoes
 from sim.groups import MEMBERS, GroupClient
 from sim.kafka import NAMES, KafkaClient, Sent
 from sim.kafka_consumers import ConsumerEpisode
@@ -24,6 +26,7 @@ from polynya.stream.replies import Code, Reply
 from polynya.wire.kafka.batches import batches_of, header_of
 
 SWITCH_SECONDS = 0.3  # between two changes, where the seed draws nothing else
+SWEPT = {"CollectorSettings.interval_ms": 100, "CollectorSettings.sweep_every_ms": 300}
 ADOPTED = STREAMS[0]
 
 
@@ -75,11 +78,53 @@ class PipelinedClient(AdoptedClient):
         return reply if node.life == life and node.alive else None
 
 
+class SandwichClient:
+    """A client that appends to one node twice at once, and between that what is refused: a pack has
+    a refused batch between two of its stream that are taken."""
+
+    def __init__(self, episode: SwitchedEpisode) -> None:
+        self.episode, self.count = episode, 0
+        self.random = Random(f"sandwich {episode.seed}")
+
+    async def run(self) -> None:
+        while not self.episode.over:
+            alive = self.episode.world.alive()
+            if alive:
+                node, name = self.random.choice(alive), self.random.choice(self.episode.streams)
+                await asyncio.gather(
+                    self.append(node, name), self.refused(node, name), self.append(node, name)
+                )
+            await asyncio.sleep(self.random.expovariate(1 / 0.2))
+
+    def payload(self) -> bytes:
+        self.count += 1
+        return b"s%06d;" % self.count
+
+    async def append(self, node: Node, name: str) -> None:
+        history, payload, life = self.episode.histories[name], self.payload(), node.life
+        history.unknown.add(payload)
+        with contextlib.suppress(Unavailable, OutcomeUnknown):
+            reply = await node.append(name, payload)
+            if reply.code == Code.OK and node.life == life and node.alive:
+                history.unknown.discard(payload)
+                history.acknowledged[payload] = reply.record, asyncio.get_running_loop().time()
+
+    async def refused(self, node: Node, name: str) -> None:
+        """Append as an idempotent producer that nobody knows, and whose first batch is lost."""
+        payload = self.payload()
+        self.episode.histories[name].refused.add(payload)
+        with contextlib.suppress(Unavailable, OutcomeUnknown):
+            reply = await node.append(name, payload, Producer("sandwich", 0, 1))
+            assert reply.code in (Code.PRODUCER_GAP, *FULL), reply
+
+
 class SwitchedEpisode(ConsumerEpisode):
-    """The plain world with an object store, and with all kinds of clients."""
+    """The plain world with an object store that is swept all the time, and with all kinds of
+    clients."""
 
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
+        self.knobs = structs.replace(self.knobs, settings=self.knobs.settings | SWEPT)
         self.world = World(seed, store=SimStore(seed, _wall_ms))
         self.world.release, self.world.runs_groups = levels.LEVEL, True
         self.world.diskless, self.world.switches = 2, SWITCH_SECONDS
@@ -87,13 +132,16 @@ class SwitchedEpisode(ConsumerEpisode):
         self.adopted = (AdoptedClient(self, count), PipelinedClient(self, count + 1))
         self.acknowledged: dict[int, int] = {}  # offsets that members committed, by partition
         self.switched = 0
+        self.echoes = Echoes(self)
+        self.world.heard = self.echoes.hear
 
     def told(self) -> str:
         return f"{super().told()}, {self.switched} changes of a profile"
 
     def clients(self) -> list[asyncio.Future[None]]:
         members = [GroupClient(self, number) for number in range(MEMBERS)]  # type: ignore[arg-type]
-        more = [self._produce(0), self._switch(), *(m.run() for m in (*members, *self.adopted))]
+        clients = (*members, *self.adopted, SandwichClient(self), self.echoes)
+        more = [self._produce(0), self._switch(), *(each.run() for each in clients)]
         return [*super().clients(), *(asyncio.ensure_future(each) for each in more)]
 
     async def _mishaps(self) -> None:

@@ -1,0 +1,49 @@
+"""What holds whenever a node applies a command, whatever clients notice of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from polynya.stream.commands import Command, Rollover
+from polynya.stream.diskless_commands import Profile, SealRegime, SetProfile
+from polynya.stream.group_commands import CommitOffsets
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Reply
+
+
+def check_promises(machine: Machine, command: Command, reply: Reply) -> None:
+    """Raise AssertionError with what is not true after the command."""
+    check = _CHECKS.get(type(command))
+    if check is not None and reply.code == Code.OK:
+        check(machine, command, reply)
+
+
+def _names_what_it_closed(machine: Machine, command: Rollover, reply: Reply) -> None:
+    opened, _ = reply.detail
+    assert opened == command.epoch + 1, (
+        f"{command.name}: the rollover of segment {command.epoch} closed segment {opened - 1}"
+    )
+
+
+def _has_nothing_hot(machine: Machine, command: SetProfile | SealRegime, reply: Reply) -> None:
+    profile, epoch, changes = reply.detail
+    stream = machine.streams.get(command.name)
+    assert profile != Profile.DISKLESS or changes or stream is None or not stream.hot, (
+        f"{command.name} is diskless from epoch {epoch} on, and has hot records"
+    )
+
+
+def _is_of_this_generation(machine: Machine, command: CommitOffsets, reply: Reply) -> None:
+    group = machine.consumer_groups.get(command.id)
+    assert group is not None and command.generation in (-1, group.generation), (
+        f"group {command.id} took a commit of generation {command.generation}: {group}"
+    )
+
+
+_CHECKS: dict[type[Command], Callable[[Machine, Any, Reply], None]] = {
+    Rollover: _names_what_it_closed,
+    SetProfile: _has_nothing_hot,
+    SealRegime: _has_nothing_hot,
+    CommitOffsets: _is_of_this_generation,
+}
