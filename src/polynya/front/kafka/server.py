@@ -140,6 +140,7 @@ class KafkaFront:
         self.topics = TopicCatalog(service, new_id)
         self.producer_ids = ProducerIdBlocks(service)
         self.tails = Tails(service)
+        self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
         self.counters = KafkaCounters()
         self.clients = ClientTraffic()
         self.tick = 0
