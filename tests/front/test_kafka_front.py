@@ -8,7 +8,6 @@ import random
 import struct
 from collections.abc import Callable
 
-import cramjam
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as TheirBuilder
@@ -19,7 +18,6 @@ from worlds.kafka import (
     batch,
     fetch_fields,
     frame,
-    made,
     play,
     produce_fields,
 )
@@ -29,7 +27,6 @@ from polynya.base.errors import OutcomeUnknown
 from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, KAFKA_SMALL_REQUEST_BYTES_MAX, TIME_MS_MAX
 from polynya.base.names import partition_name
 from polynya.front.kafka import produce as produces
-from polynya.front.kafka.batch_checks import AT_ONCE_BYTES
 from polynya.front.kafka.errors import Error
 from polynya.objectstore import MemoryStore
 from polynya.stream.commands import Create, Encoding, Produce, TopicDrop, TopicPut, Touch
@@ -420,101 +417,6 @@ def test_refused_batches_change_nothing() -> None:
         ]
         assert await produce(wire, "unknown", good) == [(Error.UNKNOWN_TOPIC_OR_PARTITION, -1)]
         assert await fetch(wire, "t", 0) == [(0, 0, [])]
-
-    play(story)
-
-
-FALSE = (
-    ("a false gzip frame", b"no gzip at all, and long enough", 1, 1),
-    ("2^31-1 records in 7 bytes", bytes((12, 0, 0, 0, 1, 1, 0)), 2**31 - 1, 0),
-    ("a count below the records", bytes((12, 0, 0, 0, 1, 1, 0)) * 3, 2, 0),
-    ("a count above the records", bytes((12, 0, 0, 0, 1, 1, 0)), 2, 0),
-)
-
-
-@pytest.mark.parametrize(("body", "records", "codec"), [each[1:] for each in FALSE])
-def test_records_that_no_consumer_can_read_are_refused(
-    body: bytes, records: int, codec: int
-) -> None:
-    """Consumers would not get past them."""
-
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("t")
-        wire = await world.wire()
-        assert await produce(wire, "t", made(body, records=records, codec=codec)) == [
-            (Error.INVALID_RECORD, -1)
-        ]
-        assert await produce(wire, "t", batch(b"a")) == [(0, 0)]
-        assert await fetch(wire, "t", 0) == [(0, 1, [(0, b"a")])]
-
-    play(story)
-
-
-def test_a_full_check_decodes_what_is_compressed_in_the_order_of_the_requests() -> None:
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("quick")
-        await world.front.topics.create("full", 1, [("records.check", "full")])
-        wire = await world.wire()
-        damaged = bytearray(compressed("snappy", [9000, 9100]))
-        damaged[84:] = bytes(len(damaged) - 84)
-        struct.pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
-        assert await produce(wire, "quick", bytes(damaged)) == [(0, 0)]
-        assert await produce(wire, "full", bytes(damaged)) == [(Error.INVALID_RECORD, -1)]
-        for sequence in range(6):  # odd ones are not compressed, and overtake nothing
-            sent = batch(b"%d" % sequence, producer=(7, 0, sequence))
-            if sequence % 2 == 0:
-                packed = bytes(cramjam.zstd.compress(sent[batches.HEADER_BYTES :]))
-                sent = made(packed, codec=4, producer=(7, 0, sequence))
-            wire.send("Produce", 9, **produce_fields("full", sent))
-        for sequence in range(6):
-            _, answer = await wire.answer("Produce", 9)
-            (found,) = answer.responses[0].partition_responses
-            assert (found.error_code.value, found.base_offset) == (0, sequence)
-
-    play(story)
-
-
-def test_large_batches_are_checked_beside_the_loop() -> None:
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("t", 2)
-        wire = await world.wire()
-        large = batch(*[b"v" * 1000] * 300)
-        assert len(large) > AT_ONCE_BYTES
-        false = bytearray(large)
-        false[-1] ^= 2
-        struct.pack_into(">I", false, 17, crc32c(bytes(false[21:])))
-        in_threads = []
-
-        async def to_thread(work: Callable[..., object], *given: object) -> object:
-            in_threads.append(work)
-            return work(*given)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(produces.asyncio, "to_thread", to_thread)
-            assert await produce(wire, "t", bytes(false), batch(b"a")) == [
-                (Error.INVALID_RECORD, -1),
-                (0, 0),
-            ]
-            assert await produce(wire, "t", large, batch(b"b")) == [(0, 0), (0, 1)]
-            assert len(in_threads) == 2
-            assert await produce(wire, "t", batch(b"c"), batch(b"c")) == [(0, 300), (0, 2)]
-            assert len(in_threads) == 2
-
-    play(story)
-
-
-@pytest.mark.parametrize("said", [0, 4000])
-def test_a_header_gets_the_time_of_its_newest_record(said: int) -> None:
-    async def story(world: KafkaWorld) -> None:
-        await world.topic("t")
-        wire = await world.wire()
-        sent = bytearray(batch(b"a", b"b", time_ms=2000))
-        struct.pack_into(">q", sent, 35, said)
-        struct.pack_into(">I", sent, 17, crc32c(bytes(sent[21:])))
-        assert await produce(wire, "t", bytes(sent)) == [(0, 0)]
-        assert await offset_of(wire, "t", 2001) == 1
-        assert await offset_of(wire, "t", 2002) == -1
-        assert await fetch(wire, "t", 0) == [(0, 2, [(0, b"a"), (1, b"b")])]
 
     play(story)
 
