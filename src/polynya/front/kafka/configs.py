@@ -16,6 +16,7 @@ from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
 from polynya.stream.commands import SegmentLimits
 from polynya.stream.diskless_commands import Profile
 
+CLEANUP_POLICY = "cleanup.policy"
 CONTENT_TYPE = "content.type"
 PROFILE = "profile"
 RECORDS_CHECK = "records.check"
@@ -92,7 +93,7 @@ def list_of(value: str) -> list[str]:
 
 _BOOLEAN = _one_of("true", "false")
 CONFIGS = {
-    "cleanup.policy": Config(LIST, "delete", _listed("delete", "compact"), effect=True),
+    CLEANUP_POLICY: Config(LIST, "delete", _listed("delete", "compact"), effect=True),
     "compression.gzip.level": Config(INT, "-1", _number(-1, 9)),
     "compression.lz4.level": Config(INT, "9", _number(1, 17)),
     "compression.type": Config(
@@ -177,6 +178,15 @@ def check_change(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         raise InvalidConfig(
             f"{CONTENT_TYPE} is set when a topic is created and stays: it is '{before}'"
         )
+
+
+def notes_of(configs: Mapping[str, str]) -> list[str]:
+    """Return what a topic's owner may expect of its configs and does not get, in sentences."""
+    policy = configs.get(CLEANUP_POLICY, "")
+    if "compact" not in list_of(policy):
+        return []
+    kept = "retention applies" if "delete" in list_of(policy) else "all records stay"
+    return [f"{CLEANUP_POLICY}={policy}: keys are not compacted yet; {kept}"]
 
 
 def segments_of(configs: Mapping[str, str]) -> SegmentLimits | None:

@@ -24,6 +24,7 @@ from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     DEFAULT_RULES,
     ProduceRules,
+    notes_of,
     profile_of,
     rules_of,
     segments_of,
@@ -272,6 +273,8 @@ class TopicCatalog:
         if topic is not None and topic.state != TopicState.READY:
             await self.finish(topic)
             await self.refresh()
+        if reply.code == Code.CREATED:
+            _log_notes(name, {}, dict(put.configs))
         return reply.code
 
     async def alter(
@@ -286,6 +289,7 @@ class TopicCatalog:
                 return wanted
             try:
                 if await self._altered(topic, wanted):
+                    _log_notes(name, topic.settings, wanted)
                     return wanted
             except NotChanged:
                 raise TopicRefused(
@@ -449,6 +453,13 @@ class TopicCatalog:
         """Delete streams by name and uid; uid 0 is any."""
         now_ms = self._service.now_ms()
         await self._steps.all_of(Delete(name, now_ms, uid) for name, uid in streams)
+
+
+def _log_notes(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Log the configs that do less than their names say, once when they are set."""
+    for note in notes_of(after):
+        if note not in notes_of(before):
+            log.warning(note, extra={"topic": name})
 
 
 class _Steps:
