@@ -128,3 +128,16 @@ def test_the_default_profile_of_a_bucket_is_shown_set_and_cleared() -> None:
         ("GET", "/v1/buckets"),
     ]
     assert json.loads(server.said[0].body) == {"profile": "diskless"}
+
+
+def test_the_notes_of_a_topic_are_printed() -> None:
+    noted = {**TOPIC, "notes": ["cleanup.policy=compact: keys are not compacted yet"]}
+    said = "note: cleanup.policy=compact: keys are not compacted yet\n"
+    described = {**noted, "details": [DETAIL]}
+    answers = (answer(noted), answer(noted), answer(described), answer(described))
+    with scripted(*answers) as server:
+        assert ran(server.url, "create", "t").stderr.endswith(said)
+        assert ran(server.url, "alter", "t", "--unset", "x").stderr.endswith(said)
+        assert ran(server.url, "describe", "t").stderr.endswith(said)
+        in_json = ran(server.url, "describe", "t", "--json")
+    assert (in_json.stderr, json.loads(in_json.stdout)["notes"]) == ("", noted["notes"])

@@ -364,3 +364,42 @@ def test_the_java_tools_administer(node: RunningNode, libraries: Path, tmp_path:
     sizes = tool("LogDirsCommand", "--describe", "--topic-list", name)
     assert f'"partition":"{name}-1","size":' in sizes
     assert '"partition":"' + name + '-0","size":0' in sizes
+
+
+@pytest.mark.parametrize("by", ["kafka", "http"])
+def test_a_topic_is_deleted_and_created_again_under_a_running_idempotent_producer(
+    node: RunningNode, by: str
+) -> None:
+    """librdkafka's producer goes on; a gap in its sequence would be the end of it."""
+    topic = f"again-{by}"
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    fatal: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": node.kafka,
+            "enable.idempotence": True,
+            "error_cb": lambda error: fatal.append(str(error)) if error.fatal() else None,
+        }
+    )
+    failed: list[str] = []
+
+    def send(count: int) -> None:
+        for number in range(count):
+            producer.produce(
+                topic,
+                partition=0,
+                value=b"%d" % number,
+                on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+            )
+            producer.poll(0.001)
+        assert producer.flush(SECONDS) == 0
+
+    for _ in range(3):
+        admin.create_topics([NewTopic(topic, 1)])[topic].result(SECONDS)
+        send(50)
+        if by == "kafka":
+            admin.delete_topics([topic])[topic].result(SECONDS)
+        else:
+            url = f"{node.url}/v1/topics/{topic}"
+            urllib.request.urlopen(urllib.request.Request(url, method="DELETE")).close()  # noqa: S310
+    assert (fatal, failed) == ([], [])

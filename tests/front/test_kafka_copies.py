@@ -11,6 +11,7 @@ import pytest
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produce_fields
 
 from polynya.front.kafka import connection
+from polynya.front.kafka import produce as produces
 from polynya.front.kafka.dispatch import PRODUCE, Call
 from polynya.replica.log import decode_heard, encode_command
 from polynya.stream.commands import Batch, Encoding, Produce
@@ -52,6 +53,7 @@ def test_a_batch_is_copied_twice_between_its_socket_and_the_journal(
         await produce(wire, batch(b"x" * SIZE))
         proposer = world.core.engine.core
         monkeypatch.setattr(connection, "dispatch", measured)
+        monkeypatch.setattr(produces, "AT_ONCE_BYTES", 2 * SIZE)  # all of it in the measured call
         await produce(wire, batch(b"x" * SIZE))
         while proposer.inflight_bytes:  # noqa: ASYNC110 (the story has a time limit)
             await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -54,6 +55,27 @@ async def test_a_topic_is_created_changed_described_and_deleted(world: World) ->
     assert [each["name"] for each in (await send("GET"))[1]["topics"]] == ["t"]
     assert await send("DELETE", "t") == (204, None)
     assert (await send("GET"))[1] == {"topics": []}
+
+
+@story
+async def test_compaction_says_that_nothing_is_compacted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "polynya.kafka")
+    send = sender(world)
+    assert (await send("PUT", "plain"))[1]["notes"] == []
+    made = (await send("PUT", "t", configs={"cleanup.policy": "compact"}))[1]
+    note = "cleanup.policy=compact: keys are not compacted yet; all records stay"
+    assert made["notes"] == (await send("GET", "t"))[1]["notes"] == [note]
+    assert caplog.messages == [note]
+    assert caplog.records[0].__dict__["topic"] == "t"
+    assert (await send("PUT", "t", configs={"cleanup.policy": "compact"}))[0] == 200
+    assert len(caplog.messages) == 1, "it exists"
+    both = {"cleanup.policy": "compact,delete"}
+    (note,) = (await send("PATCH", "plain", configs=both))[1]["notes"]
+    assert note.endswith("not compacted yet; retention applies")
+    await send("PATCH", "plain", configs={"retention.ms": "1000"})
+    assert caplog.messages[1:] == [note], "a change of another config says nothing"
 
 
 @story

@@ -72,23 +72,27 @@ GOLDEN: list[tuple[c.Command, str]] = [
             c.Retention(60, 1000),
         ),
         (
-            "9f01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
+            "dc001001a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
             "00000300000000000795a1700102ff00a1739ad9206162616261626162616261626162616261626162616261626162616261"
             "626162a6646f63732f61cf00010000000000070309d921303030303030303030303030303030335f30303030303030303030"
-            "30303030303900020104933ccd03e8c2c000"
+            "30303030303900020104933ccd03e8c2c000ff"
         ),
     ),
     (
         c.Create("docs/a", 1, "text/plain", 0),
-        "9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000",
+        "dc001001a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000ff",
     ),
     (
         c.Create("docs/a", 1, "text/plain", 0, segments=c.SegmentLimits(1000, 0, 2)),
-        "9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c093cd03e8000200",
+        "dc001001a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c093cd03e8000200ff",
     ),
     (
         c.Create("docs/a", 1, "text/plain", 0, profile=d.Profile.DISKLESS),
-        "9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c001",
+        "dc001001a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c001ff",
+    ),
+    (
+        c.Create("kafka/t/0", 1, "text/plain", 2, producer_id_max=(1 << 47) + 5),
+        "dc001001a96b61666b612f742f3001aa746578742f706c61696e02c0c0c2c0c0c0c0c0c000cf0000800000000005",
     ),
     (
         COMMIT,
@@ -355,6 +359,9 @@ def test_creates_before_segments_are_read() -> None:
     with_segments = bytes.fromhex("9e01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c0")
     assert msgspec.msgpack.decode(with_segments, type=AnyCommand) == command
     assert level_for(c.Create("docs/a", 1, "", 0, profile=d.Profile.DISKLESS)) == 3
+    with_profile = bytes.fromhex("9f01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0c000")
+    assert msgspec.msgpack.decode(with_profile, type=AnyCommand) == command
+    assert level_for(c.Create("docs/a", 1, "", 0, producer_id_max=7)) == 3
 
 
 def test_slices_of_a_log_below_level_3_are_read() -> None:

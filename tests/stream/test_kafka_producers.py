@@ -104,6 +104,23 @@ def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
         assert reply.code == Code.PRODUCER_GAP, "nothing tells that this was applied"
 
 
+def test_a_producer_that_is_older_than_the_stream_begins_anywhere() -> None:
+    """As one that runs while its topic is deleted and created again."""
+    machine = Machine(1)
+    create = Create(NAME, 0, "", Encoding.KAFKA, producer_id_max=7)
+    assert not fault_of(create)
+    assert machine.apply(create).code == Code.CREATED
+    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"k" * 10)
+    for each in (machine, restored):
+        assert produce(each, 50, id=8).code == Code.PRODUCER_GAP, "it is new"
+        assert produce(each, 50, id=7).code == Code.OK
+        assert produce(each, 50, id=7).code == Code.DUPLICATE
+        assert produce(each, 40, id=7).code == Code.PRODUCER_GAP, "no success is told of it"
+        assert produce(each, 51, id=7).code == Code.OK
+        assert produce(each, 0, id=8).code == Code.OK
+    assert fault_of(Create(NAME, 0, "", Encoding.KAFKA, producer_id_max=-2))
+
+
 def test_a_http_producer_of_the_same_id_is_another(machine: Machine) -> None:
     assert produce(machine, 0).code == Code.OK
     assert machine.apply(Append(NAME, 1, "", raw_batch(b"x"), Producer("7", 0, 0))).code == Code.OK

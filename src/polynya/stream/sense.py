@@ -133,6 +133,7 @@ from polynya.stream.table_commands import (
 Span = tuple[int, int]
 _COUNTER: Span = (0, 2**62)  # records, bytes, terms: the sum of two fits in 63 bits
 _WORD: Span = (0, 2**32 - 1)
+_ID_OR_NONE: Span = (-1, 2**63 - 1)
 _WIDE: Span = (0, 2**63 - 1)  # uids, which are never added to
 _ANY: Span = (-(2**63), 2**64 - 1)  # values that are only compared; a client may have sent them
 _FROM_TAIL: Span = (-3, 2**62)  # positions; special values are below 0
@@ -198,6 +199,7 @@ SPANS: dict[type, dict[str, Span]] = {
         "ttl_seconds": _AMOUNT,
         "expires_at_ms": _DATE,
         "profile": (Profile.REPLICATED, Profile.NAMED_REPLICATED),
+        "producer_id_max": _ID_OR_NONE,
     },
     Append: {"now_ms": _TIME, "incarnation": _WIDE},
     Produce: {"now_ms": _TIME, "uid": _WIDE},

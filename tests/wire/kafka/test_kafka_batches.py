@@ -98,15 +98,25 @@ def test_a_time_of_append_is_stamped_with_a_valid_crc(size: int) -> None:
     assert made[batches.HEADER_BYTES :] == batch[batches.HEADER_BYTES :]
 
 
+def test_the_time_of_a_header_is_repaired_with_a_valid_crc() -> None:
+    batch = theirs([Record(None, b"v", 5), Record(None, b"w", 9)])
+    for newest in (-1, 0, 1 << 40):
+        made = batches.dated(batch, newest)
+        assert checked(made).max_timestamp == newest
+        assert [each.timestamp for each in TheirBatch(made)] == [5, 9]
+
+
 def test_broken_batches_are_refused() -> None:
     batch = theirs([Record(None, b"v", 5)] * 2, producer=(9, 0, 0))
     large = batches.build_batch([Record(None, b"v" * 100_000, 5)])
     assert checked(b"\7" * 8 + large[8:]).base_offset, "what is before the CRC does not count"
     refused: list[tuple[bytes, type[InvalidBatch]]] = [
-        (b"", CorruptBatch),
+        (b"", InvalidBatch),
         (batch[:60], CorruptBatch),
         (batch[:-1], CorruptBatch),
-        (batch + batch, CorruptBatch),
+        (batch + batch, InvalidBatch),
+        (changed(batch, 8, ">i", 3), CorruptBatch),
+        (changed(batch, 8, ">i", 1 << 20), CorruptBatch),
         (batch[:-1] + b"!", CorruptBatch),
         (large[:-1] + b"!", CorruptBatch),
         (b"!" + large[1:-1] + b"!", CorruptBatch),
@@ -121,14 +131,16 @@ def test_broken_batches_are_refused() -> None:
         (changed(batch, 53, ">i", -1), InvalidBatch),
     ]
     for bad, kind in refused:
-        with pytest.raises(kind):
+        with pytest.raises(InvalidBatch) as raised:
             checked(bad)
+        assert raised.type is kind
     assert checked(batch).records == 2
 
 
 @given(st.integers(61, 90), st.integers(0, 255))
 def test_damaged_records_are_malformed(at: int, byte: int) -> None:
-    """A broker does not look into records, so a reader of them meets whatever a client sent."""
+    """A broker does not look into compressed records, so a reader of them meets whatever a client
+    sent."""
     batch = bytearray(theirs([Record(b"key", b"value", 5, (("h", b"x"),))] * 2))
     batch[min(at, len(batch) - 1)] = byte
     with contextlib.suppress(Malformed):

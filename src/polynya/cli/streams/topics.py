@@ -57,6 +57,7 @@ def topic_create_command(
         f"{topic} already exists, with {count}",
         as_json=as_json,
     )
+    _say_notes(answer.json(), as_json=as_json)
 
 
 @topic_command.command("adopt")
@@ -89,6 +90,7 @@ def topic_adopt_command(
     answer = _sent(client, "PUT", topic, body)
     count = output.counted(len(streams), "stream")
     _say(answer, f"{topic} has adopted {count}", f"{topic} already has {count}", as_json=as_json)
+    _say_notes(answer.json(), as_json=as_json)
 
 
 @topic_command.command("ls")
@@ -149,6 +151,7 @@ def topic_describe_command(client: Client, topic: str, as_json: bool) -> None:
     )
     if len(shown["details"]) < shown["partitions"]:
         output.notice(f"only the first {output.counted(len(shown['details']), 'partition')}")
+    _say_notes(shown, as_json=as_json)
 
 
 @topic_command.command("alter")
@@ -186,6 +189,7 @@ def topic_alter_command(
     count = output.counted(changed["partitions"], "partition")
     said = f"topic {topic} has {count}, {_spelled(changed['configs']) or 'no configs'}"
     output.outcome(changed, said, as_json=as_json)
+    _say_notes(changed, as_json=as_json)
 
 
 @topic_command.command("rm")
@@ -227,6 +231,12 @@ def _say(answer: Any, new: str, known: str, *, as_json: bool) -> None:
     created = answer.status_code == 201
     words = f"topic {new if created else known}"
     output.outcome({**answer.json(), "created": created}, words, as_json=as_json)
+
+
+def _say_notes(topic: dict[str, Any], *, as_json: bool) -> None:
+    """Tell which configs of a topic do less than their names say; JSON has it in `notes`."""
+    for note in [] if as_json else topic.get("notes", []):
+        output.notice(f"note: {note}")
 
 
 def _given(configs: tuple[str, ...]) -> dict[str, str | None]:

@@ -1,7 +1,7 @@
 """The configs of topics: names, types, defaults and checks, as Kafka 4.3 has them.
 
 All of Kafka's names are accepted and kept, so that its tools and connectors work. Those with
-`effect` change something here; `content.type` is our own.
+`effect` change something here; `content.type`, `profile` and `records.check` are our own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from polynya.base.names import DISKLESS, LEASED, PROFILES, REPLICATED
 from polynya.stream.commands import SegmentLimits
 from polynya.stream.diskless_commands import Profile
 
+CLEANUP_POLICY = "cleanup.policy"
 CONTENT_TYPE = "content.type"
 PROFILE = "profile"
+RECORDS_CHECK = "records.check"
+CHECK_QUICK, CHECK_FULL = "quick", "full"
 SEGMENT_BYTES = "segment.bytes"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -90,7 +93,7 @@ def list_of(value: str) -> list[str]:
 
 _BOOLEAN = _one_of("true", "false")
 CONFIGS = {
-    "cleanup.policy": Config(LIST, "delete", _listed("delete", "compact"), effect=True),
+    CLEANUP_POLICY: Config(LIST, "delete", _listed("delete", "compact"), effect=True),
     "compression.gzip.level": Config(INT, "-1", _number(-1, 9)),
     "compression.lz4.level": Config(INT, "9", _number(1, 17)),
     "compression.type": Config(
@@ -121,6 +124,7 @@ CONFIGS = {
     "min.insync.replicas": Config(INT, "1", _number(1, _INT_MAX)),
     PROFILE: Config(STRING, REPLICATED, _one_of(*PROFILES), effect=True),
     "preallocate": Config(BOOLEAN, "false", _BOOLEAN),
+    RECORDS_CHECK: Config(STRING, CHECK_QUICK, _one_of(CHECK_QUICK, CHECK_FULL), effect=True),
     "remote.log.copy.disable": Config(BOOLEAN, "false", _BOOLEAN),
     "remote.log.delete.on.disable": Config(BOOLEAN, "false", _BOOLEAN),
     "remote.storage.enable": Config(BOOLEAN, "false", _BOOLEAN),
@@ -176,6 +180,15 @@ def check_change(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         )
 
 
+def notes_of(configs: Mapping[str, str]) -> list[str]:
+    """Return what a topic's owner may expect of its configs and does not get, in sentences."""
+    policy = configs.get(CLEANUP_POLICY, "")
+    if "compact" not in list_of(policy):
+        return []
+    kept = "retention applies" if "delete" in list_of(policy) else "all records stay"
+    return [f"{CLEANUP_POLICY}={policy}: keys are not compacted yet; {kept}"]
+
+
 def segments_of(configs: Mapping[str, str]) -> SegmentLimits | None:
     """Return the size of the segments of a leased topic's partitions; None for other topics."""
     if configs.get(PROFILE) != LEASED:
@@ -214,6 +227,7 @@ class ProduceRules(msgspec.Struct, frozen=True, gc=False):
     batch_bytes_max: int = APPEND_BYTES_MAX
     log_append_time: bool = False
     diskless: bool = False  # any broker takes the batches
+    is_check_full: bool = False  # compressed records are decoded too
 
 
 DEFAULT_RULES = ProduceRules()
@@ -224,6 +238,9 @@ def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
     known = dict(configs)
     limit = min(int(known.get(MAX_MESSAGE_BYTES, APPEND_BYTES_MAX)), APPEND_BYTES_MAX)
     found = ProduceRules(
-        limit, known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME, known.get(PROFILE) == DISKLESS
+        limit,
+        known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME,
+        known.get(PROFILE) == DISKLESS,
+        known.get(RECORDS_CHECK) == CHECK_FULL,
     )
     return DEFAULT_RULES if found == DEFAULT_RULES else found

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
-
-import google_crc32c
+from typing import TYPE_CHECKING, NamedTuple
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import TIME_MS_MAX
-from polynya.front.kafka.configs import ProduceRules
+from polynya.front.kafka.batch_checks import AT_ONCE_BYTES, SentBatch, check_all
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_too_far, tell_of_produce
 from polynya.front.kafka.owners import sent_away, zone_tag
-from polynya.stream.commands import Batch, Encoding, Produce, Producer
+from polynya.stream.commands import Produce
 from polynya.stream.replies import Reply
 from polynya.stream.rules.topics import Topic
-from polynya.wire.kafka import batches
 from polynya.wire.kafka.generated.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
 from polynya.wire.kafka.generated.produce import (
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -35,8 +30,6 @@ if TYPE_CHECKING:
     from polynya.front.kafka.dispatch import Call
 
 _IDS_SINCE = 13  # the first version of Produce that names topics by id
-_KAFKA_KIND = 1
-_TRANSACTIONAL = 1  # flag of a stored batch
 _BEHIND = "an earlier batch of the partition failed; retry both in order"
 _OVERTOOK = "the batch was not judged behind an earlier one of the partition; retry in order"
 GAP_SECONDS = 5.0  # a missing batch may still be on its way, from another connection, for this time
@@ -46,10 +39,14 @@ _ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majori
 def start(call: Call, request: ProduceRequest) -> None:
     """Propose the batches of a request. Requests of one connection are proposed in their order."""
     connection = call.connection
-    if connection.producing is None and (topics := _known(call, request)) is not None:
-        _Produce(call, request).propose(topics)
-        return
-    task = call.front.spawn(_start_late(call, request, connection.producing))
+    work = _Produce(call, request)
+    topics = _known(call, request) if connection.producing is None else None
+    if topics is not None:
+        work.judge(topics)
+        if not work.is_heavy:
+            work.propose()
+            return
+    task = call.front.spawn(_start_late(work, connection.producing))
     connection.producing = task
     task.add_done_callback(partial(_no_longer, call))
 
@@ -59,24 +56,16 @@ def _no_longer(call: Call, task: asyncio.Task[None]) -> None:
         call.connection.producing = None
 
 
-async def _start_late(
-    call: Call, request: ProduceRequest, before: asyncio.Task[None] | None
-) -> None:
-    """Propose after an earlier request, and after asking for topics that this core does not
-    know."""
+async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None:
+    """Propose after an earlier request, after asking for topics that this core does not know, and
+    after checks that take long."""
     if before is not None:
         await asyncio.wait([before])
-    topics: list[Topic | None] = []
-    catalog = call.front.topics
-    for each in request.topic_data:
-        try:
-            by_id = call.version >= _IDS_SINCE
-            topics.append(
-                await (catalog.find_id(each.topic_id) if by_id else catalog.find(each.name))
-            )
-        except PolynyaError:
-            topics.append(None)  # retriable for the client: it asks for metadata
-    _Produce(call, request).propose(topics)
+    if not work.is_judged:
+        work.judge(await work.find_topics())
+    if work.is_heavy:
+        await work.check()
+    work.propose()
 
 
 def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
@@ -95,6 +84,14 @@ def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
     return found
 
 
+class _Part(NamedTuple):
+    """The batch of a partition that is proposed if its checks find no fault."""
+
+    topic: Topic
+    batch: SentBatch
+    answer: PartitionProduceResponse
+
+
 class _Produce:
     """A request in work: the answer that its outcomes fill in."""
 
@@ -105,9 +102,26 @@ class _Produce:
         self._response = ProduceResponse()
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
+        self._accepted: list[_Part] = []
+        self.is_judged = False
 
-    def propose(self, topics: list[Topic | None]) -> None:
-        """Propose each batch whose topic is known."""
+    async def find_topics(self) -> list[Topic | None]:
+        """Return the topics of the request, after asking for those that this core does not
+        know."""
+        topics: list[Topic | None] = []
+        catalog, by_id = self._call.front.topics, self._call.version >= _IDS_SINCE
+        for each in self._request.topic_data:
+            try:
+                topics.append(
+                    await (catalog.find_id(each.topic_id) if by_id else catalog.find(each.name))
+                )
+            except PolynyaError:
+                topics.append(None)  # retriable for the client: it asks for metadata
+        return topics
+
+    def judge(self, topics: list[Topic | None]) -> None:
+        """Refuse the batches of unknown partitions, and those that the caller may not append."""
+        self.is_judged = True
         by_id = self._call.version >= _IDS_SINCE
         for data, topic in zip(self._request.topic_data, topics, strict=True):
             answers = TopicProduceResponse(data.name, data.topic_id)
@@ -128,19 +142,35 @@ class _Produce:
                 elif not 0 <= part.index < topic.partitions:
                     answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
                 else:
-                    self._propose_one(topic, part, answer)
+                    rules = self._call.front.topics.rules(topic)
+                    batch = SentBatch(part.records, rules, topic.name)
+                    self._accepted.append(_Part(topic, batch, answer))
+
+    def propose(self) -> None:
+        """Propose each batch that has no fault."""
+        accepted, self._accepted = self._accepted, []  # which holds the batches twice
+        for part in accepted:
+            self._propose_one(part)
         self._finished_one()
 
-    def _propose_one(
-        self, topic: Topic, part: PartitionProduceData, answer: PartitionProduceResponse
-    ) -> None:
+    @property
+    def is_heavy(self) -> bool:
+        """Report whether the batches are checked in a thread: the loop would wait for them."""
+        return sum(part.batch.work for part in self._accepted) > AT_ONCE_BYTES
+
+    async def check(self) -> None:
+        """Check the batches in a thread, one request of this core at a time."""
+        async with self._call.front.checking:
+            await asyncio.to_thread(check_all, [part.batch for part in self._accepted])
+
+    def _propose_one(self, part: _Part) -> None:
         service = self._call.front.service
-        rules = self._call.front.topics.rules(topic)
-        checked = self._checked(topic, rules, part, answer)
+        topic, rules, answer = part.topic, part.batch.rules, part.answer
+        checked = part.batch.stored(service.now_ms, answer)
         if checked is None:
             return
         batch, producer = checked
-        name = topic.stream(part.index)
+        name = topic.stream(answer.index)
         if rules.diskless:
             is_elsewhere = sent_away(self._call.front, name, self._zone)
         else:
@@ -162,45 +192,6 @@ class _Produce:
         before = connection.proposed.get(name, 0)
         connection.proposed[name] = before + 1
         service.propose(name, command, partial(self._done, command, answer, before > 0))
-
-    def _checked(
-        self,
-        topic: Topic,
-        rules: ProduceRules,
-        part: PartitionProduceData,
-        answer: PartitionProduceResponse,
-    ) -> tuple[Batch, Producer | None] | None:
-        """Return the batch as it is stored, and its producer; None: the answer has the refusal."""
-        payload = bytes(part.records or b"")  # the one copy: the request's buffer goes after this
-        try:
-            if len(payload) > rules.batch_bytes_max:
-                raise _TooLarge(
-                    f"a batch of {len(payload)} bytes; topic {topic.name} takes at most "
-                    f"{rules.batch_bytes_max} (max.message.bytes)"
-                )
-            crc = google_crc32c.value(payload)
-            header = batches.check_batch(payload, crc)
-        except batches.InvalidBatch as invalid:
-            answer.error_code, answer.error_message = _error_of_batch(invalid), str(invalid)
-            return None
-        if header.is_transactional:
-            answer.error_code = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            answer.error_message = "transactions are not served"
-            return None
-        newest_ms = max(0, header.max_timestamp)
-        if rules.log_append_time:
-            newest_ms = answer.log_append_time_ms = self._call.front.service.now_ms()
-            payload = batches.stamped(payload, newest_ms)
-            crc = google_crc32c.value(payload)
-        elif newest_ms > TIME_MS_MAX:
-            answer.error_code = Error.INVALID_TIMESTAMP
-            answer.error_message = (
-                f"a record has the time {newest_ms}; expected milliseconds since 1970, until the "
-                "year 9999"
-            )
-            return None
-        batch = Batch(Encoding.KAFKA, header.records, payload, crc, record_time_ms_max=newest_ms)
-        return batch, _producer_of(header)
 
     def _count(self, size: int) -> None:
         """Count a batch that is proposed now."""
@@ -275,32 +266,6 @@ class _Produce:
         self._call.send([])
         if failed:
             self._call.connection.finish()
-
-
-def _producer_of(header: batches.BatchHeader) -> Producer | None:
-    if header.producer_id < 0:
-        return None
-    return Producer(
-        str(header.producer_id),
-        header.producer_epoch,
-        header.base_sequence,
-        header.last_sequence,
-        _KAFKA_KIND,
-    )
-
-
-class _TooLarge(batches.InvalidBatch):
-    pass
-
-
-def _error_of_batch(invalid: batches.InvalidBatch) -> Error:
-    if isinstance(invalid, _TooLarge):
-        return Error.MESSAGE_TOO_LARGE
-    if isinstance(invalid, batches.OldFormat):
-        return Error.UNSUPPORTED_FOR_MESSAGE_FORMAT
-    return (
-        Error.CORRUPT_MESSAGE if isinstance(invalid, batches.CorruptBatch) else Error.INVALID_RECORD
-    )
 
 
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:

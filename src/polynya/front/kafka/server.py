@@ -21,7 +21,7 @@ from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.groups.coordinators import GroupService
-from polynya.front.kafka.producer_ids import ProducerIdBlocks
+from polynya.front.kafka.producer_ids import ProducerIdSource
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics import TopicCatalog, TopicService
@@ -138,8 +138,9 @@ class KafkaFront:
         self.groups = groups
         self.defaults = defaults
         self.topics = TopicCatalog(service, new_id)
-        self.producer_ids = ProducerIdBlocks(service)
+        self.producer_ids = ProducerIdSource(service)
         self.tails = Tails(service)
+        self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
         self.counters = KafkaCounters()
         self.clients = ClientTraffic()
         self.tick = 0

@@ -24,10 +24,12 @@ from polynya.front.kafka.configs import (
     CONTENT_TYPE,
     DEFAULT_RULES,
     ProduceRules,
+    notes_of,
     profile_of,
     rules_of,
     segments_of,
 )
+from polynya.front.kafka.producer_ids import allot
 from polynya.service.api import Facts, Refusal, Service
 from polynya.stream.commands import (
     Command,
@@ -54,6 +56,7 @@ _PATIENCE_SECONDS = 20.0
 _AGAIN_SECONDS = 0.25
 _FOLLOW_SECONDS = 1.0  # between two looks at this node's replica
 _LIST_SECONDS = 1.0  # for the leader to answer for a list of all topics
+_GONE_MAX = 10_000  # names of deleted topics that are remembered
 _AT_ONCE = 64  # streams that are created or deleted concurrently
 log = logging.getLogger("polynya.kafka")
 
@@ -126,6 +129,8 @@ class TopicCatalog:
         self._listing = asyncio.Lock()
         self._lists = self._listed = 0  # lists that were requested, and those that were read for
         self._busy: dict[str, asyncio.Lock] = {}
+        self._gone: dict[str, None] = {}  # names of topics that were deleted, the newest last
+        self._is_following = False  # so that no deletion goes unnoticed
         self._steps = _Steps(self, service)
 
     def known(self, name: str) -> Topic | None:
@@ -164,17 +169,33 @@ class TopicCatalog:
     def _take(self, news: TopicNews) -> None:
         """Apply changes. They may repeat or precede known ones: another read was faster."""
         if news.whole:
+            for name in self.names.keys() - {topic.name for topic in news.topics}:
+                self._note_gone(name)
             self.names, self.ids, self._rules = {}, {}, {}
         for name in news.gone:
+            self._note_gone(name)
             self._forget(name)
         for topic in news.topics:
             known = self.names.get(topic.name)
             if known is None or known.revision < topic.revision:
+                if known is not None and known.id != topic.id:
+                    self._note_gone(topic.name)
                 self._forget(topic.name)
                 self.names[topic.name] = self.ids[topic.id] = topic
                 if topic.configs and (rules := rules_of(topic.configs)) is not DEFAULT_RULES:
                     self._rules[topic.name] = rules
         self.version = news.revision
+
+    def _note_gone(self, name: str) -> None:
+        """Remember that a topic was deleted; the oldest such name goes first."""
+        self._gone.pop(name, None)
+        self._gone[name] = None
+        if len(self._gone) > _GONE_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    def _may_be_again(self, name: str) -> bool:
+        """Report whether a topic of this name may have existed before."""
+        return name in self._gone or not self._is_following
 
     def _forget(self, name: str) -> None:
         known = self.names.pop(name, None)
@@ -252,6 +273,8 @@ class TopicCatalog:
         if topic is not None and topic.state != TopicState.READY:
             await self.finish(topic)
             await self.refresh()
+        if reply.code == Code.CREATED:
+            _log_notes(name, {}, dict(put.configs))
         return reply.code
 
     async def alter(
@@ -266,6 +289,7 @@ class TopicCatalog:
                 return wanted
             try:
                 if await self._altered(topic, wanted):
+                    _log_notes(name, topic.settings, wanted)
                     return wanted
             except NotChanged:
                 raise TopicRefused(
@@ -344,6 +368,7 @@ class TopicCatalog:
 
     async def follow(self) -> None:
         """Keep what this core knows as new as its node's replica. Run until cancelled."""
+        self._is_following = True
         while True:
             with contextlib.suppress(PolynyaError):  # the meta group elects: try again
                 await self.refresh(local=True)
@@ -374,6 +399,10 @@ class TopicCatalog:
         content_type = partition_type(configs.get(CONTENT_TYPE, ""))
         segments, profile = segments_of(configs), profile_of(configs)
         names = topic.own_streams(topic.partitions if topic.growing else 0)
+        # A producer that runs while a topic is deleted and created again goes on with its sequence.
+        # In another topic each producer begins at 0, so batches in flight do not overtake the first.
+        older = self._may_be_again(topic.name)
+        newest_id = await allot(self._steps, 1) if older else -1
         replies = await self._steps.all_of(
             Create(
                 name,
@@ -382,6 +411,7 @@ class TopicCatalog:
                 Encoding.KAFKA,
                 segments=segments,
                 profile=profile,
+                producer_id_max=newest_id,
             )
             for name in names
         )
@@ -423,6 +453,13 @@ class TopicCatalog:
         """Delete streams by name and uid; uid 0 is any."""
         now_ms = self._service.now_ms()
         await self._steps.all_of(Delete(name, now_ms, uid) for name, uid in streams)
+
+
+def _log_notes(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Log the configs that do less than their names say, once when they are set."""
+    for note in notes_of(after):
+        if note not in notes_of(before):
+            log.warning(note, extra={"topic": name})
 
 
 class _Steps:

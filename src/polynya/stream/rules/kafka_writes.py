@@ -106,7 +106,8 @@ def _judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | 
 
 def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
     """Judge the first batch of a producer. It begins at 0, unless the stream may have forgotten
-    the producer: else a batch whose predecessor was lost would be accepted."""
+    the producer, or is the successor of one that knew it: else a batch whose predecessor was lost
+    would be accepted."""
     if producer.sequence and not is_forgotten(stream, producer):
         return _refusal(stream, Code.PRODUCER_GAP, producer, (producer.epoch, -1))
     if producers.is_full(stream, now_ms):
@@ -115,8 +116,8 @@ def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | N
 
 
 def is_forgotten(stream: Stream, producer: Producer) -> bool:
-    """Report whether the stream may have dropped the state of this producer. Ids ascend, so a
-    producer above all dropped ones is new."""
+    """Report whether the stream may have dropped the state of this producer, or an earlier stream
+    of its name may have had it. Ids ascend, so a producer above all of these is new."""
     return stream.kafka is not None and int(producer.id) <= stream.kafka.forgotten
 
 

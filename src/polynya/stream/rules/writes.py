@@ -23,7 +23,7 @@ from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.rules.segments import open_first, segment_differences
 from polynya.stream.state.effects import TailMoved
 from polynya.stream.state.feature_level import level_of
-from polynya.stream.state.model import HotBatch, Stream
+from polynya.stream.state.model import HotBatch, KafkaState, Stream
 from polynya.stream.state.tails import is_stable
 from polynya.stream.subscriptions.links import link_created, note_append
 
@@ -309,6 +309,8 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         open_first(machine, stream, command.segments)
     if command.profile == Profile.DISKLESS:
         begin_first(machine, stream, command.profile)
+    if command.producer_id_max >= 0:
+        stream.kafka = KafkaState(command.producer_id_max)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
     machine.changes.streams.add(stream.uid)

@@ -14,6 +14,7 @@ from polynya.stream.commands import (
     Encoding,
     NodeAnnounce,
     Produce,
+    ProducerIds,
     PublishSlices,
     ReplaceSlices,
     Retention,
@@ -53,6 +54,8 @@ def level_for(command: Command) -> int:
         return level_of(Produce if is_kafka else Append)
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
+    if isinstance(command, Create) and command.producer_id_max >= 0:
+        return level_of(ProducerIds)
     if isinstance(command, Create) and command.segments is not None:
         return level_of(Rollover)
     if isinstance(command, Create) and command.profile == Profile.DISKLESS:

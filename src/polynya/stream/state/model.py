@@ -189,7 +189,8 @@ class OpenTransaction(msgspec.Struct, array_like=True, gc=False):
 class KafkaState(msgspec.Struct, array_like=True, gc=False):
     """The fields of a stream that only Kafka's protocol needs."""
 
-    forgotten: int = -1  # the highest id of a producer whose state was dropped
+    # the highest id of a producer whose state was dropped, or that is older than the stream
+    forgotten: int = -1
     open: dict[int, OpenTransaction] = {}  # by producer id
     # producer id, first record, record of the marker (i64 each) of each aborted transaction, by the
     # last

@@ -62,6 +62,11 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
+    def is_log_append_time(self) -> bool:
+        """Report whether all records have the time of the header."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
     def last_sequence(self) -> int:
         """The sequence of the last record; sequences wrap after 2^31 - 1."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
@@ -88,6 +93,8 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
     """Return the header of the one batch that a producer sent. Raises InvalidBatch.
 
     `whole_crc`: the CRC-32C of all its bytes, from which the batch's own is known."""
+    if not batch:
+        raise InvalidBatch("a partition of the request has no record batch; expected one")
     if len(batch) > 16 and batch[16] < MAGIC:
         raise OldFormat(f"the records have magic {batch[16]}; only magic 2 is stored")
     if len(batch) < HEADER_BYTES:
@@ -97,11 +104,14 @@ def check_batch(batch: bytes, whole_crc: int) -> BatchHeader:
     header = header_of(batch)
     if header.magic != MAGIC:
         raise InvalidBatch(f"the records have magic {header.magic}; only magic 2 is stored")
-    if header.length + _OVERHEAD != len(batch):
-        raise CorruptBatch(
-            f"the batch says {header.length + _OVERHEAD} bytes and has {len(batch)}; send one "
-            "batch for a partition in a request"
+    size = header.length + _OVERHEAD
+    if HEADER_BYTES <= size < len(batch):
+        raise InvalidBatch(
+            f"a batch of {size} bytes, and {len(batch) - size} bytes behind it; send one batch for "
+            "a partition in a request"
         )
+    if size != len(batch):
+        raise CorruptBatch(f"the batch says {size} bytes and has {len(batch)}")
     if not _has_crc(batch, header.crc, whole_crc):
         raise CorruptBatch("the CRC-32C of the record batch does not match its bytes")
     if header.records < 1 or header.last_offset_delta != header.records - 1:
@@ -125,13 +135,21 @@ def _has_crc(batch: bytes, crc: int, whole_crc: int) -> bool:
 
 
 def stamped(batch: bytes, time_ms: int) -> bytes:
-    """Return a valid batch whose records all have this time, the time of their append.
+    """Return a valid batch whose records all have this time, the time of their append."""
+    return _with_time(batch, time_ms, _LOG_APPEND_TIME)
 
-    A change of the first bytes changes the CRC by what remains of the difference."""
+
+def dated(batch: bytes, newest_ms: int) -> bytes:
+    """Return a valid batch whose header has the time of its newest record."""
+    return _with_time(batch, newest_ms, 0)
+
+
+def _with_time(batch: bytes, time_ms: int, attribute: int) -> bytes:
+    """Set the time and an attribute. A change of the first bytes changes the CRC by what remains of the difference."""
     made = bytearray(batch[:HEADER_BYTES])
-    attributes = int.from_bytes(made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2]) | _LOG_APPEND_TIME
+    attributes = int.from_bytes(made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2]) | attribute
     made[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = attributes.to_bytes(2)
-    made[_MAX_TIME_AT : _MAX_TIME_AT + 8] = time_ms.to_bytes(8)
+    made[_MAX_TIME_AT : _MAX_TIME_AT + 8] = time_ms.to_bytes(8, signed=True)
     before, after = (
         google_crc32c.value(bytes(each[_CRC_FROM:HEADER_BYTES])) for each in (batch, made)
     )

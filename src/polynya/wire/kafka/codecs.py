@@ -12,19 +12,18 @@ from polynya.base.limits import (
 )
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+MASK = 0x07  # of the attributes of a batch
 _FRAMED = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
-_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
-_XERIAL = (
-    b"\x82SNAPPY\0"  # snappy-java's framing: this, two versions, and blocks with their lengths
-)
-_XERIAL_BYTES = 16
+NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+XERIAL = b"\x82SNAPPY\0"  # snappy-java's framing: this, two versions, and blocks with their lengths
+XERIAL_BYTES = 16
 
 
 def decompressed(codec: int, data: bytes) -> bytes | memoryview:
     """Return the records of a batch. Raises CorruptData for damaged or too large ones."""
     if codec == NONE:
         return data
-    if codec >= len(_NAMES):
+    if codec >= len(NAMES):
         raise CorruptData(f"codec {codec} is unknown: 0 to 4 are none, gzip, snappy, lz4 and zstd")
     allowed = _allowed(len(data))
     try:
@@ -34,8 +33,7 @@ def decompressed(codec: int, data: bytes) -> bytes | memoryview:
         size = _FRAMED[codec].decompress_into(data, buffer)
     except cramjam.DecompressionError as fault:
         raise CorruptData(
-            f"{len(data)} bytes of {_NAMES[codec]} are damaged or more than {allowed} bytes: "
-            f"{fault}"
+            f"{len(data)} bytes of {NAMES[codec]} are damaged or more than {allowed} bytes: {fault}"
         ) from None
     return memoryview(buffer)[:size]
 
@@ -48,10 +46,10 @@ def _allowed(compressed: int) -> int:
 
 def _blocks(data: bytes, allowed: int) -> list[bytes]:
     """Return the blocks of snappy: one, or those of xerial's framing, together within the bound."""
-    if not data.startswith(_XERIAL):
+    if not data.startswith(XERIAL):
         return [data]
     blocks = []
-    at, total = _XERIAL_BYTES, 0
+    at, total = XERIAL_BYTES, 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4])
         at += 4

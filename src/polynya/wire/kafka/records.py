@@ -1,7 +1,7 @@
 """The records of stored Kafka batches: decompression with bounds, and iteration. Pure code.
 
-A stored batch passed `check_batch`, which cannot see inside compressed records. So a batch that a
-client compressed wrongly, or too far, is found here: `UnreadableBatch`.
+A stored batch passed the checks of `record_checks`, which by default do not decompress. So a batch
+that a client compressed wrongly, or too far, is found here: `UnreadableBatch`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from polynya.front.kafka.configs import (
     NodeProfiles,
     check_change,
     check_config,
+    notes_of,
 )
 from polynya.front.kafka.topics import (
     Adoption,
@@ -248,6 +249,7 @@ def _shown(topic: Topic) -> dict[str, Any]:
         "adopted": [spelled_name(stream) for stream in topic.streams],
         "content_type": topic.settings.get(CONTENT_TYPE),
         "configs": topic.settings,
+        "notes": notes_of(topic.settings),
         "created_at": format_instant(topic.created_ms),
     }
 

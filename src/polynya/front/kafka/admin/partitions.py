@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.front.kafka.configs import CONFIGS, list_of
+from polynya.front.kafka.configs import CLEANUP_POLICY, CONFIGS, list_of
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.front.kafka.metadata import place_in_zone
@@ -138,7 +138,7 @@ async def _delete(
     asked: DeleteRecordsPartition,
     answer: DeleteRecordsPartitionResult,
 ) -> Error:
-    policy = dict(topic.configs).get("cleanup.policy", CONFIGS["cleanup.policy"].default)
+    policy = dict(topic.configs).get(CLEANUP_POLICY, CONFIGS[CLEANUP_POLICY].default)
     if "delete" not in list_of(policy):
         return Error.POLICY_VIOLATION
     name = topic.stream(asked.partition_index)

@@ -1,0 +1,243 @@
+"""Checks of the records inside a producer's batch: of all bytes, or of the frame of its codec alone.
+
+A batch passed `check_batch` before. Consumers cannot pass a batch that they cannot decode, so it is
+refused when it is produced. The rules are those of Kafka's `DefaultRecord` and `LogValidator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polynya.base.errors import CorruptData
+from polynya.base.limits import KAFKA_BATCH_RECORDS_MAX
+from polynya.wire.kafka import codecs
+from polynya.wire.kafka.batches import HEADER_BYTES, BatchHeader, InvalidBatch
+from polynya.wire.kafka.primitives import Bytes, Malformed
+
+# a record without key, value and headers: its length, and six fields of a byte each
+RECORD_BYTES_MIN = 7
+_CODEC_AT = 22  # the low byte of the attributes
+_INT_BITS, _LONG_BITS = 32, 64
+_GZIP_HEAD, _GZIP_BYTES_MIN = b"\x1f\x8b\x08", 18
+_GZIP_RESERVED = 0xE0  # of the flags (RFC 1952)
+_LZ4_HEAD, _LZ4_BYTES_MIN = b"\x04\x22\x4d\x18", 11
+_LZ4_VERSION, _LZ4_VERSION_MASK = 0x40, 0xC0
+_LZ4_END, _LZ4_CHECKSUM, _LZ4_CHECKSUM_BYTES = bytes(4), 0x04, 4
+_ZSTD_HEAD, _ZSTD_BYTES_MIN = b"\x28\xb5\x2f\xfd", 9
+_ZSTD_RESERVED = 0x08  # of the frame's descriptor (RFC 8878)
+_SNAPPY_COPY = 0x03  # the type of an element; a block begins with a literal, which has type 0
+_XERIAL_BYTES_MIN = codecs.XERIAL_BYTES + 4
+# the most bytes that one compressed byte can become, by the format of the codec
+_EXPANSION_MAX = {codecs.GZIP: 1032, codecs.SNAPPY: 22, codecs.LZ4: 255, codecs.ZSTD: 1 << 16}
+
+
+def check_records(batch: bytes, header: BatchHeader) -> int:
+    """Check the records of a batch as far as that is cheap, and return their newest time.
+
+    Uncompressed records are checked completely. Of compressed ones the frame is checked, and whether
+    it can hold so many records. Raises InvalidBatch."""
+    if header.codec == codecs.NONE:
+        return _newest(batch, HEADER_BYTES, header)
+    body = memoryview(batch)[HEADER_BYTES:]
+    _FRAMES[header.codec](body)
+    most = len(body) * _EXPANSION_MAX[header.codec] // RECORD_BYTES_MIN
+    if header.records > most:
+        raise InvalidBatch(
+            f"{header.records} records in {len(body)} bytes of {codecs.NAMES[header.codec]}, which "
+            f"hold at most {most}"
+        )
+    return header.max_timestamp
+
+
+def check_decoded(batch: bytes, header: BatchHeader) -> int:
+    """Decompress the records of a batch, check all of them, and return their newest time.
+
+    Raises InvalidBatch, also for a batch that this node would not decode for its readers."""
+    if header.records > KAFKA_BATCH_RECORDS_MAX:
+        raise InvalidBatch(
+            f"{header.records} records; a topic with records.check=full takes at most "
+            f"{KAFKA_BATCH_RECORDS_MAX} in a batch"
+        )
+    if header.codec == codecs.NONE:
+        return _newest(batch, HEADER_BYTES, header)
+    try:
+        body = codecs.decompressed(header.codec, batch[HEADER_BYTES:])
+    except CorruptData as fault:
+        raise InvalidBatch(f"the records cannot be decompressed: {fault}") from None
+    return _newest(body, 0, header)
+
+
+def is_compressed(data: Bytes) -> bool:
+    """Report whether a batch, which may be damaged, has compressed records."""
+    return len(data) >= HEADER_BYTES and bool(data[_CODEC_AT] & codecs.MASK)
+
+
+def _newest(data: Bytes, at: int, header: BatchHeader) -> int:
+    """Check uncompressed records from a position on, and return their newest time."""
+    left = len(data) - at
+    if header.records * RECORD_BYTES_MIN > left:
+        raise InvalidBatch(
+            f"{header.records} records in {left} bytes: a record has at least {RECORD_BYTES_MIN}"
+        )
+    try:
+        at, latest = _walk(data, at, header.records)
+    except IndexError:
+        raise InvalidBatch(f"the {header.records} records end behind their batch") from None
+    except Malformed as fault:
+        raise InvalidBatch(str(fault)) from None
+    if at != len(data):
+        raise InvalidBatch(
+            f"{header.records} records leave {len(data) - at} bytes of their batch over"
+        )
+    if latest < 0 or header.is_log_append_time:
+        return header.max_timestamp
+    return header.base_timestamp + latest
+
+
+def _walk(data: Bytes, at: int, records: int) -> tuple[int, int]:  # noqa: C901
+    """Check records, and return the position after them and the latest of their time deltas, or -1
+    if all are negative.
+
+    One pass without a call for a usual record: 0.5 to 0.7 us for each, half of what calls for
+    its varints of two bytes would cost."""
+    latest = -1  # zigzag, as all numbers here: 2n for n, odd for a negative one
+    for delta in range(0, 2 * records, 2):
+        size = data[at]
+        at += 1
+        if size > 0x7F:
+            second = data[at]
+            at += 1
+            size += (second << 7) - 0x80
+            if second > 0x7F:
+                size, at = _varint(data, at - 2)
+        end = at + (size >> 1)
+        time = data[at + 1]  # after the attributes, which have no meaning yet
+        at += 2
+        if time > 0x7F:
+            second = data[at]
+            at += 1
+            time += (second << 7) - 0x80
+            if second > 0x7F:
+                time, at = _varint(data, at - 2, _LONG_BITS)
+        if time > latest and not time & 1:
+            latest = time
+        offset = data[at]
+        at += 1
+        if offset > 0x7F:
+            second = data[at]
+            at += 1
+            offset += (second << 7) - 0x80
+            if second > 0x7F:
+                offset, at = _varint(data, at - 2)
+        if offset != delta:
+            raise Malformed(f"record {delta >> 1} has another offset delta than its place")
+        key = data[at]
+        at += 1
+        if key > 0x7F:
+            key, at = _varint(data, at - 1)
+        if not key & 1:  # else it is null
+            at += key >> 1
+        value = data[at]
+        at += 1
+        if value > 0x7F:
+            second = data[at]
+            at += 1
+            value += (second << 7) - 0x80
+            if second > 0x7F:
+                value, at = _varint(data, at - 2)
+        if not value & 1:
+            at += value >> 1
+        if data[at]:
+            at = _headers_end(data, at)
+        else:
+            at += 1
+        if at != end or size & 1:
+            raise Malformed(f"record {delta >> 1} has another length than it says")
+    return at, latest >> 1
+
+
+def _headers_end(data: Bytes, at: int) -> int:
+    """Return the position after the headers of a record."""
+    count, at = _varint(data, at)
+    if count & 1:
+        raise Malformed("a record has a negative number of headers")
+    for _ in range(count >> 1):
+        name, at = _varint(data, at)
+        if name & 1:
+            raise Malformed("a record has a header without a name")
+        value, at = _varint(data, at + (name >> 1))
+        at += 0 if value & 1 else value >> 1
+    return at
+
+
+def _varint(data: Bytes, at: int, bits: int = _INT_BITS) -> tuple[int, int]:
+    """Read a varint, without undoing its zigzag form."""
+    value = data[at]
+    if value < 0x80:
+        return value, at + 1
+    second = data[at + 1]
+    if second < 0x80:
+        return value + (second << 7) - 0x80, at + 2
+    value, shift, at = value + (second << 7) - 0x4080, 14, at + 2
+    while shift < bits:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if byte < 0x80 and not value >> bits:
+            return value, at
+        if byte < 0x80:
+            break
+    raise Malformed(f"a varint of a record has more than {bits} bits")
+
+
+def _check_gzip(body: memoryview) -> None:
+    if body[:3] != _GZIP_HEAD or len(body) < _GZIP_BYTES_MIN or body[3] & _GZIP_RESERVED:
+        raise _not_framed(codecs.GZIP, body)
+
+
+def _check_snappy(body: memoryview) -> None:
+    if body[: len(codecs.XERIAL)] == codecs.XERIAL:
+        size = int.from_bytes(body[codecs.XERIAL_BYTES : _XERIAL_BYTES_MIN])
+        body = body[_XERIAL_BYTES_MIN:]
+        if not 0 < size <= len(body):
+            raise _not_framed(codecs.SNAPPY, body)
+        body = body[:size]
+    try:
+        size, at = _varint(body, 0)
+        most = len(body) * _EXPANSION_MAX[codecs.SNAPPY]
+        if body[at] & _SNAPPY_COPY or not 0 < size <= most:
+            raise _not_framed(codecs.SNAPPY, body)
+    except (IndexError, Malformed):
+        raise _not_framed(codecs.SNAPPY, body) from None
+
+
+def _check_lz4(body: memoryview) -> None:
+    if (
+        body[:4] != _LZ4_HEAD
+        or len(body) < _LZ4_BYTES_MIN
+        or body[4] & _LZ4_VERSION_MASK != _LZ4_VERSION
+    ):
+        raise _not_framed(codecs.LZ4, body)
+    end = len(body) - (_LZ4_CHECKSUM_BYTES if body[4] & _LZ4_CHECKSUM else 0)
+    if body[end - len(_LZ4_END) : end] != _LZ4_END:
+        raise InvalidBatch("the lz4 frame of the records has no end mark where it ends")
+
+
+def _check_zstd(body: memoryview) -> None:
+    if body[:4] != _ZSTD_HEAD or len(body) < _ZSTD_BYTES_MIN or body[4] & _ZSTD_RESERVED:
+        raise _not_framed(codecs.ZSTD, body)
+
+
+def _not_framed(codec: int, body: memoryview) -> InvalidBatch:
+    return InvalidBatch(
+        f"the attributes say {codecs.NAMES[codec]}, and the {len(body)} bytes of records do not "
+        f"begin as such: {bytes(body[:8]).hex()}"
+    )
+
+
+_FRAMES: dict[int, Callable[[memoryview], None]] = {
+    codecs.GZIP: _check_gzip,
+    codecs.SNAPPY: _check_snappy,
+    codecs.LZ4: _check_lz4,
+    codecs.ZSTD: _check_zstd,
+}

@@ -1,0 +1,170 @@
+"""The records of a Produce request are checked; producers go on in a topic that exists again."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+
+import cramjam
+import pytest
+from front.test_kafka_front import compressed, fetch, offset_of, produce
+from google_crc32c import value as crc32c
+from worlds.kafka import KafkaWorld, batch, made, play, produce_fields
+
+from polynya.front.kafka import produce as produces
+from polynya.front.kafka.batch_checks import AT_ONCE_BYTES
+from polynya.front.kafka.errors import Error
+from polynya.stream.commands import Command
+from polynya.stream.replies import Reply
+from polynya.wire.kafka import batches
+
+FALSE = (
+    ("a false gzip frame", b"no gzip at all, and long enough", 1, 1),
+    ("2^31-1 records in 7 bytes", bytes((12, 0, 0, 0, 1, 1, 0)), 2**31 - 1, 0),
+    ("a count below the records", bytes((12, 0, 0, 0, 1, 1, 0)) * 3, 2, 0),
+    ("a count above the records", bytes((12, 0, 0, 0, 1, 1, 0)), 2, 0),
+)
+
+
+@pytest.mark.parametrize(("body", "records", "codec"), [each[1:] for each in FALSE])
+def test_records_that_no_consumer_can_read_are_refused(
+    body: bytes, records: int, codec: int
+) -> None:
+    """Consumers would not get past them."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        assert await produce(wire, "t", made(body, records=records, codec=codec)) == [
+            (Error.INVALID_RECORD, -1)
+        ]
+        assert await produce(wire, "t", batch(b"a")) == [(0, 0)]
+        assert await fetch(wire, "t", 0) == [(0, 1, [(0, b"a")])]
+
+    play(story)
+
+
+def test_a_full_check_decodes_what_is_compressed_in_the_order_of_the_requests() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("quick")
+        await world.front.topics.create("full", 1, [("records.check", "full")])
+        wire = await world.wire()
+        damaged = bytearray(compressed("snappy", [9000, 9100]))
+        damaged[84:] = bytes(len(damaged) - 84)
+        struct.pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
+        assert await produce(wire, "quick", bytes(damaged)) == [(0, 0)]
+        assert await produce(wire, "full", bytes(damaged)) == [(Error.INVALID_RECORD, -1)]
+        for sequence in range(6):  # odd ones are not compressed, and overtake nothing
+            sent = batch(b"%d" % sequence, producer=(7, 0, sequence))
+            if sequence % 2 == 0:
+                packed = bytes(cramjam.zstd.compress(sent[batches.HEADER_BYTES :]))
+                sent = made(packed, codec=4, producer=(7, 0, sequence))
+            wire.send("Produce", 9, **produce_fields("full", sent))
+        for sequence in range(6):
+            _, answer = await wire.answer("Produce", 9)
+            (found,) = answer.responses[0].partition_responses
+            assert (found.error_code.value, found.base_offset) == (0, sequence)
+
+    play(story)
+
+
+def test_large_batches_are_checked_beside_the_loop() -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 2)
+        wire = await world.wire()
+        large = batch(*[b"v" * 1000] * 300)
+        assert len(large) > AT_ONCE_BYTES
+        false = bytearray(large)
+        false[-1] ^= 2
+        struct.pack_into(">I", false, 17, crc32c(bytes(false[21:])))
+        in_threads = []
+
+        async def to_thread(work: Callable[..., object], *given: object) -> object:
+            in_threads.append(work)
+            return work(*given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(produces.asyncio, "to_thread", to_thread)
+            assert await produce(wire, "t", bytes(false), batch(b"a")) == [
+                (Error.INVALID_RECORD, -1),
+                (0, 0),
+            ]
+            assert await produce(wire, "t", large, batch(b"b")) == [(0, 0), (0, 1)]
+            assert len(in_threads) == 2
+            assert await produce(wire, "t", batch(b"c"), batch(b"c")) == [(0, 300), (0, 2)]
+            assert len(in_threads) == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize("said", [0, 4000])
+def test_a_header_gets_the_time_of_its_newest_record(said: int) -> None:
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        sent = bytearray(batch(b"a", b"b", time_ms=2000))
+        struct.pack_into(">q", sent, 35, said)
+        struct.pack_into(">I", sent, 17, crc32c(bytes(sent[21:])))
+        assert await produce(wire, "t", bytes(sent)) == [(0, 0)]
+        assert await offset_of(wire, "t", 2001) == 1
+        assert await offset_of(wire, "t", 2002) == -1
+        assert await fetch(wire, "t", 0) == [(0, 2, [(0, b"a"), (1, b"b")])]
+
+    play(story)
+
+
+async def given_ids(world: KafkaWorld, count: int) -> list[int]:
+    """Return the ids of producers that ask at the same time."""
+    wires = [await world.wire() for _ in range(count)]
+    fields = {"transactional_id": None, "transaction_timeout": timedelta(seconds=1)}
+    for wire in wires:
+        wire.send("InitProducerId", 1, **fields)
+    return [(await wire.answer("InitProducerId", 1))[1].producer_id for wire in wires]
+
+
+def test_a_topic_is_deleted_and_created_again_under_an_idempotent_producer() -> None:
+    """The producer goes on, and one that comes later begins at 0."""
+
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        (early,) = await given_ids(world, 1)
+        await world.topic("t")
+        for sequence in range(3):
+            sent = batch(b"a", producer=(early, 0, sequence))
+            assert await produce(wire, "t", sent) == [(0, sequence)]
+        topic = world.front.topics.known("t")
+        assert topic is not None
+        await world.front.topics.drop(topic)
+        await world.topic("t")
+        assert await produce(wire, "t", batch(b"b", producer=(early, 0, 3))) == [(0, 0)]
+        assert await produce(wire, "t", batch(b"b", producer=(early, 0, 3))) == [(0, 0)], "again"
+        assert await produce(wire, "t", batch(b"c", producer=(early, 0, 4))) == [(0, 1)]
+        (late,) = await given_ids(world, 1)
+        await world.topic("first")
+        for id_, name in ((late, "t"), (early, "first")):
+            lost = batch(b"d", producer=(id_, 0, 1))
+            assert await produce(wire, name, lost) == [(Error.NOT_ENOUGH_REPLICAS, -1)]
+
+    play(story)
+
+
+def test_ids_of_producers_that_ask_at_once_take_few_entries() -> None:
+    async def story(world: KafkaWorld) -> None:
+        service, calls = world.front.service, []
+        original = service.call
+
+        async def call(group: int, command: Command) -> Reply:
+            calls.append(command)
+            return await original(group, command)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(service, "call", call)
+            given = await given_ids(world, 20)
+            assert len(set(given)) == 20
+            assert len(calls) < 20
+            before = len(calls)
+            assert (await given_ids(world, 1))[0] > max(given), "none is kept for later"
+            assert len(calls) == before + 1
+
+    play(story)
