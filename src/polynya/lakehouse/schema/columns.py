@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -61,7 +62,10 @@ _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII
 )
 _YEARS = r"(\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"  # 0001 to 9999, as readers know them
+# microseconds since 1970 of the years 0001 to 9999 in UTC, as readers know them
+TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 DATE_PATTERN = rf"^{_YEARS}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
+_OUTER_YEARS = ("0000", "0001", "9999")
 _DATE = re.compile(DATE_PATTERN[1:-1], re.ASCII)
 _ILLEGAL = re.compile(r"\W")
 
@@ -150,7 +154,19 @@ def scalar_type(value: Any) -> str:
         return WHOLE if abs(value) < EXACT_MAX and value.is_integer() else DOUBLE
     if len(value) == 10 and _DATE.fullmatch(value):
         return DATE
-    return TIME if len(value) >= 17 and _TIME.fullmatch(value) else STRING
+    return TIME if len(value) >= 17 and _TIME.fullmatch(value) and _is_known(value) else STRING
+
+
+def _is_known(time: str) -> bool:
+    """Report whether a time with a zone is in the years 0001 to 9999 of UTC. Only the outermost
+    years need a look."""
+    if time[:4] not in _OUTER_YEARS:
+        return True
+    try:
+        datetime.fromisoformat(time).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def wish(
