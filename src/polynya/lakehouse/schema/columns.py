@@ -50,6 +50,19 @@ OUR_COLUMNS = (
     "headers",
     "value",
 )
+# of Iceberg's readers: Spark finds no column of such a name, and no other with it
+READERS_COLUMNS = (
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_change_type",
+    "_change_ordinal",
+    "_commit_snapshot_id",
+)
 PARTITION_PREFIX = "_by_"  # of the names of a table's partitions: no column has it
 LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
 DEPTH_MAX = 8
@@ -189,7 +202,9 @@ def adopt(
 ) -> list[Column]:
     """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves and `most` new
     ones. Existing columns keep their places."""
-    return _adopt(columns, wishes, OUR_COLUMNS, [min(most, LEAVES_MAX - leaves(columns))])
+    return _adopt(
+        columns, wishes, (*OUR_COLUMNS, *READERS_COLUMNS), [min(most, LEAVES_MAX - leaves(columns))]
+    )
 
 
 def missing(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
@@ -429,7 +444,9 @@ def _adopt(
 ) -> list[Column]:
     result = list(columns)
     place = {(column.field, column.type): at for at, column in enumerate(result)}
-    taken = {name.casefold() for name in reserved} | {column.name.casefold() for column in result}
+    taken = set[str]()
+    for name in (*reserved, *(column.name for column in result)):
+        taken |= spellings(name)
     fields = {column.field for column in result}
     for wished in wishes:
         at = place.get((wished.field, wished.type))
@@ -489,11 +506,24 @@ def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
     if sibling:
         base = f"{base}__{wished.type}"
     name, number = base, 1
-    while name.casefold() in taken:
+    while not taken.isdisjoint(spellings(name)):
         number += 1
         name = f"{base}_{number}"
-    taken.add(name.casefold())
+    taken |= spellings(name)
     return name
+
+
+def spellings(name: str) -> set[str]:
+    """Return what readers that ignore case compare. Names that share one are equal to some reader.
+
+    Java's `equalsIgnoreCase` takes each character to upper and then to lower case, one to one.
+    """
+    return {name.casefold(), "".join(map(_lowered, name))}
+
+
+def _lowered(character: str) -> str:
+    upper = character.upper()
+    return (upper if len(upper) == 1 else character).lower()[0]
 
 
 def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator[tuple[str, str]]:
