@@ -3,7 +3,6 @@ codec."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -255,7 +254,7 @@ def encode(value: Json) -> bytes:
 def _not_finite(value: Any, path: str = "") -> str | None:
     """Return the place of a number that JSON lacks, or None. msgspec encodes it as null."""
     if isinstance(value, float):
-        return None if math.isfinite(value) else path.lstrip(".")
+        return None if abs(value) < float("inf") else path.lstrip(".")
     within: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         within = ((f"{path}.{name}", inner) for name, inner in value.items())
