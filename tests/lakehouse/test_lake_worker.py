@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from worlds.lakehouse import Lake
 
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.lakehouse.decoding import decode
+from polynya.lakehouse.formats.parquet import Writer
+from polynya.lakehouse.jobs import commit
 from polynya.lakehouse.jobs.lazy_runner import LazyRunner
 from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, store_settings
 from polynya.lakehouse.jobs.task import TaskResult, run_task
@@ -531,3 +534,70 @@ def test_a_runner_starts_once_and_is_closed(lake: Lake) -> None:
     assert runner.cores + runner.cores == 4
     runner.close()
     assert started == ["started", "closed"]
+
+
+OUTER_TIMES = ["9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+14:00"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("time", OUTER_TIMES)
+def test_a_time_beyond_the_years_of_utc_stops_no_table(lake: Lake, time: str, known: bool) -> None:
+    if known:
+        lake.source.append("a", [b'{"t":"2020-01-01T00:00:00Z"}'])
+        compact(lake.coordinator, [], lambda: lake.runner, Told())
+    lake.source.append("a", [b'{"t":"%s"}' % time.encode()])
+    compact(lake.coordinator, [], lambda: lake.runner, Told())
+    lake.check_exactly_once()
+    column = lake.iceberg()["t__string" if known else "t"]
+    assert [value for value in column.to_pylist() if value] == [time]
+
+
+def test_a_step_after_the_conversion_that_fails_names_the_range(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of all but one range can be closed."""
+    real = Writer.write
+
+    def write(self: Writer, rows: Any) -> None:
+        if b'{"n":2}' in rows["value"].to_pylist():
+            raise OverflowError("a defect")
+        real(self, rows)
+
+    monkeypatch.setattr(Writer, "write", write)
+    lake.source.append_many({name: [[b'{"n":%d}' % n]] for n, name in enumerate("abcd")})
+    with pytest.raises(TablesFailed, match=r"record 0 of stream 'c'.*OverflowError: a defect"):
+        compact(lake.coordinator, [], lambda: lake.runner, Told())
+    lake.source.records = [row for row in lake.source.records if row[0] != "c"]
+    lake.check_exactly_once()
+
+
+def test_a_commit_that_fails_names_the_range_or_is_noted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = commit.stage
+
+    def stage(*args: Any, **named: Any) -> str:
+        for file in named["change"].files:
+            if (
+                b'{"n":2}'
+                in pq.read_table(Path(lake.settings.root) / file.key)["value"].to_pylist()
+            ):
+                raise OverflowError("a defect")
+        return real(*args, **named)
+
+    monkeypatch.setattr(commit, "stage", stage)
+    lake.source.append_many({name: [[b'{"n":%d}' % n]] for n, name in enumerate("abcd")})
+    with pytest.raises(TablesFailed, match=r"record 0 of stream 'c'.*OverflowError: a defect"):
+        compact(lake.coordinator, [], lambda: lake.runner, Told())
+    lake.source.records = [row for row in lake.source.records if row[0] != "c"]
+    lake.check_exactly_once()
+
+    def never(*args: Any, **named: Any) -> str:
+        raise OverflowError("all of it") if len(named["change"].files[0].key) else ValueError
+
+    lake.source.append("e", [b"1"])
+    monkeypatch.setattr("polynya.lakehouse.jobs.commit._check_ranges", lambda *args: None)
+    monkeypatch.setattr(commit, "stage", never)
+    with pytest.raises(TablesFailed, match="all of it"):
+        compact(lake.coordinator, [], lambda: lake.runner, Told())
+    assert lake.coordinator.abandoned == ["OverflowError: all of it"]

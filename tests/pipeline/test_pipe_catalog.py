@@ -134,10 +134,14 @@ def test_sparks_own_catalog_reads_all_tables(lake: PipeWorld, jars: tuple[str, s
         assert names == ["flights", "flights__dlq"]
         found = spark.sql("select stream, offset, value from lake.polynya.flights").collect()
         assert Counter((row[0], row[1], bytes(row[2])) for row in found) == lake.rows
-        lake.append("flights/ua", {"n": 6})
+        lake.append("flights/ua", {"n": 6, "_file": 1, "_pos": 2, "\u0130": 3, "i": 4})
         lake.compact_here("flights")
+        for part in ("snapshots", "history", "files"):
+            assert spark.table(f"lake.polynya.flights.{part}").count() > 0
         spark.sql("refresh table lake.polynya.flights")
-        assert spark.table("lake.polynya.flights").count() == lake.rows.total()
+        rows = spark.sql("select * from lake.polynya.flights").collect()
+        assert len(rows) == lake.rows.total()
+        assert [row._file_2 for row in rows if row._pos_2 == 2] == [1]
         with pytest.raises(Exception, match=r"only Polynya's jobs commit|does not support"):
             spark.sql("delete from lake.polynya.flights where true")
         lake.check_exactly_once("flights")

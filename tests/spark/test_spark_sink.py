@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -141,3 +142,52 @@ def test_appends_are_cut_by_size_and_number(monkeypatch: pytest.MonkeyPatch) -> 
         ("a", [b"x" * 20]),
         ("b", [b"z"]),
     ]
+
+
+def test_keys_headers_and_times_are_written(node: PipeWorld) -> None:
+    query = Query(node, "whole")
+    table = pa.table(
+        {
+            "value": ['{"n":1}', "2", None],
+            "key": pa.array([b"a", b"\xff", b"gone"], pa.binary()),
+            "headers": pa.array(
+                [[{"key": "h", "value": b"v"}], None, []],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+            "timestamp": pa.array([1_700_000_000_123_000, None, None], pa.timestamp("us", "UTC")),
+            "offset": [7, 8, 9],
+        }
+    )
+    folder = folder_of(query.options, query.name)
+    staged = stage(query.options, folder, 0, table.to_batches())
+    query.commit(0, staged)
+    query.commit(0, staged)
+    answer = node.http.get(
+        f"{node.node.url}/v1/stream/whole?offset=-1",
+        headers={"accept": "application/vnd.polynya.records+json"},
+    )
+    rows = answer.json()
+    assert [row["key"] for row in rows] == ["a", {"$base64": "/w=="}, "gone"]
+    assert [row["value"] for row in rows] == [{"n": 1}, 2, None]
+    assert [row["headers"] for row in rows] == [[["h", "v"]], [], []]
+    assert rows[0]["timestamp"] == 1_700_000_000_123
+
+
+def test_objects_of_rows_are_exact_or_refused() -> None:
+    table = pa.table(
+        {
+            "m": pa.array([[("a", 1.5)], [], None], pa.map_(pa.string(), pa.float64())),
+            "d": pa.array([Decimal("2.50"), None, Decimal(1)], pa.decimal128(5, 2)),
+        }
+    )
+    assert [json.loads(row) for _, row in rows_of(table.to_batches()[0], "s")] == [
+        {"m": {"a": 1.5}, "d": 2.5},
+        {"m": {}, "d": None},
+        {"m": None, "d": 1},
+    ]
+    hidden = pa.table({"s": pa.array([{"x": [1.0, float("nan")]}])}).to_batches()[0]
+    with pytest.raises(PolynyaError, match=r"'s\.x\[\]' has the value nan"):
+        list(rows_of(hidden, "s"))
+    extra = pa.table({"value": ["1"], "colour": ["red"], "key": ["k"]}).to_batches()[0]
+    with pytest.raises(ConfigError, match="no room for colour"):
+        list(rows_of(extra, "s"))

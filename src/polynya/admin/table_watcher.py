@@ -78,6 +78,7 @@ def _samples_of(table: dict[str, Any]) -> Samples:
         samples[label("polynya_table_fields_without_column", table=name)] = len(
             table["fields_without_column"]
         )
+    samples[label("polynya_table_job_failed", table=name)] = int(bool(table["fault"]))
     if table["committed_ms"]:
         samples[label("polynya_table_commit_time_seconds", table=name)] = (
             table["committed_ms"] / 1000

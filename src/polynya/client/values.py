@@ -3,6 +3,7 @@ codec."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -241,7 +242,27 @@ def encode(value: Json) -> bytes:
             return bytes(_raw.decode(bytes(value))).strip(b" \t\r\n")
         except UNREADABLE as error:
             raise ValueError(f"the msgspec.Raw is not valid JSON: {error}") from None
-    return _encoder.encode(value)
+    text = _encoder.encode(value)
+    if b"null" in text and (place := _not_finite(msgspec.to_builtins(value))) is not None:
+        raise ValueError(
+            f"the record has NaN or an infinity{f' at {place}' if place else ''}, which JSON lacks; "
+            "expected finite numbers: pass None, a string or msgspec.Raw(...) in its place"
+        )
+    return text
+
+
+def _not_finite(value: Any, path: str = "") -> str | None:
+    """Return the place of a number that JSON lacks, or None. msgspec encodes it as null."""
+    if isinstance(value, float):
+        return None if abs(value) < float("inf") else path.lstrip(".")
+    within: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        within = ((f"{path}.{name}", inner) for name, inner in value.items())
+    elif isinstance(value, list | tuple):
+        within = ((f"{path}[{at}]", inner) for at, inner in enumerate(value))
+    return next(
+        (found for place, inner in within if (found := _not_finite(inner, place)) is not None), None
+    )
 
 
 def to_bytes(value: object) -> bytes:

@@ -10,10 +10,17 @@ import msgspec
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import LEASED, PROFILES
 from polynya.client.calls import call, header, is_true, stream_target
-from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
+from polynya.client.errors import (
+    AnswerDamaged,
+    Outcome,
+    Refused,
+    StreamGone,
+    StreamNotFound,
+)
 from polynya.client.messages import Deliver, HttpRequest, HttpResponse, Operation, Retry
 from polynya.client.values import (
     JSON_TYPE,
+    NOW,
     Appended,
     Created,
     Facts,
@@ -233,15 +240,16 @@ def head(name: str, retry: Retry, *, local: bool = False) -> Operation[Facts]:
             profile=headers.get("stream-profile"),
         )
 
-    return (
-        yield from call(
-            HttpRequest("HEAD", stream_target(name, LOCAL if local else None)),
-            retry,
-            what,
-            take,
-            repeatable=True,
-        )
-    )
+    request = HttpRequest("HEAD", stream_target(name, LOCAL if local else None))
+    try:
+        return (yield from call(request, retry, what, take, repeatable=True))
+    except Refused as error:
+        if error.code:
+            raise
+        # a response to HEAD has no body: the same refusal of GET says the reason
+        asked = HttpRequest("GET", stream_target(name, {"offset": NOW}))
+        yield from call(asked, retry, what, lambda _: None, repeatable=True)
+        raise
 
 
 def exists(name: str, retry: Retry) -> Operation[bool]:

@@ -42,6 +42,7 @@ from polynya.client.messages import (
     HttpRequest,
     HttpResponse,
     Operation,
+    Pause,
     Retry,
 )
 from polynya.client.reading import ReadPosition
@@ -53,7 +54,41 @@ LANES_MAX = 64
 TURN_SECONDS = 5.0  # then the lease is released for other workers, or to serve another lane
 ACK_SECONDS = 1.0  # interval between cursor updates
 HANDLE_SECONDS = 600.0  # how long a lease is renewed for one record
+AGAIN_SECONDS = 0.5  # before a record that was not handled is given again; doubles
+ATTEMPTS_MAX = 1000  # records whose attempts are remembered
 BEATS_PER_LEASE = 3.0  # renewals per lease period
+
+
+class Attempts:
+    """The records that this process was given and did not handle to the end: how often each was
+    given. A record that comes again waits, longer each time."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, int], int] = {}  # by group, stream and record
+
+    def begin(self, key: tuple[str, str, int]) -> int:
+        """Count an attempt. Return its number, from 1. Of too many records the oldest is
+        forgotten."""
+        count = self._counts.pop(key, 0) + 1
+        if len(self._counts) >= ATTEMPTS_MAX:
+            del self._counts[next(iter(self._counts))]
+        self._counts[key] = count
+        return count
+
+    def end(self, key: tuple[str, str, int]) -> None:
+        """Forget a record that was handled."""
+        self._counts.pop(key, None)
+
+
+PROCESS_ATTEMPTS = Attempts()  # shared by all workers of a process, because each has its own client
+
+
+def pause_before(attempt: int, lease_seconds: float) -> float:
+    """Return the seconds to wait before an attempt: 0 before the first, then 0.5 s, doubled up to a
+    third of the lease, which is not renewed meanwhile."""
+    if attempt < 2:
+        return 0.0
+    return min(AGAIN_SECONDS * 2.0 ** min(attempt - 2, 20), lease_seconds / BEATS_PER_LEASE)
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,10 +213,11 @@ class Lease:
 class Job:
     """A record to handle. Fetching the next job acknowledges it; `ack()` does so earlier."""
 
-    __slots__ = ("_turn", "record")
+    __slots__ = ("_turn", "attempt", "record")
 
-    def __init__(self, record: Record, turn: Turn) -> None:
+    def __init__(self, record: Record, turn: Turn, attempt: int = 1) -> None:
         self.record = record
+        self.attempt = attempt  # how often this process was given the record, from 1
         self._turn = turn
 
     @property
@@ -221,7 +257,10 @@ class Job:
 class Turn:
     """The processing of one lease."""
 
-    def __init__(self, plan: WorkerSettings, lane: int, lease: Lease, retry: Retry) -> None:
+    def __init__(
+        self, plan: WorkerSettings, lane: int, lease: Lease, retry: Retry, attempts: Attempts
+    ) -> None:
+        self._attempts = attempts
         self._plan = plan
         self._lane = lane
         self._retry = retry
@@ -266,9 +305,15 @@ class Turn:
                     page.stream, page.begin
                 )
                 continue
+            key = (self._plan.group, page.stream, number)
+            attempt = self._attempts.begin(key)
+            if pause := pause_before(attempt, self.lease.seconds):
+                yield from self._ack(done=False)  # renews the lease
+                now = (yield Pause(pause)).now
             self.lease.handling_since = now
-            now = (yield Deliver(Job(record, self))).now
+            now = (yield Deliver(Job(record, self, attempt))).now
             self.lease.handling_since = None
+            self._attempts.end(key)
             if record.offset:
                 self.lease.handled[page.stream] = record.offset
             if self.lease.lost:
@@ -334,7 +379,9 @@ class Worker:
         retry: Retry,
         *,
         handle_seconds: float = HANDLE_SECONDS,
+        attempts: Attempts | None = None,
     ) -> None:
+        self._attempts = PROCESS_ATTEMPTS if attempts is None else attempts
         self._plan = plan
         self._retry = retry
         self._handle_seconds = handle_seconds
@@ -393,7 +440,7 @@ class Worker:
             return False
         self.lease = lease
         try:
-            yield from Turn(self._plan, lane, lease, self._retry).work()
+            yield from Turn(self._plan, lane, lease, self._retry, self._attempts).work()
         except LeaseLost:
             self.turns_lost += 1
         self.lease = None

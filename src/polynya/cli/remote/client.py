@@ -327,7 +327,28 @@ class Client:
             raise self.failed(error, applied=method not in ("GET", "HEAD")) from None
         if answer.is_success:
             return answer
+        if method == "HEAD" and answer.status_code < 500:
+            answer = self._with_reason(answer, path, headers)
         raise self.refused(answer, stream=stream)
+
+    def _with_reason(
+        self, refused: httpx.Response, path: str, headers: Mapping[str, str] | None
+    ) -> httpx.Response:
+        """Return the same refusal with the server's reason: a response to HEAD has no body."""
+        import httpx
+
+        try:
+            told = self._tried(
+                "GET",
+                path,
+                headers=headers,
+                content=None,
+                params={"offset": "now"},
+                seconds=ANSWER_SECONDS,
+            )
+        except httpx.TransportError:
+            return refused
+        return refused if told.is_success else told
 
     def act(self, path: str, *, headers: Mapping[str, str], content: bytes) -> httpx.Response:
         """Send a cluster operation to the given port, or to the admin port if only that accepts it.

@@ -502,7 +502,8 @@ def _print_rows(
     is_empty = True
     for block in blocks:
         is_empty = is_empty and not block
-        output.table(columns, [[_cell(value) for value in row] for row in block])
+        rows = [[_cell(value) for value in row] for row in block]
+        output.table(columns, rows, grouped=False)
     if is_empty:
         output.notice("no rows")
 

@@ -42,11 +42,12 @@ def outcome(value: Any, text: str, *, as_json: bool) -> None:
         notice(text)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write aligned columns to stdout, numbers to the right; nothing without rows."""
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, grouped: bool = True) -> None:
+    """Write aligned columns to stdout, numbers to the right; nothing without rows. Digits are
+    `grouped` unless they are data, such as years and ids."""
     if not rows:
         return
-    texts = [list(heads)] + [[_text(cell) for cell in row] for row in rows]
+    texts = [list(heads)] + [[_text(cell, grouped=grouped) for cell in row] for row in rows]
     held = [[row[at] for row in rows if row[at] is not None] for at in range(len(heads))]
     right = [bool(cells) and all(isinstance(cell, int | float) for cell in cells) for cells in held]
     widths = [max(len(line[at]) for line in texts) for at in range(len(heads))]
@@ -82,9 +83,9 @@ def visible(text: str) -> str:
     )
 
 
-def _text(cell: object) -> str:
+def _text(cell: object, *, grouped: bool = True) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:,}" if isinstance(cell, int) else visible(str(cell))
+    return f"{cell:,}" if grouped and isinstance(cell, int) else visible(str(cell))

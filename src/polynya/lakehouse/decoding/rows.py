@@ -30,6 +30,8 @@ from polynya.lakehouse.schema.columns import (
     STRING,
     STRUCT,
     TIME,
+    TIME_MAX,
+    TIME_MIN,
     Column,
     by_field,
     is_text,
@@ -38,6 +40,7 @@ from polynya.lakehouse.schema.columns import (
 )
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+_NO_TIME = pa.scalar(None, TIMESTAMP)
 _DAY = pa.date32()
 NOT_JSON, NOT_OBJECT, DUPLICATE, BAD_TEXT, MISFIT, UNKNOWN = (
     "not_json",
@@ -117,9 +120,12 @@ def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     """Parse ISO-8601 strings with a zone to timestamps, null for other strings. Also return a mask
     of these, or None if there are none."""
     try:
-        return strings.cast(TIMESTAMP), None
+        times = strings.cast(TIMESTAMP)
     except pa.ArrowInvalid:
         pass
+    else:
+        beyond = _beyond(times)
+        return times if beyond is None else pc.if_else(beyond, _NO_TIME, times), beyond
     candidates = pc.fill_null(pc.match_substring_regex(strings, _PREFIX), False)
     kept = pc.if_else(candidates, strings, pa.scalar(None, strings.type))
     try:
@@ -128,7 +134,20 @@ def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
         times = pa.array(
             [None if text is None else to_time(text) for text in kept.to_pylist()], pa.int64()
         ).cast(TIMESTAMP)
+    beyond = _beyond(times)
+    times = times if beyond is None else pc.if_else(beyond, _NO_TIME, times)
     return times, pc.and_(times.is_null(), strings.is_valid())
+
+
+def _beyond(times: pa.Array) -> pa.Array | None:
+    """Return a mask of the times that are not in the years 0001 to 9999 of UTC, or None if all
+    are."""
+    numbers = times.cast(pa.int64())
+    outer = pc.min_max(numbers).as_py()
+    if outer["min"] is None or (outer["min"] >= TIME_MIN and outer["max"] <= TIME_MAX):
+        return None
+    beyond = pc.or_(pc.less(numbers, TIME_MIN), pc.greater(numbers, TIME_MAX))
+    return pc.fill_null(beyond, False)
 
 
 def to_dates(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
@@ -164,9 +183,10 @@ def to_time(text: str) -> int | None:
     if not (len(text) >= 10 and text[:4].isdecimal() and text[4] == "-" and is_text(text)):
         return None
     try:
-        return pa.scalar(text).cast(TIMESTAMP).value  # type: ignore[no-any-return]
+        micros = pa.scalar(text).cast(TIMESTAMP).value
     except pa.ArrowInvalid:
         return None
+    return micros if TIME_MIN <= micros <= TIME_MAX else None
 
 
 def _loads(text: str) -> Any:

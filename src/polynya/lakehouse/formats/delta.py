@@ -114,7 +114,10 @@ def statistics(file: File) -> str:
         if not found or any(one is None or not one.has_null_count for one in found):
             continue
         nulls[path] = sum(one.null_count for one in found)
-        bounds = [(one.min, one.max) for one in found if one.has_min_max]
+        try:
+            bounds = [(one.min, one.max) for one in found if one.has_min_max]
+        except (ValueError, OverflowError):
+            continue  # a value that Python cannot hold: the file has no bounds of this column
         empty = sum(
             1 for at, one in enumerate(found) if one.null_count == footer.row_group(at).num_rows
         )

@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -483,7 +486,7 @@ def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -
     found = []
     for file in files:
         footer = pq.read_metadata(pa.BufferReader(file.footer))
-        statistics = data_file_statistics_from_parquet_metadata(footer, plan, mapping)
+        statistics = _statistics(footer, plan, mapping)
         found.append(
             DataFile.from_args(
                 content=DataFileContent.DATA,
@@ -499,6 +502,22 @@ def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -
             )
         )
     return found
+
+
+def _statistics(footer: Any, plan: dict[int, Any], mapping: dict[str, int]) -> Any:
+    """Return a file's statistics, without bounds of times if it has some that Python cannot
+    hold."""
+    try:
+        return data_file_statistics_from_parquet_metadata(footer, plan, mapping)
+    except (ValueError, OverflowError):
+        counts = MetricsMode(MetricModeTypes.COUNTS)
+        timeless = {
+            number: replace(one, mode=counts)
+            if isinstance(one.iceberg_type, TimestamptzType | DateType)
+            else one
+            for number, one in plan.items()
+        }
+        return data_file_statistics_from_parquet_metadata(footer, timeless, mapping)
 
 
 def _expire(transaction: Transaction) -> None:

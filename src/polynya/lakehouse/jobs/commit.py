@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Sequence
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse.formats import delta
 from polynya.lakehouse.formats.iceberg import StagingCatalog, TableShape, stage
-from polynya.lakehouse.jobs.plan import Job, JobPlan, TableRef, check_plan
+from polynya.lakehouse.jobs.culprits import culprits, told
+from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, check_plan
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
 from polynya.lakehouse.jobs.results import (
@@ -30,7 +32,7 @@ from polynya.lakehouse.jobs.results import (
 )
 from polynya.lakehouse.jobs.rewrites.merging import merge_due
 from polynya.lakehouse.jobs.stopping import finish_first
-from polynya.lakehouse.jobs.task import TaskResult, claimed_records
+from polynya.lakehouse.jobs.task import TaskResult, claimed_records, failed_range
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema.columns import paths
 from polynya.lakehouse.server.coordinator import Coordinator
@@ -117,7 +119,13 @@ def run_job(
     if not key:
         return None
     result = load_result(blobs, key)
-    request = _staged(plan, result, key, blobs, progress)
+    try:
+        request = _staged(plan, result, key, blobs, progress)
+    except (PolynyaError, OSError):
+        raise
+    except Exception as fault:
+        _check_ranges(plan, runner, blobs, fault)
+        raise
     with finish_first(
         f"job {plan.job} of '{plan.table.name}' may be in Iceberg and not yet in Delta; the next "
         "run completes it"
@@ -198,6 +206,23 @@ def _produce(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) ->
     return store_result(blobs, plan, made, progress, began=began)
 
 
+def _check_ranges(plan: JobPlan, runner: Runner, blobs: Blobs, fault: Exception) -> None:
+    """Raise RangesFailed if ranges of the plan alone make the commit fail as `fault` did."""
+
+    def commit(some: Sequence[Range]) -> None:
+        part = msgspec.structs.replace(plan, ranges=list(some), attempt=secrets.token_hex(8))
+        key = _produce(part, runner, blobs, _silent)
+        _staged(part, load_result(blobs, key), key, blobs, _silent)
+
+    failed = culprits(plan.ranges, commit)
+    if failed:
+        raise RangesFailed([failed_range(each) for each in failed]) from fault
+
+
+def _silent(step: str, said: str) -> None:
+    """Say nothing of a step that is only tried."""
+
+
 def _rewritten(
     plan: JobPlan,
     coordinator: Coordinator,
@@ -211,8 +236,7 @@ def _rewritten(
     try:
         key = rewrite(plan, runner, blobs, progress)
     except Exception as fault:
-        told = str(fault) if isinstance(fault, PolynyaError) else f"{type(fault).__name__}: {fault}"
-        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, told[:500], failed=True)
+        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, told(fault), failed=True)
         raise
     if not key:
         coordinator.abandon(plan.table.name, plan.table.uid, plan.job, "nothing is to do")

@@ -33,6 +33,7 @@ from polynya.lakehouse.jobs.results import (
     store_result,
 )
 from polynya.lakehouse.reading.blobs import Blobs
+from polynya.lakehouse.schema.columns import READERS_COLUMNS, spellings
 from polynya.lakehouse.schema.partitions import Cut
 from polynya.lakehouse.server.coordinator import Coordinator
 
@@ -105,11 +106,16 @@ def storable(schema: pa.Schema) -> pa.Schema:
     has none, and for a name that two columns have."""
     fields, names = [], set[str]()
     for field in schema:
-        if field.name.casefold() in names:
+        if field.name.casefold() in READERS_COLUMNS:
+            raise TransformFailed(
+                f"Iceberg's readers have a column '{field.name}' of their own; name the "
+                "transform's column otherwise"
+            )
+        if not names.isdisjoint(spellings(field.name)):
             raise TransformFailed(
                 f"the transform has two columns '{field.name}'; name one of them otherwise"
             )
-        names.add(field.name.casefold())
+        names |= spellings(field.name)
         kind = _stored(field.type)
         if kind is None:
             raise TransformFailed(

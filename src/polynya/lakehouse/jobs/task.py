@@ -4,7 +4,8 @@ or any other process."""
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -13,8 +14,9 @@ from polynya.base.errors import PolynyaError
 from polynya.lakehouse.decoding.decode import Decoded, Schema
 from polynya.lakehouse.decoding.kinds import typed
 from polynya.lakehouse.formats.parquet import File
+from polynya.lakehouse.jobs.culprits import Discarding, culprits, told
 from polynya.lakehouse.jobs.output import Output, file_name
-from polynya.lakehouse.jobs.plan import Job, Task, claimed
+from polynya.lakehouse.jobs.plan import Job, Range, Task, claimed
 from polynya.lakehouse.jobs.rewrites.merge_files import merge_files
 from polynya.lakehouse.jobs.rewrites.redo_files import read_again
 from polynya.lakehouse.reading.blobs import Blobs
@@ -87,7 +89,30 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
 
 
 def _decode_ranges(job: Job, task: Task, blobs: Blobs) -> TaskResult:
-    """Decode the task's ranges and write them, or report fields without a column."""
+    """Decode the task's ranges and write them. Report fields without a column, and ranges that make
+    any step fail."""
+    try:
+        return _written(job, task, blobs)
+    except (PolynyaError, OSError):
+        raise
+    except Exception:
+        shapes = {id(part): shape for part, shape in zip(task.ranges, task.shapes, strict=True)}
+        dropped = cast("Blobs", Discarding(blobs))
+
+        def write(some: Sequence[Range]) -> None:
+            part = Task(task.id, list(some), [shapes[id(each)] for each in some])
+            found = _written(job, part, dropped).failed
+            if found:
+                raise ValueError(found[0].reason)
+
+        failed = culprits(task.ranges, write)
+        if not failed:
+            raise
+        return TaskResult(task.id, 0, 0, failed=_failures(failed))
+
+
+def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
+    """Decode ranges and write them, or report fields without a column."""
     out = Output(job, task, blobs)
     begin = time.perf_counter()
     columns, wishes = job.columns, list[Column]()
@@ -136,7 +161,7 @@ def _culprits(block: Block, schema: Schema, fault: Exception) -> list[Unreadable
         try:
             _decoded(Block([rows], block.shape, block.kind), schema)
         except Exception as own:
-            found.append(Unreadable(rows.part, f"{type(own).__name__}: {own}"[:300]))
+            found.append(Unreadable(rows.part, told(own)))
     if not found:
         raise fault
     return found
@@ -147,10 +172,10 @@ def _failures(failed: list[Unreadable]) -> list[FailedRange]:
     first = {
         (fault.part.uid, fault.part.record + fault.part.skip): fault for fault in reversed(failed)
     }
-    return [_failed(fault) for fault in reversed(first.values())]
+    return [failed_range(fault) for fault in reversed(first.values())]
 
 
-def _failed(fault: Unreadable) -> FailedRange:
+def failed_range(fault: Unreadable) -> FailedRange:
     part = fault.part
     return FailedRange(
         part.stream,

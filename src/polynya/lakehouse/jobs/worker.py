@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -18,6 +19,7 @@ from polynya.lakehouse.jobs.commit import (
     told_failure,
 )
 from polynya.lakehouse.jobs.crew import Crew
+from polynya.lakehouse.jobs.culprits import told as told_fault
 from polynya.lakehouse.jobs.derive import derivation
 from polynya.lakehouse.jobs.lazy_runner import LazyRunner, RunnerFactory
 from polynya.lakehouse.jobs.plan import JobPlan, TableRef, store_settings
@@ -268,6 +270,9 @@ def _compact_table(
             time.sleep(RETRY_SECONDS * 2 ** min(tries, _TRIES_AT_MOST))
             tries += 1
             continue
+        except Exception as fault:
+            _note(coordinator, plan, fault)
+            raise
         tries = 0
         if outcome is None and derives:
             break
@@ -286,6 +291,17 @@ def _compact_table(
         lost = [each for (uid, record), each in failed.items() if (uid, record) in aside]
         if lost:
             raise SetAside(name, lost)
+
+
+def _note(coordinator: Coordinator, plan: JobPlan, fault: Exception) -> None:
+    """Tell the server why a job failed, which abandons it: the table shows it. What is not there
+    is waited for without that."""
+    if isinstance(fault, ConfigError | Unavailable | Stopped | OSError):
+        return
+    with suppress(PolynyaError):
+        coordinator.abandon(
+            plan.table.name, plan.table.uid, plan.job, told_fault(fault), failed=True
+        )
 
 
 def run_merges(

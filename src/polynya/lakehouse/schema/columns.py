@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -49,6 +50,19 @@ OUR_COLUMNS = (
     "headers",
     "value",
 )
+# of Iceberg's readers: Spark finds no column of such a name, and no other with it
+READERS_COLUMNS = (
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_change_type",
+    "_change_ordinal",
+    "_commit_snapshot_id",
+)
 PARTITION_PREFIX = "_by_"  # of the names of a table's partitions: no column has it
 LEAVES_MAX = 500  # typed leaf columns of a table; each costs metadata in every file
 DEPTH_MAX = 8
@@ -61,7 +75,10 @@ _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII
 )
 _YEARS = r"(\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"  # 0001 to 9999, as readers know them
+# microseconds since 1970 of the years 0001 to 9999 in UTC, as readers know them
+TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 DATE_PATTERN = rf"^{_YEARS}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
+_OUTER_YEARS = ("0000", "0001", "9999")
 _DATE = re.compile(DATE_PATTERN[1:-1], re.ASCII)
 _ILLEGAL = re.compile(r"\W")
 
@@ -150,7 +167,19 @@ def scalar_type(value: Any) -> str:
         return WHOLE if abs(value) < EXACT_MAX and value.is_integer() else DOUBLE
     if len(value) == 10 and _DATE.fullmatch(value):
         return DATE
-    return TIME if len(value) >= 17 and _TIME.fullmatch(value) else STRING
+    return TIME if len(value) >= 17 and _TIME.fullmatch(value) and _is_known(value) else STRING
+
+
+def _is_known(time: str) -> bool:
+    """Report whether a time with a zone is in the years 0001 to 9999 of UTC. Only the outermost
+    years need a look."""
+    if time[:4] not in _OUTER_YEARS:
+        return True
+    try:
+        datetime.fromisoformat(time).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def wish(
@@ -173,7 +202,9 @@ def adopt(
 ) -> list[Column]:
     """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves and `most` new
     ones. Existing columns keep their places."""
-    return _adopt(columns, wishes, OUR_COLUMNS, [min(most, LEAVES_MAX - leaves(columns))])
+    return _adopt(
+        columns, wishes, (*OUR_COLUMNS, *READERS_COLUMNS), [min(most, LEAVES_MAX - leaves(columns))]
+    )
 
 
 def missing(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
@@ -413,7 +444,9 @@ def _adopt(
 ) -> list[Column]:
     result = list(columns)
     place = {(column.field, column.type): at for at, column in enumerate(result)}
-    taken = {name.casefold() for name in reserved} | {column.name.casefold() for column in result}
+    taken = set[str]()
+    for name in (*reserved, *(column.name for column in result)):
+        taken |= spellings(name)
     fields = {column.field for column in result}
     for wished in wishes:
         at = place.get((wished.field, wished.type))
@@ -473,11 +506,24 @@ def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
     if sibling:
         base = f"{base}__{wished.type}"
     name, number = base, 1
-    while name.casefold() in taken:
+    while not taken.isdisjoint(spellings(name)):
         number += 1
         name = f"{base}_{number}"
-    taken.add(name.casefold())
+    taken |= spellings(name)
     return name
+
+
+def spellings(name: str) -> set[str]:
+    """Return what readers that ignore case compare. Names that share one are equal to some reader.
+
+    Java's `equalsIgnoreCase` takes each character to upper and then to lower case, one to one.
+    """
+    return {name.casefold(), "".join(map(_lowered, name))}
+
+
+def _lowered(character: str) -> str:
+    upper = character.upper()
+    return (upper if len(upper) == 1 else character).lower()[0]
 
 
 def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ TABLES = (
         "polynya_table_failing_ranges",
         "Ranges that the last jobs could not read and that will be retried.",
     ),
+    _of_table("polynya_table_job_failed", "1 if the last job of a table failed, else 0."),
     _of_table("polynya_table_ranges_aside", "Ranges that were set aside after three failures."),
     _of_table("polynya_table_records_aside", "Records in these ranges."),
     _of_table("polynya_table_records_behind", "Records that are not in the table yet."),

@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.client.blocking.client import Client
 from polynya.client.errors import ProducerFenced, StreamNotFound
-from polynya.client.values import JSON_TYPE
+from polynya.client.values import JSON_TYPE, RECORDS_TYPE
 from polynya.spark.options import SinkOptions
 from polynya.spark.server import Server
 from polynya.spark.sink.operations import Once, append_once
@@ -60,7 +60,9 @@ class BatchCommit:
         """Append an entry to the log, once. Return False if a later batch has begun."""
         once = Once(self._producer, self._batch, sequence)
         try:
-            server.run(partial(append_once, self._log, once, [msgspec.json.encode(entry)]))
+            server.run(
+                partial(append_once, self._log, once, [msgspec.json.encode(entry)], JSON_TYPE)
+            )
         except ProducerFenced:
             return False
         return True
@@ -75,13 +77,14 @@ class BatchCommit:
     def _append(self, client: Client, server: Server, stages: Sequence[Staged]) -> None:
         """Append all rows, in order of partition. The appends depend on the stages only."""
         rows = (row for stage in stages for row in staged_rows(client, stage))
+        kind = RECORDS_TYPE if any(stage.whole for stage in stages) else JSON_TYPE
         sequences: dict[str, int] = {}
         for stream, records in chunks(rows):
             sequence = sequences.setdefault(stream, 0)
             if not sequence:
                 _ensure(client, stream)
             once = Once(self._producer, self._batch, sequence)
-            server.run(partial(append_once, stream, once, records))
+            server.run(partial(append_once, stream, once, records, kind))
             sequences[stream] = sequence + 1
 
 

@@ -10,7 +10,6 @@ import msgspec
 from polynya.client.calls import call, stream_target
 from polynya.client.errors import ProducerFenced
 from polynya.client.messages import HttpRequest, Operation, Retry
-from polynya.client.values import JSON_TYPE
 
 __all__ = ["Once", "ProducerFenced", "append_once"]
 
@@ -23,11 +22,13 @@ class Once(msgspec.Struct, frozen=True):
     sequence: int
 
 
-def append_once(stream: str, once: Once, records: Sequence[bytes], retry: Retry) -> Operation[None]:
-    """Append encoded JSON records. A repeat succeeds and adds nothing. Raises ProducerFenced if a
-    later epoch has begun."""
+def append_once(
+    stream: str, once: Once, records: Sequence[bytes], kind: str, retry: Retry
+) -> Operation[None]:
+    """Append encoded records of a media type: JSON values or whole records. A repeat succeeds and
+    adds nothing. Raises ProducerFenced if a later epoch has begun."""
     headers = {
-        "content-type": JSON_TYPE,
+        "content-type": kind,
         "producer-id": once.producer,
         "producer-epoch": str(once.epoch),
         "producer-seq": str(once.sequence),

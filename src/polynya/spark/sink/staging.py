@@ -11,6 +11,7 @@ import pyarrow as pa
 from polynya.base.errors import ConfigError, PolynyaError
 from polynya.client.blocking.client import Client
 from polynya.spark.options import SinkOptions
+from polynya.spark.sink.records import is_whole, records_of
 
 STAGE_TTL_SECONDS = 7 * 24 * 3600  # as long as the server remembers a producer
 
@@ -21,6 +22,7 @@ class Staged(msgspec.Struct, frozen=True):
     partition: int
     stream: str
     records: int
+    whole: bool = False  # whole records, with keys, headers and times
 
 
 class _Row(msgspec.Struct, array_like=True):
@@ -32,10 +34,17 @@ def stage(
     options: SinkOptions, folder: str, partition: int, batches: Iterable[pa.RecordBatch]
 ) -> Staged:
     """Stage rows. They are durable on return."""
-    connection, count = options.connection, 0
+    connection, count, whole = options.connection, 0, False
     name = f"{folder}/stage-{partition}-{secrets.token_hex(8)}"
     with Client(connection.server, token=connection.token) as client:
-        rows = (row for batch in batches for row in rows_of(batch, options.stream))
+
+        def read() -> Iterator[tuple[str, bytes]]:
+            nonlocal whole
+            for batch in batches:
+                whole = is_whole(batch.schema.names)
+                yield from rows_of(batch, options.stream)
+
+        rows = read()
         first = next(rows, None)
         if first is None:
             return Staged(partition, "", 0)
@@ -46,7 +55,7 @@ def stage(
                 head = msgspec.json.encode(target)
                 producer.append(msgspec.Raw(b"[" + head + b"," + record + b"]"))
                 count += 1
-    return Staged(partition, name, count)
+    return Staged(partition, name, count, whole)
 
 
 def _chained(
@@ -57,24 +66,18 @@ def _chained(
 
 
 def rows_of(batch: pa.RecordBatch, stream: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (stream, JSON record). The record is the column `value`, or all columns but `stream`
-    as an object. Raises ConfigError, PolynyaError."""
+    """Yield (stream, JSON record), as in `records_of`. Raises ConfigError, PolynyaError."""
     names = batch.schema.names
     if not stream and "stream" not in names:
         raise ConfigError("a write needs the option 'stream', or a column 'stream' of names")
     targets = [stream] * len(batch) if stream else batch.column("stream").to_pylist()
-    if "value" in names:
-        values = batch.column("value").to_pylist()
-    else:
-        plain = batch.drop_columns(["stream"]) if "stream" in names else batch
-        values = [msgspec.json.encode(row) for row in plain.to_pylist()]
-    for target, value in zip(targets, values, strict=True):
+    for target, value in zip(targets, records_of(batch), strict=True):
         if value is None or not target:
             raise PolynyaError(
                 f"a row's {'value' if value is None else 'stream'} is null; expected a JSON record "
                 "and the name of a stream: filter such rows before the write"
             )
-        yield target, value.encode() if isinstance(value, str) else bytes(value)
+        yield target, value
 
 
 def staged_rows(client: Client, stage: Staged) -> Iterator[tuple[str, bytes]]:

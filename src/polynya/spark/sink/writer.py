@@ -18,6 +18,7 @@ from polynya.base.errors import ConfigError
 from polynya.client.blocking.client import Client
 from polynya.spark.options import SinkOptions
 from polynya.spark.sink.commit import BatchCommit, folder_of
+from polynya.spark.sink.records import check_names
 from polynya.spark.sink.staging import Staged, stage
 
 QUERY = "sql.streaming.queryId"  # the property of a task; the query keeps it over restarts
@@ -85,7 +86,8 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def check_columns(options: SinkOptions, schema: StructType) -> None:
-    """Raise ConfigError for a write whose rows name no stream."""
+    """Raise ConfigError for a write whose rows name no stream, or have columns without a place."""
+    check_names(schema.names)
     if not options.stream and "stream" not in schema.names:
         raise ConfigError(
             "format('polynya') does not know where to write: set the option 'stream', or give the "

@@ -97,6 +97,11 @@ class IcebergCatalog:
                 inner = [] if request.query.get("parent") else [[NAMESPACE]]
                 return _json({"namespaces": inner, "next-page-token": None})
             case ("namespaces", namespace, *rest):
+                if namespace != NAMESPACE and reads and rest[:1] == ["tables"] and rest[1:]:
+                    # Spark asks for `polynya.NAME.snapshots`, and for the table NAME after this
+                    raise CatalogRefused(
+                        404, "NoSuchTableException", f"there is no table in '{namespace}'"
+                    )
                 if namespace != NAMESPACE:
                     raise _missing_namespace(namespace)
                 match rest:

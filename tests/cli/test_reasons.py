@@ -1,0 +1,34 @@
+"""The command line says why a server refuses, also where it asks with HEAD; and a query's numbers
+are data."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from polynya.cli.remote.client import Client
+from polynya.cli.terminal import exits, output
+
+
+def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def tried(self: Client, method: str, path: str, **options: object) -> httpx.Response:
+        asked.append(method)
+        request = httpx.Request(method, f"http://x{path}")
+        if method == "HEAD":
+            return httpx.Response(404, request=request)
+        told = {"error": {"code": "ADMIN_PORT", "message": "this is the admin port"}}
+        return httpx.Response(404, json=told, request=request)
+
+    monkeypatch.setattr(Client, "_tried", tried)
+    monkeypatch.setattr(Client, "_nearest", lambda self, stream: "")
+    with Client("http://x") as client, pytest.raises(exits.Ended, match="this is the admin port"):
+        client.call("HEAD", "/v1/stream/runs", stream="runs")
+    assert asked == ["HEAD", "GET"]
+
+
+def test_numbers_of_a_query_have_plain_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(["year"], [[2013]], grouped=False)
+    output.table(["rows"], [[2013]])
+    assert capsys.readouterr().out.split() == ["year", "2013", "rows", "2,013"]
