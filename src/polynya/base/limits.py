@@ -140,6 +140,14 @@ GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
+# ApiVersions, the SASL requests, and anything before authentication: a JWT fits many times
+KAFKA_OPEN_REQUEST_BYTES_MAX = 128 * KIB
+# array elements and tagged fields of a Kafka request: each costs about 2 microseconds to decode
+# and up to 10 to answer, in which the core does nothing else
+KAFKA_ELEMENTS_MAX = 20_000
+# elements that a token pays for as one more request, beyond the first of them
+KAFKA_ELEMENTS_PER_REQUEST = 1000
+KAFKA_HEADER_TAGS_MAX = 64  # tagged fields of a request's header; Kafka defines none
 # a Fetch that a connection keeps for its repeats, with a response of about twice its size: some
 # 500 partitions
 KAFKA_REPEATED_FETCH_BYTES_MAX = 16 * KIB

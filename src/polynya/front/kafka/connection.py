@@ -11,10 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, PIPELINED_REQUESTS_MAX
-from polynya.front.kafka.auth.caller import Caller, TokenCaller
+from polynya.base.limits import (
+    KAFKA_OPEN_REQUEST_BYTES_MAX,
+    KAFKA_REQUEST_BYTES_MAX,
+    KAFKA_SMALL_REQUEST_BYTES_MAX,
+    PIPELINED_REQUESTS_MAX,
+)
+from polynya.front.kafka.auth.caller import OPEN, Caller
 from polynya.front.kafka.auth.handlers import authenticate_raw
-from polynya.front.kafka.dispatch import Call, dispatch
+from polynya.front.kafka.dispatch import PRODUCE, Call, dispatch
 from polynya.wire.kafka.primitives import Bytes, Malformed
 
 if TYPE_CHECKING:
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     from polynya.front.kafka.tails import ParkedFetch
 
 _SHARED_BYTES = 64 * 1024
-_LENGTH = 4
+_LENGTH, _KEY = 4, 2
 IDLE_SECONDS = 600  # between two requests, as Kafka's default; clients reconnect silently
 PARTIAL_SECONDS = 60  # without a byte of a request that has begun
 STALL_SECONDS = 60  # without reading a byte of the answers
@@ -142,6 +147,10 @@ class Connection(asyncio.BufferedProtocol):
                     f"a request of {size} bytes; expected 8 to {KAFKA_REQUEST_BYTES_MAX}"
                 )
             begin, end = at + _LENGTH, at + _LENGTH + size
+            if size > KAFKA_OPEN_REQUEST_BYTES_MAX:
+                if self._filled < begin + _KEY:
+                    break
+                self._check_size(size, int.from_bytes(view[begin : begin + _KEY], signed=True))
             if end <= self._filled:
                 self._request(memoryview(bytes(view[begin:end])), 0)
                 at = end
@@ -154,6 +163,17 @@ class Connection(asyncio.BufferedProtocol):
         self._shared[:left] = bytes(view[at : self._filled])
         self._filled = left
         self._steer()
+
+    def _check_size(self, size: int, key: int) -> None:
+        """Refuse a request by the size and the key that it begins with. Raises Malformed."""
+        most = KAFKA_REQUEST_BYTES_MAX if key == PRODUCE else KAFKA_SMALL_REQUEST_BYTES_MAX
+        about = f"with key {key}"
+        if self.caller.is_unknown or self.is_sasl_raw:
+            most, about = KAFKA_OPEN_REQUEST_BYTES_MAX, "before authentication"
+        elif key in OPEN:
+            most = KAFKA_OPEN_REQUEST_BYTES_MAX
+        if size > most:
+            raise Malformed(f"a request of {size} bytes {about}; the limit is {most}")
 
     @property
     def _may_take(self) -> bool:
@@ -311,13 +331,9 @@ class Connection(asyncio.BufferedProtocol):
                 transport.abort()
         elif not self._slots and waited > IDLE_SECONDS:
             self.close()
-        elif self._is_unknown and tick - self._opened > UNKNOWN_SECONDS:
+        elif self.caller.is_unknown and tick - self._opened > UNKNOWN_SECONDS:
             self.front.complain("closed a Kafka connection: no authentication in time", self)
             transport.abort()
-
-    @property
-    def _is_unknown(self) -> bool:
-        return isinstance(self.caller, TokenCaller) and self.caller.principal is None
 
 
 class Slot:

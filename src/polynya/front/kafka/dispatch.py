@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polynya.base.limits import KAFKA_SMALL_REQUEST_BYTES_MAX
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, settings, topics
 from polynya.front.kafka.auth.caller import Caller, TokenCaller
@@ -126,10 +125,6 @@ def dispatch(call: Call) -> None:
     if api is None or header.version not in api.versions:
         name = f"key {header.key}" if api is None else api.name
         raise Malformed(f"{name} version {header.version} is not served")
-    if header.key != PRODUCE and len(call.data) > KAFKA_SMALL_REQUEST_BYTES_MAX:
-        raise Malformed(
-            f"{api.name} with {len(call.data)} bytes; the limit is {KAFKA_SMALL_REQUEST_BYTES_MAX}"
-        )
     repeated = call.connection.repeated if header.key == FETCH else None
     if repeated is not None and repeated.is_same(call):
         call.front.spawn(_repeat(call, repeated))

@@ -26,6 +26,7 @@ class Caller:
     """The caller of a connection without access control: everything is allowed."""
 
     guarded = False  # requests need authentication
+    is_unknown = False  # it has to authenticate, and has not
     meter: Meter | None = None
 
     def may(self, verb: str, topic: str) -> bool:
@@ -82,6 +83,11 @@ class TokenCaller(Caller):
     def is_known(self) -> bool:
         """Report whether the caller is authenticated, and its token still valid."""
         return self.principal is not None and self.principal.alive
+
+    @property
+    def is_unknown(self) -> bool:
+        """Report whether the caller has never authenticated."""
+        return self.principal is None
 
     @property
     def is_revoked(self) -> bool:
