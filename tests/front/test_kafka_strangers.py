@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from worlds.kafka import KafkaWire, KafkaWorld, batch, frame, play, produce_fiel
 
 from polynya.base.limits import (
     KAFKA_ELEMENTS_MAX,
+    KAFKA_ELEMENTS_PER_TURN,
     KAFKA_OPEN_REQUEST_BYTES_MAX,
     KAFKA_SMALL_REQUEST_BYTES_MAX,
 )
@@ -122,3 +124,39 @@ def test_a_request_of_very_many_elements_is_refused_before_they_are_decoded() ->
         decode(KAFKA_ELEMENTS_MAX + 1)
     with pytest.raises(primitives.Malformed, match="more than 20000 array elements"):
         decode(1_000_000)
+
+
+def test_other_connections_have_turns_while_many_elements_are_worked_on() -> None:
+    async def story(world: KafkaWorld) -> None:
+        turns = 0
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(count)
+
+        wire = await world.wire()
+        wire.writer.write(many_topics(KAFKA_ELEMENTS_MAX))
+        correlation = wire.send("ApiVersions", 0)
+        while not world.front.connections or not world.front.counters.requests:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        count()
+        await wire.receive()
+        assert (await wire.answer("ApiVersions", 0))[0] == correlation
+        assert turns >= 2 * KAFKA_ELEMENTS_MAX // KAFKA_ELEMENTS_PER_TURN
+
+    play(story)
+
+
+def test_a_token_pays_for_elements_as_for_requests(tmp_path: Path) -> None:
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        gate.token("shop", "all", requests_per_second=100)
+        wire = await gate.wire(world, "shop")
+        wire.writer.write(many_topics(KAFKA_ELEMENTS_MAX))
+        await wire.receive()
+        (connection,) = world.front.connections
+        meter = connection.caller.meter
+        assert meter is not None
+        assert meter.drain()[0] == 1 + KAFKA_ELEMENTS_MAX // KAFKA_ELEMENTS_PER_TURN
+
+    guarded(tmp_path, story)

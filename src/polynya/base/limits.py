@@ -145,8 +145,9 @@ KAFKA_OPEN_REQUEST_BYTES_MAX = 128 * KIB
 # array elements and tagged fields of a Kafka request: each costs about 2 microseconds to decode
 # and up to 10 to answer, in which the core does nothing else
 KAFKA_ELEMENTS_MAX = 20_000
-# elements that a token pays for as one more request, beyond the first of them
-KAFKA_ELEMENTS_PER_REQUEST = 1000
+# elements that a core works on before other connections have a turn: a few milliseconds; a token
+# pays for so many as for one more request
+KAFKA_ELEMENTS_PER_TURN = 1000
 KAFKA_HEADER_TAGS_MAX = 64  # tagged fields of a request's header; Kafka defines none
 # a Fetch that a connection keeps for its repeats, with a response of about twice its size: some
 # 500 partitions

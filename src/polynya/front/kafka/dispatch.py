@@ -6,10 +6,16 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, settings, topics
 from polynya.front.kafka.auth.caller import Caller, TokenCaller
-from polynya.front.kafka.auth.handlers import admit, sasl_authenticate, sasl_handshake
+from polynya.front.kafka.auth.handlers import (
+    admit,
+    charge_elements,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import coordinators, membership
@@ -23,7 +29,7 @@ from polynya.wire.kafka.messages import (
     encode_response,
     read_header,
 )
-from polynya.wire.kafka.primitives import Bytes, Malformed
+from polynya.wire.kafka.primitives import Bytes, Malformed, elements
 
 if TYPE_CHECKING:
     from polynya.front.kafka.connection import Connection, Slot
@@ -130,8 +136,11 @@ def dispatch(call: Call) -> None:
         call.front.spawn(_repeat(call, repeated))
         return
     request = decode_request(api, call.data, header)
+    is_large = elements.most - elements.left >= KAFKA_ELEMENTS_PER_TURN
+    if is_large:
+        charge_elements(call, elements.most - elements.left)
     if header.key == PRODUCE:
-        produce.start(call, request)
+        produce.start(call, request, in_slices=is_large)
         return
     call.front.spawn(_run(call, request))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import google_crc32c
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import TIME_MS_MAX
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, TIME_MS_MAX
 from polynya.front.kafka.configs import ProduceRules
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_too_far, tell_of_produce
@@ -28,6 +29,7 @@ from polynya.wire.kafka.generated.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -43,12 +45,17 @@ GAP_SECONDS = 5.0  # a missing batch may still be on its way, from another conne
 _ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majority
 
 
-def start(call: Call, request: ProduceRequest) -> None:
-    """Propose the batches of a request. Requests of one connection are proposed in their order."""
+def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> None:
+    """Propose the batches of a request. Requests of one connection are proposed in their order.
+    `in_slices`: it has so many that other connections need turns between them."""
     connection = call.connection
-    if connection.producing is None and (topics := _known(call, request)) is not None:
-        _Produce(call, request).propose(topics)
-        return
+    if connection.producing is None and not in_slices:
+        topics = _known(call, request)
+        if topics is not None:
+            produce = _Produce(call, request)
+            produce.propose(request.topic_data, topics)
+            produce.finished_one()
+            return
     task = call.front.spawn(_start_late(call, request, connection.producing))
     connection.producing = task
     task.add_done_callback(partial(_no_longer, call))
@@ -68,7 +75,9 @@ async def _start_late(
         await asyncio.wait([before])
     topics: list[Topic | None] = []
     catalog = call.front.topics
-    for each in request.topic_data:
+    for number, each in enumerate(request.topic_data):
+        if number and not number % KAFKA_ELEMENTS_PER_TURN:
+            await asyncio.sleep(0)
         try:
             by_id = call.version >= _IDS_SINCE
             topics.append(
@@ -76,7 +85,23 @@ async def _start_late(
             )
         except PolynyaError:
             topics.append(None)  # retriable for the client: it asks for metadata
-    _Produce(call, request).propose(topics)
+    produce = _Produce(call, request)
+    for some, found in _slices(request.topic_data, topics):
+        produce.propose(some, found)
+        await asyncio.sleep(0)
+    produce.finished_one()
+
+
+def _slices(
+    every: list[TopicProduceData], topics: list[Topic | None]
+) -> Iterator[tuple[list[TopicProduceData], list[Topic | None]]]:
+    """Yield the topics of a request, and whether they are known, in slices of some partitions."""
+    first = partitions = 0
+    for end, data in enumerate(every, 1):
+        partitions += 1 + len(data.partition_data)
+        if partitions >= KAFKA_ELEMENTS_PER_TURN or end == len(every):
+            yield every[first:end], topics[first:end]
+            first, partitions = end, 0
 
 
 def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
@@ -106,10 +131,10 @@ class _Produce:
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
 
-    def propose(self, topics: list[Topic | None]) -> None:
+    def propose(self, every: list[TopicProduceData], topics: list[Topic | None]) -> None:
         """Propose each batch whose topic is known."""
         by_id = self._call.version >= _IDS_SINCE
-        for data, topic in zip(self._request.topic_data, topics, strict=True):
+        for data, topic in zip(every, topics, strict=True):
             answers = TopicProduceResponse(data.name, data.topic_id)
             self._response.responses.append(answers)
             missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
@@ -129,7 +154,6 @@ class _Produce:
                     answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
                 else:
                     self._propose_one(topic, part, answer)
-        self._finished_one()
 
     def _propose_one(
         self, topic: Topic, part: PartitionProduceData, answer: PartitionProduceResponse
@@ -241,7 +265,7 @@ class _Produce:
                 answer.error_message = _OVERTOOK
         if answer.error_code != Error.NONE and command.producer is not None:
             connection.failed[command.name] = self._call.slot
-        self._finished_one()
+        self.finished_one()
 
     def _may_close(self, name: str) -> bool:
         """Report whether the gap before a batch is new. While a client moves to another broker, the
@@ -254,7 +278,8 @@ class _Produce:
         gaps[name] = since, now
         return now - since < GAP_SECONDS
 
-    def _finished_one(self) -> None:
+    def finished_one(self) -> None:
+        """Count an outcome, or that all batches are proposed; answer after the last one."""
         self._left -= 1
         if self._left:
             return

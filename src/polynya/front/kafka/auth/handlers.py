@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka.auth.caller import CHECKED, OPEN, TokenCaller, TooManyConnections
 from polynya.front.kafka.auth.sasl import MECHANISMS, Exchange, SaslFailed
 from polynya.front.kafka.errors import Error
@@ -112,8 +113,21 @@ def admit(call: Call, caller: TokenCaller) -> bool:
         connection.front.complain(why, connection)
         connection.close()
         return False
-    meter = caller.meter
-    if meter is not None and (wait := meter.admit(caller.access.now(), len(call.data))) > 0:
-        caller.access.counters.limited += 1
-        call.throttle_ms = connection.mute(wait)
+    if caller.meter is not None:
+        _charge(call, caller, caller.meter.admit(caller.access.now(), len(call.data)))
     return True
+
+
+def charge_elements(call: Call, count: int) -> None:
+    """Charge a request of many elements as several requests."""
+    caller = call.caller
+    if isinstance(caller, TokenCaller) and caller.meter is not None:
+        more = count // KAFKA_ELEMENTS_PER_TURN
+        _charge(call, caller, caller.meter.admit(caller.access.now(), 0, requests=more))
+
+
+def _charge(call: Call, caller: TokenCaller, wait: float) -> None:
+    """Delay the connection's next requests by the seconds that its caller owes."""
+    if wait > 0:
+        caller.access.counters.limited += not call.throttle_ms
+        call.throttle_ms = call.connection.mute(wait)
