@@ -502,20 +502,21 @@ def test_large_requests_are_counted_from_their_first_byte_to_their_answer() -> N
         wire = await world.wire()
         whole = frame("Produce", 9, 5, **produce_fields("t", batch(b"x" * 300_000)))
         wire.writer.write(whole[:100_000])
-        while world.front._request_bytes != len(whole) - 4:  # noqa: ASYNC110 (bounded by the story)
+        while world.front.memory.bytes < 100_000:  # noqa: ASYNC110 (bounded by the story)
             await asyncio.sleep(0)
+        assert world.front.memory.bytes <= len(whole) - 4
         wire.writer.write(whole[100_000:])
         _, message = await wire.answer("Produce", 9)
         assert message.responses[0].partition_responses[0].error_code.value == 0
-        assert world.front._request_bytes == 0
+        assert world.front.memory.bytes == 0
         assert (await fetch(wire, "t", 0))[0][2] == [(0, b"x" * 300_000)]
         wire.writer.write(whole[:100_000])
-        while not world.front._request_bytes:  # noqa: ASYNC110 (bounded by the story)
+        while not world.front.memory.bytes:  # noqa: ASYNC110 (bounded by the story)
             await asyncio.sleep(0)
         wire.close()
         while world.front.connections:  # noqa: ASYNC110 (bounded by the story)
             await asyncio.sleep(0)
-        assert world.front._request_bytes == 0
+        assert world.front.memory.bytes == 0
 
     play(story)
 

@@ -123,7 +123,8 @@ TOPICS_MAX = 100_000  # Kafka topics of a cluster: the meta group holds them in 
 TOPICS_GONE_REMEMBERED_MAX = 10_000
 PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
-# requests that arrive or are in progress; above it the core stops reading
+# requests that arrive or are in progress, as far as they came; above it a token or an address with
+# an equal share of it is not read
 KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
 CONSUMER_GROUPS_MAX = 10_000  # Kafka consumer groups of one Raft group: it keeps them in memory
 CONSUMER_GROUPS_BYTES_MAX = 64 * MIB  # their members and offsets: each state snapshot has them

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from polynya.access import Access
-from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, KAFKA_REQUESTS_BYTES_PER_CORE
+from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.stream_quotas import StreamQuotas
@@ -22,6 +22,7 @@ from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.producer_ids import ProducerIdBlocks
+from polynya.front.kafka.request_memory import Frame, Holding, RequestMemory
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics import TopicCatalog, TopicService
@@ -151,7 +152,7 @@ class KafkaFront:
         if self._access is not None:
             self._access.on_deaths.append(self.let_go)
         self._connections_max = connections_max
-        self._request_bytes = 0
+        self.memory = RequestMemory()
         self._complaints = LogThrottle()
         self._servers: list[asyncio.Server | Handshakes] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -242,19 +243,15 @@ class KafkaFront:
             extra = {"from": connection.remote, "times": times, "error": str(error or "")}
             log.warning(said, extra=extra)
 
-    @property
-    def is_full(self) -> bool:
-        """Report whether large requests have used up the core's budget."""
-        return self._request_bytes >= KAFKA_REQUESTS_BYTES_PER_CORE
+    def begin(self, connection: Connection, first: memoryview, size: int) -> Frame:
+        """Begin a large request, which holds memory from its first bytes to its answer."""
+        return Frame(self.memory, connection.caller.key(connection.remote), first, size)
 
-    def reserve(self, size: int) -> None:
-        """Count a large request from its first byte to its answer."""
-        self._request_bytes += size
-
-    def release(self, size: int) -> None:
-        was_full = self.is_full
-        self._request_bytes -= size
-        if was_full and not self.is_full:
+    def release(self, holding: Holding) -> None:
+        """End a large request."""
+        was_short = self.memory.is_short
+        self.memory.release(holding)
+        if was_short:
             for connection in tuple(self.waiting):
                 connection.steer()
 

@@ -11,6 +11,7 @@ from polynya.access import Access, Principal
 from polynya.access.grants import Verb
 from polynya.access.rate_limits import Meter
 from polynya.base.names import consumer_group_folder, partition_name, topic_folder
+from polynya.front.common.response_memory import network_of
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.service.api import Service
 
@@ -26,8 +27,17 @@ class Caller:
     """The caller of a connection without access control: everything is allowed."""
 
     guarded = False  # requests need authentication
-    is_unknown = False  # it has to authenticate, and has not
     meter: Meter | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Report whether the caller has to authenticate, and has never done so."""
+        return False
+
+    def key(self, address: str) -> str:
+        """Return the name under which the limits of this caller are counted: its token, else the
+        network of its address."""
+        return f"address {network_of(address)}"
 
     def may(self, verb: str, topic: str) -> bool:
         """Report whether the verb is allowed on all partitions of a topic."""
@@ -86,8 +96,10 @@ class TokenCaller(Caller):
 
     @property
     def is_unknown(self) -> bool:
-        """Report whether the caller has never authenticated."""
         return self.principal is None
+
+    def key(self, address: str) -> str:
+        return super().key(address) if self.principal is None else f"token {self.principal.id}"
 
     @property
     def is_revoked(self) -> bool:
