@@ -30,9 +30,9 @@ from worlds.kafka import (
 
 from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
+from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.kafka import dispatch
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, CHECKED, OPEN
-from polynya.front.kafka.connection import UNKNOWN_SECONDS
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.server import KafkaProtection
 from polynya.wire.kafka.messages import APIS
@@ -393,7 +393,7 @@ def test_a_connection_authenticates_in_time_or_is_closed(tmp_path: Path) -> None
         gate.token("shop", "all")
         known, silent = await gate.wire(world, "shop"), await world.wire()
         assert await silent.ask("ApiVersions", 0)
-        for seconds, left in ((UNKNOWN_SECONDS, 2), (UNKNOWN_SECONDS + 1, 1)):
+        for seconds, left in ((AUTHENTICATION_SECONDS, 2), (AUTHENTICATION_SECONDS + 1, 1)):
             for connection in tuple(world.front.connections):
                 connection.sweep(world.front.tick + seconds)
             await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from polynya.base.limits import (
     KAFKA_SMALL_REQUEST_BYTES_MAX,
     PIPELINED_REQUESTS_MAX,
 )
+from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.kafka.auth.caller import OPEN, Caller
 from polynya.front.kafka.auth.handlers import authenticate_raw
 from polynya.front.kafka.dispatch import PRODUCE, Call, dispatch
@@ -35,7 +36,6 @@ _LENGTH, _KEY = 4, 2
 IDLE_SECONDS = 600  # between two requests, as Kafka's default; clients reconnect silently
 PARTIAL_SECONDS = 60  # without a byte of a request that has begun
 STALL_SECONDS = 60  # without reading a byte of the answers
-UNKNOWN_SECONDS = 30  # without authentication, where it is needed
 THROTTLE_SECONDS_MAX = 30.0  # at a time; a larger debt is charged again with the next request
 _UNREAD_BYTES_MAX = 1024 * 1024  # answers in the transport; beyond it requests are not read
 
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
                 transport.abort()
         elif not self._slots and waited > IDLE_SECONDS:
             self.close()
-        elif self.caller.is_unknown and tick - self._opened > UNKNOWN_SECONDS:
+        elif self.caller.is_unknown and tick - self._opened > AUTHENTICATION_SECONDS:
             self.front.complain("closed a Kafka connection: no authentication in time", self)
             transport.abort()
 

@@ -17,6 +17,7 @@ from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.common.unauthenticated import Unauthenticated
 from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.connection import Connection
@@ -109,6 +110,7 @@ class KafkaCounters:
         self.requests = self.malformed = 0
         self.batches = self.bytes_in = 0  # proposed, and their bytes as they came
         self.connections = self.connections_opened = self.connections_refused = 0
+        self.unauthenticated = self.connections_dropped = 0  # before authentication, for newer ones
 
 
 class KafkaProtection(NamedTuple):
@@ -146,6 +148,7 @@ class KafkaFront:
         self.tick = 0
         self.connections: set[Connection] = set()
         self.waiting: set[Connection] = set()  # connections that are not read
+        self.unauthenticated = Unauthenticated[Connection](connections_max)
         self.topic_frames = TopicFrames()
         self._quotas = StreamQuotas(protection.cores)
         self._access, self._tls = protection.access, protection.tls
@@ -219,20 +222,50 @@ class KafkaFront:
 
     def _refused(self) -> None:
         self.counters.connections_refused += 1
+        if not self._stopping:
+            self._log_once("refused a Kafka connection: there are too many")
+
+    def _log_once(self, said: str) -> None:
+        """Log at most once a minute, whatever the address."""
+        if times := self._complaints.due(asyncio.get_running_loop().time(), said):
+            fields = {"connections": len(self.connections), "times": times}
+            log.warning(said, extra=fields | {"unauthenticated": len(self.unauthenticated)})
 
     def admit(self, connection: Connection) -> bool:
         """Take a connection in; return False if there are too many."""
         self.counters.connections_opened += 1
-        if self._stopping or len(self.connections) >= self._connections_max:
+        is_full = len(self.connections) >= self._connections_max
+        if self._stopping or (is_full and not self.unauthenticated):
             self._refused()
             return False
+        if connection.caller.is_unknown:
+            dropped = self.unauthenticated.add(connection, connection.remote, is_full=is_full)
+            if dropped is not None:
+                self._drop(dropped)
         self.connections.add(connection)
-        self.counters.connections = len(self.connections)
+        self._count()
         return True
+
+    def authenticated(self, connection: Connection) -> None:
+        """Count a connection among those of known callers."""
+        self.unauthenticated.remove(connection)
+        self._count()
+
+    def _count(self) -> None:
+        self.counters.connections = len(self.connections)
+        self.counters.unauthenticated = len(self.unauthenticated)
+
+    def _drop(self, connection: Connection) -> None:
+        """Drop a connection that has not authenticated, for a newer one."""
+        self.counters.connections_dropped += 1
+        self._log_once("dropped a Kafka connection before authentication: there are too many")
+        self.connections.discard(connection)
+        connection.abort()
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self.counters.connections = len(self.connections)
+        self.unauthenticated.remove(connection)
+        self._count()
         self.waiting.discard(connection)
 
     def complain(self, said: str, connection: Connection, error: Exception | None = None) -> None:

@@ -79,6 +79,7 @@ async def _step(connection: Connection, message: bytes) -> bytes:
             raise SaslFailed("a connection is authenticated again for the same token only")
         if connection.transport is not None:
             caller.bind(exchange.principal)
+            connection.front.authenticated(connection)
     except (SaslFailed, TooManyConnections) as failed:
         front = connection.front
         front.complain("closed a Kafka connection: authentication failed", connection, failed)
