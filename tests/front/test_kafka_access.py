@@ -190,11 +190,21 @@ def test_scram_takes_a_token_that_has_a_verifier(tmp_path: Path, mechanism: str)
             found = await authenticate(wire, b"n,,n=shop,r=nonce")
             final = scram_final(mechanism[6:].replace("-", "").lower(), password, found.auth_bytes)
             assert (await authenticate(wire, final)).error_code.value == expected
-        wire = await world.wire()
-        assert await handshake(wire, mechanism) == 0
-        unknown = await authenticate(wire, b"n,,n=nobody,r=nonce")
-        assert unknown.error_code.value == Error.SASL_AUTHENTICATION_FAILED
-        assert "use PLAIN" in unknown.error_message
+        said, salts = set(), []
+        for user in ("shop", "nobody", "nobody"):
+            wire = await world.wire()
+            assert await handshake(wire, mechanism) == 0
+            found = await authenticate(wire, f"n,,n={user},r=nonce".encode())
+            assert found.error_code.value == 0
+            salts.append(found.auth_bytes.split(b",")[1])
+            final = scram_final(mechanism[6:].replace("-", "").lower(), "wrong", found.auth_bytes)
+            refused = await authenticate(wire, final)
+            assert refused.error_code.value == Error.SASL_AUTHENTICATION_FAILED
+            said.add(refused.error_message)
+        (message,) = said
+        assert "use PLAIN" in message
+        assert salts[1] == salts[2] != salts[0]
+        assert len(salts[0]) == len(salts[1])
 
     guarded(tmp_path, story)
 
