@@ -17,6 +17,7 @@ import pytest
 from fuzz.bytes import damaged
 from kio.schema.create_topics.v5 import request as create_topics
 from kio.schema.metadata.v9 import request as metadata
+from wire.kafka.kio_values import kio_class, random_kio
 from worlds.kafka import (
     KafkaWire,
     KafkaWorld,
@@ -503,5 +504,25 @@ def test_a_token_is_kept_to_its_groups_and_its_topics_configs(tmp_path: Path) ->
                 "CreatePartitions", 3, topics=asked, timeout=1000, validate_only=False
             )
             assert grown.results[0].error_code.value == denied, "it may not create"
+
+    guarded(tmp_path, story)
+
+
+def test_requests_that_need_admin_get_kafkas_error(tmp_path: Path) -> None:
+    """Each version of each key, on one connection, which stays open."""
+
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        gate.token("shop", "all")
+        wire = await gate.wire(world, "shop")
+        for key in sorted(ADMINISTRATIVE):
+            api = APIS[key]
+            for version in api.versions:
+                request = random_kio(kio_class(api, version, "request"), random.Random(key))
+                fields = {each: getattr(request, each) for each in type(request).__slots__}
+                answer = await wire.ask(api.name, version, **fields)
+                assert "cluster_authorization_failed" in str(answer) or not any(
+                    fields.get(name) for name in ("creations", "filters", "topic_partitions")
+                ), (api.name, version, answer)
+        assert await wire.ask("ApiVersions", 0)
 
     guarded(tmp_path, story)

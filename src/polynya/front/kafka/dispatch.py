@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, settings, topics
-from polynya.front.kafka.auth.caller import Caller, TokenCaller
+from polynya.front.kafka.auth.caller import ADMINISTRATIVE, Caller, TokenCaller
 from polynya.front.kafka.auth.handlers import (
     admit,
     charge_elements,
@@ -162,7 +162,10 @@ async def _repeat(call: Call, repeated: RepeatedFetch) -> None:
 
 async def _run(call: Call, request: Any) -> None:
     try:
-        message = await _HANDLERS[call.header.key](call, request)
+        if call.header.key in ADMINISTRATIVE and not call.caller.may_administer():
+            message = cluster.denied(call.header.key, request)
+        else:
+            message = await _HANDLERS[call.header.key](call, request)
     except BaseException:
         call.slot.drop()
         call.connection.close()

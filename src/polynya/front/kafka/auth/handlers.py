@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
-from polynya.front.kafka.auth.caller import CHECKED, OPEN, TokenCaller, TooManyConnections
+from polynya.front.kafka.auth.caller import (
+    ADMINISTRATIVE,
+    CHECKED,
+    OPEN,
+    TokenCaller,
+    TooManyConnections,
+)
 from polynya.front.kafka.auth.sasl import MECHANISMS, Exchange, SaslFailed
 from polynya.front.kafka.errors import Error
 from polynya.wire.kafka.generated.sasl_authenticate import (
@@ -107,7 +113,7 @@ def admit(call: Call, caller: TokenCaller) -> bool:
     if not caller.is_known:
         why = "closed a Kafka connection: a request came without authentication"
         caller.access.counters.denied += 1
-    elif key not in CHECKED and not caller.may_administer():
+    elif key not in CHECKED | ADMINISTRATIVE and not caller.may_administer():
         why = "closed a Kafka connection: its request needs a token with 'admin'"
     if why:
         call.slot.drop()
