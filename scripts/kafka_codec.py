@@ -389,7 +389,7 @@ def tags_read(message: Message, shape: Shape) -> Iterator[str]:
     if not known:
         yield f"{indent}at = p.skip_tags(data, at)"
         return
-    yield f"{indent}tags, at = p.uvarint(data, at)"
+    yield f"{indent}tags, at = p.tags(data, at)"
     yield f"{indent}for _ in range(tags):"
     yield f"{indent}    number, at, end = p.tag(data, at)"
     for place, each in enumerate(known):

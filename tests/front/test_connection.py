@@ -17,7 +17,7 @@ from long_tests import examples
 from polling import turns
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
-from polynya.base.limits import APPEND_BYTES_MAX
+from polynya.base.limits import APPEND_BYTES_MAX, SQL_BODY_BYTES_MAX, SUBSCRIPTION_BODY_BYTES_MAX
 from polynya.front.http import connection
 from polynya.front.http.connection import Connection
 from polynya.front.http.protocol.settings import (
@@ -530,3 +530,23 @@ def test_the_bound_of_hot_bytes() -> None:
         assert (await world.head("s")).status == 404
 
     play(story, hot_bytes_max=100)
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("/v1/sql", SQL_BODY_BYTES_MAX),
+        ("/v1/stream/__ds/subscriptions/a", SUBSCRIPTION_BODY_BYTES_MAX),
+        ("/v1/admin/tokens?a=b", 4 * 1024 * 1024),
+        ("/v1/stream/a", APPEND_BYTES_MAX),
+    ],
+)
+def test_a_body_over_the_limit_of_its_route_is_refused_at_its_headers(path: str, most: int) -> None:
+    async def story(world: World) -> None:
+        wire = await world.wire()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {most + 1}\r\n\r\n"
+        wire.send(head.encode())
+        answer = await wire.answer()
+        assert (answer.status, answer.error) == (413, "BODY_TOO_LARGE")
+
+    play(story)

@@ -19,6 +19,7 @@ from fuzz.bytes import damaged
 from kio.schema.create_topics.v5 import request as create_topics
 from kio.schema.metadata.v9 import request as metadata
 from polling import turns, wait_for
+from wire.kafka.kio_values import kio_class, random_kio
 from worlds.kafka import (
     KafkaWire,
     KafkaWorld,
@@ -32,9 +33,10 @@ from worlds.kafka import (
 
 from polynya.access import Access, Limits
 from polynya.access.token_file import TokenFile, Wanted
+from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.kafka import dispatch
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, CHECKED, OPEN
-from polynya.front.kafka.connection import UNKNOWN_SECONDS, Connection
+from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.server import KafkaProtection
 from polynya.wire.kafka.messages import APIS
@@ -192,11 +194,21 @@ def test_scram_takes_a_token_that_has_a_verifier(tmp_path: Path, mechanism: str)
             found = await authenticate(wire, b"n,,n=shop,r=nonce")
             final = scram_final(mechanism[6:].replace("-", "").lower(), password, found.auth_bytes)
             assert (await authenticate(wire, final)).error_code.value == expected
-        wire = await world.wire()
-        assert await handshake(wire, mechanism) == 0
-        unknown = await authenticate(wire, b"n,,n=nobody,r=nonce")
-        assert unknown.error_code.value == Error.SASL_AUTHENTICATION_FAILED
-        assert "use PLAIN" in unknown.error_message
+        said, salts = set(), []
+        for user in ("shop", "nobody", "nobody"):
+            wire = await world.wire()
+            assert await handshake(wire, mechanism) == 0
+            found = await authenticate(wire, f"n,,n={user},r=nonce".encode())
+            assert found.error_code.value == 0
+            salts.append(found.auth_bytes.split(b",")[1])
+            final = scram_final(mechanism[6:].replace("-", "").lower(), "wrong", found.auth_bytes)
+            refused = await authenticate(wire, final)
+            assert refused.error_code.value == Error.SASL_AUTHENTICATION_FAILED
+            said.add(refused.error_message)
+        (message,) = said
+        assert "use PLAIN" in message
+        assert salts[1] == salts[2] != salts[0]
+        assert len(salts[0]) == len(salts[1])
 
     guarded(tmp_path, story)
 
@@ -402,7 +414,7 @@ def test_a_connection_authenticates_in_time_or_is_closed(tmp_path: Path) -> None
         gate.token("shop", "all")
         known, silent = await gate.wire(world, "shop"), await world.wire()
         assert await silent.ask("ApiVersions", 0)
-        for seconds, left in ((UNKNOWN_SECONDS, 2), (UNKNOWN_SECONDS + 1, 1)):
+        for seconds, left in ((AUTHENTICATION_SECONDS, 2), (AUTHENTICATION_SECONDS + 1, 1)):
             for connection in tuple(world.front.connections):
                 connection.sweep(world.front.tick + seconds)
             await asyncio.sleep(0)
@@ -502,5 +514,25 @@ def test_a_token_is_kept_to_its_groups_and_its_topics_configs(tmp_path: Path) ->
                 "CreatePartitions", 3, topics=asked, timeout=1000, validate_only=False
             )
             assert grown.results[0].error_code.value == denied, "it may not create"
+
+    guarded(tmp_path, story)
+
+
+def test_requests_that_need_admin_get_kafkas_error(tmp_path: Path) -> None:
+    """Each version of each key, on one connection, which stays open."""
+
+    async def story(world: KafkaWorld, gate: Gate) -> None:
+        gate.token("shop", "all")
+        wire = await gate.wire(world, "shop")
+        for key in sorted(ADMINISTRATIVE):
+            api = APIS[key]
+            for version in api.versions:
+                request = random_kio(kio_class(api, version, "request"), random.Random(key))
+                fields = {each: getattr(request, each) for each in type(request).__slots__}
+                answer = await wire.ask(api.name, version, **fields)
+                assert "cluster_authorization_failed" in str(answer) or not any(
+                    fields.get(name) for name in ("creations", "filters", "topic_partitions")
+                ), (api.name, version, answer)
+        assert await wire.ask("ApiVersions", 0)
 
     guarded(tmp_path, story)

@@ -15,6 +15,7 @@ from kio.static.primitive import i16, i32
 from wire.kafka.kio_values import kio_class, kio_of
 from worlds.service import World
 
+from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.front.kafka.server import Broker, KafkaFront, KafkaProtection
 from polynya.wire.kafka.batches import Record, build_batch
 from polynya.wire.kafka.messages import APIS
@@ -141,7 +142,9 @@ class KafkaWorld:
 
 
 def play(
-    tell: Callable[[KafkaWorld], Awaitable[None]], protection: KafkaProtection | None = None
+    tell: Callable[[KafkaWorld], Awaitable[None]],
+    protection: KafkaProtection | None = None,
+    connections_max: int = CONNECTIONS_PER_CORE_MAX,
 ) -> None:
     """Tell a story to a front over a core that lives in memory."""
 
@@ -156,6 +159,7 @@ def play(
             groups,
             new_id=lambda: next(ids).to_bytes(16),
             protection=protection,
+            connections_max=connections_max,
         )
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)

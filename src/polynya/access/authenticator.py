@@ -11,7 +11,7 @@ from polynya.access.grants import NO_LIMITS, Limits, Principal, parse_scopes
 from polynya.access.jwt_issuer import BadJwt, Issuer, KeyUnknown
 from polynya.access.rate_limits import Meter
 from polynya.access.revocations import Revocations
-from polynya.access.scram import Verifier
+from polynya.access.scram import Verifier, decoy
 from polynya.access.token_file import Stamp, TokenFile, TokenRecord, proves, split_token
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CREDENTIAL_BYTES_MAX, CREDENTIALS_KEPT_MAX
@@ -111,12 +111,21 @@ class Access:
         there is no such token, or it has no verifier."""
         now_ms = self.wall_ms()
         known = self._record(user)
-        records = self._records.values() if known is None else (known,)
-        for record in records:
-            if user in (record.id, record.name) and record.state(now_ms) == "active":
-                found = record.scram.get(mechanism)
-                return None if found is None else (record.id, found)
-        return None
+        named = None
+        for record in self._records.values():  # all of them: the time does not tell where it is
+            if named is None and record.name == user and record.state(now_ms) == "active":
+                named = record
+        if known is not None:
+            named = known if known.state(now_ms) == "active" else None
+        found = None if named is None else named.scram.get(mechanism)
+        return None if named is None or found is None else (named.id, found)
+
+    def decoy(self, user: str, mechanism: str) -> Verifier:
+        """Return the SCRAM verifier of a user without one: the same on all cores and nodes, as that
+        of a token is."""
+        oldest = min(self._records.values(), key=lambda record: record.id, default=None)
+        secret = b"" if oldest is None else oldest.sha256.encode()
+        return decoy(mechanism, user, secret)
 
     def proven(self, key: str) -> Principal:
         """Return the principal of a token whose secret was proven without being sent. Raise

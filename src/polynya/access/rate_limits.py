@@ -63,12 +63,12 @@ class Meter:
         self._let_bytes += size
         return 0.0
 
-    def admit(self, now: float, size: int) -> float:
+    def admit(self, now: float, size: int, requests: int = 1) -> float:
         """Admit a request of `size` bytes in any case, and return the seconds until the limits
-        allow the next one."""
+        allow the next one. `requests`: a request of many parts counts as several."""
         self._fill(now)
-        self._requests -= 1
-        self._let_requests += 1
+        self._requests -= requests
+        self._let_requests += requests
         self.charge(size)
         wait = 0.0
         if self._requests_rate and self._requests < 0:

@@ -46,6 +46,14 @@ def make_verifiers(password: str, salt: bytes) -> dict[str, Verifier]:
     return made
 
 
+def decoy(mechanism: str, user: str, secret: bytes) -> Verifier:
+    """Return the verifier of a user who does not exist: always the same one, as a real one is, and
+    of no password. `secret` is the node's."""
+    salt = hmac.digest(secret, user.encode(), "sha256")[:SALT_BYTES]
+    key = _text(hmac.digest(secret, user.encode() + b"\0", HASHES[mechanism]))
+    return Verifier(_text(salt), key, key)
+
+
 class ScramServer:
     """The server's side of one exchange: `begin` with the first message, `finish` with the
     second."""

@@ -9,7 +9,6 @@ import msgspec
 
 from polynya.admin.backup_routes import Backups
 from polynya.admin.store_checks import StoreChecks
-from polynya.base.limits import MIB
 from polynya.config.core_start import CoreStart
 from polynya.front.http.api.cluster import ClusterActs
 from polynya.front.http.api.cost import Costs
@@ -17,7 +16,7 @@ from polynya.front.http.api.iceberg_catalog import IcebergCatalog, S3Keys
 from polynya.front.http.api.tables import ReadObject, TableRoutes
 from polynya.front.http.api.tokens import TokenRoutes
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Handler, Request, Response
+from polynya.front.http.protocol.extension import ADMIN_BODY_BYTES_MAX, Handler, Request, Response
 from polynya.service.routing.service import NodeService
 from polynya.service.table_jobs import TableJobs
 from polynya.service.tables import TableRefused, Tables
@@ -29,7 +28,6 @@ BASE_ADMIN_ACTS = (
     "flush",
     "store",
 )
-ADMIN_BODY_BYTES_MAX = 4 * MIB
 
 
 class Backends(NamedTuple):

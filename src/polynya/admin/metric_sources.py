@@ -115,6 +115,8 @@ KAFKA = {
     "polynya_kafka_connections": "connections",
     "polynya_kafka_connections_total": "connections_opened",
     "polynya_kafka_connections_refused_total": "connections_refused",
+    "polynya_kafka_connections_dropped_total": "connections_dropped",
+    "polynya_kafka_connections_unauthenticated": "unauthenticated",
 }
 SUBSCRIPTIONS = {
     "polynya_wakes_total": "woken",
@@ -241,6 +243,8 @@ def of_text(front: TextFront) -> Callable[[], Samples]:
         return {
             "polynya_text_connections": len(front.connections),
             "polynya_text_connections_refused_total": counters.refused,
+            "polynya_text_connections_dropped_total": counters.dropped,
+            "polynya_text_connections_unauthenticated": len(front.unauthenticated),
             "polynya_text_errors_total": counters.errors,
             "polynya_text_malformed_total": counters.malformed,
             "polynya_text_timeouts_total": counters.timeouts,

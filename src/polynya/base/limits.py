@@ -123,7 +123,8 @@ TOPICS_MAX = 100_000  # Kafka topics of a cluster: the meta group holds them in 
 TOPICS_GONE_REMEMBERED_MAX = 10_000
 PARTITIONS_MAX = 10_000  # of one topic: it is created as one operation
 KAFKA_REQUEST_BYTES_MAX = 64 * MIB  # one request: batches of many partitions; it is held whole
-# requests that arrive or are in progress; above it the core stops reading
+# requests that arrive or are in progress, as far as they came; above it a token or an address with
+# an equal share of it is not read
 KAFKA_REQUESTS_BYTES_PER_CORE = 256 * MIB
 CONSUMER_GROUPS_MAX = 10_000  # Kafka consumer groups of one Raft group: it keeps them in memory
 CONSUMER_GROUPS_BYTES_MAX = 64 * MIB  # their members and offsets: each state snapshot has them
@@ -140,6 +141,15 @@ GROUP_SESSION_MS_MAX = 30 * 60 * 1000  # as Kafka's default
 GROUP_REBALANCE_MS_MAX = 24 * 3600 * 1000  # a rebalance waits that long for a slow member
 KAFKA_FORWARD_BYTES_MAX = 1 * MIB  # Produce at the wrong broker: a larger one goes to the leader
 KAFKA_SMALL_REQUEST_BYTES_MAX = 4 * MIB  # a request without records: lists of names
+# ApiVersions, the SASL requests, and anything before authentication: a JWT fits many times
+KAFKA_OPEN_REQUEST_BYTES_MAX = 128 * KIB
+# array elements and tagged fields of a Kafka request: each costs about 2 microseconds to decode
+# and up to 10 to answer, in which the core does nothing else
+KAFKA_ELEMENTS_MAX = 20_000
+# elements that a core works on before other connections have a turn: a few milliseconds; a token
+# pays for so many as for one more request
+KAFKA_ELEMENTS_PER_TURN = 1000
+KAFKA_HEADER_TAGS_MAX = 64  # tagged fields of a request's header; Kafka defines none
 # a Fetch that a connection keeps for its repeats, with a response of about twice its size: some
 # 500 partitions
 KAFKA_REPEATED_FETCH_BYTES_MAX = 16 * KIB

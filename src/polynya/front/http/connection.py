@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_appends_alone",
         "_body",
         "_body_head",
+        "_body_max",
         "_buffer",
         "_drain",
         "_ended",
@@ -104,6 +105,7 @@ class Connection(asyncio.Protocol):
         self._held: tuple[Head, bytes] | None = None  # a request that waits for earlier ones
         self._body_head: Head | None = None  # of the body being received
         self._body: bytearray | ChunkedBody | None = None
+        self._body_max = APPEND_BYTES_MAX  # of the route whose body is being received
         self._reserved = 0  # bytes reserved from the core's budget
         self._read_paused = False
         self._finished = False  # no further requests are read
@@ -323,8 +325,9 @@ class Connection(asyncio.Protocol):
 
     def _begin_body(self, head: Head, first: bytes) -> None:
         length = head.length
-        if length > APPEND_BYTES_MAX:
-            self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
+        self._body_max = self.front.router.body_bytes_max(head.target)
+        if length > self._body_max:
+            self._refuse_body()
             return
         if self.front.authorizer is not None and not self.front.authorizer.is_known(head):
             self.refuse("UNAUTHORIZED", "")
@@ -337,6 +340,9 @@ class Connection(asyncio.Protocol):
         self._body = ChunkedBody() if length == CHUNKED else bytearray()
         self._since = self.front.tick
         self._feed_body(first)
+
+    def _refuse_body(self) -> None:
+        self.refuse("BODY_TOO_LARGE", f"a body has at most {self._body_max} bytes here; split it")
 
     def _expectation_met(self, head: Head, first: bytes) -> bool:
         expectation = head.headers.get("expect")
@@ -358,10 +364,8 @@ class Connection(asyncio.Protocol):
             except BadRequest as bad:
                 self.refuse(bad.code, bad.message)
                 return
-            if body.size > APPEND_BYTES_MAX:
-                self.refuse(
-                    "BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it"
-                )
+            if body.size > self._body_max:
+                self._refuse_body()
                 return
             if not self._reserve(body.size) or not body.done:
                 return

@@ -1,6 +1,7 @@
 """One Kafka connection: turns bytes into requests, sends their answers in order, bounds its memory.
 
-A large request is received into one buffer of its own size, small ones into a shared one.
+A large request is received into a buffer of its own, which grows as it arrives, small ones into a
+shared one.
 """
 
 from __future__ import annotations
@@ -11,24 +12,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from polynya.base.limits import KAFKA_REQUEST_BYTES_MAX, PIPELINED_REQUESTS_MAX
-from polynya.front.kafka.auth.caller import Caller, TokenCaller
+from polynya.base.limits import (
+    KAFKA_OPEN_REQUEST_BYTES_MAX,
+    KAFKA_REQUEST_BYTES_MAX,
+    KAFKA_SMALL_REQUEST_BYTES_MAX,
+    PIPELINED_REQUESTS_MAX,
+)
+from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
+from polynya.front.kafka.auth.caller import OPEN, Caller
 from polynya.front.kafka.auth.handlers import authenticate_raw
-from polynya.front.kafka.dispatch import Call, dispatch
+from polynya.front.kafka.dispatch import PRODUCE, Call, dispatch
 from polynya.wire.kafka.primitives import Bytes, Malformed
 
 if TYPE_CHECKING:
     from polynya.front.kafka.auth.sasl import Exchange
     from polynya.front.kafka.repeated_fetches import RepeatedFetch
+    from polynya.front.kafka.request_memory import Frame, Holding
     from polynya.front.kafka.server import KafkaFront
     from polynya.front.kafka.tails import ParkedFetch
 
 _SHARED_BYTES = 64 * 1024
-_LENGTH = 4
+_LENGTH, _KEY = 4, 2
 IDLE_SECONDS = 600  # between two requests, as Kafka's default; clients reconnect silently
 PARTIAL_SECONDS = 60  # without a byte of a request that has begun
 STALL_SECONDS = 60  # without reading a byte of the answers
-UNKNOWN_SECONDS = 30  # without authentication, where it is needed
 THROTTLE_SECONDS_MAX = 30.0  # at a time; a larger debt is charged again with the next request
 _UNREAD_BYTES_MAX = 1024 * 1024  # answers in the transport; beyond it requests are not read
 
@@ -54,9 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self.repeated: RepeatedFetch | None = None  # the last Fetch, if it got no records
         self._shared = bytearray(_SHARED_BYTES)
         self._filled = 0  # bytes of `_shared`
-        self._frame: bytearray | None = None  # a large request, and the bytes of it that came
-        self._got = 0
-        self._reserved = 0  # of the core's budget, for `_frame`
+        self._frame: Frame | None = None  # a large request that arrives
         self._slots: deque[Slot] = deque()
         self._since = self._opened = front.tick
         self._unread = 0
@@ -88,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
-            return memoryview(self._frame)[self._got :]
+            return self._frame.room()
         return memoryview(self._shared)[self._filled :]
 
     def buffer_updated(self, size: int) -> None:
@@ -126,10 +131,12 @@ class Connection(asyncio.BufferedProtocol):
             self._filled += size
             self._split()
             return
-        self._got += size
-        if self._got == len(frame):
-            reserved, self._frame, self._reserved = self._reserved, None, 0
-            self._request(memoryview(frame), reserved)
+        whole = frame.received(size)
+        if whole is not None:
+            self._frame = None
+            self._request(whole, frame.holding)
+            self._steer()
+        elif frame.is_stuck:
             self._steer()
 
     def _split(self) -> None:
@@ -142,11 +149,15 @@ class Connection(asyncio.BufferedProtocol):
                     f"a request of {size} bytes; expected 8 to {KAFKA_REQUEST_BYTES_MAX}"
                 )
             begin, end = at + _LENGTH, at + _LENGTH + size
+            if size > KAFKA_OPEN_REQUEST_BYTES_MAX:
+                if self._filled < begin + _KEY:
+                    break
+                self._check_size(size, int.from_bytes(view[begin : begin + _KEY], signed=True))
             if end <= self._filled:
-                self._request(memoryview(bytes(view[begin:end])), 0)
+                self._request(memoryview(bytes(view[begin:end])), None)
                 at = end
             elif _LENGTH + size > _SHARED_BYTES:
-                self._begin_frame(view[begin : self._filled], size)
+                self._frame = self.front.begin(self, view[begin : self._filled], size)
                 at = self._filled
             else:
                 break
@@ -154,6 +165,17 @@ class Connection(asyncio.BufferedProtocol):
         self._shared[:left] = bytes(view[at : self._filled])
         self._filled = left
         self._steer()
+
+    def _check_size(self, size: int, key: int) -> None:
+        """Refuse a request by the size and the key that it begins with. Raises Malformed."""
+        most = KAFKA_REQUEST_BYTES_MAX if key == PRODUCE else KAFKA_SMALL_REQUEST_BYTES_MAX
+        about = f"with key {key}"
+        if self.caller.is_unknown or self.is_sasl_raw:
+            most, about = KAFKA_OPEN_REQUEST_BYTES_MAX, "before authentication"
+        elif key in OPEN:
+            most = KAFKA_OPEN_REQUEST_BYTES_MAX
+        if size > most:
+            raise Malformed(f"a request of {size} bytes {about}; the limit is {most}")
 
     @property
     def _may_take(self) -> bool:
@@ -165,15 +187,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled and self._frame is None:
             self._guarded(self._split)
 
-    def _begin_frame(self, first: memoryview, size: int) -> None:
-        self._reserved = size
-        self.front.reserve(size)
-        self._frame = bytearray(size)
-        self._got = len(first)
-        self._frame[: self._got] = first
-
-    def _request(self, data: memoryview, reserved: int) -> None:
-        slot = Slot(self, reserved)
+    def _request(self, data: memoryview, holding: Holding | None) -> None:
+        slot = Slot(self, holding)
         self._slots.append(slot)
         if self.is_sasl_raw:
             self.front.spawn(authenticate_raw(self, slot, bytes(data)))
@@ -187,7 +202,10 @@ class Connection(asyncio.BufferedProtocol):
     def _steer(self) -> None:
         """Pause reading while too much is in work or unread, and resume it afterwards."""
         full = len(self._slots) >= PIPELINED_REQUESTS_MAX or self._write_paused or self._muted
-        full = full or (self._frame is None and self.front.is_full)
+        if self._frame is not None:
+            full = full or self._frame.is_stuck
+        elif not full and self.front.memory.is_short:
+            full = self.front.memory.is_full_for(self.caller.key(self.remote))
         transport = self.transport
         if transport is None or full == self._read_paused or transport.is_closing():
             return
@@ -197,10 +215,13 @@ class Connection(asyncio.BufferedProtocol):
             self.front.waiting.add(self)
         else:
             self.front.waiting.discard(self)
+            self._since = self.front.tick
             transport.resume_reading()
 
     def steer(self) -> None:
         """Look again whether to read: the core's budget has changed."""
+        if self._frame is not None and self._frame.is_stuck:
+            self._frame.go_on()
         self._steer()
 
     def mute(self, seconds: float) -> int:
@@ -219,8 +240,9 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def _release_frame(self) -> None:
-        self.front.release(self._reserved)
-        self._reserved, self._frame = 0, None
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            self.front.release(frame.holding)
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -311,24 +333,20 @@ class Connection(asyncio.BufferedProtocol):
                 transport.abort()
         elif not self._slots and waited > IDLE_SECONDS:
             self.close()
-        elif self._is_unknown and tick - self._opened > UNKNOWN_SECONDS:
+        elif self.caller.is_unknown and tick - self._opened > AUTHENTICATION_SECONDS:
             self.front.complain("closed a Kafka connection: no authentication in time", self)
             transport.abort()
-
-    @property
-    def _is_unknown(self) -> bool:
-        return isinstance(self.caller, TokenCaller) and self.caller.principal is None
 
 
 class Slot:
     """The place of an answer in the order of a connection's answers."""
 
-    __slots__ = ("answer", "connection", "reserved")
+    __slots__ = ("answer", "connection", "holding")
 
-    def __init__(self, connection: Connection, reserved: int) -> None:
+    def __init__(self, connection: Connection, holding: Holding | None) -> None:
         self.connection = connection
         self.answer: list[Bytes] | None = None
-        self.reserved = reserved
+        self.holding = holding  # of a large request
 
     def send(self, pieces: list[Bytes]) -> None:
         """Answer with these pieces; none for a request that gets no answer."""
@@ -338,5 +356,6 @@ class Slot:
 
     def drop(self) -> None:
         """Return the memory of the request."""
-        self.connection.front.release(self.reserved)
-        self.reserved = 0
+        holding, self.holding = self.holding, None
+        if holding is not None:
+            self.connection.front.release(holding)

@@ -6,11 +6,16 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polynya.base.limits import KAFKA_SMALL_REQUEST_BYTES_MAX
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, settings, topics
-from polynya.front.kafka.auth.caller import Caller, TokenCaller
-from polynya.front.kafka.auth.handlers import admit, sasl_authenticate, sasl_handshake
+from polynya.front.kafka.auth.caller import ADMINISTRATIVE, Caller, TokenCaller
+from polynya.front.kafka.auth.handlers import (
+    admit,
+    charge_elements,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import coordinators, membership
@@ -24,7 +29,7 @@ from polynya.wire.kafka.messages import (
     encode_response,
     read_header,
 )
-from polynya.wire.kafka.primitives import Bytes, Malformed
+from polynya.wire.kafka.primitives import Bytes, Malformed, elements
 
 if TYPE_CHECKING:
     from polynya.front.kafka.connection import Connection, Slot
@@ -126,17 +131,16 @@ def dispatch(call: Call) -> None:
     if api is None or header.version not in api.versions:
         name = f"key {header.key}" if api is None else api.name
         raise Malformed(f"{name} version {header.version} is not served")
-    if header.key != PRODUCE and len(call.data) > KAFKA_SMALL_REQUEST_BYTES_MAX:
-        raise Malformed(
-            f"{api.name} with {len(call.data)} bytes; the limit is {KAFKA_SMALL_REQUEST_BYTES_MAX}"
-        )
     repeated = call.connection.repeated if header.key == FETCH else None
     if repeated is not None and repeated.is_same(call):
         call.front.spawn(_repeat(call, repeated))
         return
     request = decode_request(api, call.data, header)
+    is_large = elements.most - elements.left >= KAFKA_ELEMENTS_PER_TURN
+    if is_large:
+        charge_elements(call, elements.most - elements.left)
     if header.key == PRODUCE:
-        produce.start(call, request)
+        produce.start(call, request, in_slices=is_large)
         return
     call.front.spawn(_run(call, request))
 
@@ -158,7 +162,10 @@ async def _repeat(call: Call, repeated: RepeatedFetch) -> None:
 
 async def _run(call: Call, request: Any) -> None:
     try:
-        message = await _HANDLERS[call.header.key](call, request)
+        if call.header.key in ADMINISTRATIVE and not call.caller.may_administer():
+            message = cluster.denied(call.header.key, request)
+        else:
+            message = await _HANDLERS[call.header.key](call, request)
     except BaseException:
         call.slot.drop()
         call.connection.close()

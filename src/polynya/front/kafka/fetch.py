@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import KAFKA_REPEATED_FETCH_BYTES_MAX, MIB, PAGE_BYTES_MAX
+from polynya.base.limits import (
+    KAFKA_ELEMENTS_PER_TURN,
+    KAFKA_REPEATED_FETCH_BYTES_MAX,
+    MIB,
+    PAGE_BYTES_MAX,
+)
 from polynya.front.kafka.adopted import (
     AT_ONCE_BYTES,
     build_batches,
@@ -142,7 +147,9 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
     response, wanted = FetchResponse(), []
     racks = racks_of(call.front, request.rack_id)
     catalog = call.front.topics
-    for asked in request.topics:
+    for number, asked in enumerate(request.topics):
+        if number and not number % KAFKA_ELEMENTS_PER_TURN:
+            await asyncio.sleep(0)
         by_id = call.version >= _IDS_SINCE
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
         topic: Topic | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.base.names import KAFKA_BUCKET
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.owners import is_diskless, zone_of
@@ -43,7 +45,9 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
         return frame_of(call.api, call.version, call.header.correlation, [body])
     assert request.topics is not None
     found = []
-    for asked in request.topics:
+    for number, asked in enumerate(request.topics):
+        if number and not number % KAFKA_ELEMENTS_PER_TURN:
+            await asyncio.sleep(0)
         if asked.name is None:
             found.append(await _by_id(call, asked.topic_id))
         else:

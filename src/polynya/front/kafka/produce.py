@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.front.kafka.batch_checks import AT_ONCE_BYTES, SentBatch, check_all
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_too_far, tell_of_produce
@@ -23,6 +25,7 @@ from polynya.wire.kafka.generated.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -36,13 +39,15 @@ GAP_SECONDS = 5.0  # a missing batch may still be on its way, from another conne
 _ACKS = (-1, 0, 1)  # 1 is answered as -1: when the batch is durable on a majority
 
 
-def start(call: Call, request: ProduceRequest) -> None:
-    """Propose the batches of a request. Requests of one connection are proposed in their order."""
+def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> None:
+    """Propose the batches of a request. Requests of one connection are proposed in their order.
+    `in_slices`: it has so many that other connections need turns between them."""
     connection = call.connection
     work = _Produce(call, request)
-    topics = _known(call, request) if connection.producing is None else None
+    may_start = connection.producing is None and not in_slices
+    topics = _known(call, request) if may_start else None
     if topics is not None:
-        work.judge(topics)
+        work.judge(request.topic_data, topics)
         if not work.is_heavy:
             work.propose()
             return
@@ -62,10 +67,22 @@ async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None
     if before is not None:
         await asyncio.wait([before])
     if not work.is_judged:
-        work.judge(await work.find_topics())
+        await work.find_and_judge()
     if work.is_heavy:
         await work.check()
-    work.propose()
+    await work.propose_in_slices()
+
+
+def _slices(
+    every: list[TopicProduceData], topics: list[Topic | None]
+) -> Iterator[tuple[list[TopicProduceData], list[Topic | None]]]:
+    """Yield the topics of a request, and whether they are known, in slices of some partitions."""
+    first = partitions = 0
+    for end, data in enumerate(every, 1):
+        partitions += 1 + len(data.partition_data)
+        if partitions >= KAFKA_ELEMENTS_PER_TURN or end == len(every):
+            yield every[first:end], topics[first:end]
+            first, partitions = end, 0
 
 
 def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
@@ -105,25 +122,28 @@ class _Produce:
         self._accepted: list[_Part] = []
         self.is_judged = False
 
-    async def find_topics(self) -> list[Topic | None]:
-        """Return the topics of the request, after asking for those that this core does not
-        know."""
+    async def find_and_judge(self) -> None:
+        """Judge the batches after asking for the topics that this core does not know."""
         topics: list[Topic | None] = []
         catalog, by_id = self._call.front.topics, self._call.version >= _IDS_SINCE
-        for each in self._request.topic_data:
+        for number, each in enumerate(self._request.topic_data):
+            if number and not number % KAFKA_ELEMENTS_PER_TURN:
+                await asyncio.sleep(0)
             try:
                 topics.append(
                     await (catalog.find_id(each.topic_id) if by_id else catalog.find(each.name))
                 )
             except PolynyaError:
                 topics.append(None)  # retriable for the client: it asks for metadata
-        return topics
+        for some, found in _slices(self._request.topic_data, topics):
+            self.judge(some, found)
+            await asyncio.sleep(0)
 
-    def judge(self, topics: list[Topic | None]) -> None:
+    def judge(self, every: list[TopicProduceData], topics: list[Topic | None]) -> None:
         """Refuse the batches of unknown partitions, and those that the caller may not append."""
         self.is_judged = True
         by_id = self._call.version >= _IDS_SINCE
-        for data, topic in zip(self._request.topic_data, topics, strict=True):
+        for data, topic in zip(every, topics, strict=True):
             answers = TopicProduceResponse(data.name, data.topic_id)
             self._response.responses.append(answers)
             missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
@@ -150,6 +170,15 @@ class _Produce:
         """Propose each batch that has no fault."""
         accepted, self._accepted = self._accepted, []  # which holds the batches twice
         for part in accepted:
+            self._propose_one(part)
+        self._finished_one()
+
+    async def propose_in_slices(self) -> None:
+        """Propose them with turns for other connections between slices."""
+        accepted, self._accepted = self._accepted, []
+        for number, part in enumerate(accepted):
+            if number and not number % KAFKA_ELEMENTS_PER_TURN:
+                await asyncio.sleep(0)
             self._propose_one(part)
         self._finished_one()
 
@@ -246,6 +275,7 @@ class _Produce:
         return now - since < GAP_SECONDS
 
     def _finished_one(self) -> None:
+        """Count an outcome, or that all batches are proposed; answer after the last one."""
         self._left -= 1
         if self._left:
             return

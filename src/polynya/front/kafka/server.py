@@ -12,16 +12,18 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from polynya.access import Access
-from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, KAFKA_REQUESTS_BYTES_PER_CORE
+from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.client_traffic import ClientTraffic
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.common.unauthenticated import Unauthenticated
 from polynya.front.kafka.auth.caller import EVERYBODY, Caller, TokenCaller
 from polynya.front.kafka.configs import NodeProfiles
 from polynya.front.kafka.connection import Connection
 from polynya.front.kafka.groups.coordinators import GroupService
 from polynya.front.kafka.producer_ids import ProducerIdSource
+from polynya.front.kafka.request_memory import Frame, Holding, RequestMemory
 from polynya.front.kafka.tails import Tails
 from polynya.front.kafka.topic_frames import TopicFrames
 from polynya.front.kafka.topics import TopicCatalog, TopicService
@@ -108,6 +110,7 @@ class KafkaCounters:
         self.requests = self.malformed = 0
         self.batches = self.bytes_in = 0  # proposed, and their bytes as they came
         self.connections = self.connections_opened = self.connections_refused = 0
+        self.unauthenticated = self.connections_dropped = 0  # before authentication, for newer ones
 
 
 class KafkaProtection(NamedTuple):
@@ -146,13 +149,14 @@ class KafkaFront:
         self.tick = 0
         self.connections: set[Connection] = set()
         self.waiting: set[Connection] = set()  # connections that are not read
+        self.unauthenticated = Unauthenticated[Connection](connections_max)
         self.topic_frames = TopicFrames()
         self._quotas = StreamQuotas(protection.cores)
         self._access, self._tls = protection.access, protection.tls
         if self._access is not None:
             self._access.on_deaths.append(self.let_go)
         self._connections_max = connections_max
-        self._request_bytes = 0
+        self.memory = RequestMemory()
         self._complaints = LogThrottle()
         self._servers: list[asyncio.Server | Handshakes] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -219,20 +223,50 @@ class KafkaFront:
 
     def _refused(self) -> None:
         self.counters.connections_refused += 1
+        if not self._stopping:
+            self._log_once("refused a Kafka connection: there are too many")
+
+    def _log_once(self, said: str) -> None:
+        """Log at most once a minute, whatever the address."""
+        if times := self._complaints.due(asyncio.get_running_loop().time(), said):
+            fields = {"connections": len(self.connections), "times": times}
+            log.warning(said, extra=fields | {"unauthenticated": len(self.unauthenticated)})
 
     def admit(self, connection: Connection) -> bool:
         """Take a connection in; return False if there are too many."""
         self.counters.connections_opened += 1
-        if self._stopping or len(self.connections) >= self._connections_max:
+        is_full = len(self.connections) >= self._connections_max
+        if self._stopping or (is_full and not self.unauthenticated):
             self._refused()
             return False
+        if connection.caller.is_unknown:
+            dropped = self.unauthenticated.add(connection, connection.remote, is_full=is_full)
+            if dropped is not None:
+                self._drop(dropped)
         self.connections.add(connection)
-        self.counters.connections = len(self.connections)
+        self._count()
         return True
+
+    def authenticated(self, connection: Connection) -> None:
+        """Count a connection among those of known callers."""
+        self.unauthenticated.remove(connection)
+        self._count()
+
+    def _count(self) -> None:
+        self.counters.connections = len(self.connections)
+        self.counters.unauthenticated = len(self.unauthenticated)
+
+    def _drop(self, connection: Connection) -> None:
+        """Drop a connection that has not authenticated, for a newer one."""
+        self.counters.connections_dropped += 1
+        self._log_once("dropped a Kafka connection before authentication: there are too many")
+        self.connections.discard(connection)
+        connection.abort()
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self.counters.connections = len(self.connections)
+        self.unauthenticated.remove(connection)
+        self._count()
         self.waiting.discard(connection)
 
     def complain(self, said: str, connection: Connection, error: Exception | None = None) -> None:
@@ -243,19 +277,15 @@ class KafkaFront:
             extra = {"from": connection.remote, "times": times, "error": str(error or "")}
             log.warning(said, extra=extra)
 
-    @property
-    def is_full(self) -> bool:
-        """Report whether large requests have used up the core's budget."""
-        return self._request_bytes >= KAFKA_REQUESTS_BYTES_PER_CORE
+    def begin(self, connection: Connection, first: memoryview, size: int) -> Frame:
+        """Begin a large request, which holds memory from its first bytes to its answer."""
+        return Frame(self.memory, connection.caller.key(connection.remote), first, size)
 
-    def reserve(self, size: int) -> None:
-        """Count a large request from its first byte to its answer."""
-        self._request_bytes += size
-
-    def release(self, size: int) -> None:
-        was_full = self.is_full
-        self._request_bytes -= size
-        if was_full and not self.is_full:
+    def release(self, holding: Holding) -> None:
+        """End a large request."""
+        was_short = self.memory.is_short
+        self.memory.release(holding)
+        if was_short:
             for connection in tuple(self.waiting):
                 connection.steer()
 

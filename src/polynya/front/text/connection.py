@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
 from polynya.base.errors import PolynyaError
+from polynya.front.common.unauthenticated import AUTHENTICATION_SECONDS
 from polynya.front.text.counters import TextCounters
 from polynya.front.text.gate import Caller
 from polynya.front.text.protocol import (
@@ -45,6 +46,10 @@ class ConnectionOwner(Protocol):
 
     def forget(self, connection: TextConnection) -> None: ...
 
+    def authenticated(self, connection: TextConnection) -> None: ...
+
+    def late(self, connection: TextConnection) -> None: ...
+
     def malformed(self, connection: TextConnection, why: str) -> None: ...
 
     def unexpected(self, error: Exception) -> None: ...
@@ -61,6 +66,7 @@ class TextConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._front = front
         self._caller: Caller = front.caller()
+        self._opened = front.now()
         self._buffer = bytearray()
         self._waiting: deque[bytes] = deque()
         # one list for each request that runs: its response
@@ -76,6 +82,11 @@ class TextConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """Report whether no request waits or runs."""
         return not (self._waiting or self._answers)
+
+    @property
+    def is_unauthenticated(self) -> bool:
+        """Report whether the client has to authenticate, and has not."""
+        return self._caller.is_unknown
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -123,12 +134,17 @@ class TextConnection(asyncio.Protocol):
         self._pump()
 
     def sweep(self, now: float) -> None:
-        """End a connection whose client neither completes a frame nor reads its responses."""
+        """End a connection whose client neither completes a frame nor reads its responses, or does
+        not authenticate."""
         partial = 0.0 if self._paused else self._partial_since
         since = self._unread_since or partial
         if since and now - since > STALL_SECONDS and self.transport is not None:
             self._front.counters.timeouts += 1
             self.transport.abort()
+        elif self.is_unauthenticated and now - self._opened > AUTHENTICATION_SECONDS:
+            self._front.late(self)
+            if self.transport is not None:
+                self.transport.abort()
 
     def end(self) -> None:
         """Close after the responses in flight."""
@@ -183,6 +199,7 @@ class TextConnection(asyncio.Protocol):
         try:
             if command.verb == "AUTH":
                 response = await self._caller.authenticate(command.argument)
+                self._front.authenticated(self)
             else:
                 if command.verb == "REGISTER":
                     await self._caller.check_quota(self._front.service, command.argument)

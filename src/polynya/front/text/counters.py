@@ -13,6 +13,7 @@ class TextCounters:
         self.errors = 0
         self.malformed = 0
         self.refused = 0  # connections over the limit, and handshakes dropped
+        self.dropped = 0  # before authentication, for newer connections
         self.timeouts = 0
 
     def count(self, verb: str) -> None:

@@ -28,6 +28,11 @@ class Caller:
         self._credential = ""
         self._principal: Principal | None = None
 
+    @property
+    def is_unknown(self) -> bool:
+        """Report whether the caller has to authenticate, and has not."""
+        return self._access is not None and self._principal is None
+
     async def authenticate(self, token: str) -> str:
         """Take over a token and return the response. Raises `TextError`."""
         if self._access is None:

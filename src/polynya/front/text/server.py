@@ -14,6 +14,7 @@ from polynya.access import Access
 from polynya.base.log_throttle import LogThrottle
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.common.unauthenticated import Unauthenticated
 from polynya.front.text.connection import TextConnection
 from polynya.front.text.counters import TextCounters
 from polynya.front.text.gate import Caller
@@ -41,6 +42,7 @@ class TextFront:
         self.topics = Topics(service, view)
         self.counters = TextCounters()
         self.connections: set[TextConnection] = set()
+        self.unauthenticated = Unauthenticated[TextConnection](connections_max)
         self._connections_max = connections_max
         self._access = access
         self._quotas = StreamQuotas(cores)
@@ -102,14 +104,37 @@ class TextFront:
     def admit(self, connection: TextConnection) -> bool:
         """Register a connection; False if there are too many."""
         self.connections.add(connection)
-        if len(self.connections) > self._connections_max:
+        is_full = len(self.connections) > self._connections_max
+        if is_full and not self.unauthenticated:
             self.counters.refuse()
+            self._log_once("refused a connection of the text protocol: there are too many")
             return False
+        if connection.is_unauthenticated:
+            dropped = self.unauthenticated.add(connection, connection.remote, is_full=is_full)
+            if dropped is not None and dropped.transport is not None:
+                self.counters.dropped += 1
+                self._log_once("dropped a connection of the text protocol before AUTH")
+                dropped.transport.abort()
         return True
+
+    def authenticated(self, connection: TextConnection) -> None:
+        """Count a connection among those of known callers."""
+        self.unauthenticated.remove(connection)
+
+    def late(self, connection: TextConnection) -> None:
+        """Count and log a connection that ends without authentication."""
+        self.counters.timeouts += 1
+        self._log_once("closing a connection of the text protocol: no AUTH in time")
+
+    def _log_once(self, said: str) -> None:
+        """Log at most once a minute, whatever the address."""
+        if times := self._complaints.due(self.now(), said):
+            log.warning(said, extra={"connections": len(self.connections), "times": times})
 
     def forget(self, connection: TextConnection) -> None:
         """Remove a closed connection."""
         self.connections.discard(connection)
+        self.unauthenticated.remove(connection)
         if self._drained is not None and not self.connections:
             self._drained.set()
 

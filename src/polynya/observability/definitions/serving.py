@@ -42,6 +42,17 @@ SERVING = (
         "Connections of Kafka clients refused because there were too many.",
     ),
     Metric(
+        "polynya_kafka_connections_dropped_total",
+        "counter",
+        "Connections of Kafka clients dropped before authentication, because more than a quarter "
+        "of the allowed ones had not authenticated.",
+    ),
+    Metric(
+        "polynya_kafka_connections_unauthenticated",
+        "gauge",
+        "Open connections of Kafka clients that have not authenticated.",
+    ),
+    Metric(
         "polynya_group_lag",
         "gauge",
         "Records that a Kafka consumer group has not committed, by topic; up to 15 seconds old.",
@@ -59,6 +70,17 @@ SERVING = (
         "polynya_text_connections_refused_total",
         "counter",
         "Connections of the text protocol over the limit.",
+    ),
+    Metric(
+        "polynya_text_connections_dropped_total",
+        "counter",
+        "Connections of the text protocol dropped before `AUTH`, because more than a quarter of "
+        "the allowed ones had not authenticated.",
+    ),
+    Metric(
+        "polynya_text_connections_unauthenticated",
+        "gauge",
+        "Connections of the text protocol that have not authenticated.",
     ),
     Metric(
         "polynya_text_commands_total", "counter", "Commands of the text protocol.", ("command",)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from polynya.base.limits import GROUP_OFFSETS_MAX, KAFKA_ELEMENTS_MAX
 from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import (
     alter_configs,
@@ -130,6 +131,8 @@ _SERVED = (
 )
 APIS = {module.KEY: _api(module) for module in _SERVED}
 API_VERSIONS = api_versions.KEY
+# a group may commit each of its offsets in a topic of its own
+_ELEMENTS_MAX = {each.KEY: 2 * GROUP_OFFSETS_MAX for each in (offset_commit, offset_fetch)}
 
 
 def read_header(data: memoryview) -> Header:
@@ -141,7 +144,7 @@ def read_header(data: memoryview) -> Header:
         client_id, at = p.string(data, _HEAD.size)
         api = APIS.get(key)
         if api is not None and version in api.versions and version >= api.flexible:
-            at = p.skip_tags(data, at)
+            at = p.skip_header_tags(data, at)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise Malformed(f"the header of a request: {error}") from None
     return Header(key, version, correlation, client_id or "", at)
@@ -151,6 +154,7 @@ def decode_request(api: Api, data: memoryview, header: Header) -> Any:
     """Decode the body of a request; its byte fields are views of `data`. Raises Malformed.
 
     Bytes behind the body are ignored, as Kafka does: librdkafka 2.16 sends some."""
+    p.elements.left = p.elements.most = _ELEMENTS_MAX.get(api.key, KAFKA_ELEMENTS_MAX)
     try:
         message, _ = api.read(data, header.body, header.version)
     except (struct.error, IndexError, UnicodeDecodeError) as error:

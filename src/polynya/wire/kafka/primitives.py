@@ -12,6 +12,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from polynya.base.limits import KAFKA_HEADER_TAGS_MAX
+
 Int8 = Annotated[int, msgspec.Meta(ge=-(2**7), le=2**7 - 1)]
 Int16 = Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -28,6 +30,25 @@ _I16, _I32 = Struct(">h"), Struct(">i")
 
 class Malformed(ValueError):
     """The bytes are not a message of this version."""
+
+
+class _Elements:
+    """The array elements and tagged fields that the message being decoded may still have. One
+    thread of a process decodes, one message after another. An array of one element is free, as the
+    element that holds it has been counted."""
+
+    __slots__ = ("left", "most")
+
+    def __init__(self) -> None:
+        self.left = self.most = 0
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise Malformed(f"more than {self.most} array elements and tagged fields; send fewer")
+
+
+elements = _Elements()
 
 
 def uvarint(data: memoryview, at: int) -> tuple[int, int]:
@@ -117,6 +138,8 @@ def array(data: memoryview, at: int) -> tuple[int, int]:
     size = _I32.unpack_from(data, at)[0]
     if size < -1 or size > len(data) - at:
         raise Malformed(f"an array of {size} elements in {len(data) - at} bytes")
+    if size > 1:
+        elements.take(size)
     return size, at + 4
 
 
@@ -125,6 +148,8 @@ def compact_array(data: memoryview, at: int) -> tuple[int, int]:
     size, at = uvarint(data, at)
     if size - 1 > len(data) - at:
         raise Malformed(f"an array of {size - 1} elements in {len(data) - at} bytes")
+    if size > 2:
+        elements.take(size - 1)
     return size - 1, at
 
 
@@ -141,9 +166,27 @@ def tag(data: memoryview, at: int) -> tuple[int, int, int]:
     return number, at, _end(data, at, size)
 
 
+def tags(data: memoryview, at: int) -> tuple[int, int]:
+    """Read the number of tagged fields."""
+    count, at = uvarint(data, at)
+    if count > 1:
+        elements.take(count)
+    return count, at
+
+
+def skip_header_tags(data: memoryview, at: int) -> int:
+    """Return the position after the tagged fields of a header, of which none is known."""
+    count, at = uvarint(data, at)
+    if count > KAFKA_HEADER_TAGS_MAX:
+        raise Malformed(f"{count} tagged fields; expected at most {KAFKA_HEADER_TAGS_MAX}")
+    for _ in range(count):
+        at = tag(data, at)[2]
+    return at
+
+
 def skip_tags(data: memoryview, at: int) -> int:
     """Return the position after the tagged fields, of which none is known."""
-    count, at = uvarint(data, at)
+    count, at = tags(data, at)
     for _ in range(count):
         at = tag(data, at)[2]
     return at

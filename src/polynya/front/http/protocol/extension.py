@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from polynya.access import Principal
+from polynya.base.limits import MIB, SQL_BODY_BYTES_MAX, SUBSCRIPTION_BODY_BYTES_MAX
 
 
 class Request(msgspec.Struct, gc=False):
@@ -34,6 +35,16 @@ class Response(msgspec.Struct, gc=False):
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
 
+
+ADMIN_BODY_BYTES_MAX = 4 * MIB
+BODY_BYTES_MAX = (
+    ("/v1/sql", SQL_BODY_BYTES_MAX),
+    ("/v1/stream/__ds/", SUBSCRIPTION_BODY_BYTES_MAX),
+    ("/v1/streams/__ds/", SUBSCRIPTION_BODY_BYTES_MAX),
+    ("/v1/admin/", ADMIN_BODY_BYTES_MAX),
+    ("/v1/cluster/", ADMIN_BODY_BYTES_MAX),
+)
+"""The largest bodies of routes that take less than an append, by prefix: judged at the headers."""
 
 READS_BY_POST = frozenset(["/v1/sql", "/v1/ranges"])
 """Paths whose handlers have no side effects, so that a disconnect of the client cancels them."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.names import BUCKET_RULE, BadName, canonical_name, is_bucket, is_reserved
 from polynya.front.http.protocol.errors import Failure
-from polynya.front.http.protocol.extension import Handler
+from polynya.front.http.protocol.extension import BODY_BYTES_MAX, Handler
 from polynya.wire.targets import BadTarget, decode_path, decode_segments, parse_query, split_target
 
 _ROUTES_MAX = 16_384
@@ -64,6 +65,14 @@ class Router:
             raise Failure("BAD_TARGET", str(bad)) from None
         except BadName as bad:
             raise Failure("INVALID_NAME", str(bad)) from None
+
+    def body_bytes_max(self, target: str) -> int:
+        """Return the largest body that the route of a target takes."""
+        path = target.partition("?")[0]
+        for prefix, most in BODY_BYTES_MAX:
+            if path.startswith(prefix):
+                return most
+        return APPEND_BYTES_MAX
 
     def known(self, target: str) -> Route | None:
         """Return the cached route of a target without a query."""

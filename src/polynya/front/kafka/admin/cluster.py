@@ -5,8 +5,8 @@ Replicas and leaders are placed by the cluster, and access is by tokens: see doc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.errors import Error
@@ -150,3 +150,52 @@ async def reassignments(
 ) -> list_partition_reassignments.ListPartitionReassignmentsResponse:
     """Answer that there are none: replicas move inside the cluster."""
     return list_partition_reassignments.ListPartitionReassignmentsResponse(error_message=None)
+
+
+def denied(key: int, request: Any) -> Any:
+    """Return the answer to a request that needs `admin`, from a token without it."""
+    return _DENIED[key](request)
+
+
+def _denied_log_dirs(_: Any) -> describe_log_dirs.DescribeLogDirsResponse:
+    refused = describe_log_dirs.DescribeLogDirsResult(_UNAUTHORIZED, LOG_DIR)
+    return describe_log_dirs.DescribeLogDirsResponse(error_code=_UNAUTHORIZED, results=[refused])
+
+
+def _denied_elections(request: elect_leaders.ElectLeadersRequest) -> Any:
+    results = [
+        elect_leaders.ReplicaElectionResult(
+            asked.topic,
+            [elect_leaders.PartitionResult(each, _UNAUTHORIZED, _WHY) for each in asked.partitions],
+        )
+        for asked in request.topic_partitions or ()
+    ]
+    return elect_leaders.ElectLeadersResponse(
+        error_code=_UNAUTHORIZED, replica_election_results=results
+    )
+
+
+_UNAUTHORIZED = Error.CLUSTER_AUTHORIZATION_FAILED
+_WHY = "the token does not allow 'admin'"
+_DENIED: dict[int, Callable[[Any], Any]] = {
+    describe_acls.KEY: lambda _: describe_acls.DescribeAclsResponse(
+        error_code=_UNAUTHORIZED, error_message=_WHY
+    ),
+    create_acls.KEY: lambda request: create_acls.CreateAclsResponse(
+        results=[create_acls.AclCreationResult(_UNAUTHORIZED, _WHY)] * len(request.creations)
+    ),
+    delete_acls.KEY: lambda request: delete_acls.DeleteAclsResponse(
+        filter_results=[delete_acls.DeleteAclsFilterResult(_UNAUTHORIZED, _WHY)]
+        * len(request.filters)
+    ),
+    describe_log_dirs.KEY: _denied_log_dirs,
+    elect_leaders.KEY: _denied_elections,
+    list_partition_reassignments.KEY: lambda _: (
+        list_partition_reassignments.ListPartitionReassignmentsResponse(
+            error_code=_UNAUTHORIZED, error_message=_WHY
+        )
+    ),
+    describe_client_quotas.KEY: lambda _: describe_client_quotas.DescribeClientQuotasResponse(
+        error_code=_UNAUTHORIZED, error_message=_WHY, entries=None
+    ),
+}

@@ -11,6 +11,7 @@ from polynya.access import Access, Principal
 from polynya.access.grants import Verb
 from polynya.access.rate_limits import Meter
 from polynya.base.names import consumer_group_folder, partition_name, topic_folder
+from polynya.front.common.response_memory import network_of
 from polynya.front.common.stream_quotas import StreamQuotas
 from polynya.service.api import Service
 
@@ -27,6 +28,16 @@ class Caller:
 
     guarded = False  # requests need authentication
     meter: Meter | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Report whether the caller has to authenticate, and has never done so."""
+        return False
+
+    def key(self, address: str) -> str:
+        """Return the name under which the limits of this caller are counted: its token, else the
+        network of its address."""
+        return f"address {network_of(address)}"
 
     def may(self, verb: str, topic: str) -> bool:
         """Report whether the verb is allowed on all partitions of a topic."""
@@ -82,6 +93,13 @@ class TokenCaller(Caller):
     def is_known(self) -> bool:
         """Report whether the caller is authenticated, and its token still valid."""
         return self.principal is not None and self.principal.alive
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.principal is None
+
+    def key(self, address: str) -> str:
+        return super().key(address) if self.principal is None else f"token {self.principal.id}"
 
     @property
     def is_revoked(self) -> bool:

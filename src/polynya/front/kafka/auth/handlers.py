@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.front.kafka.auth.caller import CHECKED, OPEN, TokenCaller, TooManyConnections
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
+from polynya.front.kafka.auth.caller import (
+    ADMINISTRATIVE,
+    CHECKED,
+    OPEN,
+    TokenCaller,
+    TooManyConnections,
+)
 from polynya.front.kafka.auth.sasl import MECHANISMS, Exchange, SaslFailed
 from polynya.front.kafka.errors import Error
 from polynya.wire.kafka.generated.sasl_authenticate import (
@@ -78,6 +85,7 @@ async def _step(connection: Connection, message: bytes) -> bytes:
             raise SaslFailed("a connection is authenticated again for the same token only")
         if connection.transport is not None:
             caller.bind(exchange.principal)
+            connection.front.authenticated(connection)
     except (SaslFailed, TooManyConnections) as failed:
         front = connection.front
         front.complain("closed a Kafka connection: authentication failed", connection, failed)
@@ -105,15 +113,28 @@ def admit(call: Call, caller: TokenCaller) -> bool:
     if not caller.is_known:
         why = "closed a Kafka connection: a request came without authentication"
         caller.access.counters.denied += 1
-    elif key not in CHECKED and not caller.may_administer():
+    elif key not in CHECKED | ADMINISTRATIVE and not caller.may_administer():
         why = "closed a Kafka connection: its request needs a token with 'admin'"
     if why:
         call.slot.drop()
         connection.front.complain(why, connection)
         connection.close()
         return False
-    meter = caller.meter
-    if meter is not None and (wait := meter.admit(caller.access.now(), len(call.data))) > 0:
-        caller.access.counters.limited += 1
-        call.throttle_ms = connection.mute(wait)
+    if caller.meter is not None:
+        _charge(call, caller, caller.meter.admit(caller.access.now(), len(call.data)))
     return True
+
+
+def charge_elements(call: Call, count: int) -> None:
+    """Charge a request of many elements as several requests."""
+    caller = call.caller
+    if isinstance(caller, TokenCaller) and caller.meter is not None:
+        more = count // KAFKA_ELEMENTS_PER_TURN
+        _charge(call, caller, caller.meter.admit(caller.access.now(), 0, requests=more))
+
+
+def _charge(call: Call, caller: TokenCaller, wait: float) -> None:
+    """Delay the connection's next requests by the seconds that its caller owes."""
+    if wait > 0:
+        caller.access.counters.limited += not call.throttle_ms
+        call.throttle_ms = call.connection.mute(wait)

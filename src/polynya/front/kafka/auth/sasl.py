@@ -10,6 +10,10 @@ from polynya.access.scram import HASHES, ScramFailed, ScramServer
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 MECHANISMS = (PLAIN, OAUTHBEARER, *HASHES)
 _BEARER = "auth=Bearer "
+_HINT = (
+    "the user must be the name or the id of an active token. Tokens of older releases have no "
+    "SCRAM verifier: create a new one or use PLAIN"
+)
 
 
 class SaslFailed(Exception):
@@ -26,7 +30,8 @@ class Exchange:
         self._scram = (
             ScramServer(mechanism, secrets.token_urlsafe(18)) if mechanism in HASHES else None
         )
-        self._token = ""  # the id of the token that a SCRAM exchange proves
+        self._token = ""  # the id of the token that a SCRAM exchange proves; "": of an unknown user
+        self._is_challenged = False
 
     async def step(self, message: bytes) -> bytes:
         """Return the answer to the client's next message. Raises `SaslFailed`."""
@@ -58,17 +63,18 @@ class Exchange:
         return principal
 
     def _step_of_scram(self, scram: ScramServer, message: bytes) -> bytes:
-        if not self._token:
+        if not self._is_challenged:
             user = scram.read_first(message)
             found = self._access.verifier(user, self._mechanism)
-            if found is None:
-                raise ScramFailed(
-                    "no active token has this name or id and a SCRAM verifier; tokens of older "
-                    "releases have none, so create a new one or use PLAIN"
-                )
-            self._token, verifier = found
+            # an unknown user takes the same steps: the answers do not tell which names exist
+            decoy = self._access.decoy(user, self._mechanism)
+            self._token, verifier = found or ("", decoy)
+            self._is_challenged = True
             return scram.challenge(verifier)
-        answer = scram.finish(message)
+        try:
+            answer = scram.finish(message)
+        except ScramFailed as failed:
+            raise ScramFailed(f"{failed}; {_HINT}") from None
         self.principal = self._access.proven(self._token)
         return answer
 

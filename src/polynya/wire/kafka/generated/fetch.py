@@ -96,7 +96,7 @@ def read_fetch_partition(data: memoryview, at: int, version: int) -> tuple[Fetch
     (it.partition_max_bytes,) = _I.unpack_from(data, at)
     at += _I.size
     if version >= 12:
-        tags, at = p.uvarint(data, at)
+        tags, at = p.tags(data, at)
         for _ in range(tags):
             number, at, end = p.tag(data, at)
             if number == 0 and version >= 17:
@@ -177,7 +177,7 @@ def read_fetch_request(data: memoryview, at: int, version: int) -> tuple[FetchRe
         value, at = string(data, at)
         it.rack_id = p.given(value)
     if version >= 12:
-        tags, at = p.uvarint(data, at)
+        tags, at = p.tags(data, at)
         for _ in range(tags):
             number, at, end = p.tag(data, at)
             if number == 0:
