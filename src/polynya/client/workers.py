@@ -80,12 +80,12 @@ class Attempts:
         self._counts.pop(key, None)
 
 
-PROCESS_ATTEMPTS = Attempts()  # of all workers: a client made anew knows them too
+PROCESS_ATTEMPTS = Attempts()  # shared by all workers of a process, because each has its own client
 
 
 def pause_before(attempt: int, lease_seconds: float) -> float:
     """Return the seconds to wait before an attempt: 0 before the first, then 0.5 s, doubled up to a
-    third of the lease, which nobody renews meanwhile."""
+    third of the lease, which is not renewed meanwhile."""
     if attempt < 2:
         return 0.0
     return min(AGAIN_SECONDS * 2.0 ** min(attempt - 2, 20), lease_seconds / BEATS_PER_LEASE)
