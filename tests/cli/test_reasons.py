@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from polynya.cli.remote.client import Client
+from polynya.cli.streams.lifecycle import facts_if_there
 from polynya.cli.terminal import exits, output
 
 
@@ -26,6 +27,18 @@ def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -
     with Client("http://x") as client, pytest.raises(exits.Ended, match="this is the admin port"):
         client.call("HEAD", "/v1/stream/runs", stream="runs")
     assert asked == ["HEAD", "GET"]
+
+
+def test_the_reason_of_a_forbidden_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(self: Client, method: str, path: str, **options: object) -> httpx.Response:
+        told = {"error": {"code": "FORBIDDEN", "message": "the token reads only under a/"}}
+        request = httpx.Request(method, f"http://x{path}")
+        body = None if method == "HEAD" else told
+        return httpx.Response(403, json=body, request=request)
+
+    monkeypatch.setattr(Client, "_tried", tried)
+    with Client("http://x") as client, pytest.raises(exits.Ended, match="only under a/"):
+        facts_if_there(client, "runs")
 
 
 def test_numbers_of_a_query_have_plain_digits(capsys: pytest.CaptureFixture[str]) -> None:

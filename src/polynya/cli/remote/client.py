@@ -327,16 +327,18 @@ class Client:
             raise self.failed(error, applied=method not in ("GET", "HEAD")) from None
         if answer.is_success:
             return answer
-        if method == "HEAD" and answer.status_code < 500:
-            answer = self._with_reason(answer, path, headers)
+        if method == "HEAD":
+            answer = self.with_reason(answer, path, headers)
         raise self.refused(answer, stream=stream)
 
-    def _with_reason(
+    def with_reason(
         self, refused: httpx.Response, path: str, headers: Mapping[str, str] | None
     ) -> httpx.Response:
         """Return the same refusal with the server's reason: a response to HEAD has no body."""
         import httpx
 
+        if refused.status_code >= 500:
+            return refused
         try:
             told = self._tried(
                 "GET",

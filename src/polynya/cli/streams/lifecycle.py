@@ -326,7 +326,7 @@ def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:
     if answer.status_code == 404:
         return None
     if answer.is_error:
-        raise client.refused(answer, stream=stream)
+        raise client.refused(client.with_reason(answer, stream_path(stream), None), stream=stream)
     return _facts(client, stream, answer)
 
 
