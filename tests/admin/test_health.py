@@ -203,3 +203,19 @@ def test_the_only_core_of_a_cluster_s_node_waits_for_no_other(tmp_path):
         assert asyncio.get_running_loop().time() - asked < GATHER_SECONDS
 
     asyncio.run(story())
+
+
+def test_a_turn_counts_in_its_own_cpu_time(monkeypatch):
+    async def story():
+        cpu = [1.0]
+        monkeypatch.setattr(health.time, "thread_time", lambda: cpu[0])
+        heart = health.LoopMonitor()
+        for late, spent, longest in ((5.0, 0.0, 0.0), (5.0, 0.75, 0.75), (0.0, 9.0, 0.75)):
+            heart._due = asyncio.get_running_loop().time() - late if late else float("inf")
+            cpu[0] += spent
+            heart._timer.cancel()
+            heart._beat()
+            assert heart.samples()["polynya_loop_turn_max_seconds"] == longest
+        heart.stop()
+
+    asyncio.run(story())

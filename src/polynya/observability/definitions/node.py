@@ -52,6 +52,13 @@ NODE = (
         merge="max",
     ),
     Metric(
+        "polynya_loop_turn_max_seconds",
+        "gauge",
+        "Longest turn of any core's event loop since its start, in its own CPU time and to a tenth "
+        "of a second: the core was silent meanwhile.",
+        merge="max",
+    ),
+    Metric(
         "polynya_transport_connected",
         "gauge",
         "Connections between cores; cores times (cores - 1) in a healthy node.",
