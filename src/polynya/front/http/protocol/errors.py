@@ -43,6 +43,11 @@ _TABLE = (
     ErrorCode("INVALID_HEADER", 400, "a header has an invalid value"),
     ErrorCode("INVALID_PARAMETER", 400, "a query parameter has an invalid value"),
     ErrorCode(
+        "NOT_SUPPORTED",
+        400,
+        "the request names a condition or parameter that this server does not support",
+    ),
+    ErrorCode(
         "INVALID_OFFSET", 400, "the offset must be -1, now, or an offset returned by this server"
     ),
     ErrorCode(
@@ -194,6 +199,11 @@ _TABLE = (
         "INCARNATION_MISMATCH",
         412,
         "the stream is not the incarnation that Stream-Incarnation names",
+    ),
+    ErrorCode(
+        "PRECONDITION",
+        412,
+        "the stream exists, and If-None-Match: * asks to create it only if it does not",
     ),
     ErrorCode("BODY_TOO_LARGE", 413, "the body exceeds the size limit; split it"),
     ErrorCode(

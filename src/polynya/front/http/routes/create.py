@@ -13,6 +13,7 @@ from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.bodies import RECORDS_BODY, batch_of, check_coding, encoding_of
+from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.service.api import Refusal
 from polynya.stream.commands import Create
@@ -138,6 +139,8 @@ def _created(
         asyncio.get_running_loop().call_later(
             _PENDING_SECONDS, front.service.propose, command.name, command, again
         )
+    elif reply.code in (Code.EXISTS, Code.EXISTS_DIFFERENT) and must_be_new(exchange):
+        exchange.fail("PRECONDITION")
     elif (
         reply.code == Code.EXISTS_DIFFERENT
         and command.profile

@@ -12,6 +12,7 @@ from polynya.front.http.protocol.responses import PREFLIGHT
 from polynya.front.http.protocol.router import RouteKind
 from polynya.front.http.routes.append import append
 from polynya.front.http.routes.bucket import put_bucket
+from polynya.front.http.routes.conditions import check_conditions
 from polynya.front.http.routes.create import create
 from polynya.front.http.routes.delete import delete
 from polynya.front.http.routes.head import head
@@ -95,6 +96,7 @@ METHODS: dict[int, Methods] = {
 
 
 def dispatch(front: HttpFront, exchange: Exchange) -> None:
+    """Start the answer to a request. Raises `Failure`."""
     methods = METHODS[exchange.route.kind]
     answerer = methods.get(exchange.head.method)
     if answerer is None:
@@ -103,5 +105,7 @@ def dispatch(front: HttpFront, exchange: Exchange) -> None:
         if exchange.route.kind == RouteKind.BUCKET:
             message += "; it names a bucket, and a stream is at /v1/stream/NAME"
         exchange.fail("METHOD_NOT_ALLOWED", message, [("Allow", allowed)])
-    else:
-        answerer(front, exchange)
+        return
+    if exchange.route.kind == RouteKind.STREAM and answerer is not options:
+        check_conditions(exchange)
+    answerer(front, exchange)
