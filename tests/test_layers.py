@@ -284,7 +284,7 @@ CIRCLES = {
     "front": (
         "http.api.buckets http.auth.authorization http.connection http.protocol.exchange "
         "http.routes.append http.routes.append_records http.routes.append_template "
-        "http.routes.bucket http.routes.create http.routes.decoded_pages "
+        "http.routes.bucket http.routes.conditions http.routes.create http.routes.decoded_pages "
         "http.routes.delete http.routes.head http.routes.listing http.routes.live_response "
         "http.routes.long_poll http.routes.pages http.routes.preconditions http.routes.read "
         "http.routes.read_request http.routes.refusals "

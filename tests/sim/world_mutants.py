@@ -51,7 +51,7 @@ WORLD_CAUGHT_BY = {  # some are of other lists, and caught by a story as well
     "a rollover of an older epoch is taken": ("leased", Knobs.draw(2)),
     "a change to diskless does not wait for hot records": ("switched", Knobs.draw(3), 5),
     "a commit of an older generation is taken": ("groups", Knobs.draw(5), 5),
-    "a commit is taken however late it is": ("switched", Knobs.draw(1), 5),
+    "a commit is taken however late it is": ("switched", Knobs.draw(17), 5),
     "an entry goes on over a refused batch": ("switched", Knobs.draw(2), 5),
     "orphans are swept without a grace": ("switched", Knobs.draw(4), 5),
 }

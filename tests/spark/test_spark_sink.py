@@ -144,6 +144,7 @@ def test_appends_are_cut_by_size_and_number(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
+@pytest.mark.process
 def test_keys_headers_and_times_are_written(node: PipeWorld) -> None:
     query = Query(node, "whole")
     table = pa.table(

@@ -337,7 +337,7 @@ class Client:
         """Return the same refusal with the server's reason: a response to HEAD has no body."""
         import httpx
 
-        if refused.status_code >= 500:
+        if refused.status_code >= 500 or refused.status_code == 429:  # it says enough
             return refused
         try:
             told = self._tried(
