@@ -40,7 +40,7 @@ from polynya.lakehouse.schema.columns import (
 )
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-_NO_TIME = pa.scalar(None, TIMESTAMP)
+_NO_TIME = pa.nulls(1, TIMESTAMP)[0]  # `pa.scalar` would import pandas
 _DAY = pa.date32()
 NOT_JSON, NOT_OBJECT, DUPLICATE, BAD_TEXT, MISFIT, UNKNOWN = (
     "not_json",
