@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from polynya.base.names import REPLICATED, bucket_of, partition_of
+from polynya.base.errors import PolynyaError
+from polynya.base.names import DISKLESS, LEASED, REPLICATED, bucket_of, partition_of
 from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
@@ -154,10 +156,40 @@ def _created(
     else:
         if command.profile == Profile.DISKLESS:
             front.service.expect_diskless(command.name)
-        _answer(exchange, reply, command.content_type)
+        profile = _profile_of(command, reply)
+        if profile is None:
+            exchange.spawn(_look_up_and_answer(front, exchange, reply, command))
+        else:
+            _answer(exchange, reply, command.content_type, profile)
 
 
-def _answer(exchange: Exchange, reply: Reply, content_type: str) -> None:
+def _profile_of(command: Create, reply: Reply) -> str | None:
+    """Return the profile of a stream that a create made or found. None: the command leaves it
+    open, and the stream existed before or takes that of its source."""
+    if command.segments is not None:
+        return LEASED
+    if command.profile == Profile.DISKLESS:
+        return DISKLESS
+    is_open = command.profile == Profile.REPLICATED
+    if is_open and (reply.code == Code.EXISTS or command.fork is not None):
+        return None
+    return REPLICATED
+
+
+async def _look_up_and_answer(
+    front: HttpFront, exchange: Exchange, reply: Reply, command: Create, content_type: str = ""
+) -> None:
+    """Respond to a create with the profile that the stream has. Without it if the stream cannot be
+    read: the create is applied, so a fault now is none of it."""
+    profile = ""
+    with suppress(PolynyaError):
+        facts = await front.service.facts(command.name)
+        if not isinstance(facts, Refusal):
+            profile = LEASED if facts.segment else Profile.NAMES[facts.profile]
+    _answer(exchange, reply, content_type or command.content_type, profile)
+
+
+def _answer(exchange: Exchange, reply: Reply, content_type: str, profile: str) -> None:
     """Respond to a create. `content_type`: of a new stream. A core of the previous release does not
     return that of an existing one."""
     if reply.code == Code.EXISTS and reply.detail is not None:
@@ -168,6 +200,8 @@ def _answer(exchange: Exchange, reply: Reply, content_type: str) -> None:
         ("Content-Type", content_type),
         ("Stream-Bucket", bucket_of(route.name)),
     ]
+    if profile:
+        headers.append(("Stream-Profile", profile))
     headers += tail_headers(reply)
     exchange.answer(201 if reply.code == Code.CREATED else 200, headers)
 
@@ -192,7 +226,7 @@ async def _fork(front: HttpFront, exchange: Exchange) -> None:
     if reply.code >= Code.NOT_FOUND:
         fail_reply(exchange, reply, creating=True)
     else:
-        _answer(exchange, reply, known)
+        await _look_up_and_answer(front, exchange, reply, command, known)
 
 
 def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
