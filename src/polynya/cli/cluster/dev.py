@@ -32,16 +32,21 @@ from polynya.cli.cluster.dev_folder import (
 )
 from polynya.cli.cluster.dev_nodes import (
     OWN,
+    START_SCRIPT,
+    START_SCRIPT_MODE,
     DevNode,
     has_failed,
     is_running,
+    kept_environment,
     last_lines,
     nodes_environment,
     running_pid,
     start_node,
+    start_script,
     stop_nodes,
     was_stopped,
 )
+from polynya.cli.cluster.dev_ports import STEP, addresses_of, ports_of, with_addresses
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
 from polynya.cli.storage.s3_server import (
@@ -60,7 +65,6 @@ from polynya.files import make_folder, write_whole
 from polynya.system.free_ports import free_port, has_listener
 from polynya.system.ports import spelled
 
-STEP = 10  # ports from one node to the next
 PORTS = 4  # of each: HTTP, admin, peers, Kafka
 NODES_MAX = 15  # per start
 START_SECONDS = 60.0
@@ -115,10 +119,11 @@ def dev_command(
     """Start a cluster on this machine; Ctrl-C stops it. All flags of 'polynya serve' apply to every
     node.
 
-    Each node listens ten ports above the previous one. --data (./polynya-cluster) gets a folder
-    node-N per node with its log, the pid of its supervisor in node.pid, and start.sh, which
-    restarts only that node. A killed node stays down until then. 'polynya cluster add --dev FOLDER'
-    starts another node while the cluster runs.
+    Each node listens ten ports above the previous one, also for an address that a flag or the
+    environment names. --data (./polynya-cluster) gets a folder node-N per node with its log, the
+    pid of its supervisor in node.pid, and start.sh, which restarts only that node with the same
+    settings. A killed node stays down until then. 'polynya cluster add --dev FOLDER' starts another
+    node while the cluster runs.
 
     \b
     polynya cluster dev
@@ -130,12 +135,12 @@ def dev_command(
     polynya-cluster/node-2/start.sh                     # restart it
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
-    values = _with_profile(profile, values)
+    values = with_addresses(_with_profile(profile, values), dict(os.environ))
     s3 = _uses_s3(folder, s3, values)
     nodes = _laid_out(folder, (count, readers), values)
     _refuse_replicas(replicas, nodes)
     _refuse_running(nodes, folder)
-    _refuse_taken(nodes)
+    _refuse_taken(nodes, values)
     with running_s3(folder / S3_FOLDER) if s3 else nullcontext() as server:
         laid = Laid(
             int(values["cores"] or 2),
@@ -143,6 +148,7 @@ def dev_command(
             int(replicas or REPLICAS_DEFAULT),
             not s3 and _has_objects(values),
             server,
+            kept_environment(),
         )
         _lay_out(nodes, folder, laid, values)
         if place is not None:
@@ -259,21 +265,19 @@ def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _refuse_taken(nodes: list[DevNode]) -> None:
+def _refuse_taken(nodes: list[DevNode], values: Mapping[str, str | None]) -> None:
     """Refuse ports in use: another cluster there would answer for this one."""
     for node in nodes:
-        taken = [
-            port
-            for port in range(node.port, node.port + PORTS)
-            if has_listener(node.host.strip("[]"), port)
-        ]
-        if taken:
-            hint = "Stop that process, or pass another --listen; port 0 selects free ports."
-            raise exits.Refused(
-                f"port {taken[0]} of {node.host}, needed by node {node.number}, is used by "
-                "another process",
-                hint=hint,
-            )
+        host = node.host.strip("[]")
+        places = [("listen", host, port) for port in range(node.port, node.port + PORTS)]
+        for key, host, port in (*places, *ports_of(values, node.number)):
+            if has_listener(host, port):
+                raise exits.Refused(
+                    f"port {port} of {host}, needed by node {node.number}, is used by "
+                    "another process",
+                    hint=f"Stop that process, or pass another --{key.replace('.', '-')}; port 0 "
+                    "selects free ports.",
+                )
 
 
 def _lay_out(
@@ -345,7 +349,9 @@ def _has_objects(values: Mapping[str, str | None]) -> bool:
 def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
     """Load the settings that the node's start will read. Raises `exits.Misused`."""
     config = loaded_config(
-        str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, nodes_environment()
+        str(node.folder / SETTINGS_FILE),
+        {**addresses_of(values, node.number), **dict.fromkeys(OWN)},
+        nodes_environment(),
     ).config
     try:
         check_lake(config)
@@ -376,7 +382,7 @@ def _flags(values: Mapping[str, str | None]) -> list[str]:
 
 
 def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
-    """Write the node's folder, settings file and start.sh."""
+    """Write the node's folder, settings file and start.sh. Raises `exits.Misused`."""
     make_folder(node.folder)
     lines = [
         f'listen = "{node.host}:{node.port}"',
@@ -396,21 +402,10 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
     write_whole(node.folder / SETTINGS_FILE, "\n".join(lines).encode())
-    command = [
-        sys.executable,
-        "-m",
-        "polynya",
-        "serve",
-        "--config",
-        str(node.folder / "polynya.toml"),
-        *laid.flags,
-    ]
-    script = (
-        f"#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec "
-        f'{shlex.join(command)} "$@"\n'
-    )
     # written last: it marks the node as ready to start
-    write_whole(node.folder / "start.sh", script.encode(), mode=0o700)
+    write_whole(
+        node.folder / START_SCRIPT, start_script(node, laid).encode(), mode=START_SCRIPT_MODE
+    )
 
 
 def _store_lines(folder: Path, laid: Laid) -> list[str]:
@@ -576,7 +571,7 @@ def _watch(nodes: list[DevNode], folder: Path) -> None:
         for node in _nodes_of(folder):
             if (
                 node.number not in [each.number for each in nodes]
-                and (node.folder / "start.sh").exists()
+                and (node.folder / START_SCRIPT).exists()
             ):
                 output.notice(f"node {node.number} was added: {node.url}")
                 nodes.append(node)

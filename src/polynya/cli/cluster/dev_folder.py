@@ -30,6 +30,7 @@ class Laid(msgspec.Struct):
     replicas: int
     objects: bool  # the nodes share the folder `objects`
     s3: S3Place | None = None  # … or the S3 server of the folder `s3`
+    environment: dict[str, str] = {}  # the variables that the nodes need
 
 
 def numbers(folder: Path) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,11 +13,24 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from polynya.cli.cluster.dev_folder import SETTINGS_FILE, Laid
+from polynya.cli.cluster.dev_ports import SPREAD, flags_of
 from polynya.cli.terminal import output
 from polynya.config.node_identity import REMOVED
+from polynya.config.settings import BY_KEY, CLIENT_VARIABLES
 
 STOP_SECONDS = 30.0
 OWN = ("listen", "data", "cores")  # set in each node's file, as is all of `cluster.`
+START_SCRIPT = "start.sh"
+START_SCRIPT_MODE = 0o700  # variables may be secrets
+# variables that a node reads; the client's, such as POLYNYA_TOKEN, are none of them
+_NEEDED = ("POLYNYA_", "AWS_")
+_SCRIPT = """#!/bin/sh
+# Starts node {number} of this cluster, until SIGTERM or Ctrl-C, with the settings that it had.
+# Other settings are flags of this script. The variables may be secrets: keep this file private.
+for name in $(env | sed -nE 's/^((POLYNYA|AWS)_[A-Za-z0-9_]*)=.*/\\1/p'); do unset "$name"; done
+{variables}exec {command} "$@"
+"""
 
 
 @dataclass
@@ -68,7 +82,7 @@ def start_node(node: DevNode) -> None:
                 "-m",
                 "polynya.config.core_start",
                 str(os.getpid()),
-                str(node.folder / "start.sh"),
+                str(node.folder / START_SCRIPT),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -80,12 +94,34 @@ def start_node(node: DevNode) -> None:
 
 def nodes_environment() -> dict[str, str]:
     """Return the nodes' environment without the variables that their settings files replace."""
-    own = {f"POLYNYA_{name.upper()}" for name in OWN}
+    own = {f"POLYNYA_{name.upper()}" for name in OWN} | {BY_KEY[key].env for key in SPREAD}
     return {
         name: text
         for name, text in os.environ.items()
         if name not in own and not name.startswith("POLYNYA_CLUSTER_")
     }
+
+
+def kept_environment() -> dict[str, str]:
+    """Return the variables of the nodes' environment that a later start of one needs."""
+    return {
+        name: text
+        for name, text in nodes_environment().items()
+        if name.startswith(_NEEDED) and name not in CLIENT_VARIABLES
+    }
+
+
+def start_script(node: DevNode, laid: Laid) -> str:
+    """Return the start.sh of a node. Raises `exits.Misused`."""
+    command = [
+        *(sys.executable, "-m", "polynya", "serve"),
+        *("--config", str(node.folder / SETTINGS_FILE)),
+        *flags_of(laid.flags, node.number),
+    ]
+    variables = "".join(
+        f"export {name}={shlex.quote(text)}\n" for name, text in sorted(laid.environment.items())
+    )
+    return _SCRIPT.format(number=node.number, variables=variables, command=shlex.join(command))
 
 
 def stop_nodes(nodes: list[DevNode]) -> None:
