@@ -6,11 +6,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from free_ports import ports_in_a_row
 from polling import wait_until
 from product import environment
-from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.dev_cluster import PORTS, DevCluster, dev_cluster
 
 pytestmark = pytest.mark.process
 PARTITIONS, COUNT = 6, 3000
@@ -54,6 +56,31 @@ def client(code: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
     )
+
+
+def test_metadata_names_all_brokers_once_a_new_cluster_is_ready(tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    with ports_in_a_row(PORTS) as port:
+        urls = [f"http://127.0.0.1:{port + 10 * number}" for number in range(3)]
+        flags = ("--nodes", "3", "--cores", "1", "--groups", "4")
+        cluster = DevCluster(tmp_path / "c", port, *flags)
+        try:
+            wait_until(lambda: all(map(is_ready, urls)), what="all to be ready", seconds=60)
+            for url in urls:
+                place = f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}"
+                told = AdminClient({"bootstrap.servers": place}).list_topics(timeout=60)
+                assert sorted(each // 256 for each in told.brokers) == [1, 2, 3]
+        finally:
+            cluster.close()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/readyz") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 @pytest.mark.long

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 from polynya.cluster.map_cache import ClusterMapCache
-from polynya.config.core_start import Address, CoreStart
+from polynya.config.core_start import KAFKA, Address, CoreStart
 from polynya.config.model import Config
 from polynya.front.kafka.server import Broker
-from polynya.node.kafka import NodeBrokers
+from polynya.node.kafka import BROKERS_SECONDS, NodeBrokers, brokers_check
 from polynya.service.routing.leaders import Leaders
 from polynya.stream.commands import NodeRecord, NodeState
 from polynya.stream.placement import ClusterMap
@@ -139,3 +140,30 @@ def test_a_standalone_node_owns_everything() -> None:
     brokers = brokers_of(Groups(), 10_092, 10_093, node=0)
     assert brokers.zone == "" and brokers.owners("south") == (0,)
     assert [brokers.owner_of("kafka/t/0", group, "") for group in (1, 2)] == [1, 0]
+
+
+def test_a_node_of_a_new_cluster_is_not_ready_before_it_knows_all_brokers() -> None:
+    known = [NodeRecord(number, "", "") for number in (1, 2, 3)]
+    maps = SimpleNamespace(now=ClusterMap(0, 3, {each.id: each for each in known}, {}))
+    now = [1000.0]
+
+    def check_of(birth_ms: int, *listeners: str) -> Callable[[], str | None]:
+        birth = SimpleNamespace(created_ms=birth_ms, nodes=(1, 2, 3), readers=(4,))
+        start = SimpleNamespace(birth=birth, listeners=dict.fromkeys(listeners))
+        return brokers_check(cast(CoreStart, start), cast(ClusterMapCache, maps), lambda: now[0])
+
+    check, late, other = check_of(1000, KAFKA), check_of(1000, KAFKA), check_of(1000, "text")
+    assert str(check()).endswith("not known yet: 1, 2, 3, 4")
+    assert other() is None, "it serves no Kafka"
+    brokers = [NodeRecord(number, "", "", kafka=f"n:{number}") for number in (1, 2, 4)]
+    maps.now = ClusterMap(2, 3, {each.id: each for each in (*brokers, known[2])}, {})
+    assert str(check()).endswith("not known yet: 3") and late() is not None
+    third = NodeRecord(3, "", "", kafka="n:3")
+    maps.now = ClusterMap(3, 3, {each.id: each for each in (*brokers, third)}, {})
+    assert check() is None
+    maps.now = ClusterMap(2, 3, {each.id: each for each in (*brokers, known[2])}, {})
+    assert check() is None and late() is not None, "it is said once"
+    now[0] += BROKERS_SECONDS * 1000
+    assert late() is None, "node 3 may serve no Kafka, or be down"
+    assert check_of(999, KAFKA)() is None, "the cluster is not new"
+    assert check_of(20_000, KAFKA)() is None, "the clock was set back"

@@ -22,7 +22,7 @@ from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.cluster.join import cluster_of, transport_of
 from polynya.cluster.map_cache import NodeHosts
 from polynya.config.core_start import CoreStart
-from polynya.engine.log_clock import LogClock, once_per_pass
+from polynya.engine.log_clock import LogClock, once_per_pass, wall_ms
 from polynya.engine.storage import Storage
 from polynya.front.http.api.groups import GROUPS, GroupRoutes
 from polynya.front.http.api.iceberg_catalog import MOUNT as CATALOG
@@ -32,7 +32,7 @@ from polynya.node.cluster_parts import cluster_parts
 from polynya.node.core_links import links_of
 from polynya.node.cost_parts import CostParts
 from polynya.node.fail_stop import fail_stop, lost_task
-from polynya.node.kafka import kafka_listeners
+from polynya.node.kafka import brokers_check, kafka_listeners
 from polynya.node.periodic_work import PeriodicWork
 from polynya.node.tier_parts import NoTier, TierParts, tier_parts
 from polynya.service.assembly import CoreRuntime, Shape
@@ -179,6 +179,7 @@ class Assembly:
         self._cluster.view.disk = disk.trouble
         health.warn("disk", disk.check)
         health.warn("streams", engine.local.faulted.trouble)
+        health.add("kafka brokers", brokers_check(self._start, self._cluster.maps, wall_ms))
         for samples in (
             disk.samples,
             metric_sources.of_core(engine.core),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from polynya.admin import metric_sources
 from polynya.admin.access_keeper import Keeper
+from polynya.admin.health import Check
 from polynya.admin.listeners import Listener, node_profiles
 from polynya.base.owners import owner
 from polynya.cluster.map_cache import ClusterMapCache
@@ -21,6 +22,9 @@ from polynya.stream.commands import NodeState
 
 LEADERS_SECONDS = 1.0  # between two looks for the leaders of groups without a replica here
 CORES_MAX = 256  # of a node, in the ids of brokers
+# of a new cluster, in which it may lack brokers without being ready. It takes about two; a node
+# that serves no Kafka, or is down, announces none
+BROKERS_SECONDS = 10.0
 
 
 class NodeBrokers:
@@ -125,6 +129,31 @@ class NodeBrokers:
         if self._maps is None or node not in self._maps.now.nodes:
             return True
         return node in self._maps.now.active
+
+
+def brokers_check(
+    start: CoreStart, maps: ClusterMapCache | None, now_ms: Callable[[], float]
+) -> Check:
+    """Return a check that holds clients of a new cluster back until the cluster map has the
+    brokers of all nodes: Metadata would name one broker alone. `now_ms`: of the wall clock."""
+    birth = start.birth
+    nodes = (*birth.nodes, *birth.readers) if maps is not None and KAFKA in start.listeners else ()
+    is_done = not nodes
+
+    def check() -> str | None:
+        nonlocal is_done
+        if is_done or maps is None:
+            return None
+        known = maps.now.nodes
+        unknown = [node for node in nodes if node not in known or not known[node].kafka]
+        is_new = 0 <= now_ms() - birth.created_ms < BROKERS_SECONDS * 1000
+        is_done = not (unknown and is_new)
+        if is_done:
+            return None
+        listed = ", ".join(map(str, unknown))
+        return f"a new cluster: the Kafka brokers of these nodes are not known yet: {listed}"
+
+    return check
 
 
 def kafka_listeners(
