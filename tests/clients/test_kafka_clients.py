@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from free_ports import free_ports, two_free_ports
 from long_tests import long
 from missing import left_out, needed_program
 from product import RunningNode, environment
@@ -364,6 +365,36 @@ def test_the_java_tools_administer(node: RunningNode, libraries: Path, tmp_path:
     sizes = tool("LogDirsCommand", "--describe", "--topic-list", name)
     assert f'"partition":"{name}-1","size":' in sizes
     assert '"partition":"' + name + '-0","size":0' in sizes
+
+
+def test_a_topic_is_created_again_after_a_restart_under_a_running_idempotent_producer(
+    tmp_path: Path,
+) -> None:
+    """It was deleted before: librdkafka's producer goes on all the same."""
+    kafka = f"127.0.0.1:{free_ports(1)[0]}"
+    flags = ("--cores", "1", "--listen", f"127.0.0.1:{two_free_ports()}", "--kafka-listen", kafka)
+    fatal: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka,
+            "enable.idempotence": True,
+            "error_cb": lambda error: fatal.append(str(error)) if error.fatal() else None,
+        }
+    )
+    for is_first in (True, False):
+        running = RunningNode(tmp_path / "data", flags)
+        try:
+            admin = AdminClient({"bootstrap.servers": kafka})
+            admin.create_topics([NewTopic("again", 1)])["again"].result(SECONDS)
+            for number in range(20):
+                producer.produce("again", partition=0, value=b"%d" % number)
+            assert producer.flush(SECONDS) == 0
+            if is_first:
+                admin.delete_topics(["again"])["again"].result(SECONDS)
+        finally:
+            assert running.stop() == 0, "".join(running.log)
+            running.close()
+    assert fatal == []
 
 
 @pytest.mark.parametrize("by", ["kafka", "http"])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import struct
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import cramjam
 import pytest
@@ -12,9 +16,12 @@ from front.test_kafka_front import compressed, fetch, offset_of, produce
 from google_crc32c import value as crc32c
 from worlds.kafka import KafkaWorld, batch, made, play, produce_fields
 
+from polynya.front.kafka import deleted_topics
 from polynya.front.kafka import produce as produces
 from polynya.front.kafka.batch_checks import AT_ONCE_BYTES
+from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.topics import TopicCatalog
 from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
 from polynya.wire.kafka import batches
@@ -145,6 +152,49 @@ def test_a_topic_is_deleted_and_created_again_under_an_idempotent_producer() -> 
         for id_, name in ((late, "t"), (early, "first")):
             lost = batch(b"d", producer=(id_, 0, 1))
             assert await produce(wire, name, lost) == [(Error.NOT_ENOUGH_REPLICAS, -1)]
+
+    play(story)
+
+
+def test_a_topic_is_created_again_by_a_node_that_did_not_see_its_deletion() -> None:
+    """Another node, or the same one after a restart: its catalog begins with nothing."""
+
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        (early,) = await given_ids(world, 1)
+        await world.topic("t")
+        assert await produce(wire, "t", batch(b"a", producer=(early, 0, 0))) == [(0, 0)]
+        topic = world.front.topics.known("t")
+        assert topic is not None
+        await world.front.topics.drop(topic)
+        ids = itertools.count(100)
+        other = TopicCatalog(world.core.service, lambda: next(ids).to_bytes(16))
+        following = asyncio.ensure_future(other.follow())
+        await asyncio.sleep(0)
+        for name in ("t", "first"):
+            await other.create(name, 1, [])
+        following.cancel()
+        await world.front.topics.refresh()
+        assert await produce(wire, "t", batch(b"b", producer=(early, 0, 1))) == [(0, 0)]
+        (late,) = await given_ids(world, 1)
+        for id_, name in ((late, "t"), (early, "first")):
+            lost = batch(b"d", producer=(id_, 0, 1))
+            assert await produce(wire, name, lost) == [(Error.NOT_ENOUGH_REPLICAS, -1)]
+
+    play(story)
+
+
+def test_the_oldest_names_of_deleted_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: KafkaWorld) -> None:
+        now = itertools.count(1)
+        monkeypatch.setattr(deleted_topics, "DELETED_TOPICS_MAX", 3)
+        meta_group = world.core.service.meta_group
+        service: Any = SimpleNamespace(meta_group=meta_group, now_ms=lambda: next(now))
+        here, there = DeletedTopics(service), DeletedTopics(service)
+        for name in ("a", "b", "a"):
+            await here.add(name)
+        await asyncio.gather(here.add("c"), there.add("d"), here.add("e"))
+        assert [await there.has(name) for name in "abcde"] == [False, False, True, True, True]
 
     play(story)
 

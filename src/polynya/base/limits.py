@@ -186,6 +186,8 @@ SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description or a worker's name; respo
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at maximum length fit
 # default profiles of buckets: every core reads all of them while streams are created
 BUCKET_PROFILES_MAX = 10_000
+# names of deleted topics: a core reads all of them when topics are created
+DELETED_TOPICS_MAX = 10_000
 WEBHOOK_URL_BYTES_MAX = 2 * KIB  # the URL of a subscription's webhook
 WEBHOOK_RESPONSE_BYTES_MAX = 64 * KIB  # the receiver only reports whether it is done
 

@@ -29,6 +29,7 @@ from polynya.front.kafka.configs import (
     rules_of,
     segments_of,
 )
+from polynya.front.kafka.deleted_topics import DeletedTopics
 from polynya.front.kafka.producer_ids import allot
 from polynya.service.api import Facts, Refusal, Service
 from polynya.stream.commands import (
@@ -56,13 +57,16 @@ _PATIENCE_SECONDS = 20.0
 _AGAIN_SECONDS = 0.25
 _FOLLOW_SECONDS = 1.0  # between two looks at this node's replica
 _LIST_SECONDS = 1.0  # for the leader to answer for a list of all topics
-_GONE_MAX = 10_000  # names of deleted topics that are remembered
 _AT_ONCE = 64  # streams that are created or deleted concurrently
 log = logging.getLogger("polynya.kafka")
 
 
 class TopicSource(Protocol):
-    """The meta group, which has the topics."""
+    """The meta group, which has the topics, and settings."""
+
+    async def entries(self, scope: str) -> dict[str, bytes]: ...
+
+    async def call(self, command: Command) -> Reply: ...
 
     async def topics(self, since: int, *, local: bool) -> TopicNews:
         """Return the topics that changed since a number; -1: all. `local`: of this node's
@@ -129,8 +133,7 @@ class TopicCatalog:
         self._listing = asyncio.Lock()
         self._lists = self._listed = 0  # lists that were requested, and those that were read for
         self._busy: dict[str, asyncio.Lock] = {}
-        self._gone: dict[str, None] = {}  # names of topics that were deleted, the newest last
-        self._is_following = False  # so that no deletion goes unnoticed
+        self._deleted = DeletedTopics(service)
         self._steps = _Steps(self, service)
 
     def known(self, name: str) -> Topic | None:
@@ -169,33 +172,17 @@ class TopicCatalog:
     def _take(self, news: TopicNews) -> None:
         """Apply changes. They may repeat or precede known ones: another read was faster."""
         if news.whole:
-            for name in self.names.keys() - {topic.name for topic in news.topics}:
-                self._note_gone(name)
             self.names, self.ids, self._rules = {}, {}, {}
         for name in news.gone:
-            self._note_gone(name)
             self._forget(name)
         for topic in news.topics:
             known = self.names.get(topic.name)
             if known is None or known.revision < topic.revision:
-                if known is not None and known.id != topic.id:
-                    self._note_gone(topic.name)
                 self._forget(topic.name)
                 self.names[topic.name] = self.ids[topic.id] = topic
                 if topic.configs and (rules := rules_of(topic.configs)) is not DEFAULT_RULES:
                     self._rules[topic.name] = rules
         self.version = news.revision
-
-    def _note_gone(self, name: str) -> None:
-        """Remember that a topic was deleted; the oldest such name goes first."""
-        self._gone.pop(name, None)
-        self._gone[name] = None
-        if len(self._gone) > _GONE_MAX:
-            del self._gone[next(iter(self._gone))]
-
-    def _may_be_again(self, name: str) -> bool:
-        """Report whether a topic of this name may have existed before."""
-        return name in self._gone or not self._is_following
 
     def _forget(self, name: str) -> None:
         known = self.names.pop(name, None)
@@ -368,7 +355,6 @@ class TopicCatalog:
 
     async def follow(self) -> None:
         """Keep what this core knows as new as its node's replica. Run until cancelled."""
-        self._is_following = True
         while True:
             with contextlib.suppress(PolynyaError):  # the meta group elects: try again
                 await self.refresh(local=True)
@@ -401,7 +387,7 @@ class TopicCatalog:
         names = topic.own_streams(topic.partitions if topic.growing else 0)
         # A producer that runs while a topic is deleted and created again goes on with its sequence.
         # In another topic each producer begins at 0, so batches in flight do not overtake the first.
-        older = self._may_be_again(topic.name)
+        older = await self._deleted.has(topic.name)
         newest_id = await allot(self._steps, 1) if older else -1
         replies = await self._steps.all_of(
             Create(
@@ -444,6 +430,8 @@ class TopicCatalog:
 
     async def _delete(self, topic: Topic, made: list[tuple[str, int]] | None = None) -> None:
         """Delete the streams of a dropped topic, those of `made` alone if given, then the topic."""
+        if made is None:  # else no producer wrote to it
+            await self._deleted.add(topic.name)
         await self._delete_streams(
             [(name, 0) for name in topic.own_streams()] if made is None else made
         )
