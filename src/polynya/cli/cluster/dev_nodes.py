@@ -14,6 +14,7 @@ from pathlib import Path
 
 from polynya.cli.terminal import output
 from polynya.config.node_identity import REMOVED
+from polynya.config.ursula import in_own_names
 
 STOP_SECONDS = 30.0
 OWN = ("listen", "data", "cores")  # set in each node's file, as is all of `cluster.`
@@ -79,11 +80,11 @@ def start_node(node: DevNode) -> None:
 
 
 def nodes_environment() -> dict[str, str]:
-    """Return the nodes' environment without the variables that their settings files replace."""
+    """Return the nodes' environment, in our names, without the variables that their settings files replace."""
     own = {f"POLYNYA_{name.upper()}" for name in OWN}
     return {
         name: text
-        for name, text in os.environ.items()
+        for name, text in in_own_names(os.environ).items()
         if name not in own and not name.startswith("POLYNYA_CLUSTER_")
     }
 
