@@ -269,6 +269,33 @@ def test_reads_begin_by_record_times(node: RunningNode, client: Client) -> None:
     asynchronously(node, story)
 
 
+def test_reads_begin_by_record_numbers(node: RunningNode, client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    stream.append(*range(6))
+    assert [each.value for each in stream.read(record=4)] == [4, 5]
+    assert [each.value for each in stream.read(tail_records=2)] == [4, 5]
+    assert [each.value for each in stream.read(tail_records=100, max_records=1)] == [*range(6)]
+    page = next(stream.read(max_records=4).pages())
+    assert [each.value for each in page.records] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="not both"):
+        stream.read(record=1, from_time="1h")
+    for wrong in ({"record": -1}, {"tail_records": 0}, {"max_records": 0}):
+        with pytest.raises(ValueError, match="at least"):
+            stream.read(**wrong)
+    stream.close()
+    for start in ({"record": 4}, {"tail_records": 2}):
+        for live in ("sse", "long-poll"):
+            assert [each.value for each in stream.tail(**start, live=live)] == [4, 5]
+
+    async def story(client: AsyncClient) -> None:
+        other = client.stream(stream.name)
+        assert [each.value async for each in other.read(record=5, max_records=1)] == [5]
+        assert [each.value async for each in other.tail(tail_records=1)] == [5]
+
+    asynchronously(node, story)
+
+
 def test_trims_and_times(client: Client) -> None:
     stream = client.stream(next(names))
     stream.create(retain_bytes=10**9)

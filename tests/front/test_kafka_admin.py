@@ -470,6 +470,37 @@ def test_a_default_is_valid_and_nonsense_is_not(name: str) -> None:
         checked([(name, "\0 nonsense")])
 
 
+def test_the_storage_switch_of_ursa_is_the_profile() -> None:
+    switch = "ursa.storage.enable"
+    assert checked([(switch, "true")]) == {"profile": "diskless"}
+    assert checked([(switch, "false"), ("profile", "replicated")]) == {"profile": "replicated"}
+    assert checked([(switch, None)]) == {}
+    for wrong in ("yes", "", "TRUE"):
+        with pytest.raises(InvalidConfig, match=switch):
+            checked([(switch, wrong)])
+    for profile in ("replicated", "leased"):
+        with pytest.raises(InvalidConfig, match="leave one of them out"):
+            checked([("profile", profile), (switch, "true")])
+    with pytest.raises(InvalidConfig, match="twice"):
+        checked([(switch, "true"), (switch, "true")])
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t", 1)
+        wire = await world.wire()
+        assert await altered(wire, "t", (switch, SET, "true")) == 0
+        assert world.front.topics.names["t"].settings == {"profile": "diskless"}
+        assert await altered(wire, "t", (switch, SET, "no")) == Error.INVALID_CONFIG
+        both = ((switch, SET, "false"), ("profile", SET, "diskless"))
+        assert await altered(wire, "t", *both) == Error.INVALID_CONFIG
+        agreed = ((switch, SET, "false"), ("profile", SET, "replicated"))
+        assert await altered(wire, "t", *agreed) == 0
+        assert world.front.topics.names["t"].settings == {"profile": "replicated"}
+        assert await altered(wire, "t", (switch, 1, None)) == 0
+        assert world.front.topics.names["t"].settings == {}
+
+    play(story)
+
+
 def test_a_config_is_known_and_given_once() -> None:
     with pytest.raises(InvalidConfig, match="twice"):
         checked([("segment.ms", "1"), ("segment.ms", "2")])

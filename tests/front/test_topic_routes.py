@@ -94,6 +94,22 @@ async def test_a_new_topic_has_the_default_profile_of_the_bucket_of_topics(world
     assert refused.value.code == "TOPIC_CONFLICT"
 
 
+@story
+async def test_the_storage_switch_of_ursa_is_the_profile(world: World) -> None:
+    send = sender(world)
+    switch = "ursa.storage.enable"
+    for value, profile in (("true", "diskless"), ("false", "replicated")):
+        for configs in ({switch: value}, {switch: value, "profile": profile}):
+            made = await send("PUT", f"t-{value}", configs=configs)
+            assert (made[0] in (200, 201), made[1]["configs"]) == (True, {"profile": profile})
+    wrong = [{switch: "true", "profile": "replicated"}, {switch: "yes"}]
+    wrong.append({switch: "false", "profile": "leased"})
+    for configs in wrong:
+        with pytest.raises(Failure) as refused:
+            await send("PUT", "t", configs=configs)
+        assert refused.value.code == "TOPIC_INVALID"
+
+
 @pytest.mark.parametrize(
     ("method", "name", "body", "code"),
     [

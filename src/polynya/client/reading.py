@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -61,8 +61,9 @@ _OVER = frozenset(("GONE", "STREAM_RECREATED", "NOT_FOUND", "INCARNATION_MISMATC
 class ReadPosition:
     """The position of a reader.
 
-    `offset` is where it resumes. `incarnation` pins the stream that it started with. `from_time`
-    or `from_record_time` replaces the offset until the first response supplies one. `local`
+    `offset` is where it resumes. `incarnation` pins the stream that it started with. `begin`: a
+    parameter, such as a time, that replaces the offset until the first response supplies one.
+    `local`
     accepts the possibly stale copy of the contacted node. `whole`: pages are of whole records, with
     their keys."""
 
@@ -72,8 +73,8 @@ class ReadPosition:
         offset: str,
         max_bytes: int | None = None,
         *,
-        from_time: str = "",
-        from_record_time: str = "",
+        begin: Mapping[str, str] = {},  # noqa: B006 (only read)
+        max_records: int | None = None,
         local: bool = False,
         whole: bool = False,
     ) -> None:
@@ -82,8 +83,8 @@ class ReadPosition:
         self.json_values = True  # of whole records
         self.local = local
         self.offset = offset
-        times = {"from_time": from_time, "from_record_time": from_record_time}
-        self._begin = {name: time for name, time in times.items() if time}
+        self._begin = begin
+        self.max_records = max_records  # of a page
         self._moved = False  # `offset` comes from the server, not from the user
         self.max_bytes = max_bytes  # None: the server's default
         self._shrunk: int | None = None
@@ -107,6 +108,8 @@ class ReadPosition:
             query["cursor"] = self.cdn_cursor
         if (limit := self._shrunk or self.max_bytes) is not None and live != "sse":
             query["max_bytes"] = str(limit)
+        if self.max_records is not None and live != "sse":
+            query["max_records"] = str(self.max_records)
         form = RECORDS_TYPE if self.whole else "*/*"
         headers = {"accept": f"text/event-stream, {form}" if live == "sse" else form}
         if self.incarnation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import update_wrapper
 from typing import Any, get_args
@@ -174,25 +174,52 @@ def producer_names(
     )
 
 
+def begin_of(
+    from_time: str | datetime,
+    from_record_time: str | datetime,
+    record: int | None,
+    tail_records: int | None,
+) -> dict[str, str]:
+    """Return the parameter that says where a reader begins; none: its offset does. Raises
+    ValueError."""
+    begin = {
+        "from_time": time_text(from_time),
+        "from_record_time": time_text(from_record_time),
+        "record": _at_least(0, "record", record),
+        "tail_records": _at_least(1, "tail_records", tail_records),
+    }
+    given = {name: text for name, text in begin.items() if text}
+    if len(given) > 1:
+        raise ValueError(f"pass {' or '.join(given)}, not both")
+    return given
+
+
+def _at_least(least: int, name: str, number: int | None) -> str:
+    if number is None:
+        return ""
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, not {number}")
+    return str(number)
+
+
 def place(
     stream: Subject,
     offset: str,
-    from_time: str | datetime,
+    begin: Mapping[str, str],
     max_bytes: int | None = None,
     *,
-    from_record_time: str | datetime = "",
+    max_records: int | None = None,
     consistency: Consistency = "leader",
     whole: bool = False,
 ) -> ReadPosition:
-    """Return the start position of a reader. Raises ValueError for two times."""
-    if from_time and from_record_time:
-        raise ValueError("pass from_time or from_record_time, not both")
+    """Return the start position of a reader. Raises ValueError."""
+    _at_least(1, "max_records", max_records)
     return ReadPosition(
         stream.name,
         offset,
         max_bytes,
-        from_time=time_text(from_time),
-        from_record_time=time_text(from_record_time),
+        begin=begin,
+        max_records=max_records,
         local=is_local(consistency),
         whole=whole,
     )

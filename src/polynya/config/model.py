@@ -43,6 +43,7 @@ from polynya.config.settings import (
     Setting,
 )
 from polynya.config.toml_lines import lines_of_keys
+from polynya.config.ursula import aliases_in, conflicts_in, warnings_in
 from polynya.objectstore.settings import StoreSettings
 
 DEFAULT_FILE = "polynya.toml"
@@ -63,6 +64,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None = None
     scheduling: str = "batch"
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
+    strict_parameters: bool = True
     unsafe_no_auth: bool = False
     admin_listen: str = ""
     text_listen: str = ""
@@ -233,6 +235,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
     config: Config
     origins: dict[str, str]
+    warnings: list[str] = []  # about variables of the environment
 
 
 def load(
@@ -270,6 +273,9 @@ def inspect(
     for variable, text in environ.items():
         if variable.startswith(PREFIX) and variable not in CLIENT_VARIABLES:
             _note(found, BY_ENV.get(variable), text, variable, problems, BY_ENV)
+    problems += conflicts_in(environ)
+    for alias, variable in aliases_in(environ).items():
+        _note(found, BY_ENV[variable], environ[alias], alias, problems, BY_ENV)
     for flag, text in flags.items():
         _note(found, BY_FLAG.get(flag), text, flag, problems, BY_FLAG)
     values = _values(found, problems)
@@ -277,7 +283,7 @@ def inspect(
         setting.key: found[setting.key][1] if setting.key in found else "default"
         for setting in SETTINGS
     }
-    loaded = Loaded(_build(values), origins)
+    loaded = Loaded(_build(values), origins, warnings_in(environ))
     if not file_is_unread:  # else the combination of settings is unknown
         unknown = [
             setting

@@ -73,25 +73,35 @@ _Step = tuple[Sequence[Bytes], int, int]  # what is shown, and the place behind 
 
 
 def show(
-    spans: Sequence[StoredSpan], end: Place, *, first: int, form: Form, bytes_max: int
+    spans: Sequence[StoredSpan],
+    end: Place,
+    *,
+    first: int,
+    form: Form,
+    bytes_max: int,
+    records_max: int = 0,
 ) -> Shown:
     """Show adjacent spans that end at `end`: up to `bytes_max` of body, and at least one step.
+    `records_max`: then each step is one record, and there are so many at most.
 
     A step is a Kafka batch, a plain span, or one of its records. Records before `first` are left
     out. A batch that cannot be decoded ends the page before it; if it is the first one, the page
     has the damage, and the place behind that batch.
     """
     shown = Shown([], spans[0].record, spans[0].byte)
-    size = 0
+    size, left = 0, records_max or -1
     ends = [(after.record, after.byte) for _, after in pairwise(spans)] + [end]
     try:
         for span, behind in zip(spans, ends, strict=True):
-            for parts, record, byte in _steps(span, behind, first, form):
+            for parts, record, byte in _steps(span, behind, first, form, single=left >= 0):
+                if left == 0:
+                    return shown
                 more = sum(map(len, parts))
                 if size and size + more > bytes_max:
                     return shown
                 shown.parts += parts
                 size += more
+                left -= left > 0 and bool(parts)
                 shown.record, shown.byte = record, byte
     except _Damaged as fault:
         if (shown.record, shown.byte) == (spans[0].record, spans[0].byte):
@@ -105,28 +115,34 @@ def is_plain(spans: Sequence[StoredSpan], form: Form) -> bool:
     return not form.records and all(span.encoding != Encoding.KAFKA for span in spans)
 
 
-def _steps(span: StoredSpan, end: Place, first: int, form: Form) -> Iterator[_Step]:
+def _steps(
+    span: StoredSpan, end: Place, first: int, form: Form, *, single: bool
+) -> Iterator[_Step]:
     if span.encoding == Encoding.KAFKA:
-        return _batches(span, end, first, form.show_one)
+        return _batches(span, end, first, form.show_one, single=single)
     if form.records:
         return _records(span, first, is_json=form.is_json)
+    if single:
+        return _values(span, first)
     return iter([([span.payload], *end)])
 
 
-def _batches(span: StoredSpan, end: Place, first: int, show_one: Show) -> Iterator[_Step]:
+def _batches(
+    span: StoredSpan, end: Place, first: int, show_one: Show, *, single: bool
+) -> Iterator[_Step]:
     byte = span.byte
     try:
         for batch, header, record in placed_batches(span.payload, span.record):
             behind = record + header.last_offset_delta + 1, byte + len(batch)
             try:
-                parts = [
-                    show_one(each)
-                    for each in decoded_records(batch, record)
-                    if each.offset >= first
-                ]
+                records = [each for each in decoded_records(batch, record) if each.offset >= first]
             except UnreadableBatch as fault:
                 raise _Damaged(fault, behind) from None
-            yield parts, *behind
+            if single:  # a place inside a batch has the byte where the batch begins
+                for each in records[:-1]:
+                    yield [show_one(each)], each.offset + 1, byte
+                records = records[-1:]
+            yield [*map(show_one, records)], *behind
             byte = behind[1]
     except UnreadableBatch as fault:  # no batch can be divided off
         raise _Damaged(fault, end) from None
@@ -138,6 +154,15 @@ def _records(span: StoredSpan, first: int, *, is_json: bool) -> Iterator[_Step]:
         byte += len(value) + (span.encoding == Encoding.JSON)
         shown = [plain_record(record, value, is_json=is_json)] if record >= first else []
         yield shown, record + 1, byte
+
+
+def _values(span: StoredSpan, first: int) -> Iterator[_Step]:
+    """Yield the records of a plain span as they are stored."""
+    begin, payload = 0, memoryview(span.payload)
+    for record, value in enumerate(plain_values(span), span.record):
+        end = begin + len(value) + (span.encoding == Encoding.JSON)
+        yield [payload[begin:end]] if record >= first else [], record + 1, span.byte + end
+        begin = end
 
 
 def plain_values(span: StoredSpan) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from polynya.cli.cluster.dev_ports import SPREAD, flags_of
 from polynya.cli.terminal import output
 from polynya.config.node_identity import REMOVED
 from polynya.config.settings import BY_KEY, CLIENT_VARIABLES
+from polynya.config.ursula import in_own_names
 
 STOP_SECONDS = 30.0
 OWN = ("listen", "data", "cores")  # set in each node's file, as is all of `cluster.`
@@ -93,11 +94,11 @@ def start_node(node: DevNode) -> None:
 
 
 def nodes_environment() -> dict[str, str]:
-    """Return the nodes' environment without the variables that their settings files replace."""
+    """Return the nodes' environment, in our names, without what their settings files replace."""
     own = {f"POLYNYA_{name.upper()}" for name in OWN} | {BY_KEY[key].env for key in SPREAD}
     return {
         name: text
-        for name, text in os.environ.items()
+        for name, text in in_own_names(os.environ).items()
         if name not in own and not name.startswith("POLYNYA_CLUSTER_")
     }
 

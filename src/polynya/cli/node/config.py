@@ -81,7 +81,7 @@ def config_check_command(file: str | None, as_json: bool, **values: str | None) 
     loaded, problems = inspected_config(file, values)
     problems += _certificate_problems(loaded.config, problems)
     if problems and as_json:
-        output.json_line({"problems": problems, "unsafe": []})
+        output.json_line({"problems": problems, "unsafe": [], "warnings": loaded.warnings})
         raise click.exceptions.Exit(exits.USAGE)
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems)
@@ -89,10 +89,14 @@ def config_check_command(file: str | None, as_json: bool, **values: str | None) 
             f"{output.counted(len(problems), 'problem')} with the settings:\n{shown}"
         )
     if as_json:
-        output.json_line({"problems": [], "unsafe": loaded.config.unsafe})
+        output.json_line(
+            {"problems": [], "unsafe": loaded.config.unsafe, "warnings": loaded.warnings}
+        )
         return
     for line in loaded.config.unsafe:
         output.notice(f"unsafe: {line}")
+    for line in loaded.warnings:
+        output.notice(f"warning: {line}")
     changed = sum(origin != "default" for origin in loaded.origins.values())
     output.notice(
         f"the settings are valid ({output.counted(changed, 'setting')} of {len(loaded.origins)} "

@@ -40,4 +40,6 @@ def serve_command(file: str | None, show_config: bool, as_json: bool, **values: 
         return
     from polynya.node.supervisor import serve
 
+    for line in loaded.warnings:
+        output.notice(f"warning: {line}")
     raise click.exceptions.Exit(serve(loaded.config))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 FORMATS = ("raw", "json", "table")
 _OFFSET = "An offset from a read, 'start' or 'now'."
 _FROM = (
-    "Like --offset, or an age (10m, 2h, 7d), a time (2026-11-01T00:00Z), or -N for the last N "
-    "records."
+    "Like --offset, or the number of a record (42), an age (10m, 2h, 7d), a time "
+    "(2026-11-01T00:00Z), or -N for the last N records."
 )
 _JSON = (
     "Same as --format json: one object per {}: offset, records (or text, or base64), up_to_date, "

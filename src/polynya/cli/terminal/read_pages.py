@@ -70,8 +70,7 @@ def pages(
     place = ReadPosition(
         stream,
         begin.get("offset", ""),
-        from_time=begin.get("from_time", ""),
-        from_record_time=begin.get("from_record_time", ""),
+        begin={name: text for name, text in begin.items() if name != "offset"},
         local=local,
         whole=whole,
     )

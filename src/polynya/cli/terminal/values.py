@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
-from polynya.base.offsets import START, parse_token
+from polynya.base.offsets import START, format_token, parse_token
 
 _UNITS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZE_UNITS = {
@@ -81,7 +81,8 @@ class Begin:
 
 
 class BeginType(click.ParamType):  # type: ignore[type-arg]
-    """`start`, `now`, an offset, `-20`, `10m`, `2026-11-01T00:00Z`, `2026-11-01`."""
+    """`start`, `now`, an offset, `42` (the number of a record), `-20`, `10m`, `2026-11-01T00:00Z`,
+    `2026-11-01`."""
 
     name = "where"
 
@@ -93,6 +94,8 @@ class BeginType(click.ParamType):  # type: ignore[type-arg]
         text = str(value).strip()
         if text in ("start", "now") or parse_token(text):
             return Begin(offset="-1" if text == "start" else text)
+        if re.fullmatch(r"\d{1,15}", text, re.ASCII):
+            return Begin(offset=format_token(int(text), 0))  # the record number decides
         if re.fullmatch(r"-\d{1,15}", text, re.ASCII):
             return Begin(last=int(text[1:]))
         match = _DURATION.fullmatch(text.lower())
@@ -102,8 +105,8 @@ class BeginType(click.ParamType):  # type: ignore[type-arg]
             return Begin(time=_instant(datetime.fromisoformat(text)))
         except (ValueError, OverflowError):
             self.fail(
-                f"{value!r} is not a start; expected 'start', 'now', an offset, an age (10m), a "
-                "time (2026-11-01T00:00Z) or -20 (the last 20)",
+                f"{value!r} is not a start; expected 'start', 'now', an offset, the number of a record "
+                "(42), an age (10m), a time (2026-11-01T00:00Z) or -20 (the last 20)",
                 param,
                 ctx,
             )

@@ -156,50 +156,56 @@ class AsyncStream(Subject):
 
         return OpeningProducer(opened)
 
-    def read(
+    def read(  # noqa: PLR0913 (one option each)
         self,
         offset: str = START,
         *,
         from_time: str | datetime = "",
         from_record_time: str | datetime = "",
+        record: int | None = None,
+        tail_records: int | None = None,
         max_bytes: int | None = None,
+        max_records: int | None = None,
         consistency: Consistency = "leader",
         whole_records: bool = False,
     ) -> AsyncReader:
         """Read from an offset, or from a time, up to the tail.
 
         `from_time` is RFC 3339 or an age ("10m"). `from_record_time` is so, too, and goes by the
-        times that clients gave their records. `max_bytes` limits one page.
+        times that clients gave their records. `record` is the number of the first record, and
+        `tail_records` begins so many records before the tail. `max_bytes` and `max_records` limit
+        one page.
         `consistency="local"` accepts the possibly stale copy of the contacted node. With
         `whole_records` each record has its key, headers and timestamp."""
         place = streams.place(
             self,
             offset,
-            from_time,
+            streams.begin_of(from_time, from_record_time, record, tail_records),
             max_bytes,
-            from_record_time=from_record_time,
+            max_records=max_records,
             consistency=consistency,
             whole=whole_records,
         )
         return AsyncReader(self._wire, place, streams.pages(self, place, read(place, self._retry)))
 
-    def tail(
+    def tail(  # noqa: PLR0913 (one option each)
         self,
         offset: str = NOW,
         *,
         from_time: str | datetime = "",
         from_record_time: str | datetime = "",
+        record: int | None = None,
+        tail_records: int | None = None,
         live: Live = "auto",
         consistency: Consistency = "leader",
         whole_records: bool = False,
     ) -> AsyncReader:
         """Read from an offset or a time, then follow new records until the stream is closed. Lost
-        connections are resumed. `from_record_time`, `whole_records`: as in `read`."""
+        connections are resumed. The other starts and `whole_records`: as in `read`."""
         place = streams.place(
             self,
             offset,
-            from_time,
-            from_record_time=from_record_time,
+            streams.begin_of(from_time, from_record_time, record, tail_records),
             consistency=consistency,
             whole=whole_records,
         )

@@ -75,6 +75,13 @@ NODE = (
         high=3600,
     ),
     Setting(
+        "strict_parameters",
+        parse_switch,
+        True,
+        "Refuse a query parameter whose name is close to a known one (`ofset`), with 400 "
+        "`UNKNOWN_PARAMETER`. Off: it is ignored, as other unknown ones are.",
+    ),
+    Setting(
         "unsafe_no_auth",
         parse_switch,
         False,

@@ -20,6 +20,7 @@ CLEANUP_POLICY = "cleanup.policy"
 CONTENT_TYPE = "content.type"
 PROFILE = "profile"
 RECORDS_CHECK = "records.check"
+URSA_STORAGE = "ursa.storage.enable"  # Ursa's name of the two profiles; it is not kept
 CHECK_QUICK, CHECK_FULL = "quick", "full"
 SEGMENT_BYTES = "segment.bytes"
 MAX_MESSAGE_BYTES = "max.message.bytes"
@@ -148,11 +149,44 @@ def check_config(name: str, value: str) -> None:
         raise InvalidConfig(f"invalid value '{value[:100]}' for config {name}: expected {expected}")
 
 
+def with_profile(configs: Iterable[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """Return configs with the profile that `ursa.storage.enable` means in its place. Raises
+    InvalidConfig."""
+    given = list(configs)
+    named = [value for name, value in given if name == URSA_STORAGE]
+    if not named:
+        return given
+    if len(named) > 1:
+        raise InvalidConfig(f"config {URSA_STORAGE} is given twice")
+    profile = profile_named(named[0])
+    found = [(name, value) for name, value in given if name != URSA_STORAGE]
+    explicit = [value for name, value in found if name == PROFILE]
+    if not explicit:
+        found.append((PROFILE, profile))
+    elif profile is not None and explicit != [profile]:
+        raise InvalidConfig(
+            f"{URSA_STORAGE}={named[0]} means {PROFILE}={profile}, and the request has "
+            f"{PROFILE}={explicit[0]} too; leave one of them out"
+        )
+    return found
+
+
+def profile_named(enable: str | None) -> str | None:
+    """Return the profile that a value of `ursa.storage.enable` means. Raises InvalidConfig."""
+    if enable is None:
+        return None
+    if enable not in ("true", "false"):
+        raise InvalidConfig(
+            f"invalid value '{enable[:100]}' for config {URSA_STORAGE}: expected one of true, false"
+        )
+    return DISKLESS if enable == "true" else REPLICATED
+
+
 def checked(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
     """Return configs for a topic that is created; a null value is the default. Raises
     InvalidConfig."""
     found: dict[str, str] = {}
-    for name, value in configs:
+    for name, value in with_profile(configs):
         if name in found:
             raise InvalidConfig(f"config {name} is given twice")
         check_config(

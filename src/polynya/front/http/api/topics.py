@@ -22,6 +22,7 @@ from polynya.front.kafka.configs import (
     check_change,
     check_config,
     notes_of,
+    with_profile,
 )
 from polynya.front.kafka.topics import (
     Adoption,
@@ -122,7 +123,8 @@ class TopicRoutes:
     async def _create(self, name: str, wanted: _Wanted) -> Response:
         partitions = _counted(wanted.partitions or self._partitions)
         of_bucket = await self._service.bucket_profiles.current(KAFKA_BUCKET)
-        configs = self._profiles.completed(_changed({}, wanted.configs), of_bucket)
+        given = _changed({}, wanted.configs)
+        configs = self._profiles.completed(given, of_bucket)
         code = await self._topics.create(name, partitions, sorted(configs.items()))
         topic = self._topics.known(name)
         if topic is None:
@@ -130,7 +132,7 @@ class TopicRoutes:
                 f"topic '{name}' cannot be created: streams under {prefix_of(name)} exist and are "
                 "no partitions, it is being deleted, or a limit is reached"
             )
-        if PROFILE not in wanted.configs:  # the default is for new topics
+        if PROFILE not in given:  # the default is for new topics
             configs = _with_profile_of(topic, configs)
         if code != Code.CREATED and (topic.partitions, topic.settings) != (
             partitions,
@@ -228,7 +230,7 @@ def _counted(partitions: int) -> int:
 def _changed(before: Mapping[str, str], steps: Mapping[str, str | None]) -> dict[str, str]:
     """Return the configs with these set, or removed where null. Raises InvalidConfig."""
     after = dict(before)
-    for name, value in steps.items():
+    for name, value in with_profile(steps.items()):
         if value is None:
             after.pop(name, None)
         else:

@@ -43,6 +43,11 @@ _TABLE = (
     ErrorCode("INVALID_HEADER", 400, "a header has an invalid value"),
     ErrorCode("INVALID_PARAMETER", 400, "a query parameter has an invalid value"),
     ErrorCode(
+        "UNKNOWN_PARAMETER",
+        400,
+        "the name of a query parameter is close to a known one; see `strict_parameters`",
+    ),
+    ErrorCode(
         "NOT_SUPPORTED",
         400,
         "the request names a condition or parameter that this server does not support",

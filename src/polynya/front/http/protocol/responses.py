@@ -18,7 +18,8 @@ _EXPOSED = (
     "stream-owner, stream-bucket, stream-profile, stream-retained-offset, stream-ttl, "
     "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, "
     "stream-sse-data-encoding, producer-epoch, "
-    "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, stream-seq, "
+    "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, "
+    "stream-record-next, stream-seq, "
     "etag, location, content-type, "
     "content-encoding, retry-after, vary, x-request-id"
 )

@@ -28,6 +28,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     sse_recycle_seconds: float = SSE_RECYCLE_SECONDS
     sse_keepalive_seconds: float = SSE_KEEPALIVE_SECONDS
     connections_max: int = CONNECTIONS_PER_CORE_MAX
+    strict_parameters: bool = True  # refuse a misspelt query parameter
     # False: above the limit of hot bytes, appends get 507 instead of 503, since waiting does not
     # help
     object_store: bool = True

@@ -13,7 +13,6 @@ _USE_SEQUENCE = (
     "use Stream-Seq, or Producer-Id, Producer-Epoch and Producer-Seq, to order writers, and "
     "Stream-Incarnation to name the stream's incarnation"
 )
-_NO_RECORDS = "read from an offset, from_time or from_record_time, and bound a page with max_bytes"
 
 # header in lower case -> (its spelling, what to do instead), for every method of a stream
 HEADERS: dict[str, tuple[str, str]] = {
@@ -28,13 +27,11 @@ HEADERS: dict[str, tuple[str, str]] = {
     "producer-digest": ("Producer-Digest", "digests of bodies are not supported; leave it out"),
 }
 PARAMETERS: dict[str, str] = {
-    "record": _NO_RECORDS,
-    "tail_records": _NO_RECORDS,
-    "max_records": _NO_RECORDS,
-    "record_view": "send Accept: application/vnd.polynya.records+json to read whole records",
     "incarnation": "send the header Stream-Incarnation",
     "aligned": "every page ends at a record; leave it out",
 }
+# parameters of reads that no other method passes over
+READ_PARAMETERS = frozenset(("record", "tail_records", "max_records", "record_view"))
 _HEADER_NAMES = frozenset((*HEADERS, "if-none-match"))
 _PARAMETER_NAMES = frozenset(PARAMETERS)
 
@@ -44,7 +41,16 @@ def check_conditions(exchange: Exchange) -> None:
     headers = exchange.head.headers
     if not _HEADER_NAMES.isdisjoint(headers):
         _check_headers(exchange.head.method, headers)
-    if exchange.query and not _PARAMETER_NAMES.isdisjoint(exchange.query):
+    if not exchange.query:
+        return
+    if exchange.head.method != "GET" and not READ_PARAMETERS.isdisjoint(exchange.query):
+        name = min(READ_PARAMETERS & exchange.query.keys())
+        raise Failure(
+            "NOT_SUPPORTED",
+            f"the query parameter '{name}' is not supported at {exchange.head.method}: "
+            "it belongs to reads with GET",
+        )
+    if not _PARAMETER_NAMES.isdisjoint(exchange.query):
         name = min(_PARAMETER_NAMES & exchange.query.keys())
         raise Failure(
             "NOT_SUPPORTED",

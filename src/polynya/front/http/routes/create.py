@@ -47,6 +47,12 @@ _PENDING_SECONDS = 0.1  # … and their interval
 def create(front: HttpFront, exchange: Exchange) -> None:
     if partition_of(exchange.route.name) is not None:
         raise Failure("KAFKA_PARTITION")
+    if "stream-incarnation" in exchange.head.headers:
+        raise Failure(
+            "NOT_SUPPORTED",
+            "the header Stream-Incarnation is not supported at PUT, which may create the stream: "
+            "send it with the appends",
+        )
     if "stream-profile" in exchange.head.headers or front.service.bucket_profiles.is_fresh:
         _create(front, exchange)
     else:

@@ -21,7 +21,8 @@ from polynya.front.http.routes.pages import (
     render_json,
     send_parts,
 )
-from polynya.service.api import OWN_ENCODING, Facts, Page, ReadQuery, Span
+from polynya.front.http.routes.read_request import ReadRequest, record_numbers
+from polynya.service.api import OWN_ENCODING, Facts, Page, Span
 from polynya.stream.commands import Encoding
 from polynya.wire.headers import RECORDS, media_type
 from polynya.wire.kafka.values import values_type
@@ -49,27 +50,33 @@ def needs_decoding(page: Page, form: str) -> bool:
 
 
 async def send_decoded(
-    exchange: Exchange, query: ReadQuery, page: Page, cache: str, live: Headers | None = None
+    exchange: Exchange, request: ReadRequest, page: Page, cache: str, live: Headers | None = None
 ) -> None:
     """Respond with the records of a page, or with 304 if the client has them. Raises `Failure`."""
     is_json = is_json_stream(page.facts)
     form = json_form(exchange)
     if form == LINES and not is_json:
         form = ""
-    first = max(query.record, page.begin_record)
-    shown = await shown_of(page, first, Form(form == RECORDS, is_json), query.bytes_max)
+    first = max(request.query.record, page.begin_record)
+    form_shown = Form(form == RECORDS, is_json)
+    shown = await shown_of(
+        page, first, form_shown, request.query.bytes_max, records_max=request.records_max
+    )
     place = format_token(shown.record, shown.byte)
     if shown.damage:
         raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (("Stream-Next-Offset", place),))
     page = structs.replace(page_up_to(page, shown), begin_record=first)
     is_array = is_json or form == RECORDS
     headers = page_headers(page, form or values_type(page.facts.content_type), is_array=is_array)
-    headers += live or []
+    headers += record_numbers(request, page) + (live or [])
     variant = VARIANTS[form] or ":v"
     if cache != NO_STORE and is_fresh(exchange, page, headers, cache, variant):
         return
     headers.append(("Cache-Control", cache))
-    parts = render_json(shown.parts, lines=form == LINES) if is_array else shown.parts
+    shown_parts = shown.parts
+    if request.records_max:  # one for each record
+        shown_parts = [b"".join(shown_parts)] if shown_parts else []
+    parts = render_json(shown_parts, lines=form == LINES) if is_array else shown_parts
     send_parts(exchange, headers, parts)
 
 
@@ -84,13 +91,17 @@ def page_up_to(page: Page, shown: Shown) -> Page:
     )
 
 
-async def shown_of(page: Page, first: int, form: Form, bytes_max: int) -> Shown:
+async def shown_of(
+    page: Page, first: int, form: Form, bytes_max: int, *, records_max: int = 0
+) -> Shown:
     """Show a page from the record `first`, in a thread if that may take long."""
     if not page.spans:
         return Shown([], page.record, page.byte)
     spans = [stored(span, page.facts) for span in page.spans]
     end = (page.record, page.byte)
-    work = partial(show, spans, end, first=first, form=form, bytes_max=bytes_max)
+    work = partial(
+        show, spans, end, first=first, form=form, bytes_max=bytes_max, records_max=records_max
+    )
     size = sum(len(span.payload) for span in spans)
     is_quick = size <= AT_ONCE_BYTES and not any(map(is_compressed, spans))
     return work() if is_quick else await asyncio.to_thread(work)

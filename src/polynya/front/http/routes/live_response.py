@@ -78,8 +78,8 @@ class LiveResponse:
     def name(self) -> str:
         return self._name
 
-    def open(self, facts: Facts) -> None:
-        """Write the response head, and take over the connection."""
+    def open(self, facts: Facts, more: Headers) -> None:
+        """Write the response head, with more headers, and take over the connection."""
         self._uid, self._history = facts.uid, facts.history
         self._form = Form(self._form.records, is_json_stream(facts))
         media = "application/json" if self._form.records else values_type(facts.content_type)
@@ -89,6 +89,7 @@ class LiveResponse:
             ("Cache-Control", NO_CACHE),
             ("X-Accel-Buffering", "no"),
             ("Stream-Incarnation", str(facts.uid)),
+            *more,
         ]
         if self._encoding == SseEncoding.BASE64:
             headers.append(("Stream-SSE-Data-Encoding", "base64"))

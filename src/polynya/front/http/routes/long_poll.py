@@ -13,25 +13,28 @@ from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE
 from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.pages import json_form, read_allowed, send_page
 from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.read_request import ReadRequest, placed, record_numbers
 from polynya.front.http.routes.refusals import fail_refusal
-from polynya.service.api import LiveEvent, Page, Position, ReadQuery, Refusal
+from polynya.service.api import LiveEvent, Page, Position, Refusal
 from polynya.wire.cursor import next_cursor
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
 
-def long_poll(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
-    """Handle a long-poll. The position of `now` or a time changes, so its response must not be
-    cached. Raises `Failure`."""
-    cache = NO_STORE if query.record in (Position.NOW, *Position.TIMES) else CACHE_LONG_POLL
+def long_poll(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+    """Handle a long-poll. The position of `now`, of a time or counted from the tail changes, so its
+    response must not be cached. Raises `Failure`."""
+    query = request.query
+    moves = query.record in (Position.NOW, *Position.TIMES) or request.tail_records
+    cache = NO_STORE if moves else CACHE_LONG_POLL
     front.counters.long_polls += 1
-    if query.record != Position.NOW:
+    if query.record != Position.NOW and not request.tail_records:
         page = front.service.read_nowait(query)
         if page is not None and (isinstance(page, Refusal) or page.spans or page.closed):
-            _answer(front, exchange, query, page, cache)
+            _answer(front, exchange, request, page, cache)
             return
-    exchange.spawn(_wait(front, exchange, query, seconds, cache), waits=True, long=True)
+    exchange.spawn(_wait(front, exchange, request, cache), waits=True, long=True)
 
 
 class _Waiter:
@@ -54,21 +57,21 @@ class _Waiter:
         self.woken.set()
 
 
-async def _wait(
-    front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float, cache: str
-) -> None:
-    waiter = _Waiter()
+async def _wait(front: HttpFront, exchange: Exchange, request: ReadRequest, cache: str) -> None:
+    waiter, query = _Waiter(), request.query
     # before the read, so that no event is missed
     facts = await front.service.attach(query.name, waiter, local=query.local, numbers=True)
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
-    timer = asyncio.get_running_loop().call_later(seconds, waiter.expire)
+    timer = asyncio.get_running_loop().call_later(request.seconds, waiter.expire)
     front.waiters.add(waiter)
     try:
         if is_other_incarnation(exchange, facts):  # now, not after the timeout
             return
+        request = placed(request, facts)
         while True:
+            query = request.query
             waiter.woken.clear()
             page = await read_allowed(front, exchange, query)
             if isinstance(page, Page) and page.facts.uid != facts.uid:
@@ -81,10 +84,11 @@ async def _wait(
                 or waiter.over
                 or front.stopping
             ):
-                _answer(front, exchange, query, page, cache)
+                _answer(front, exchange, request, page, cache)
                 return
             if query.record in (Position.NOW, *Position.TIMES):
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
+                request = msgspec.structs.replace(request, query=query)
             await waiter.woken.wait()
     finally:
         timer.cancel()
@@ -93,7 +97,7 @@ async def _wait(
 
 
 def _answer(
-    front: HttpFront, exchange: Exchange, query: ReadQuery, page: Page | Refusal, cache: str
+    front: HttpFront, exchange: Exchange, request: ReadRequest, page: Page | Refusal, cache: str
 ) -> None:
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
@@ -113,13 +117,14 @@ def _answer(
             204,
             [
                 *tail,
+                *record_numbers(request, page),
                 *closed,
                 ("Stream-Incarnation", str(page.facts.uid)),
                 ("Cache-Control", NO_STORE),
             ],
         )
         return
-    if needs_decoding(page, json_form(exchange)):
-        exchange.spawn(send_decoded(exchange, query, page, cache, live), waits=True)
+    if request.records_max or needs_decoding(page, json_form(exchange)):
+        exchange.spawn(send_decoded(exchange, request, page, cache, live), waits=True)
         return
-    send_page(exchange, page, cache, live)
+    send_page(exchange, page, cache, record_numbers(request, page) + live)

@@ -74,11 +74,22 @@ def render_json(parts: list[bytes | memoryview], *, lines: bool) -> list[bytes |
 
 
 def json_form(exchange: Exchange) -> str:
-    """Return the form of JSON that `Accept` names: LINES, RECORDS, or "" for an array."""
+    """Return the form of JSON that a read names: LINES, RECORDS, or "" for an array."""
+    if "record_view" in exchange.query:
+        return RECORDS
     accept = exchange.head.headers.get("accept")
     if accept is None:
         return ""
     return LINES if accepts_lines(accept) else RECORDS if accepts_records(accept) else ""
+
+
+def wants_records(exchange: Exchange) -> bool:
+    """Report whether a read names whole records. Raises `Failure`."""
+    view = exchange.query.get("record_view", "envelope")
+    if view != "envelope":
+        raise Failure("INVALID_PARAMETER", f"record_view must be envelope, not '{view[:64]}'")
+    accept = exchange.head.headers.get("accept")
+    return "record_view" in exchange.query or (accept is not None and accepts_records(accept))
 
 
 def send_page(exchange: Exchange, page: Page, cache: str, live: Headers = _NONE) -> None:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import CACHE_PAGE, NO_CACHE, NO_STORE
 from polynya.front.http.routes.decoded_pages import needs_decoding, send_decoded
 from polynya.front.http.routes.long_poll import long_poll
 from polynya.front.http.routes.pages import json_form, read_allowed, send_page, within_memory
 from polynya.front.http.routes.preconditions import is_other_incarnation
-from polynya.front.http.routes.read_request import parse_read
+from polynya.front.http.routes.read_request import (
+    ReadRequest,
+    parse_read,
+    placed,
+    record_numbers,
+)
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
-from polynya.service.api import Page, Position, ReadQuery, Refusal
+from polynya.service.api import Page, Position, Refusal
+from polynya.stream.replies import Code
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -26,31 +34,48 @@ def read(front: HttpFront, exchange: Exchange) -> None:
         open_sse(front, exchange, request)
         return
     query = within_memory(front, exchange, request.query)
+    if query is not request.query:
+        request = structs.replace(request, query=query)
     if request.live:
-        long_poll(front, exchange, query, request.seconds)
+        long_poll(front, exchange, request)
         return
-    page = front.service.read_nowait(query)
+    page = None if request.tail_records else front.service.read_nowait(query)
     if page is None:
-        exchange.spawn(_wait_page(front, exchange, query), waits=True)
+        exchange.spawn(_wait_page(front, exchange, request), waits=True)
     else:
-        _answer(exchange, query, page)
+        _answer(exchange, request, page)
 
 
-async def _wait_page(front: HttpFront, exchange: Exchange, query: ReadQuery) -> None:
-    _answer(exchange, query, await read_allowed(front, exchange, query))
+async def _wait_page(front: HttpFront, exchange: Exchange, request: ReadRequest) -> None:
+    if request.tail_records:
+        facts = await front.service.facts(request.query.name, local=request.query.local)
+        if isinstance(facts, Refusal):
+            fail_refusal(exchange, facts)
+            return
+        request = placed(request, facts)
+    page = await read_allowed(front, exchange, request.query)
+    if request.tail_records and isinstance(page, Refusal) and page.code == Code.TRIMMED:
+        # trimmed since: what is left of the last records begins at the start
+        request = structs.replace(
+            request, query=structs.replace(request.query, record=Position.START)
+        )
+        page = await read_allowed(front, exchange, request.query)
+    _answer(exchange, request, page)
 
 
-def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
-    """Send the page. Caches must revalidate the position of a time, which may change, and a page
-    at the known tail, which may grow."""
+def _answer(exchange: Exchange, request: ReadRequest, page: Page | Refusal) -> None:
+    """Send the page. Caches must revalidate a position of a time or counted from the tail, which
+    may change, and a page at the known tail, which may grow."""
+    query = request.query
     if isinstance(page, Refusal):
         fail_refusal(exchange, page)
         return
     if "stream-incarnation" in exchange.head.headers and is_other_incarnation(exchange, page.facts):
         return
-    lasts = (not page.up_to_date or page.facts.closed) and query.record not in Position.TIMES
+    moves = query.record in Position.TIMES or request.tail_records
+    lasts = (not page.up_to_date or page.facts.closed) and not moves
     cache = NO_STORE if query.record == Position.NOW else CACHE_PAGE if lasts else NO_CACHE
-    if needs_decoding(page, json_form(exchange)):
-        exchange.spawn(send_decoded(exchange, query, page, cache), waits=True)
+    if request.records_max or needs_decoding(page, json_form(exchange)):
+        exchange.spawn(send_decoded(exchange, request, page, cache), waits=True)
         return
-    send_page(exchange, page, cache)
+    send_page(exchange, page, cache, record_numbers(request, page))

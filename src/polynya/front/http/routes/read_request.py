@@ -1,4 +1,7 @@
-"""Parse a read: its position, size, timeout and consistency, and the kind of its answer."""
+"""Parse a read: its position, size, timeout and consistency, and the kind of its answer.
+
+A position is an offset, a time, or the number of a record (`record`, `tail_records`).
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,26 @@ from collections.abc import Callable
 
 import msgspec
 
-from polynya.base.limits import PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX
+from polynya.base.limits import KIB, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX
 from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.service.api import Position, ReadQuery
-from polynya.wire.headers import BadField, accepts_records, parse_event_id
+from polynya.front.http.routes.pages import wants_records
+from polynya.service.api import Facts, Page, Position, ReadQuery
+from polynya.wire.headers import BadField, parse_event_id
 from polynya.wire.times import parse_time_ms
 
 # the parameters that name a time
 _TIMES = {"from_time": Position.AT_TIME, "from_record_time": Position.AT_RECORD_TIME}
+# the parameters that name where a read begins, of which it takes one
+_BEGINS = ("offset", *_TIMES, "record", "tail_records")
+_NUMBERED = frozenset(("record", "tail_records", "max_records"))
 LIVE = ("long-poll", "sse")
 END_SUFFIX = "~end"  # of the id of the event that reports a closed stream
 _TIMEOUT_MS_MAX = 60_000
 _BYTE_MAX = 10**18  # larger than every tail, and small enough for messages between cores
+# stored bytes read for each record of `max_records`, so that a page of few records is cheap
+_BYTES_FOR_RECORD = 64 * KIB
 
 
 class ReadRequest(msgspec.Struct, frozen=True, gc=False):
@@ -30,49 +39,111 @@ class ReadRequest(msgspec.Struct, frozen=True, gc=False):
     seconds: float = 0.0  # timeout of a long-poll
     incarnation: tuple[int, int] | None = None  # (uid, history) in `Last-Event-ID`
     saw_end: bool = False  # the last event of the reader was the end of the stream
+    numbered: bool = False  # the answer names the numbers of its records
+    tail_records: int = 0  # begin so many records before the tail; 0: where the query says
+    records_max: int = 0  # of a page; 0: no limit
 
 
 def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) -> ReadRequest:
     """Parse a read. `timeout`: of a long-poll that names none. Raises `Failure`."""
     query = exchange.query
     live = query.get("live", "")
+    whole_records = wants_records(exchange)
     if "live" in query:
         if live not in LIVE:
             raise Failure("INVALID_PARAMETER", f"live must be long-poll or sse, not '{live[:64]}'")
+        if live == "sse" and "max_records" in query:
+            raise Failure(
+                "NOT_SUPPORTED",
+                "the query parameter 'max_records' is not supported with live=sse, which has no "
+                "pages: use live=long-poll, or close the connection after enough records",
+            )
         if live == "sse" and (last := exchange.head.headers.get("last-event-id")):
             return _resumed(exchange, last)
-        if not query.keys() & {"offset", *_TIMES}:
+        if query.keys().isdisjoint(_BEGINS):
             raise Failure("OFFSET_REQUIRED")
-    given = [name for name in _TIMES if name in query]
-    if given:
-        if len(given) > 1 or "offset" in query:
-            raise Failure(
-                "INVALID_PARAMETER",
-                "a read takes only one of offset, from_time and from_record_time",
-            )
-        record, byte = _at_time(given[0], query[given[0]], now_ms())
-    else:
-        text = query.get("offset", "-1")
-        record, byte = Position.START, 0
-        if text != "-1":
-            record, byte = parse_offset(text, bare=exchange.route.bare_offsets)
+    record, byte = _begin(exchange, now_ms)
+    numbered = not _NUMBERED.isdisjoint(query)
     if live == "long-poll" and "timeout_ms" in query:
         timeout = min(_number("timeout_ms", query["timeout_ms"]), _TIMEOUT_MS_MAX) / 1000
     size = PAGE_BYTES_DEFAULT
     if "max_bytes" in query and live != "sse":
         size = min(_number("max_bytes", query["max_bytes"]), PAGE_BYTES_MAX)
+    records_max = _number("max_records", query["max_records"]) if "max_records" in query else 0
+    if records_max:
+        size = min(size, records_max * _BYTES_FOR_RECORD)
     local = "consistency" in query and is_local(exchange)
-    accept = exchange.head.headers.get("accept")
     place = ReadQuery(
         exchange.route.name,
         record,
         byte,
         size,
-        whole_records=accept is not None and accepts_records(accept),
+        whole_records=numbered or whole_records,
         beyond_tail_waits=bool(live),
         local=local,
     )
-    return ReadRequest(place, live, timeout)
+    return ReadRequest(
+        place,
+        live,
+        timeout,
+        numbered=numbered,
+        tail_records=_number("tail_records", query["tail_records"])
+        if "tail_records" in query
+        else 0,
+        records_max=records_max,
+    )
+
+
+def _begin(exchange: Exchange, now_ms: Callable[[], int]) -> tuple[int, int]:
+    """Return where a read begins: (record or a `Position`, byte). Raises `Failure`."""
+    query = exchange.query
+    given = [name for name in _BEGINS if name in query]
+    if len(given) > 1:
+        raise Failure(
+            "INVALID_PARAMETER",
+            f"a read takes only one of {', '.join(_BEGINS[:-1])} and {_BEGINS[-1]}; "
+            f"this one has {' and '.join(given)}",
+        )
+    name = given[0] if given else "offset"
+    text = query.get(name, "-1")
+    if name in _TIMES:
+        return _at_time(name, text, now_ms())
+    if name == "record":
+        return _at_record(text)
+    if name == "tail_records" or text == "-1":
+        return Position.START, 0
+    return parse_offset(text, bare=exchange.route.bare_offsets)
+
+
+def _at_record(text: str) -> tuple[int, int]:
+    """Parse `record`: a number, or the tail as `now`. Of an offset the record number decides."""
+    if text == "now":
+        return Position.NOW, 0
+    if text.isdecimal() and text.isascii() and len(text) <= 18:
+        return int(text), 0
+    raise Failure(
+        "INVALID_PARAMETER",
+        f"record must be now or the number of a record, 0 for the first, not '{text[:64]}'",
+    )
+
+
+def placed(request: ReadRequest, facts: Facts) -> ReadRequest:
+    """Return the request with its place, if that is counted from the tail in `facts`."""
+    if not request.tail_records:
+        return request
+    record = max(facts.first_record, facts.record - request.tail_records)
+    return msgspec.structs.replace(
+        request, query=msgspec.structs.replace(request.query, record=record)
+    )
+
+
+def record_numbers(request: ReadRequest, page: Page) -> list[tuple[str, str]]:
+    """Return the headers with the number of the first record of a page and of the next one, if the
+    request names numbers."""
+    if not request.numbered:
+        return []
+    first = min(max(request.query.record, page.begin_record), page.record)
+    return [("Stream-Record-Start", str(first)), ("Stream-Record-Next", str(page.record))]
 
 
 def _resumed(exchange: Exchange, last: str) -> ReadRequest:

@@ -28,7 +28,7 @@ from polynya.front.http.routes.decoded_pages import (
 from polynya.front.http.routes.live_response import LiveResponse
 from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.preconditions import is_other_incarnation
-from polynya.front.http.routes.read_request import ReadRequest
+from polynya.front.http.routes.read_request import ReadRequest, placed
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
 from polynya.stream.replies import Code
@@ -78,13 +78,18 @@ async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) ->
         elif request.saw_end and facts.closed:
             _answer_end(exchange, facts)
         elif not is_other_incarnation(exchange, facts):
+            request = placed(request, facts)
+            query = request.query
             page = await subscriber.read(query.record, query.byte)
             if isinstance(page, Refusal):
                 fail_refusal(exchange, page)
             elif page.facts.uid != facts.uid:
                 exchange.fail("STREAM_RECREATED")
             else:
-                subscriber.open(page.facts)
+                first = max(query.record, page.begin_record)
+                subscriber.open(
+                    page.facts, [("Stream-Record-Start", str(first))] if request.numbered else []
+                )
                 opened = True
                 await subscriber.run(page, asked=query.record)
     finally:

@@ -17,6 +17,7 @@ from polynya.front.http.routes.create import create
 from polynya.front.http.routes.delete import delete
 from polynya.front.http.routes.head import head
 from polynya.front.http.routes.listing import list_streams
+from polynya.front.http.routes.parameters import check_parameters
 from polynya.front.http.routes.read import read
 from polynya.front.http.routes.retention import (
     clear_retention,
@@ -108,4 +109,6 @@ def dispatch(front: HttpFront, exchange: Exchange) -> None:
         return
     if exchange.route.kind == RouteKind.STREAM and answerer is not options:
         check_conditions(exchange)
+    if exchange.query:
+        check_parameters(front, exchange)
     answerer(front, exchange)

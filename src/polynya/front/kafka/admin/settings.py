@@ -6,12 +6,24 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.kafka import configs as known
 from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
-from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_change, checked, list_of
+from polynya.front.kafka.configs import (
+    CONFIGS,
+    PROFILE,
+    URSA_STORAGE,
+    InvalidConfig,
+    check_change,
+    checked,
+    list_of,
+    profile_named,
+    with_profile,
+)
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import TopicRefused
 from polynya.wire.kafka.generated import alter_configs as alter
@@ -212,7 +224,7 @@ def _stepped(
     """Return the configs after each step. Raises InvalidConfig."""
     after = dict(before)
     seen: set[str] = set()
-    for step in steps:
+    for step in _in_own_names(steps):
         config = CONFIGS.get(step.name)
         if config is None:
             raise InvalidConfig(f"unknown topic config name: {step.name}")
@@ -234,6 +246,25 @@ def _stepped(
                 "change a list"
             )
     return checked(after.items())
+
+
+def _in_own_names(
+    steps: Iterable[incremental.AlterableConfig],
+) -> list[incremental.AlterableConfig]:
+    """Return the steps with those of `ursa.storage.enable` as ones of the profile. Raises
+    InvalidConfig."""
+    given = list(steps)
+    if not any(step.name == URSA_STORAGE for step in given):
+        return given
+    with_profile((step.name, step.value) for step in given if step.config_operation != DELETE)
+    rest = [step for step in given if step.name != URSA_STORAGE]
+    if any(step.name == PROFILE for step in rest):
+        return rest  # they agree
+    return rest + [
+        structs.replace(step, name=PROFILE, value=profile_named(step.value))
+        for step in given
+        if step.name == URSA_STORAGE
+    ]
 
 
 def _edited(value: str, step: incremental.AlterableConfig) -> str:
