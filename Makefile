@@ -10,6 +10,7 @@ BENCH ?=
 ARGS ?=
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 SUITE = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+AGAIN = $(MAKE) --no-print-directory# not called by its name, or `make -n test` would run it
 TIERS = @PYTHONPATH=tests $(PY) -m tiers
 IN_PROCESS = not process and not spark and not conformance and not long
 COSTS = .build/test-times.jsonl
@@ -28,7 +29,8 @@ help:  ## this list
 run: $(STAMPS)/all $(if $(findstring --diskless,$(ARGS)),$(STAMPS)/s3-server)  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere (ARGS=--diskless: on an S3 server)
 	@$(BIN)/polynya demo $(ARGS)
 
-test: lint gate processes  ## everything that CI checks: lint, types, both tiers of tests (PYTHON=python3.13 with another Python)
+test: lint  ## everything that CI checks: lint, types, and both tiers of tests at once (PYTHON=python3.13 with another Python)
+	$(TIERS).both "$(AGAIN) gate" $(ARGS)
 
 lint: $(STAMPS)/dev  ## format, lint, strict types
 	@$(WARM) $(LINT) && $(BIN)/mypy; status=$$?; wait; exit $$status

@@ -70,12 +70,14 @@ def judge(
 
 
 class Repeat:
-    """Run some tests once more, with nothing beside them; true where all pass."""
+    """Run some tests once more, with nothing beside them; true where all pass. `wait_alone` returns
+    when what runs beside has ended."""
 
-    def __init__(self, arguments: list[str]) -> None:
-        self._arguments = arguments
+    def __init__(self, arguments: list[str], wait_alone: Callable[[], object]) -> None:
+        self._arguments, self._wait_alone = arguments, wait_alone
 
     def __call__(self, tests: tuple[str, ...]) -> bool:
+        self._wait_alone()
         print(f"\nREPEATED ALONE: {', '.join(tests)}", flush=True)
         AGAIN.unlink(missing_ok=True)
         status = run_pytest(AGAIN, ["-n", "0", *self._arguments, *tests])
@@ -115,8 +117,8 @@ def tell(outcome: Outcome, verdict: Verdict) -> None:
     print(f"{passed} passed, {failed} failed, {outcome.skipped} skipped", flush=True)
 
 
-def main() -> int:
-    arguments = sys.argv[1:]
+def run(arguments: list[str], wait_alone: Callable[[], object] = lambda: None) -> int:
+    """Run the tier with these arguments of pytest; return the exit code."""
     REPORT.unlink(missing_ok=True)
     workers = ["-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder"]
     status = run_pytest(REPORT, [*workers, "-m", EXPRESSION, *arguments])
@@ -125,7 +127,7 @@ def main() -> int:
     outcome = read_outcome(REPORT)
     entries = read_entries(FILE.read_text()) if FILE.exists() else []
     options = [each for each in arguments if each.startswith("-")]
-    verdict = judge(outcome, frozenset(each.test for each in entries), Repeat(options))
+    verdict = judge(outcome, frozenset(each.test for each in entries), Repeat(options, wait_alone))
     found = [
         Flake(test, commit(), unit.first.line, unit.first.text)
         for unit in verdict.flaky
@@ -139,4 +141,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(sys.argv[1:]))

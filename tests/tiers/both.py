@@ -1,0 +1,85 @@
+"""Run both tiers at once: `python -m tiers.both COMMAND-OF-THE-GATE [ARGUMENTS OF PYTEST]`.
+
+The tests of processes wait more than they compute. The gate computes, and its tests measure no time:
+it runs beside them at a low priority and takes what they leave. Its output is kept in
+`.build/gate.txt` and printed at the end; the last lines say how each tier ended. A test of processes
+that failed is repeated when the gate has ended, so with nothing beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from tiers import processes
+
+OUTPUT = Path(".build/gate.txt")
+SUMMARY = "short test summary"  # pytest's heading above what was skipped or failed
+NICENESS = 10  # a tenth of the share of what runs beside it
+
+
+class Gate:
+    """The gate in a process beside this one, until `with` ends."""
+
+    def __init__(self, command: list[str]) -> None:
+        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+        environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+        with OUTPUT.open("wb") as output:
+            self._process = subprocess.Popen(
+                ["nice", "-n", str(NICENESS), *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._watch = threading.Thread(target=self._tell_failure, daemon=True)
+        self._watch.start()
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self.wait()
+
+    def wait(self) -> int:
+        """Return its exit code when it has ended."""
+        code = self._process.wait()
+        self._watch.join()
+        return code
+
+    def _tell_failure(self) -> None:
+        """Say at once that it failed: who waits may stop the rest."""
+        if self._process.wait():
+            print(f"\nTHE GATE FAILED: see {OUTPUT}, which follows at the end", flush=True)
+
+
+def told(text: str, *, failed: bool) -> str:
+    """Return what to print of the gate's output: all, or what stands below the tests' dots."""
+    lines = text.rstrip().splitlines()
+    first = next((number for number, line in enumerate(lines) if SUMMARY in line), len(lines) - 1)
+    return "\n".join(lines if failed else lines[max(0, first) :])
+
+
+def main() -> int:
+    command, *arguments = sys.argv[1:]
+    with Gate(shlex.split(command)) as gate:
+        status = processes.run(arguments, gate.wait)
+        gate_status = gate.wait()
+    print(
+        f"\nGATE ({OUTPUT}):\n{told(OUTPUT.read_text(errors='replace'), failed=bool(gate_status))}"
+    )
+    for name, code in (("gate", gate_status), ("processes", status)):
+        print(f"{name}: {f'FAILED ({code})' if code else 'passed'}", flush=True)
+    return 1 if gate_status or status else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Both tiers run at once, and a failure of either fails the whole."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from tiers.both import OUTPUT, told
+from tiers.planted import START, plant, run_python
+
+OUTPUT_OF_GATE = """....... [ 50%]
+....... [100%]
+=========================== short test summary info ============================
+SKIPPED [1] tests/test_x.py:1: no program
+14 passed, 1 skipped in 0.10s
+"""
+
+
+def test_of_a_gate_that_passed_the_summary_is_printed() -> None:
+    assert told(OUTPUT_OF_GATE, failed=False).startswith("====")
+    assert told("...\n3 passed in 0.10s\n", failed=False) == "3 passed in 0.10s"
+    assert told("", failed=False) == ""
+
+
+def test_of_a_gate_that_failed_all_is_printed() -> None:
+    assert told(OUTPUT_OF_GATE, failed=True) == OUTPUT_OF_GATE.rstrip()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("gate_passes", "processes_pass"), [(False, True), (True, False)])
+def test_a_failure_of_either_tier_fails_the_whole(
+    tmp_path: Path, gate_passes: bool, processes_pass: bool
+) -> None:
+    plant(
+        tmp_path,
+        f"@pytest.mark.process\ndef test_processes():\n    {START}\n    assert {processes_pass}\n"
+        f"def test_gate():\n    assert {gate_passes}, 'a defect'\n",
+    )
+    gate = shlex.join([sys.executable, "-m", "pytest", "-q", "-m", "not process"])
+    done = run_python(tmp_path, "-m", "tiers.both", gate, "-q")
+    assert done.returncode == 1, done.stdout + done.stderr
+    *_, gate_said, processes_said = done.stdout.splitlines()
+    assert gate_said == f"gate: {'passed' if gate_passes else 'FAILED (1)'}"
+    assert processes_said == f"processes: {'passed' if processes_pass else 'FAILED (1)'}"
+    assert ("a defect" in done.stdout) is not gate_passes
+    assert "1 " in (tmp_path / OUTPUT).read_text().splitlines()[-1]
+
+
+@pytest.mark.process
+def test_what_failed_is_repeated_when_the_gate_has_ended(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        f"""
+from pathlib import Path
+import os
+
+@pytest.mark.process
+def test_processes():
+    {START}
+    ended = Path("ended").exists()
+    Path("began").touch()
+    assert ended, "the gate is under way"
+
+def test_gate():
+    while not Path("began").exists():
+        os.sched_yield()
+    Path("ended").touch()
+""",
+    )
+    gate = shlex.join([sys.executable, "-m", "pytest", "-q", "-m", "not process"])
+    done = run_python(tmp_path, "-m", "tiers.both", gate, "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FLAKY: test_planted.py::test_processes" in done.stdout
+    assert done.stdout.endswith("gate: passed\nprocesses: passed\n")
