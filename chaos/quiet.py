@@ -58,19 +58,6 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def merged(first: Conditions | None, second: Conditions) -> Conditions:
-    """The worse of both: those of a run in two parts."""
-    if first is None:
-        return second
-    return Conditions(
-        cores=second.cores,
-        load=max(first.load, second.load),
-        load_max=max(first.load_max, second.load_max),
-        others=max(first.others, second.others),
-        stolen=max(first.stolen, second.stolen),
-    )
-
-
 class ProcessTime(NamedTuple):
     """A process: its parent, its start in ticks after boot, and the ticks of CPU that it used."""
 
@@ -138,13 +125,16 @@ def stolen_ticks(stat: str) -> int:
 
 
 class Watch:
-    """Measures the conditions of a run while it is entered, in a thread."""
+    """Measures the conditions of a run while it is entered, in a thread. `load`: before the first
+    of several runs; without it that of now."""
 
-    def __init__(self, root: int | None = None) -> None:
+    def __init__(self, root: int | None = None, load: float | None = None) -> None:
         self._others = OtherProcesses(os.getpid() if root is None else root)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._load = float(os.environ.get(LOAD_BEFORE) or os.getloadavg()[0])
+        self._load = (
+            float(os.environ.get(LOAD_BEFORE) or os.getloadavg()[0]) if load is None else load
+        )
         self._load_max = 0.0
         self._began, self._stolen = time.monotonic(), _stolen_now()
 
