@@ -77,7 +77,7 @@ upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revisi
 
 soak: evidence  ## the same as `make evidence`
 
-evidence: $(STAMPS)/dev  ## the long tests, simulation, chaos, soak and mutations for long, and docs/reliability.md of it (DURATION=seconds, two hours without)
+evidence: $(STAMPS)/dev  ## the long tests, then simulation, chaos, soak, fuzzing, upgrades and mutations, and docs/reliability.md of it (DURATION=seconds, two hours without; ARGS="--only worlds,chaos --resume")
 	$(TIERS).long -q
 	@PYTHONPATH=src $(PY) -m chaos.evidence --seconds $(or $(DURATION),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 

@@ -2,13 +2,16 @@
 bench.report` makes the page of them.
 
 A file has the benchmark's name, the commit and the date, the machine, the command, the number of
-rounds, and for each server and each figure the median, the smallest and the largest value of all
-rounds.
+rounds, the conditions (`chaos.quiet`: the load before the run, and what other processes used during
+it), and for each server and each figure the median, the smallest and the largest value of all
+rounds. A result of a busy machine is written to `.build/busy-results` instead, and the exit code is
+1: the page shows runs with nothing beside them.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import platform
 import statistics
@@ -19,15 +22,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from bench._rounds import Runs
+from chaos.quiet import Conditions, Watch
 
 FOLDER = Path(__file__).parent / "results"
+BUSY = Path(__file__).parents[1] / ".build" / "busy-results"
 Figures = dict[str, list[float]]
+_watch: Watch | None = None  # of the benchmark of this process
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--save`, and begin to measure what runs beside the benchmark."""
+    global _watch
+    if "--save" in sys.argv[1:]:
+        _watch = Watch()
+        _watch.start()
+        atexit.register(_watch.stop)
     parser.add_argument(
         "--save",
         action="store_true",
@@ -47,9 +60,18 @@ def summary(runs: Runs) -> dict[str, Figures]:
     }
 
 
-def save(name: str, runs: Runs, *, more: Mapping[str, Mapping[str, float]] | None = None) -> None:
+def save(
+    name: str,
+    runs: Runs,
+    *,
+    more: Mapping[str, Mapping[str, float]] | None = None,
+    conditions: Conditions | None = None,
+) -> None:
     """Write the result of one benchmark. `more` adds figures that were measured once: figure to
-    server to value."""
+    server to value. Raises SystemExit after a run on a busy machine."""
+    if conditions is None:
+        assert _watch is not None, "`add_option` begins the watch where there is `--save`"
+        conditions = _watch.conditions()
     figures = summary(runs)
     for key, values in (more or {}).items():
         for server, value in values.items():
@@ -67,10 +89,18 @@ def save(name: str, runs: Runs, *, more: Mapping[str, Mapping[str, float]] | Non
             ]
         ),
         "rounds": max(map(len, runs.values())),
+        "conditions": msgspec.to_builtins(conditions),
+        "busy": conditions.busy,
         "figures": figures,
     }
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    folder = BUSY if conditions.busy else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    if conditions.busy:
+        sys.exit(
+            f"{name}: {conditions.busy}; the result is in {folder}, not on the page: run it again "
+            "with nothing beside it"
+        )
 
 
 def load(name: str) -> dict[str, Any]:

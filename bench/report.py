@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from bench._results import Figures, load
+from chaos.quiet import LOAD_MAX, OTHERS_MAX, Conditions
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -91,15 +94,14 @@ SCENARIOS = (
         "bulk",
         "Bulk appends to one node",
         "64 KiB, 16 connections, a stream each, closed loop; then catch-up reads of these streams. "
-        "CPU until the server is idle again. Taken while the machine was busy with other work "
-        "(load 15 to 30), so compare the columns, not with other sections.",
+        "CPU until the server is idle again.",
         "the Rust server's rate at a lower p99, 2 ms of CPU per MiB, its read rate; not reached",
     ),
     Scenario(
         "bulk_three",
         "Bulk appends to a cluster of three",
-        "The same load through one of three nodes, on the same busy machine.",
-        "250 MiB/s and 6 ms per MiB on an idle machine; not shown",
+        "The same load through one of three nodes.",
+        "250 MiB/s and 6 ms per MiB",
     ),
     Scenario(
         "clusters",
@@ -125,8 +127,8 @@ SCENARIOS = (
         "kafka_1",
         "Beside Apache Kafka",
         "One node, 6 partitions, records of 1,000 B, `acks=all`, Kafka's own producer with batches "
-        "of 128 KiB, librdkafka as the consumer; latency at 1.5 MiB/s. Servers and clients share "
-        "two cores with much other work, so only ratios count. Kafka's CPU includes its JVM's "
+        "of 128 KiB, librdkafka as the consumer; latency at a fixed rate. Servers and clients share "
+        "two cores. Kafka's CPU includes its JVM's "
         "warming up.",
         "its rate, and 8 ms of CPU for a MiB produced; the CPU is not reached (13.8)",
     ),
@@ -197,10 +199,12 @@ def section(scenario: Scenario) -> str:
     """A heading, a sentence, a table of medians and ranges, ratios to the first row, and where it
     comes from."""
     result = load(scenario.name)
+    if result.get("busy"):
+        return "\n".join([f"## {scenario.title}", f"{scenario.text} {refusal(result)}", ""])
     figures: dict[str, Figures] = result["figures"]
     keys = [key for key in FIGURES if any(key in row for row in figures.values())]
     rounds = f"{result['rounds']} rounds" if result["rounds"] > 1 else "one round"
-    source = f"(`{result['command']}`, {rounds}, {result['date']}, commit {result['commit']})"
+    source = f"(`{result['command']}`, {rounds}, {result['date']}, commit {result['commit']}, {around(result)})"
     lines = [f"## {scenario.title}", f"{scenario.text} {source}", ""]
     lines += [
         f"| | {' | '.join(FIGURES[key][0] for key in keys)} |",
@@ -213,6 +217,22 @@ def section(scenario: Scenario) -> str:
     if scenario.goal:
         said.append(f"Goal: {scenario.goal}.")
     return "\n".join([*lines, *(["", " ".join(said)] if said else []), ""])
+
+
+def around(result: dict[str, Any]) -> str:
+    """Describe what ran beside a benchmark."""
+    if "conditions" not in result:
+        return "taken before the page recorded the machine's load"
+    found = msgspec.convert(result["conditions"], Conditions)
+    return f"load {found.load:.1f} before it, {found.others:.1f} % of the machine for others"
+
+
+def refusal(result: dict[str, Any]) -> str:
+    """Say why the figures of a busy machine are not shown, and how to take them again."""
+    return (
+        f"**Not shown:** the machine was busy when it was last measured, on {result['date']} "
+        f"({result['busy']}). Measure it with nothing beside it: `{result['command']} --save`."
+    )
 
 
 def ratios(figures: dict[str, Figures]) -> Iterator[str]:
@@ -249,7 +269,8 @@ def page() -> str:
 {NOTE}
 
 Ratios count, not rates: the machine is shared and its speed drifts by a fifth within a day. Every comparison is one interleaved run, fresh
-servers for each round, medians with the smallest and the largest value. fsync is on. Measured on {load("clusters")["machine"]}.
+servers for each round, medians with the smallest and the largest value. fsync is on. A result counts only from a machine with nothing else
+to do: a load of at most {LOAD_MAX:g} per core before it, and at most {OTHERS_MAX:g} % of the machine for other processes during it. Measured on {load("clusters")["machine"]}.
 
 `python -m bench NAME --save` measures one scenario again, `python -m bench.report` writes this page. Attempts that did not help:
 [decision 25](decisions/0025-leave-out-optimizations-that-did-not-help.md).

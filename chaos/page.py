@@ -3,104 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from chaos.found import FOUND
-from chaos.run import Outcome
-from chaos.tiers import Run, table
+from chaos.results import PARTS, Again, Chaos, Mutant, Results
+from chaos.tiers import table
 from chaos.totals import Simulation
-
-
-class Chaos(msgspec.Struct, kw_only=True):
-    """Of one run, without its histories. `faults`: fault -> episodes."""
-
-    command: str
-    network: str
-    seconds: float
-    episodes: int
-    faults: dict[str, int]
-    skipped: dict[str, str]
-    acknowledged: int
-    refused: int
-    unknown: int
-    reads: int
-    tailed: int
-    longest_pause: float
-    acts: int = 0  # episodes in which operators asked for something, too
-    store: dict[str, int] = {}
-    recovered: int = 0
-    slowest_recovery: float = 0.0
-    memory: list[int] = []  # MiB of each node in the end, where it was measured
-    wrong: list[str] = []
-
-    @classmethod
-    def of(cls, outcome: Outcome, command: str) -> Chaos:
-        last = {sample.node: sample.rss >> 20 for sample in outcome.samples}
-        return cls(
-            command=f"python -m chaos {command}",
-            network=outcome.network,
-            seconds=outcome.seconds,
-            episodes=len(outcome.episodes),
-            faults=dict(Counter(episode.fault for episode in outcome.episodes).most_common()),
-            skipped=outcome.skipped,
-            acknowledged=outcome.acknowledged,
-            refused=outcome.refused,
-            unknown=outcome.unknown,
-            reads=outcome.reads,
-            tailed=outcome.tailed,
-            longest_pause=outcome.longest_pause,
-            acts=sum(bool(episode.act) for episode in outcome.episodes),
-            store=outcome.store,
-            recovered=outcome.recovered,
-            slowest_recovery=max((episode.well for episode in outcome.episodes), default=0.0),
-            memory=[last[node] for node in sorted(last)],
-            wrong=outcome.wrong,
-        )
-
-
-class Mutant(msgspec.Struct):
-    list: str
-    name: str
-    by: str
-
-
-class When(msgspec.Struct, kw_only=True):
-    """When a method ran that did not run with the others."""
-
-    date: str
-    command: str
-    commit: str
-
-    def __str__(self) -> str:
-        return f"{self.date}, commit {self.commit}, `{self.command}`"
-
-
-class Results(msgspec.Struct, kw_only=True):
-    date: str = ""
-    command: str = ""
-    commit: str = ""
-    machine: str = ""
-    simulation: Simulation | None = None
-    simulation_run: When | None = None  # None: with the rest
-    chaos: list[Chaos] = []
-    chaos_run: When | None = None
-    soak: Chaos | None = None
-    mutants: list[Mutant] = []
-    mutants_date: str = ""  # they may have been tried on another day
-    tiers: Run | None = None  # of `python -m chaos.tiers`
-
-    @property
-    def wrong(self) -> bool:
-        runs = [*self.chaos, *([self.soak] if self.soak is not None else [])]
-        failed = self.simulation is not None and self.simulation.failed
-        return (
-            bool(failed)
-            or any(run.wrong for run in runs)
-            or any(not mutant.by for mutant in self.mutants)
-        )
-
 
 HERE = Path(__file__).parent
 WRONG_CHARACTERS = 200  # shown of what was wrong in a run
@@ -114,10 +24,37 @@ Counters and defect lists for [reliability.md](reliability.md).
 """
 
 
+class Feature(NamedTuple):
+    """A feature of the product: the worlds of the simulation that are for it, and the count of a
+    chaos run that is of it; "" if chaos does not use it."""
+
+    name: str
+    worlds: tuple[str, ...]
+    count: str
+    unit: str
+
+
+FEATURES = (
+    Feature(
+        "replicated streams",
+        ("swarm", "plain", "moves", "readers", "returns", "copies", "planned"),
+        "acknowledged",
+        "appends",
+    ),
+    Feature("diskless streams", ("diskless",), "", ""),
+    Feature("switches of the profile", ("switched",), "", ""),
+    Feature("leased streams", ("leased",), "rollovers", "rollovers"),
+    Feature("consumer groups", ("groups",), "commits", "commits"),
+    Feature("Kafka producers and consumers", ("kafka",), "kafka_records", "records"),
+)
+NO_RUN = "## Last run\n\nNo run has been recorded.\n"
+
+
 def written(results: Results) -> str:
     """The page: methods, totals, limits."""
     head, tail = ((HERE / name).read_text() for name in ("page_head.md", "page_tail.md"))
-    return _joined([head, _totals(results), f"## Test tiers\n\n{table(results.tiers)}", tail])
+    parts = [head, _totals(results), _features(results), *_seeds(results)]
+    return _joined([*parts, f"## Test tiers\n\n{table(results.tiers)}", tail])
 
 
 def appendix(results: Results) -> str:
@@ -129,77 +66,216 @@ def _joined(parts: list[str]) -> str:
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def _last_run(results: Results) -> str:
-    commit = f", commit {results.commit}" if results.commit else ""
-    told = f"{results.date}, {results.machine}{commit}, `{results.command}`."
-    for name, run in (("Simulation", results.simulation_run), ("Chaos", results.chaos_run)):
-        if run is not None:
-            told += f" {name} ran on {run}."
-    return f"## Last run\n\n{told}\n"
+def _runs(results: Results) -> str:
+    """When each part ran, on which commit, and what ran beside it; parts that agree in one line."""
+    by_run: dict[tuple[str, str, str], list[str]] = {}
+    for part in PARTS:
+        if (when := results.runs.get(part)) is not None:
+            around = (
+                "what ran beside it was not recorded"
+                if when.conditions is None
+                else when.conditions.told()
+            )
+            by_run.setdefault((when.date, when.commit, around), []).append(part)
+    lines = [
+        f"* {', '.join(parts)}: {date}{f', commit {commit}' if commit else ''}; {around}."
+        for (date, commit, around), parts in by_run.items()
+    ]
+    return f"Measured on {results.machine}.\n\n" + "\n".join(lines) + "\n"
 
 
 def _totals(results: Results) -> str:
-    """One row for each method, of the last run."""
-    if not results.date:
-        return "## Last run\n\nNo run has been recorded.\n"
-    rows = []
-    if (told := results.simulation) is not None:
-        failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "0 failed"
-        rows.append(
-            f"| simulation | {told.seeds:,} seeds, {told.simulated_hours:.1f} simulated hours | "
-            f"{told.acknowledged:,} | {failed} |"
-        )
-    for run in [*results.chaos, *([results.soak] if results.soak is not None else [])]:
-        name = "soak" if run is results.soak else f"chaos, {run.network}"
-        lost = (
-            f", {run.recovered:,} records recovered after the loss of all disks"
-            if run.recovered
-            else ""
-        )
-        wrong = _first(run.wrong) or "no problem found"
-        rows.append(
-            f"| {name} | {run.episodes} episodes in {run.seconds:.0f} s{lost} | "
-            f"{run.acknowledged:,} | {wrong} |"
-        )
-    if results.mutants:
-        caught = sum(bool(mutant.by) for mutant in results.mutants)
-        rows.append(
-            f"| mutations ({results.mutants_date}) | {len(results.mutants)} planted defects | | "
-            f"{caught} caught |"
-        )
+    """One row for each method, of its last run."""
+    if not results.runs:
+        return NO_RUN
+    rows = [f"| {' | '.join(row)} |" for row in _methods(results)]
     return (
-        f"{_last_run(results)}\n"
+        f"## Last run\n\n{_runs(results)}\n"
         "| method | scope | acknowledged appends | result |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n"
     )
 
 
+def _methods(results: Results) -> Iterator[tuple[str, str, str, str]]:
+    if (found := results.simulation) is not None:
+        yield _simulated("simulation", ["swarm"], {"swarm": found}, results)
+    if results.worlds:
+        yield _simulated("simulation, other worlds", list(results.worlds), results.worlds, results)
+    for run in results.disturbed:
+        name = "soak" if run is results.soak else f"chaos, {run.network}"
+        scope = f"{run.episodes} episodes in {run.seconds:.0f} s"
+        if run.recovered:
+            scope += f", {run.recovered:,} records recovered after the loss of all disks"
+        yield name, scope, f"{run.acknowledged:,}", _first(run.wrong)
+    for fuzzed in results.fuzz:
+        scope = f"{sum(fuzzed.counts.values()):,} cases in {fuzzed.seconds:.0f} s"
+        yield f"fuzzing, {fuzzed.name}", f"seed {fuzzed.seed}, {scope}", "", _first(fuzzed.wrong)
+    for run in results.upgrades:
+        levels = "level {} to {}".format(*run.levels)
+        scope = f"{len(run.steps)} steps from {run.revision} ({levels}) in {run.seconds:.0f} s"
+        yield "upgrade and way back", scope, f"{run.acknowledged:,}", _first(run.wrong)
+    if results.mutants:
+        caught = sum(bool(mutant.by) for mutant in results.mutants)
+        planted = f"{len(results.mutants)} planted defects"
+        yield "mutations", planted, "", f"{caught} caught"
+
+
+def _simulated(
+    name: str, worlds: list[str], found: dict[str, Simulation], results: Results
+) -> tuple[str, str, str, str]:
+    some = [found[world] for world in worlds if world in found]
+    seeds, hours = sum(each.seeds for each in some), sum(each.simulated_hours for each in some)
+    failed = _failures({world: found[world] for world in worlds if world in found}, results)
+    return (
+        name,
+        f"{seeds:,} seeds, {hours:.1f} simulated hours",
+        f"{sum(each.acknowledged for each in some):,}",
+        failed,
+    )
+
+
+def _failures(found: dict[str, Simulation], results: Results) -> str:
+    """The seeds that failed; one whose cause is repaired says that it passes now."""
+    seeds = []
+    for world, each in found.items():
+        for seed in each.failed:
+            repaired = "" if results.repaired(world, seed) is None else " (repaired, passes now)"
+            seeds.append(f"{world} {seed}{repaired}")
+    return f"**failed: {', '.join(seeds)}**" if seeds else "0 failed"
+
+
+def _features(results: Results) -> str:
+    """One row for each feature: the worlds that are for it, and its part of the chaos runs."""
+    if not results.runs:
+        return "## Features\n\nNo run has been recorded.\n"
+    known = {
+        world: found
+        for world, found in {"swarm": results.simulation, **results.worlds}.items()
+        if found is not None
+    }
+    rows = []
+    for each in FEATURES:
+        simulated = "not run"
+        failed = acknowledged = ""
+        if ran := [world for world in each.worlds if world in known]:
+            _, simulated, acknowledged, failed = _simulated("", ran, known, results)
+        chaos = "not a part of it"
+        if each.count:
+            count = sum(getattr(run, each.count) for run in results.disturbed)
+            wrong = sum(bool(run.wrong) for run in results.disturbed)
+            counted = f"{count:,} {each.unit}" if count else f"{each.unit} not counted"
+            chaos = f"{len(results.disturbed)} runs, {counted}, {wrong} failed"
+        worlds = ", ".join(f"`{world}`" for world in each.worlds)
+        rows.append(
+            f"| {each.name} | {worlds} | {simulated} | {acknowledged} | {failed} | {chaos} |"
+        )
+    return (
+        "## Features\n\n| feature | worlds of the simulation | seeds | acknowledged | result | "
+        "chaos and soak |\n|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+def _seeds(results: Results) -> list[str]:
+    """Seeds that `make hunt` or an evidence run found failing, and what became of them."""
+    if not results.again:
+        return []
+    rows = "\n".join(
+        f"| {each.kind} {each.seed} | {each.commit} | {_repair(each)} | {_now(each)} |"
+        for each in results.again
+    )
+    when = results.runs.get("seeds")
+    ran = f" Run again on {when.date}, commit {when.commit}." if when is not None else ""
+    return [
+        "## Seeds that failed\n\nThe gate runs those of the simulation that are repaired, on every "
+        f"change.{ran}\n\n| seed | failed on commit | repaired by | now |\n|---|---|---|---|\n{rows}\n"
+    ]
+
+
+def _repair(each: Again) -> str:
+    return each.repair.replace("|", "\\|") if each.state == "fixed" else "**open**"
+
+
+def _now(each: Again) -> str:
+    return {True: "passes", False: "**fails**", None: "not run again"}[each.passes]
+
+
 def _first(wrong: list[str]) -> str:
-    """Return the first problem, as the cell of a table; "" if there was none."""
+    """Return the first problem, as the cell of a table."""
     if not wrong:
-        return ""
+        return "no problem found"
     more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     return f"{wrong[0].splitlines()[0][:WRONG_CHARACTERS]}{more}".replace("|", "\\|")
 
 
 def _results(results: Results) -> list[str]:
-    if not results.date:
-        return ["## Last run\n\nNo run has been recorded.\n"]
-    parts = [_last_run(results)]
+    if not results.runs:
+        return [NO_RUN]
+    parts = [f"## Last run\n\n{_runs(results)}\n{_commands(results)}"]
     if results.simulation is not None:
-        parts.append(_simulation(results.simulation))
-    if results.chaos or results.soak:
-        parts.append(
-            _chaos([*results.chaos, *([results.soak] if results.soak else [])], results.soak)
-        )
+        parts.append(_simulation(results.simulation, results))
+    if results.worlds:
+        parts.append(_worlds(results))
+    if results.disturbed:
+        parts.append(_chaos(results.disturbed, results.soak))
+    if results.fuzz:
+        parts.append(_fuzz(results))
+    if results.upgrades:
+        parts.append(_upgrades(results))
     if results.mutants:
-        parts.append(_mutants(results.mutants, results.mutants_date))
+        parts.append(_mutants(results.mutants, results.runs["mutations"].date))
     return parts
 
 
-def _simulation(told: Simulation) -> str:
-    failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "none failed"
+def _commands(results: Results) -> str:
+    return "".join(
+        f"* {part}: `{results.runs[part].command}`\n" for part in PARTS if part in results.runs
+    )
+
+
+def _worlds(results: Results) -> str:
+    rows = "\n".join(
+        f"| `{world}` | {found.first_seed} | {found.seeds:,} | {found.simulated_hours:.2f} | "
+        f"{found.acknowledged:,} | {found.unknown:,} | {found.reads:,} | {found.terms:,} | "
+        f"{_failures({world: found}, results)} |"
+        for world, found in results.worlds.items()
+    )
+    return (
+        "### Worlds\n\n| world | first seed | seeds | simulated hours | acknowledged | unknown | "
+        f"reads | terms | result |\n|---|---|---|---|---|---|---|---|---|\n{rows}\n"
+    )
+
+
+def _fuzz(results: Results) -> str:
+    rows = "\n".join(
+        f"| {each.name} | {each.seed} | {each.seconds:.0f} | "
+        + ", ".join(f"{name} {count:,}" for name, count in each.counts.items()).replace("|", "\\|")
+        + f" | {_first(each.wrong)} |"
+        for each in results.fuzz
+    )
+    return (
+        "### Fuzzing\n\n| fuzzer | seed | seconds | what it did and saw | problems |\n"
+        f"|---|---|---|---|---|\n{rows}\n"
+    )
+
+
+def _upgrades(results: Results) -> str:
+    parts = []
+    for run in results.upgrades:
+        counts = (
+            f"{run.acknowledged:,} appends acknowledged, {run.refused:,} refused, {run.unknown:,} "
+            f"with an unknown outcome, {run.reads:,} reads, {run.tailed:,} records from live tails, "
+            f"{run.restored:,} records restored after the loss of all disks; the longest gap "
+            f"between acknowledged appends to a stream was {run.longest_pause:.1f} s"
+        )
+        parts.append(
+            f"`{run.command}`: {'; '.join(run.steps)}. {counts}. Problems: {_first(run.wrong)}."
+        )
+    return "### Upgrades\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _simulation(told: Simulation, results: Results) -> str:
+    failed = _failures({"swarm": told}, results).replace("0 failed", "none failed")
     rows = "\n".join(f"| {name} | {count:,} |" for name, count in told.faults.items() if count)
     return (
         f"### Simulation\n\n{told.seeds:,} seeds from {told.first_seed} on, {failed}. "

@@ -1,8 +1,8 @@
-"""What CI runs, in tiers with a budget each, and what a run of it took: `python -m chaos.tiers
-junit.xml` writes both to docs/reliability.md.
+"""The tiers of `make test` with their budgets, and what they took: `python -m chaos.tiers gate.xml
+processes.xml` writes both to docs/reliability.md.
 
-`make test ARGS="--junitxml=junit.xml"` leaves that file. A test is of the first tier that it fits;
-its mark is told by tests/conftest.py.
+`make gate ARGS=--junitxml=.build/gate.xml` leaves such a file, and `make processes` likewise; its
+name is that of the tier.
 """
 
 from __future__ import annotations
@@ -11,133 +11,98 @@ import argparse
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 
 import msgspec
 
 
 class Tier(msgspec.Struct, frozen=True):
-    """Tests with that mark (`@spark`), or in files that fit a pattern. `minutes`: of a whole run on
-    two cores, at most."""
+    """A target of the Makefile. `selected`: the expression of marks that chooses its tests, "" for
+    no tests; `minutes`: at most, on two cores."""
 
+    name: str
     what: str
+    selected: str
     minutes: float
-    tests: tuple[str, ...]
 
 
 TIERS = (
-    Tier("Spark: tables read and written by a JVM", 2.25, ("@spark",)),
+    Tier("lint", "format, lint, strict types", "", 1),
     Tier(
-        "conformance: the official test suite and the official clients",
-        1.25,
-        ("@conformance", "tests/clients/*"),
+        "gate",
+        "tests that start no process, and the simulation with fixed seeds; nothing is repeated",
+        "not process and not spark and not conformance and not long",
+        5,
     ),
-    Tier("chaos: each kind of fault, on real processes", 0.25, ("tests/chaos/*",)),
-    Tier("mutations of the Raft implementation and of whole nodes", 0.5, ("tests/*mutants*",)),
     Tier(
-        "simulation: fixed seeds, seeds that failed before, one seed in two "
-        "processes; cluster scenarios",
-        0.5,
-        ("tests/replica/*",),
+        "processes",
+        "tests that start a process, a JVM or a browser; what fails is repeated once, at most "
+        "three a run",
+        "(process or spark or conformance) and not long",
+        6,
     ),
-    Tier("processes: nodes, clusters and tools run as real processes", 3.5, ("@process",)),
-    Tier("Raft: scripted scenarios", 0.25, ("tests/raft/*",)),
-    Tier("unit tests, including file and wire formats", 1.5, ("tests/*",)),
 )
 
 
 class Took(msgspec.Struct):
-    """A tier in one run. `seconds` of all its tests, one after the other."""
+    """A tier in one run. `seconds`: from its beginning to its end; tests run side by side."""
 
-    what: str
+    name: str
     tests: int = 0
     seconds: float = 0.0
+    date: str = ""
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """`seconds` from the beginning to the end; tests run side by side."""
+    """Tiers that were measured on one machine."""
 
-    date: str
     machine: str
-    seconds: float
-    tiers: list[Took]
-
-    def minutes(self, took: Took) -> float:
-        """The tier's part of the run, by the time that its tests took."""
-        return self.seconds / 60 * took.seconds / (sum(tier.seconds for tier in self.tiers) or 1.0)
+    took: list[Took] = []
 
 
-def tier_of(path: str, marks: Sequence[str] = ()) -> Tier:
-    """`path` is from the root of the repository."""
-    names = [path, *(f"@{mark}" for mark in marks)]
-    return next(
-        tier
-        for tier in TIERS
-        if any(fnmatch(name, pattern) for pattern in tier.tests for name in names)
-    )
-
-
-def measured(junit: Path, machine: str) -> Run:
-    """Of a report of a whole run, or of parts of it. Raises ValueError where it is none of this
-    repository's tests."""
-    (suite,) = ET.parse(junit).getroot().iter("testsuite")
-    tiers = {tier.what: Took(tier.what) for tier in TIERS}
-    for case in suite.iter("testcase"):
-        place = case.get("classname", "").split(".")
-        if place[0] != "tests":
-            raise ValueError(
-                f"{case.get('classname')} is not in tests/: run pytest in the root of the "
-                "repository"
+def measured(junits: Sequence[Path], machine: str) -> Run:
+    """Read reports of whole tiers. Raises ValueError where one is no tier's."""
+    names = [tier.name for tier in TIERS if tier.selected]
+    took = []
+    for path in junits:
+        if path.stem not in names:
+            raise ValueError(f"{path}: expected a file named {' or '.join(names)}.xml")
+        (suite,) = ET.parse(path).getroot().iter("testsuite")
+        took.append(
+            Took(
+                path.stem,
+                sum(1 for _ in suite.iter("testcase")),
+                float(suite.get("time", 0)),
+                suite.get("timestamp", "")[:10],
             )
-        module = next(number for number, part in enumerate(place) if part.startswith("test_")) + 1
-        marks = [
-            found.get("value", "") for found in case.iter("property") if found.get("name") == "mark"
-        ]
-        took = tiers[tier_of("/".join(place[:module]) + ".py", marks).what]
-        took.tests += 1
-        took.seconds += float(case.get("time", 0))
-    return Run(
-        date=suite.get("timestamp", "")[:10],
-        machine=machine,
-        seconds=float(suite.get("time", 0)),
-        tiers=list(tiers.values()),
-    )
+        )
+    return Run(machine=machine, took=took)
 
 
 def table(run: Run | None) -> str:
     """As docs/reliability.md has it."""
-    took = {} if run is None else {tier.what: tier for tier in run.tiers}
+    took = {} if run is None else {each.name: each for each in run.took}
     rows = [
-        "| tier | tests | selected by | budget, minutes | measured, minutes |",
-        "|---|---|---|---|---|",
+        "| command | what it runs | marks of its tests | budget, minutes | tests | measured, "
+        "minutes |",
+        "|---|---|---|---|---|---|",
     ]
     for tier in TIERS:
-        where = ", ".join(
-            f"`{each.removeprefix('@')}`" if each[0] != "@" else f"mark `{each[1:]}`"
-            for each in tier.tests
-        )
-        found = took.get(tier.what)
-        part = "" if run is None or found is None else _minutes(run.minutes(found), tier.minutes)
+        found, marks = took.get(tier.name), f"`{tier.selected}`" if tier.selected else ""
+        cells = ("", "") if found is None else (f"{found.tests:,}", _minutes(found, tier))
         rows.append(
-            f"| {tier.what} | {found.tests if found else ''} | {where} | {tier.minutes:g} | "
-            f"{part} |"
+            f"| `make {tier.name}` | {tier.what} | {marks} | {tier.minutes:g} | "
+            f"{' | '.join(cells)} |"
         )
-    tests, whole = (
-        (sum(tier.tests for tier in run.tiers), _minutes(run.seconds / 60, total()))
-        if run is not None
-        else ("", "")
-    )
-    rows.append(f"| total, on every change (`make test`) | {tests} | | {total():g} | {whole} |")
-    said = (
-        ""
-        if run is None
-        else (
-            f"\nMeasured on {run.date}, {run.machine}. A tier's minutes are its share of the run, "
-            "in proportion to the time that its tests took.\n"
-        )
-    )
-    return "\n".join(rows) + "\n" + said
+    rows.append(f"| `make test` | all of them, on every change | | {total():g} | | |")
+    return "\n".join(rows) + f"\n\n{_measured(run)}\n"
+
+
+def _measured(run: Run | None) -> str:
+    if run is None or not run.took:
+        return "The tiers have not been measured since they were divided this way."
+    dates = ", ".join(sorted({each.date for each in run.took}))
+    return f"Measured on {dates}, {run.machine}."
 
 
 def total() -> float:
@@ -146,33 +111,32 @@ def total() -> float:
 
 def over(run: Run) -> list[str]:
     """The tiers that took longer than they may."""
-    limits = {tier.what: tier.minutes for tier in TIERS}
-    return [took.what for took in run.tiers if run.minutes(took) > limits.get(took.what, 0.0)]
+    limits = {tier.name: tier.minutes for tier in TIERS}
+    return [took.name for took in run.took if took.seconds / 60 > limits[took.name]]
 
 
-def _minutes(found: float, limit: float) -> str:
-    return f"**{found:.1f}**" if found > limit else f"{found:.1f}"
+def _minutes(took: Took, tier: Tier) -> str:
+    minutes = took.seconds / 60
+    return f"**{minutes:.1f}**" if minutes > tier.minutes else f"{minutes:.1f}"
 
 
 def main() -> int:
-    from chaos.evidence import RESULTS, machine, write_pages
-    from chaos.page import Results
+    from chaos.evidence import machine, read_results, write_results
 
     parser = argparse.ArgumentParser(
         prog="python -m chaos.tiers", description=__doc__.split("\n", 1)[0]
     )
-    parser.add_argument("junit", type=Path, help="what --junitxml of pytest left")
+    parser.add_argument("junits", type=Path, nargs="+", help="gate.xml, processes.xml")
     parser.add_argument("--show", action="store_true", help="print the table, and write nothing")
     options = parser.parse_args()
-    run = measured(options.junit, machine())
+    run = measured(options.junits, machine())
     print(table(run))
-    for what in over(run):
-        print(f"over its budget: {what}", file=sys.stderr)
+    for name in over(run):
+        print(f"over its budget: {name}", file=sys.stderr)
     if not options.show:
-        results = msgspec.json.decode(RESULTS.read_bytes(), type=Results)
+        results = read_results()
         results.tiers = run
-        RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-        write_pages(results)
+        write_results(results)
     return 1 if over(run) else 0
 
 

@@ -36,6 +36,7 @@ from chaos.network import Loopback
 from chaos.nodes import FIRST, Cluster, Node
 from chaos.proxy import Network, Pair, Place, Wires
 from chaos.releases import Release, Said, by_itself, here, of_revision
+from chaos.results import Upgraded
 from chaos.wire import Connection, Lost, Unsent
 
 WELL_SECONDS = 90.0
@@ -58,6 +59,7 @@ class Options(msgspec.Struct, frozen=True):
     seed: int
     s3: bool
     parts: frozenset[str]
+    revision: str = ""
 
 
 class Upgrade:
@@ -71,6 +73,7 @@ class Upgrade:
         self.wrong: list[str] = []
         self.reader = 0  # the read replica's number, once there is one
         self.began = time.monotonic()
+        self.found = Upgraded(revision=options.revision, levels=(old.level, new.level))
         self.cluster = Cluster(folder, Loopback(FIRST, name), Direct(options.seed), Folder)
         self.clients: Clients
 
@@ -147,6 +150,7 @@ class Upgrade:
             except (_Stuck, Wrong, Lost, Unsent, RuntimeError) as stuck:
                 self._note(f"{what}: {stuck}")
                 return
+            self.found.steps.append(what)
 
     # --- the steps --------------------------------------------------------------------------------
 
@@ -556,7 +560,8 @@ class Upgrade:
                 )
                 for wrong in differences(found, records):
                     self._note(f"{stream}, from the object store: {wrong}")
-            self._say(f"  {sum(map(len, final.values()))} records are there again")
+            self.found.restored = sum(map(len, final.values()))
+            self._say(f"  {self.found.restored} records are there again")
         except (_Stuck, Wrong, Lost, Unsent) as stuck:
             self._note(f"from the object store: {stuck}")
 
@@ -576,13 +581,16 @@ class Upgrade:
         history = self.clients.history
         for wrong in [*self.clients.wrong, *check(history, final), *self.cluster.odd_lines()]:
             self._note(wrong)
+        found, pause = self.found, self.clients.longest_pause()
+        found.acknowledged, found.refused, found.unknown = map(history.count, (OK, FAIL, INFO))
         counts = ", ".join(f"{history.count(each)} {each}" for each in (OK, FAIL, INFO))
         tailed = sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
         self._say(
             f"appends: {counts}; {len(history.reads)} reads, {tailed} records by tails; the "
             "longest time without an append to some stream was "
-            f"{self.clients.longest_pause():.1f} s"
+            f"{pause:.1f} s"
         )
+        found.reads, found.tailed, found.longest_pause = len(history.reads), tailed, pause
         return final
 
     def _note(self, wrong: str) -> None:
@@ -638,6 +646,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
+    parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     given = parser.parse_args()
     parts = [part for part in given.only.split(",") if part]
     if unknown := set(parts) - set(PARTS):
@@ -658,9 +667,13 @@ def main() -> int:
             new,
             folder,
             name,
-            Options(given.kill, given.hold, given.seed, given.s3, frozenset(parts)),
+            Options(given.kill, given.hold, given.seed, given.s3, frozenset(parts), given.revision),
         )
         asyncio.run(run.run())
+        if given.report is not None:
+            run.found.seconds = time.monotonic() - run.began
+            run.found.wrong = list(run.wrong)
+            given.report.write_bytes(msgspec.json.encode(run.found))
         keep = given.keep or bool(run.wrong)
     finally:
         guard.finish(keep=keep)

@@ -111,7 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Order whole files: the longest first by their recorded times, then those that start
     processes, then the rest. No worker is left with a long one when the others have ended.
 
-    A report of the run (`--junitxml`) has the marks: `python -m chaos.tiers` counts by them."""
+    A report of the run (`--junitxml`) has the marks, and so has a file of costs."""
     if config.getoption("--quick"):
         left_out = slow()
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from fuzz.bytes import Outcome
 from fuzz.http import fuzz_http
 from fuzz.kafka import fuzz_kafka
@@ -50,17 +51,25 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", help=f"some of {', '.join(FUZZERS)}, with commas between them"
     )
+    parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     given = parser.parse_args()
     chosen = [
         name for name in FUZZERS if name in (given.only.split(",") if given.only else FUZZERS)
     ]
     print(f"fuzz: seed {given.seed}; again: make fuzz SEED={given.seed}", flush=True)
-    failed = False
+    failed, report = False, []
     for name in chosen:
         folder = Path(tempfile.mkdtemp(prefix=f"polynya-fuzz-{name}-"))
         began = time.monotonic()
         outcome = FUZZERS[name](given.seed, folder, seconds=given.seconds / len(chosen))
         print(f"{name}: {time.monotonic() - began:.0f} s: {outcome.told()}", flush=True)
+        report.append({
+            "name": name,
+            "seed": given.seed,
+            "seconds": time.monotonic() - began,
+            "counts": dict(outcome.counts),
+            "wrong": outcome.wrong,
+        })  # fmt: skip
         for wrong in outcome.wrong:
             print(f"WRONG: {wrong}", flush=True)
         if outcome.wrong:
@@ -68,6 +77,8 @@ def main() -> int:
             print(f"its files are in {folder}", flush=True)
         else:
             shutil.rmtree(folder)
+    if given.report is not None:
+        given.report.write_bytes(msgspec.json.encode(report))
     print("FAILED" if failed else "nothing was found", flush=True)
     return int(failed)
 

@@ -119,6 +119,12 @@ class Episode:
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
 
+    def acknowledged_count(self) -> int:
+        """Return how much clients were told is done: appends, in some worlds other requests too."""
+        return sum(
+            len(history.acknowledged) + len(history.produced) for history in self.histories.values()
+        )
+
     def told(self) -> str:
         """What happened, in a line."""
         histories = self.histories.values()

@@ -142,6 +142,9 @@ class GroupEpisode(Episode):
         self.echoes = Echoes(self)
         self.world.heard = self.echoes.hear
 
+    def acknowledged_count(self) -> int:
+        return super().acknowledged_count() + sum(self.acknowledged.values())
+
     def told(self) -> str:
         return f"{super().told()}, offsets {sorted(self.acknowledged.items())}"
 

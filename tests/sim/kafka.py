@@ -160,6 +160,10 @@ class KafkaEpisode(Episode):
         self.world.release = levels.LEVEL
         self.producers = [KafkaClient(self, number) for number in range(PRODUCERS)]
 
+    def acknowledged_count(self) -> int:
+        batches = sum(len(each.acknowledged) for each in self.producers)
+        return super().acknowledged_count() + batches
+
     def told(self) -> str:
         return (
             f"{super().told()}, {sum(len(each.acknowledged) for each in self.producers)} Kafka "

@@ -19,6 +19,7 @@ from time import perf_counter
 import msgspec
 from sim.chaos import Episode
 from sim.copies import Copies
+from sim.diskless import DisklessSwarm
 from sim.groups import GroupEpisode
 from sim.kafka import KafkaEpisode
 from sim.leased import LeasedSwarm
@@ -38,29 +39,29 @@ SHOWN = 25  # of the last events of an episode that failed
 KINDS: dict[str, type[Episode]] = {  # of worlds that are not the swarm's, by option
     "readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned,
     "kafka": KafkaEpisode, "groups": GroupEpisode, "leased": LeasedSwarm,
-    "switched": SwitchedEpisode,
+    "switched": SwitchedEpisode, "diskless": DisklessSwarm,
 }  # fmt: skip
 
 
 class Totals(Simulation):
     """That are counted."""
 
-    def add(self, episode: SwarmEpisode) -> None:
+    def add(self, episode: Episode) -> None:
         histories = episode.histories.values()
         self.seeds += 1
-        self.events += episode.scheduled
         self.messages += episode.world.sent
         self.simulated_hours += episode.seconds / 3600
-        self.acknowledged += sum(
-            len(history.acknowledged) + len(history.produced) for history in histories
-        )
+        self.acknowledged += episode.acknowledged_count()
         self.unknown += sum(len(history.unknown) for history in histories)
         self.reads += sum(len(history.reads) for history in histories)
-        self.tailed += sum(len(content) // 8 for content in episode.tails.values())
         self.terms += len(episode.world.leaders)
         self.evicted += episode.world.idled["Evict"]
         self.returned += episode.world.idled["Return"]
-        counted = Counter(self.faults) + episode.counts
+        counted = Counter(self.faults)
+        if isinstance(episode, SwarmEpisode):
+            self.events += episode.scheduled
+            self.tailed += sum(len(content) // 8 for content in episode.tails.values())
+            counted += episode.counts
         if episode.world.store is not None:
             counted += Counter(
                 {f"store: {name}": count for name, count in episode.world.store.faults.items()}
@@ -113,6 +114,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--switched", action="store_true", help="profiles change under all kinds of clients"
+    )
+    parser.add_argument(
+        "--diskless", action="store_true", help="all streams diskless in the swarm's worlds"
     )
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument(
@@ -195,8 +199,7 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
             print(as_test(*shrunk(seed)), flush=True)
         return
     _write_trace(episode, options.trace)
-    if isinstance(episode, SwarmEpisode):
-        totals.add(episode)
+    totals.add(episode)
     if not options.quiet:
         print(
             f"seed {seed}: {episode.told()} in {perf_counter() - began:.1f} s; {checksum[:16]}",

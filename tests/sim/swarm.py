@@ -134,7 +134,7 @@ class SwarmEpisode(Episode):
     ) -> None:
         super().__init__(seed, mishaps, knobs)
         random = Random(f"swarm {seed}")
-        self.swarm = Swarm.draw(random)
+        self.swarm = self._draw(random)
         drawn = self.swarm.steps(random, mishaps, self.knobs)
         self.schedule = list(drawn if schedule is None else schedule)
         self.counts: Counter[str] = Counter()
@@ -158,6 +158,10 @@ class SwarmEpisode(Episode):
         )
         self.operators, self.tidy, self.forkers = Operators(self), Tidy(self), Forkers(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
+
+    def _draw(self, random: Random) -> Swarm:
+        """Draw the world."""
+        return Swarm.draw(random)
 
     async def run(self) -> str:
         trace = await super().run()

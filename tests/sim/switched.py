@@ -135,6 +135,9 @@ class SwitchedEpisode(ConsumerEpisode):
         self.echoes = Echoes(self)
         self.world.heard = self.echoes.hear
 
+    def acknowledged_count(self) -> int:
+        return super().acknowledged_count() + sum(self.acknowledged.values())
+
     def told(self) -> str:
         return f"{super().told()}, {self.switched} changes of a profile"
 

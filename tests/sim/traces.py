@@ -16,7 +16,8 @@ HERE = Path(__file__).parents[2]
 SWARM_SEEDS = 50
 OTHER_SEEDS = 10
 OTHERS = (
-    "moves", "readers", "returns", "copies", "planned", "kafka", "groups", "leased", "switched"
+    "moves", "readers", "returns", "copies", "planned", "kafka", "groups", "leased", "switched",
+    "diskless",
 )  # fmt: skip
 
 

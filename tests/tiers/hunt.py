@@ -24,7 +24,7 @@ from tiers.found_seeds import FILE, FoundSeed, append_seed
 ROOT = Path(__file__).parents[2]
 WORLDS = (
     "swarm", "plain", "readers", "returns", "moves", "copies", "planned", "kafka", "groups",
-    "leased", "switched",
+    "leased", "switched", "diskless",
 )  # fmt: skip
 FUZZERS = ("http", "cluster", "kafka", "peers", "stored", "words")
 FUZZ_SECONDS = 30

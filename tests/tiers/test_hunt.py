@@ -70,9 +70,14 @@ def test_a_seed_is_kept_once(tmp_path: Path) -> None:
     assert path.read_text() == "swarm 7 abc open\nplain 7 def open\n"
 
 
+def test_a_line_says_what_repaired_the_seed() -> None:
+    (found,) = read_seeds("# comment\nswarm 7 abc fixed def Wait for room\n")
+    assert (found.state, found.repair) == ("fixed", "def Wait for room")
+
+
 @pytest.mark.parametrize("line", ["swarm 7 abc", "swarm x abc open", "swarm 7 abc closed"])
 def test_a_line_that_is_none_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r"expected 'KIND SEED COMMIT open\|fixed', got"):
+    with pytest.raises(ValueError, match=r"expected 'KIND SEED COMMIT open\|fixed REPAIR', got"):
         read_seeds(line)
 
 
