@@ -52,17 +52,18 @@ def bound(world: World, command: Append) -> asyncio.Future[Reply]:
 
 async def begin(world: World, name: str, profile: str) -> None:
     """Three records. A fork inherits two of them."""
-    source = name if profile != "fork" else f"{name}-source"
-    create = Create(source, world.clock.ms, KIND, 1, **PROFILES.get(profile, {}))
+    profile, _, fork = profile.partition(" ")
+    source = f"{name}-source" if fork else name
+    create = Create(source, world.clock.ms, KIND, 1, **PROFILES[profile])
     assert (await world.send(create)).code == Code.CREATED
     assert (await world.append(source, b"1", b"2", json=True)).code == Code.OK
-    if profile == "fork":
+    if fork:
         assert (await world.fork(name, source)).code == Code.CREATED
     assert (await world.append(name, b"3", json=True)).code == Code.OK
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("profile", [*PROFILES, "fork"])
+@pytest.mark.parametrize("profile", [*PROFILES, "replicated fork", "diskless fork"])
 @node_story
 async def test_every_append_is_judged_wherever_it_comes_in(
     node: Node, profile: str, form: str
@@ -91,7 +92,7 @@ async def test_every_append_is_judged_wherever_it_comes_in(
         assert (await world.read(name)).startswith(b"1,2,3,")
 
 
-@pytest.mark.parametrize("profile", [*PROFILES, "fork"])
+@pytest.mark.parametrize("profile", [*PROFILES, "replicated fork", "diskless fork"])
 @node_story
 async def test_of_twenty_at_once_on_two_cores_one_wins(node: Node, profile: str) -> None:
     for name in (HERE, THERE):
