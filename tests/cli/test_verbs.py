@@ -129,6 +129,28 @@ def test_a_whole_array_becomes_a_record_for_each_element_as_over_http() -> None:
             )
 
 
+def test_an_append_on_a_condition_is_one_request_with_its_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(append, "BATCH_LINES", 2)
+    at = "0000000000000004_0000000000000008"
+    options = ("--if-match", at)
+    with scripted(JSON_STREAM, DROP, DONE) as server:
+        done = ran(server.url, "append", "a", *options, "--close", stdin=b"1\n2\n3\n4\n5\n")
+    assert done.exit_code == 0 and "closed a" in done.stderr
+    _, *posts = server.said
+    assert len(posts) == 2, "the second repeats the first, whose answer was lost"
+    for post in posts:
+        assert (post.body, post.headers["if-match"]) == (b"[1,2,3,4,5]", f'"{at}"')
+        assert (post.headers["stream-closed"], post.headers["producer-seq"]) == ("true", "0")
+    with scripted(JSON_STREAM, DONE) as server:
+        assert ran(server.url, "append", "a", *options, "--close", stdin=b"").exit_code == 0
+    assert server.said[1].headers["if-match"] == f'"{at}"' and not server.said[1].body
+    with scripted(JSON_STREAM, error(412, "PRECONDITION")) as server:
+        refused = ran(server.url, "append", "a", "1", *options)
+    assert refused.exit_code == exits.REFUSED and "PRECONDITION" in refused.stderr
+
+
 def test_an_append_whose_answer_is_lost_is_repeated_exactly() -> None:
     with scripted(
         JSON_STREAM, DROP, error(503, "UNAVAILABLE"), error(500, "INTERNAL", "unknown"), DONE

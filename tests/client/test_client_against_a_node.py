@@ -22,6 +22,7 @@ from polynya.client import (
     AsyncClient,
     Batching,
     Client,
+    ConditionFailed,
     NewRecord,
     Outcome,
     ProducerFailed,
@@ -177,6 +178,36 @@ def test_refusals_have_their_types(client: Client) -> None:
         list(stream.read("nonsense"))
     with pytest.raises(ValueError, match="not a server's URL"):
         Client("ftp://somewhere")
+
+
+def test_an_append_may_name_the_tail(node: RunningNode, client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    first = stream.append(1, 2, if_match=stream.head().offset)
+    with pytest.raises(ConditionFailed) as failed:
+        stream.append(3, if_match="0000000000000000_0000000000000000")
+    assert (failed.value.code, failed.value.status) == ("PRECONDITION", 412)
+    assert failed.value.outcome is Outcome.REFUSED
+    assert failed.value.offset == first.offset == stream.head().offset
+    second = stream.append(NewRecord(value=3, key="k"), if_match=f'"{first.offset}"')
+    assert [each.value for each in stream.read()] == [1, 2, 3]
+
+    async def story(client: AsyncClient) -> None:
+        same = client.stream(stream.name)
+        with pytest.raises(ConditionFailed):
+            await same.append(4, if_match=first.offset)
+        together = [same.append(number, if_match=second.offset) for number in range(4, 12)]
+        ended = await asyncio.gather(*together, return_exceptions=True)
+        assert [type(each) for each in ended].count(ConditionFailed) == 7
+        closed = await same.append(
+            12, if_match=(await same.head()).offset, sequence="a", close=True
+        )
+        assert closed.closed
+
+    asynchronously(node, story)
+    assert len(list(stream.read())) == 5
+    with pytest.raises(StreamClosed):
+        stream.append(13, if_match=first.offset)
 
 
 def test_refusals_name_what_is_there_whichever_core_has_it(client: Client) -> None:

@@ -32,6 +32,7 @@ from worlds.stream import World, json_batch, kafka_batch, kafka_producer, positi
 from polynya.stream.commands import (
     Acknowledge,
     Append,
+    AppendIf,
     Batch,
     BucketRetention,
     ClaimRanges,
@@ -222,7 +223,7 @@ class _Story:
         close = words.flag("close")
         known = self.world.machines[words.group].lookup(words.plain[0])
         batch = self.batch(known.encoding if known else Encoding.BYTES, words.plain[1:])
-        return Append(
+        plain = Append(
             name=words.plain[0],
             now_ms=self.now_ms,
             content_type=words.named.get("type", known.content_type if known and batch else ""),
@@ -232,6 +233,8 @@ class _Story:
             close=close,
             incarnation=_uid(words.named["incarnation"]) if "incarnation" in words.named else 0,
         )
+        record = words.number("if")
+        return plain if record is None else AppendIf(*structs.astuple(plain), record)
 
     def do_produce(self, words: _Words) -> list[str]:
         command = self.produce(words)

@@ -3,6 +3,7 @@ defaults."""
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from polynya.base.levels import LEVELS
 from polynya.stream import commands as c
@@ -115,6 +116,14 @@ GOLDEN: list[tuple[c.Command, str]] = [
         ),
     ),
     (c.Append("docs/a", 2, "", None, close=True), "9902a6646f63732f6102a0c0c0c0c300"),
+    (
+        c.AppendIf("docs/a", 2, "text/plain", BATCH, PRODUCER, "s", True, 7, 300),
+        "9a0fa6646f63732f6102aa746578742f706c61696e980102c405312c32322ccee3069283c408020000000300000000000795a1700102ff00a173c307cd012c",
+    ),
+    (
+        c.AppendIf("docs/a", 2, "", None, close=True, record=0),
+        "9a0fa6646f63732f6102a0c0c0c0c30000",
+    ),
     (
         c.Produce("kafka/t/0", 5, KAFKA_BATCH, c.Producer("4096", 2, 2**31 - 1, 1, 1), 7),
         "9608a96b61666b612f742f3005980203c4053132333435cee3069283c40000010795a43430393602ce7fffffff010107",
@@ -284,6 +293,12 @@ GOLDEN: list[tuple[c.Command, str]] = [
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
     ),
     (
+        c.Bundle(
+            [c.AppendIf("a", 2, "t", BATCH, record=3), c.Append("b", 3, "", None, close=True)]
+        ),
+        "9263929a0fa16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c200039902a16203a0c0c0c0c300",
+    ),
+    (
         c.Bundle([c.Append("b", 3, "", None, close=True), c.Produce("a", 2, KAFKA_BATCH)]),
         "9263929902a16203a0c0c0c0c3009608a16102980203c4053132333435cee3069283c400000107c000",
     ),
@@ -380,7 +395,7 @@ def test_slices_of_a_log_below_level_3_are_read() -> None:
 
 def test_levels_are_those_of_commands() -> None:
     """By tag, so that a class can be renamed."""
-    kinds = c.Command.__subclasses__()
+    kinds = [*c.Command.__subclasses__(), *c.Append.__subclasses__()]
     raised = {kind: level_of(kind) for kind in kinds if level_of(kind) > 1}
     assert raised == {
         c.Evict: 2,
@@ -388,6 +403,7 @@ def test_levels_are_those_of_commands() -> None:
         c.ReaderAdd: 2,
         c.NodePromote: 2,
         c.Bundle: 2,
+        c.AppendIf: 4,
         c.PageEntries: 3,
         c.ReleasePaged: 3,
         c.Produce: 3,
@@ -422,3 +438,14 @@ def test_levels_are_those_of_commands() -> None:
         **dict.fromkeys((d.CommitSlices, d.SetProfile, d.SealRegime), 3),
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
+
+
+def test_what_contains_a_condition_needs_its_level() -> None:
+    """An older node would apply it without the condition, or fail."""
+    bare = c.AppendIf("docs/a", 4, "", None, close=True, record=3)
+    plain = c.Append("docs/a", 4, "", None, close=True)
+    assert level_for(bare) == level_for(c.Bundle([plain, bare])) == 4
+    assert level_for(c.Bundle([plain])) == 2
+    part = d.PackedSlice(0, 0, 0, 0, [d.PackedAppend(plain), d.PackedAppend(bare)])
+    assert level_for(COMMIT) == 3
+    assert level_for(structs.replace(COMMIT, slices=[*COMMIT.slices, part])) == 4

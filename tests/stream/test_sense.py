@@ -60,6 +60,10 @@ def appended(
     return c.Append("docs/a", now_ms, JSON, batch, producer)
 
 
+def conditional(**fields: Any) -> c.AppendIf:
+    return replace(c.AppendIf("docs/a", 1, JSON, BATCH, record=5), **fields)
+
+
 def published(**fields: Any) -> c.PublishSlices:
     return c.PublishSlices(SLICE.pack, 1, 4, [(7, replace(SLICE, **fields))])
 
@@ -100,6 +104,11 @@ NONSENSE: list[tuple[c.Command, str]] = [
     (appended(replace(BATCH, encoding=9)), r"Batch\.encoding"),
     (appended(replace(BATCH, crc=1 << 32)), r"Batch\.crc"),
     (appended(replace(BATCH, flags=8)), r"Batch\.flags is 8; expected 0 to 7"),
+    (conditional(record=-2), r"AppendIf\.record is -2"),
+    (conditional(record=(1 << 62) + 1), r"AppendIf\.record"),
+    (conditional(now_ms=-1), r"AppendIf\.now_ms"),
+    (conditional(batch=replace(BATCH, records=3)), "the record lengths of a batch"),
+    (c.Bundle([appended(), conditional(record=-2)]), r"AppendIf\.record"),
     (c.Bundle([]), "the bundle has 0 commands"),
     (c.Bundle([appended()] * (c.BUNDLE_COMMANDS_MAX + 1)), "the bundle has 65 commands"),
     (c.Bundle([appended(), appended(now_ms=-1)]), r"Append\.now_ms"),

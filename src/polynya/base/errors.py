@@ -10,6 +10,10 @@ class Unavailable(PolynyaError):
     """A temporary failure: nothing was applied, and the caller may retry."""
 
 
+class UpgradePending(Unavailable):
+    """The request needs a feature level that its group does not have yet (`base.levels`)."""
+
+
 class NotLeader(Unavailable):
     """Another node is the group's leader: `node`, or 0 if unknown."""
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from polynya.base.errors import ConfigError
 
-LEVEL = 3  # the highest level of this release; 1 is that of the first release with clusters
+LEVEL = 4  # the highest level of this release; 1 is that of the first release with clusters
+CONDITIONS_LEVEL = 4  # of appends on a condition
 LEVELS: dict[
     int, int
 ] = {  # command tag -> the level that a group must have before the command is logged
     8: 3,  # Produce
     9: 3,  # ProducerIds
     10: 3,  # Rollover
+    15: CONDITIONS_LEVEL,  # AppendIf
     35: 2,  # Evict
     36: 2,  # Return
     37: 3,  # PageEntries

@@ -106,6 +106,13 @@ class SequenceRegression(Refused):
     """The `Stream-Seq` was not greater than the last one."""
 
 
+class ConditionFailed(Refused):
+    """The tail of the stream is not where the append demands it: another writer was first. `offset`
+    is the tail, and the condition to try next once what is before it was read."""
+
+    offset = ""
+
+
 class ProducerFenced(Refused):
     """A newer run of the same producer id has taken over. `epoch` is its epoch."""
 
@@ -158,6 +165,8 @@ _BY_CODE: dict[str, type[Refused]] = {
     "STREAM_CLOSED": StreamClosed,
     "TRIMMED": Trimmed,
     "SEQ_REGRESSION": SequenceRegression,
+    "PRECONDITION": ConditionFailed,
+    "OFFSET_CONFLICT": ConditionFailed,
     "PRODUCER_STALE": ProducerFenced,
     "PRODUCER_GAP": ProducerGap,
     "FENCED": LeaseLost,
@@ -193,7 +202,7 @@ def refused(answer: HttpResponse, what: str) -> Refused:
         f"{what}: {message}", code=code, status=answer.status, request_id=told.request_id
     )
     headers = answer.headers
-    if isinstance(error, StreamClosed):
+    if isinstance(error, StreamClosed | ConditionFailed):
         error.offset = headers.get("stream-next-offset", "")
     elif isinstance(error, Trimmed):
         error.retained_offset = headers.get("stream-retained-offset", "")
@@ -228,6 +237,8 @@ def _code_of(answer: HttpResponse) -> str:
         return "PRODUCER_GAP"
     if answer.status == 403 and "producer-epoch" in headers:
         return "PRODUCER_STALE"
+    if answer.status == 412 and "etag" in headers:
+        return "PRECONDITION"
     if answer.status == 410 and "stream-retained-offset" in headers:
         return "TRIMMED"
     return {

@@ -73,13 +73,19 @@ def create(  # noqa: PLR0913  (one option each)
 
 
 def append(
-    stream: Subject, *records: Json, sequence: str | None = None, close: bool = False
+    stream: Subject,
+    *records: Json,
+    sequence: str | None = None,
+    close: bool = False,
+    if_match: str | None = None,
 ) -> Operation[Appended]:
     """Append one or more records atomically, and wait until they are durable.
 
     A JSON stream takes values; other streams take bytes or text. A `NewRecord` has a key, headers
     or a time besides its value. `sequence` must compare greater,
     as text, than that of the previous append. `close` closes the stream in the same request.
+    `if_match`, an offset, makes it a compare-and-swap: it raises `ConditionFailed` unless that is
+    the tail.
 
     Raises `Refused` or `Unavailable` when nothing was applied, and `OutcomeUnknown` when a response
     was lost. A `producer()` retries safely."""
@@ -90,7 +96,13 @@ def append(
         body = verbs.body_of(records, content_type)
     return (
         yield from verbs.append(
-            stream.name, content_type, body, stream._retry, sequence=sequence, close=close
+            stream.name,
+            content_type,
+            body,
+            stream._retry,
+            sequence=sequence,
+            close=close,
+            if_match=if_match,
         )
     )
 

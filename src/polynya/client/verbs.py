@@ -129,9 +129,12 @@ def append(
     *,
     sequence: str | None = None,
     close: bool = False,
+    if_match: str | None = None,
 ) -> Operation[Appended]:
     """Append one body atomically. Retry only while certainly nothing was applied."""
     headers = {"content-type": content_type}
+    if if_match is not None:
+        headers["if-match"] = if_match if if_match.startswith('"') else f'"{if_match}"'
     if sequence is not None:
         headers["stream-seq"] = sequence
     if close:

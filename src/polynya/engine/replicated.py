@@ -12,7 +12,13 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from polynya.base.errors import InvalidMessage, NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.errors import (
+    InvalidMessage,
+    NotLeader,
+    OutcomeUnknown,
+    Unavailable,
+    UpgradePending,
+)
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.engine.applying import apply_committed
@@ -179,7 +185,9 @@ class ReplicatedEngine:
         )
         # older nodes cannot decode it
         if not is_common and level_for(command) > member.group.machine.level:
-            return Unavailable(
+            # earlier releases do not know `UpgradePending`, and send nothing of level 4
+            kind = UpgradePending if level_for(command) > 3 else Unavailable
+            return kind(
                 "this command needs a newer feature level; some nodes run an older release. "
                 "Finish the upgrade"
             )

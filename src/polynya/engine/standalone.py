@@ -26,6 +26,7 @@ from polynya.stream.commands import (
     BUNDLE_COMMANDS_MAX,
     PRODUCE_BUNDLE_BYTES,
     Append,
+    AppendIf,
     Batch,
     Command,
     Produce,
@@ -120,7 +121,8 @@ class StandaloneEngine:
         self.inflight_bytes += size
         run = self._runs.get(group)
         kind = type(command)
-        room = BUNDLE_BYTES if kind is Append else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
+        is_small = kind is Append or kind is AppendIf
+        room = BUNDLE_BYTES if is_small else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
         if run is not None and run.size + size <= room and len(run.tokens) < BUNDLE_COMMANDS_MAX:
             run.commands.append(cast("Append | Produce", command))
             run.payloads.append(payload)

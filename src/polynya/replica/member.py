@@ -18,6 +18,7 @@ from polynya.stream.commands import (
     BUNDLE_COMMANDS_MAX,
     PRODUCE_BUNDLE_BYTES,
     Append,
+    AppendIf,
     Command,
     Produce,
 )
@@ -58,7 +59,8 @@ def bundled(queue: list[Entry]) -> list[Entry]:
     for entry in queue:
         length = len(entry.payload)
         kind = type(entry.command) if isinstance(entry, Proposal) else None
-        room = BUNDLE_BYTES if kind is Append else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
+        is_small = kind is Append or kind is AppendIf
+        room = BUNDLE_BYTES if is_small else PRODUCE_BUNDLE_BYTES if kind is Produce else 0
         fits = 0 < length <= room
         if run and not (size + length <= room and len(run) < BUNDLE_COMMANDS_MAX):
             found.append(_joined(run))

@@ -242,6 +242,17 @@ class Service(Protocol):
         """The default profiles of buckets, as this core knows them."""
         ...
 
+    @property
+    def level(self) -> int:
+        """The feature level that all nodes support, as far as this core knows. The leader of a group
+        decides whether the group has it."""
+        ...
+
+    @property
+    def history(self) -> int:
+        """The history of the cluster; see `Facts`."""
+        ...
+
     def now_ms(self) -> int:
         """Return the log time that stamps commands."""
         ...

@@ -6,6 +6,7 @@ from polynya.stream.commands import (
     AckLinks,
     Acknowledge,
     Append,
+    AppendIf,
     BucketRetention,
     Bundle,
     ClaimRanges,
@@ -85,6 +86,7 @@ from polynya.stream.table_commands import (
 AnyCommand = (
     Create
     | Append
+    | AppendIf
     | Delete
     | Expire
     | Touch

@@ -78,6 +78,12 @@ class Append(Command, tag=2, frozen=True):
     incarnation: int = 0  # precondition: the stream's uid; 0: none
 
 
+class AppendIf(Append, tag=15, frozen=True):
+    """An append that is refused (PRECONDITION) unless the tail is at `record`. Level 4."""
+
+    record: int = -1  # the number of the next record; -1 is never the tail
+
+
 class Delete(Command, tag=3, frozen=True):
     """Delete a stream. `incarnation`: the expected uid; 0: any."""
 
@@ -654,6 +660,6 @@ class TopicChange(Command, tag=104, frozen=True, gc=False):
 class Bundle(Command, tag=99, frozen=True, gc=False):
     """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and
     answered as if it were alone, in order. A batch's place is the entry's place plus its number
-    here. The reply's detail has the replies. Level 3 with a `Produce`."""
+    here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf`."""
 
-    commands: list[Append | Produce]
+    commands: list[Append | AppendIf | Produce]

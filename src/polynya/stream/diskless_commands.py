@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.commands import Append, AppendIf, Command, Produce
 from polynya.stream.parts import Count, Natural
 
 
@@ -27,7 +27,7 @@ class PackedAppend(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has them. `command.now_ms` is the append time that the slice has. The append is judged at the
     time of the commit."""
 
-    command: Append | Produce
+    command: Append | AppendIf | Produce
     length: Count = 0  # bytes of the payload
 
 

@@ -11,6 +11,7 @@ from polynya.stream import placement, read_plan
 from polynya.stream.commands import (
     Acknowledge,
     Append,
+    AppendIf,
     BucketRetention,
     Bundle,
     ClaimRanges,
@@ -49,6 +50,7 @@ from polynya.stream.diskless_commands import CommitSlices, SealRegime, SetProfil
 from polynya.stream.read_plan import ReadPlan, ReadRefused
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules import (
+    conditions,
     eviction,
     forks,
     kafka_writes,
@@ -362,7 +364,7 @@ def _apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
     """Apply each append as if it were alone."""
     replies, log_ms = [], machine.log_ms
     for number, command in enumerate(bundle.commands, place):
-        apply = writes.apply_append if type(command) is Append else kafka_writes.apply_produce
+        apply = writes.apply_append if type(command) is Append else _RULES[type(command)]
         replies.append(apply(machine, command, number))  # type: ignore[arg-type]
         if command.now_ms > log_ms:
             machine.log_ms = log_ms = command.now_ms
@@ -372,6 +374,7 @@ def _apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
 _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Create: writes.apply_create,
     Append: writes.apply_append,
+    AppendIf: conditions.apply_append_if,
     Produce: kafka_writes.apply_produce,
     ProducerIds: kafka_writes.apply_producer_ids,
     Bundle: _apply_bundle,

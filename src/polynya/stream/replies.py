@@ -56,6 +56,9 @@ class Code(enum.IntEnum):
     # an append with a payload to a diskless stream, or a commit of a pack to a replicated one: send
     # it the other way
     WRONG_PROFILE = 50
+    PRECONDITION = 51  # the tail is not where the append demands it
+    # a transaction is open at that tail: its records may yet come before the append
+    UNSTABLE = 52
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

@@ -27,6 +27,7 @@ from polynya.stream.commands import (
     AckLinks,
     Acknowledge,
     Append,
+    AppendIf,
     Batch,
     BucketRetention,
     Bundle,
@@ -202,6 +203,7 @@ SPANS: dict[type, dict[str, Span]] = {
         "producer_id_max": _ID_OR_NONE,
     },
     Append: {"now_ms": _TIME, "incarnation": _WIDE},
+    AppendIf: {"now_ms": _TIME, "incarnation": _WIDE, "record": (-1, _COUNTER[1])},
     Produce: {"now_ms": _TIME, "uid": _WIDE},
     ProducerIds: {"count": (1, PRODUCER_IDS_MAX), "now_ms": _TIME},
     Delete: {"now_ms": _TIME, "incarnation": _WIDE},
@@ -468,7 +470,7 @@ def _packed(packed: PackedAppend) -> str:
     command = packed.command
     batch, producer = command.batch, command.producer
     if batch is None:
-        is_close = type(command) is Append and command.close and not packed.length
+        is_close = isinstance(command, Append) and command.close and not packed.length
         return _out_of_span(command) if is_close else "an append of the commit adds nothing"
     is_bare = not batch.payload and not batch.lengths
     if is_bare and type(command) is Append and is_common_append(command):  # the usual case
@@ -640,6 +642,7 @@ _RULES: dict[type, Callable[[Any], str]] = {
     Fork: _fork,
     Create: _create,
     Append: _append,
+    AppendIf: _append,
     Produce: _produce,
     SetRetention: lambda command: _first((command.retention,)),
     BucketRetention: lambda command: _first((command.retention,)),

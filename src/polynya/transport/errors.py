@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import (
+    CorruptData,
+    NotLeader,
+    OutcomeUnknown,
+    PolynyaError,
+    Unavailable,
+    UpgradePending,
+)
 
-_TYPES: dict[int, type[PolynyaError]] = {1: Unavailable, 2: OutcomeUnknown, 3: CorruptData}
+_TYPES: dict[int, type[PolynyaError]] = {
+    1: Unavailable,
+    2: OutcomeUnknown,
+    3: CorruptData,
+    5: UpgradePending,
+}
 _NUMBERS = {made: number for number, made in _TYPES.items()}
 _NOT_LEADER = 4
 

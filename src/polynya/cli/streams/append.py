@@ -71,6 +71,11 @@ T = TypeVar("T")
 )
 @click.option("--close", is_flag=True, help="Close the stream after the last record.")
 @click.option(
+    "--if-match",
+    metavar="OFFSET",
+    help="Append only if the stream's tail is at this offset, all records at once.",
+)
+@click.option(
     "--retry",
     metavar="DURATION",
     type=SECONDS,
@@ -91,6 +96,7 @@ def append_command(
     headers: tuple[str, ...],
     timestamp: str | None,
     close: bool,
+    if_match: str | None,
     retry: float,
     as_json: bool,
 ) -> None:
@@ -103,6 +109,9 @@ def append_command(
 
     A JSON array is one record, unless --whole is given: then each element is a record, as in an
     HTTP POST.
+
+    With --if-match all records are one append, which is refused if another writer was first.
+    `polynya info STREAM` prints the tail, and --json of this command the next one.
 
     \b
     polynya append orders '{"item": 7}' '{"item": 8}'
@@ -125,12 +134,14 @@ def append_command(
         retry_seconds=retry,
         lines_are_records=is_json(content_type) and not whole,
         described=described,
+        condition=condition_headers(if_match, close=close),
     )
     if described is not None and not whole:
         producer.counts_records = True
     try:
         with _bar(stream, records) as bar:
-            for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
+            batches = _batches(records, whole=whole, records_only=producer.lines_are_records)
+            for lines in batches if if_match is None else _joined(batches):
                 producer.append(lines)
                 if whole and is_json(content_type):
                     producer.records, producer.counts_records = _elements(lines[0]), True
@@ -139,7 +150,9 @@ def append_command(
         if producer.batches or sys.exc_info()[0] is None:
             _report(producer, stream, as_json=as_json)
     if close:
-        client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
+        if if_match is None or not producer.batches:  # else it was closed with the append
+            closing = {"stream-closed": "true"} | condition_headers(if_match, close=True)
+            client.call("POST", stream_path(stream), headers=closing, stream=stream)
         output.notice(f"closed {stream}")
 
 
@@ -238,7 +251,9 @@ class BatchProducer:
         lines_are_records: bool,
         name: str = "",
         described: Described | None = None,
+        condition: dict[str, str] | None = None,
     ) -> None:
+        self._condition = condition or {}
         self._client = client
         self._stream = stream
         self._content_type = content_type
@@ -253,8 +268,9 @@ class BatchProducer:
         self.offset = ""
 
     def headers(self, sequence: int) -> dict[str, str]:
-        """Return the producer headers of a batch."""
-        return {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(sequence)}
+        """Return the producer headers of a batch, and its condition."""
+        numbers = {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(sequence)}
+        return numbers | self._condition
 
     def append(self, lines: Sequence[bytes], content_type: str = "") -> None:
         """Send a batch and wait until it is durable. `content_type`: of the body, if it is not that
@@ -395,6 +411,21 @@ def _batches(records: Sequence[str], *, whole: bool, records_only: bool) -> Iter
         yield from gathered(
             source, keep=(lambda line: bool(line.strip())) if records_only else bool
         )
+
+
+def _joined(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yield one batch of all lines; none if there are no lines."""
+    lines = [line for batch in batches for line in batch]
+    if lines:
+        yield lines
+
+
+def condition_headers(if_match: str | None, *, close: bool) -> dict[str, str]:
+    """Return the headers of an append that names the tail, and closes the stream with it."""
+    if if_match is None:
+        return {}
+    closing = {"stream-closed": "true"} if close else {}
+    return {"if-match": f'"{if_match}"', **closing}
 
 
 def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[list[bytes]]:

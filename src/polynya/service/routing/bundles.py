@@ -22,7 +22,7 @@ from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
 from polynya.replica.log import check_proposal
 from polynya.service.routing import messages, relay
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.commands import Append, AppendIf, Command, Produce
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
@@ -57,9 +57,11 @@ class _RawAnswers(msgspec.Struct, array_like=True):
 _raw_answers: msgspec.msgpack.Decoder[_RawAnswers] = msgspec.msgpack.Decoder(_RawAnswers)
 _reply: msgspec.msgpack.Decoder[Reply | None] = msgspec.msgpack.Decoder(Reply | None)
 _answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
-_append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(Append | Produce)
+_append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(
+    Append | AppendIf | Produce
+)
 _appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(
-    list[Append | Produce]
+    list[Append | AppendIf | Produce]
 )
 _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
@@ -111,7 +113,7 @@ class Bundles:
 
     def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
         """Send a command, in the order of the calls. `body`: the encoded command."""
-        if type(command) is Append or type(command) is Produce:
+        if type(command) is Append or type(command) is Produce or type(command) is AppendIf:
             self.add(self.bundle(target, group), command, body, done)
             return
         bundle = self.open.pop(group, None)

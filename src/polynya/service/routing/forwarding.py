@@ -25,7 +25,7 @@ from polynya.service.routing.leader_exchange import LeaderExchange, LeaderRpc
 from polynya.service.routing.leader_map import LeaderMap, LocalReplicas
 from polynya.service.routing.relay import THROUGH
 from polynya.service.routing.targets import Target, TargetRpc, Targets
-from polynya.stream.commands import Append, Command, Produce
+from polynya.stream.commands import Append, AppendIf, Command, Produce
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
 
@@ -121,7 +121,7 @@ class Forwarding:
         bundle = self._open.get(group)
         if (
             bundle is not None
-            and (type(command) is Append or type(command) is Produce)
+            and (type(command) is Append or type(command) is Produce or type(command) is AppendIf)
             and group not in self._waiting
         ):
             self.forwarded += 1

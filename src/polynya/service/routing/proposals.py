@@ -89,7 +89,7 @@ class Proposals:
         if self._forwarding is not None:
             self._forwarding.propose(group, command, done)
         elif group % self._cores == self._core:
-            if type(command) is Append or type(command) is Produce:
+            if isinstance(command, Append | Produce):
                 done = self.diskless.watching(group, command, done)
             self._local.propose(group, command, done)
         else:
@@ -101,7 +101,7 @@ class Proposals:
         for number, command in enumerate(commands):
             done = partial(outcomes.done, number)
             try:
-                if type(command) is Append or type(command) is Produce:
+                if isinstance(command, Append | Produce):
                     self.propose(command.name, command, done)
                 else:
                     self.propose_to(group, command, done)

@@ -63,6 +63,7 @@ class NodeService:
         self.bucket_profiles = BucketProfiles(self.meta_group)
         # what the fronts call, bound once: the hot path goes straight to a part
         self.now_ms = local.now_ms
+        self.history = local.history
         self.group_of = stream_groups.of
         self._groups = stream_groups.known
         self.appender = self.proposals.appender
@@ -91,6 +92,10 @@ class NodeService:
             self.core_requests.register(
                 messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix)
             )
+
+    @property
+    def level(self) -> int:
+        return self.local.level
 
     def join(self, forwarding: Forwarding, seems_up: Callable[[int], bool]) -> None:
         """Join a cluster, in which other nodes may lead groups. `seems_up` reports a node that this

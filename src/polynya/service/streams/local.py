@@ -8,6 +8,7 @@ from typing import cast
 
 from msgspec import structs
 
+from polynya.base import levels
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.cold import FaultedStreams
 from polynya.service.streams.appends import Appends
@@ -25,6 +26,7 @@ from polynya.service.streams.rehydration import Rehydration
 from polynya.service.streams.segments import SEGMENT_LIMITS, SegmentWriter
 from polynya.stream.commands import (
     Append,
+    AppendIf,
     Command,
     ConfirmPin,
     Create,
@@ -61,6 +63,7 @@ class LocalGroups:
         segment_limits: SegmentLimits = SEGMENT_LIMITS,
     ) -> None:
         self.machines = self.led = machines
+        self.history = history
         self.agreement: Agreement | None = None
         self.feeds = Feeds()
         self.now_ms = now_ms
@@ -92,6 +95,14 @@ class LocalGroups:
         """Join a cluster, in which the groups are replicated."""
         self.agreement, self.led = agreement, led
         self.lifetimes.spread()
+
+    @property
+    def level(self) -> int:
+        """The feature level that all nodes support, as far as the groups here show: they are raised
+        only then. A core without groups knows nothing, and leaves it to the leaders."""
+        if self.agreement is None or not self.machines:
+            return levels.LEVEL
+        return max(machine.level for machine in self.machines.values())
 
     def readable(self, group: int) -> bool:
         """Report whether the current local state may serve a linearizable read or refusal."""
@@ -160,7 +171,8 @@ class LocalGroups:
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Propose to the log, unless committed state allows a definite refusal."""
-        if type(command) is Append or type(command) is Produce:  # stamped in this pass of the loop
+        # stamped in this pass of the loop
+        if type(command) is Append or type(command) is Produce or type(command) is AppendIf:
             self.appends.propose(group, command, done)
             return
         if group not in self.machines:  # the group left while the command waited
@@ -213,7 +225,7 @@ class LocalGroups:
         machine = self.machines.get(group)
         if machine is not None and machine.effects:
             self.feeds.moved(machine.take_effects(), known=self.readable(group))
-        if kind is Append or kind is Produce:
+        if kind is Append or kind is Produce or kind is AppendIf:
             return
         if kind is CommitSlices:
             if group in self.led:

@@ -12,9 +12,10 @@ import msgspec
 from msgspec import structs
 
 from polynya.base.limits import WRITE_MS_MAX, WRITER_IDLE_MS, WRITERS_MAX
-from polynya.stream.commands import Append, Batch, ColdSlice, Produce
+from polynya.stream.commands import Append, AppendIf, Batch, ColdSlice, Produce
 from polynya.stream.diskless_commands import CommitSlices, PackedAppend, PackedSlice
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.conditions import apply_append_if
 from polynya.stream.rules.kafka_writes import apply_produce
 from polynya.stream.rules.profiles import judge_packed
 from polynya.stream.rules.writes import apply_append
@@ -131,6 +132,8 @@ class _Runs:
         accepted = self._accepted
         if reply is None and type(command) is Produce:
             reply = apply_produce(machine, command, 0, self._add)
+        elif reply is None and type(command) is AppendIf:
+            reply = apply_append_if(machine, command, 0, self._add)
         elif reply is None:
             assert type(command) is Append
             reply = apply_append(machine, command, 0, self._add)

@@ -99,7 +99,7 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         or command.incarnation
         or stream.expires_at_ms is not None
         or stream.ttl_seconds is not None
-    ) and (reply := _judge_state(stream, command)) is not None:
+    ) and (reply := judge_state(stream, command)) is not None:
         return reply
     if machine.diskless and add is add_batch and (reply := judge_logged(machine, stream, batch)):
         return reply
@@ -186,7 +186,7 @@ def other_type(stream: Stream) -> Reply:
     return reply
 
 
-def _judge_state(stream: Stream, command: Append) -> Reply | None:
+def judge_state(stream: Stream, command: Append) -> Reply | None:
     """Return the refusal for deletion, expiry, a failed precondition or a closed stream, or
     None."""
     if stream.deleted:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from polynya.base.levels import LEVELS, check_level
 from polynya.stream.commands import (
     Append,
+    AppendIf,
     Bundle,
     Command,
     Create,
@@ -22,7 +23,7 @@ from polynya.stream.commands import (
     SetLevel,
     TopicPut,
 )
-from polynya.stream.diskless_commands import Profile, SetProfile
+from polynya.stream.diskless_commands import CommitSlices, Profile, SetProfile
 from polynya.stream.replies import Code, Reply
 
 
@@ -48,10 +49,16 @@ def level_for(command: Command) -> int:
         return level_of(Produce)
     if isinstance(command, Bundle):
         return max([level_of(Bundle), *map(level_for, command.commands)])
+    if isinstance(command, AppendIf):
+        return level_of(AppendIf)
     if isinstance(command, Append):
         batch = command.batch
         is_kafka = batch is not None and batch.encoding == Encoding.KAFKA
         return level_of(Produce if is_kafka else Append)
+    if isinstance(command, CommitSlices) and any(
+        type(packed.command) is AppendIf for part in command.slices for packed in part.appends
+    ):
+        return level_of(AppendIf)
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
     if isinstance(command, Create) and command.producer_id_max >= 0:

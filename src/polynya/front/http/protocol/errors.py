@@ -173,6 +173,11 @@ _TABLE = (
     ErrorCode("CONTENT_TYPE_MISMATCH", 409, "the Content-Type differs from the stream's"),
     ErrorCode("SEQ_REGRESSION", 409, "Stream-Seq must be greater than the last one, byte by byte"),
     ErrorCode(
+        "OFFSET_CONFLICT",
+        409,
+        "the tail is not at Stream-Expected-Offset; Stream-Next-Offset names it",
+    ),
+    ErrorCode(
         "PRODUCER_GAP", 409, "Producer-Seq skips ahead; Producer-Expected-Seq names the next one"
     ),
     ErrorCode("TABLE_EXISTS", 409, "a table with this name or prefix exists"),
@@ -208,7 +213,8 @@ _TABLE = (
     ErrorCode(
         "PRECONDITION",
         412,
-        "the stream exists, and If-None-Match: * asks to create it only if it does not",
+        "the tail is not at the offset of If-Match or Stream-Record-Match, or the stream exists and "
+        "If-None-Match is *",
     ),
     ErrorCode("BODY_TOO_LARGE", 413, "the body exceeds the size limit; split it"),
     ErrorCode(
@@ -305,6 +311,20 @@ _TABLE = (
         "unread responses use all of their memory limit; read them, or retry later",
         retry_after=1,
     ),
+    ErrorCode(
+        "UPGRADE_PENDING",
+        503,
+        "the request needs a feature of this release, and some nodes of the cluster still run an "
+        "older one: finish the upgrade",
+        retry_after=5,
+    ),
+    ErrorCode(
+        "TRANSACTION_OPEN",
+        503,
+        "a Kafka transaction is open at the offset of the condition: its records may yet come before "
+        "the append",
+        retry_after=1,
+    ),
     ErrorCode("SQL_BUSY", 503, "too many SQL queries are running; retry later", retry_after=1),
     ErrorCode(
         "CONNECTION_LIMIT", 503, "the server has reached its connection limit", retry_after=1
@@ -350,6 +370,8 @@ REFUSALS: dict[int, str] = {
     Code.DISK_FULL: "DISK_FULL",
     Code.STREAM_FAULTED: "STREAM_FAULTED",
     Code.WRONG_PROFILE: "UNAVAILABLE",
+    Code.PRECONDITION: "PRECONDITION",
+    Code.UNSTABLE: "TRANSACTION_OPEN",
 }
 
 

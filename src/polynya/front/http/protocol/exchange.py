@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from polynya.access import Principal
-from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable, UpgradePending
 from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
 from polynya.front.http.protocol.responses import (
     CLOSE,
@@ -175,6 +175,8 @@ class Exchange:
         """Respond to an exception, or to the failure of a proposal."""
         if isinstance(error, Failure):
             self.fail(error.code, error.message, list(error.headers))
+        elif isinstance(error, UpgradePending):
+            self.fail("UPGRADE_PENDING")
         elif isinstance(error, Unavailable):
             self.fail("UNAVAILABLE", str(error))
         elif isinstance(error, OutcomeUnknown):

@@ -24,7 +24,8 @@ _EXPOSED = (
     "content-encoding, retry-after, vary, x-request-id"
 )
 _ALLOWED = (
-    "content-type, authorization, if-none-match, stream-seq, stream-ttl, stream-expires-at, "
+    "content-type, authorization, if-none-match, if-match, stream-expected-offset, "
+    "stream-record-match, stream-seq, stream-ttl, stream-expires-at, "
     "stream-retention-age, "
     "stream-retention-bytes, stream-closed, stream-incarnation, stream-forked-from, "
     "stream-fork-offset, stream-fork-sub-offset, "

@@ -12,12 +12,14 @@ from polynya.base.names import KAFKA_PREFIX
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import COMMON, owner_line
+from polynya.front.http.routes.append_conditions import on_condition, read_condition, tag_headers
 from polynya.front.http.routes.append_records import append_records
 from polynya.front.http.routes.bodies import RECORDS_BODY, batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.service.api import AppendTo, Facts
 from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Done, Reply
+from polynya.wire.conditions import CONDITIONS, Condition
 from polynya.wire.headers import (
     BadField,
     is_true,
@@ -62,6 +64,7 @@ class AppendRequest(msgspec.Struct):
     plain: bool  # the answer needs no optional headers
     zone: str  # of the client; "": the node's
     exchange: Exchange
+    condition: Condition | None
 
     def exchange_now(self) -> Exchange:
         """Return the exchange of the response that is due."""
@@ -93,6 +96,8 @@ class AppendRequest(msgspec.Struct):
             self.close,
             self.incarnation,
         )
+        if self.condition is not None:
+            command = on_condition(command, self.condition)
         self.append(command, done)
 
     def answer(self, reply: Reply | BaseException) -> None:
@@ -106,7 +111,10 @@ class AppendRequest(msgspec.Struct):
             return
         status = 200 if self.keyed and not code else 204
         if reply.closed or not self.plain:
-            self.exchange_now().answer(status, tail_headers(reply))
+            headers = tail_headers(reply)
+            if self.condition is not None:
+                headers += tag_headers(self.exchange.head.headers, reply)
+            self.exchange_now().answer(status, headers)
             return
         connection = self.connection
         front = connection.front
@@ -170,12 +178,15 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         encoding = encoding_of(content_type)
     elif not close:
         raise Failure("EMPTY_BODY")
+    service, condition = exchange.connection.front.service, None
     try:
         producer = parse_producer(headers)
         sequence = parse_stream_seq(headers["stream-seq"]) if "stream-seq" in headers else None
         incarnation = 0
         if "stream-incarnation" in headers:
             incarnation = parse_incarnation(headers["stream-incarnation"])
+        if not CONDITIONS.isdisjoint(headers):
+            condition = read_condition(service, headers, incarnation)
         if len(content_type) > CONTENT_TYPE_BYTES_MAX:
             parse_content_type(content_type)
     except BadField as bad:
@@ -188,7 +199,7 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         connection,
         exchange.number,
         name,
-        connection.front.service.appender(name),
+        service.appender(name),
         content_type,
         encoding,
         producer,
@@ -196,7 +207,8 @@ def parse_append(exchange: Exchange) -> AppendRequest:
         close,
         incarnation,
         bool(body) and producer is not None,
-        exchange.keep_alive and not has_options,
+        exchange.keep_alive and not has_options and condition is None,
         headers.get("stream-zone", ""),
         exchange,
+        condition,
     )

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.routes.append_conditions import on_condition
 from polynya.front.http.routes.bodies import RECORDS_BODY
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import Facts, Refusal
@@ -108,6 +109,8 @@ def _propose(request: AppendRequest, batch: Batch | None, content_type: str) -> 
         request.close,
         request.incarnation,
     )
+    if request.condition is not None:
+        command = on_condition(command, request.condition)
     request.append(command, request.answer)
 
 

@@ -1,4 +1,5 @@
 """Conditions and parameters that this server knows and does not judge: each is refused by its name.
+Appends judge `CONDITIONS`.
 
 A request that names a condition must not be applied without it. The sources of the table are the
 protocol's drafts, Ursula 0.4.1 and Ursula 0.11.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
+from polynya.wire.conditions import CONDITIONS
 
 _USE_SEQUENCE = (
     "use Stream-Seq, or Producer-Id, Producer-Epoch and Producer-Seq, to order writers, and "
@@ -60,7 +62,7 @@ def check_conditions(exchange: Exchange) -> None:
 
 def _check_headers(method: str, headers: dict[str, str]) -> None:
     for name, (spelling, remedy) in HEADERS.items():
-        if name in headers:
+        if name in headers and not (method == "POST" and name in CONDITIONS):
             raise Failure(
                 "NOT_SUPPORTED", f"the header {spelling} is not supported at {method}: {remedy}"
             )

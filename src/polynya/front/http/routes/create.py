@@ -148,7 +148,10 @@ def _created(
             _PENDING_SECONDS, front.service.propose, command.name, command, again
         )
     elif reply.code in (Code.EXISTS, Code.EXISTS_DIFFERENT) and must_be_new(exchange):
-        exchange.fail("PRECONDITION")
+        exchange.fail(
+            "PRECONDITION",
+            "the stream exists, and If-None-Match: * asks to create it only if it does not",
+        )
     elif (
         reply.code == Code.EXISTS_DIFFERENT
         and command.profile

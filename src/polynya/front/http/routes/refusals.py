@@ -11,6 +11,11 @@ from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.protocol.errors import REFUSALS
 from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.routes.append_conditions import (
+    refusal_code,
+    refusal_message,
+    tag_headers,
+)
 from polynya.service.api import Refusal
 from polynya.stream.commands import KAFKA_CONTENT_TYPE
 from polynya.stream.replies import Code, Reply
@@ -25,6 +30,8 @@ _NAMES_TAIL = frozenset(
         Code.PRODUCER_STALE,
         Code.OFFSET_BEYOND_TAIL,
         Code.INCARNATION,
+        Code.PRECONDITION,
+        Code.UNSTABLE,
     )
 )
 
@@ -57,6 +64,8 @@ def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> N
         )
         return
     headers = tail_headers(reply) if reply.code in _NAMES_TAIL else []
+    if reply.code in (Code.PRECONDITION, Code.INCARNATION):
+        headers += tag_headers(exchange.head.headers, reply)
     if reply.code == Code.PRODUCER_STALE:
         headers = [(name, value) for name, value in headers if name != "Producer-Seq"]
     if reply.code == Code.PRODUCER_GAP:
@@ -118,6 +127,10 @@ def _missing(exchange: Exchange, *, creating: bool = False) -> str:
 def _message(exchange: Exchange, reply: Reply) -> str:
     """Return the message for a refusal with details; "": the default of its code."""
     detail = reply.detail
+    if reply.code == Code.PRECONDITION:
+        return refusal_message(exchange.head.headers, reply)
+    if reply.code == Code.INCARNATION and "stream-incarnation" not in exchange.head.headers:
+        return "the stream is not the incarnation of the ETag in If-Match: it was created again"
     if reply.code == Code.APPEND_EXCEEDS_MEMORY_LIMIT:
         return _over_hot_bound(reply)
     if reply.code == Code.SUB_OFFSET and isinstance(detail, str):
@@ -219,6 +232,8 @@ def _code(exchange: Exchange, reply: Reply, *, creating: bool) -> str:
     code = reply.code
     if code == Code.CONTENT_TYPE and str(reply.detail).startswith(KAFKA_CONTENT_TYPE):
         return "KAFKA_PARTITION"
+    if code == Code.PRECONDITION:
+        return refusal_code(exchange.head.headers)
     if creating and code == Code.GONE:
         return "DELETED_IN_USE"
     if code == Code.MEMORY_PRESSURE and (
