@@ -14,6 +14,7 @@ from polynya.front.kafka.admin.topics import DEFAULT_CONFIG, TOPIC_CONFIG
 from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_change, checked, list_of
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import TopicRefused
+from polynya.front.kafka.turns import in_turns
 from polynya.wire.kafka.generated import alter_configs as alter
 from polynya.wire.kafka.generated import incremental_alter_configs as incremental
 from polynya.wire.kafka.generated.describe_configs import (
@@ -41,7 +42,7 @@ _Found = tuple[Error, str | None]
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe the configs of topics, and the few of brokers that clients read."""
     response = DescribeConfigsResponse()
-    for asked in request.resources:
+    async for asked in in_turns(call, request.resources):
         result = DescribeConfigsResult(
             error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
         )
@@ -132,7 +133,7 @@ async def alter_configs(
 ) -> alter.AlterConfigsResponse:
     """Replace all configs of topics."""
     response = alter.AlterConfigsResponse()
-    for asked in request.resources:
+    async for asked in in_turns(call, request.resources):
         pairs = [(each.name, each.value) for each in asked.configs]
         found = await _alter(
             call,
@@ -151,7 +152,7 @@ async def incremental_alter_configs(
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Set, delete, append to or subtract from single configs of topics."""
     response = incremental.IncrementalAlterConfigsResponse()
-    for asked in request.resources:
+    async for asked in in_turns(call, request.resources):
         found = await _alter(
             call,
             (asked.resource_type, asked.resource_name),
