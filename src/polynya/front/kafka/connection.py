@@ -68,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._read_paused = False
         self._muted = False  # the caller is over its limits: requests are not read
+        self._held = False  # a request is decoded in a thread: the next ones wait for it
         self._over = False  # no further requests are read
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
@@ -107,8 +108,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             work()
         except Malformed as error:
-            self.front.complain("closed a Kafka connection: the request is malformed", self, error)
+            self._complain(error)
             self.close()
+
+    def _complain(self, error: Malformed) -> None:
+        self.front.complain("closed a Kafka connection: the request is malformed", self, error)
 
     def eof_received(self) -> bool:
         return False  # close
@@ -179,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _may_take(self) -> bool:
-        busy = self._over or self._muted or self._frame is not None
+        busy = self._over or self._muted or self._held or self._frame is not None
         return not busy and len(self._slots) < PIPELINED_REQUESTS_MAX
 
     def _go_on(self) -> None:
@@ -201,7 +205,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _steer(self) -> None:
         """Pause reading while too much is in work or unread, and resume it afterwards."""
-        full = len(self._slots) >= PIPELINED_REQUESTS_MAX or self._write_paused or self._muted
+        full = len(self._slots) >= PIPELINED_REQUESTS_MAX or self._write_paused
+        full = full or self._muted or self._held
         if self._frame is not None:
             full = full or self._frame.is_stuck
         elif not full and self.front.memory.is_short:
@@ -236,6 +241,21 @@ class Connection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         self._muted = False
         self._since = self.front.tick
+        self._go_on()
+        self._steer()
+
+    def hold(self) -> None:
+        """Take no further request until `go_on_after`."""
+        self._held = True
+
+    def go_on_after(self, error: BaseException | None) -> None:
+        """Take the next requests after a held one that was decoded, or close if it failed."""
+        self._held = False
+        if error is not None:
+            if isinstance(error, Malformed):
+                self._complain(error)
+            self.close()
+            return
         self._go_on()
         self._steer()
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
+from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN, KIB
 from polynya.front.kafka import fetch, metadata, offsets, produce
 from polynya.front.kafka.admin import cluster, partitions, settings, topics
 from polynya.front.kafka.auth.caller import ADMINISTRATIVE, Caller, TokenCaller
@@ -20,10 +20,12 @@ from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups import admin as group_admin
 from polynya.front.kafka.groups import coordinators, membership
 from polynya.front.kafka.groups import offsets as group_offsets
+from polynya.front.kafka.turns import in_thread
 from polynya.wire.kafka.generated import api_versions
 from polynya.wire.kafka.messages import (
     API_VERSIONS,
     APIS,
+    Api,
     Header,
     decode_request,
     encode_response,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from polynya.front.kafka.server import KafkaFront
 
 PRODUCE, FETCH = 0, 1
+_DECODED_AT_ONCE_BYTES = 64 * KIB  # beyond it a request without records is decoded in a thread
 # A client of before librdkafka 2.3 turns compression off if it sees no version 0 of Produce.
 ADVERTISED = {PRODUCE: range(14)}
 Handler = Callable[["Call", Any], Awaitable[Any]]
@@ -81,7 +84,7 @@ _HANDLERS: dict[int, Handler] = {
 class Call:
     """One request: its connection, its header, and the way to answer it."""
 
-    __slots__ = ("api", "connection", "data", "front", "header", "slot", "throttle_ms")
+    __slots__ = ("api", "connection", "data", "front", "header", "slot", "throttle_ms", "worked")
 
     def __init__(self, connection: Connection, slot: Slot, data: memoryview) -> None:
         self.connection = connection
@@ -91,6 +94,7 @@ class Call:
         self.header: Header = read_header(data)
         self.api = APIS.get(self.header.key)
         self.throttle_ms = 0  # the client is over its limits by so much
+        self.worked = 0  # elements of the request, or of the answer
 
     @property
     def caller(self) -> Caller:
@@ -104,10 +108,14 @@ class Call:
 
     def answer(self, message: Any) -> None:
         """Answer with a message of the request's version."""
+        self.send(self.encoded(message))
+
+    def encoded(self, message: Any) -> list[Bytes]:
+        """Return an answer as a frame."""
         assert self.api is not None
         if self.throttle_ms and hasattr(message, "throttle_time_ms"):
             message.throttle_time_ms = self.throttle_ms
-        self.send(encode_response(self.api, self.version, self.header.correlation, message))
+        return encode_response(self.api, self.version, self.header.correlation, message)
 
     def send(self, pieces: list[Bytes]) -> None:
         """Answer with an encoded frame, or with nothing."""
@@ -135,14 +143,41 @@ def dispatch(call: Call) -> None:
     if repeated is not None and repeated.is_same(call):
         call.front.spawn(_repeat(call, repeated))
         return
-    request = decode_request(api, call.data, header)
-    is_large = elements.most - elements.left >= KAFKA_ELEMENTS_PER_TURN
-    if is_large:
-        charge_elements(call, elements.most - elements.left)
-    if header.key == PRODUCE:
-        produce.start(call, request, in_slices=is_large)
+    if header.key != PRODUCE and len(call.data) > _DECODED_AT_ONCE_BYTES:
+        call.connection.hold()
+        call.front.spawn(_decode_and_run(call, api))
         return
+    request, count = _decoded(call, api)
+    if count >= KAFKA_ELEMENTS_PER_TURN:
+        charge_elements(call, count)
+    if header.key == PRODUCE:
+        produce.start(call, request, in_slices=count >= KAFKA_ELEMENTS_PER_TURN)
+        return
+    call.worked = count
     call.front.spawn(_run(call, request))
+
+
+def _decoded(call: Call, api: Api) -> tuple[Any, int]:
+    """Return a request, and the number of its elements. Raises Malformed."""
+    request = decode_request(api, call.data, call.header)
+    return request, elements.most - elements.left
+
+
+async def _decode_and_run(call: Call, api: Api) -> None:
+    """Decode a large request in a thread. The connection takes no further one meanwhile, so that
+    they begin in their order."""
+    try:
+        request, count = await in_thread(call, partial(_decoded, call, api))
+    except BaseException as error:
+        call.slot.drop()
+        call.connection.go_on_after(error)
+        if isinstance(error, Malformed):
+            return
+        raise
+    charge_elements(call, count)
+    call.worked = count
+    call.connection.go_on_after(None)
+    await _run(call, request)
 
 
 async def _repeat(call: Call, repeated: RepeatedFetch) -> None:
@@ -172,6 +207,8 @@ async def _run(call: Call, request: Any) -> None:
         raise
     if isinstance(message, list):
         call.send(message)
+    elif call.worked >= KAFKA_ELEMENTS_PER_TURN:
+        call.send(await in_thread(call, partial(call.encoded, message)))
     else:
         call.answer(message)
 

@@ -147,9 +147,7 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
     response, wanted = FetchResponse(), []
     racks = racks_of(call.front, request.rack_id)
     catalog = call.front.topics
-    for number, asked in enumerate(request.topics):
-        if number and not number % KAFKA_ELEMENTS_PER_TURN:
-            await asyncio.sleep(0)
+    for asked in request.topics:
         by_id = call.version >= _IDS_SINCE
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
         topic: Topic | None = None
@@ -168,6 +166,8 @@ async def _wanted(call: Call, request: FetchRequest) -> tuple[FetchResponse, lis
             each = _Wanted(partition, name if is_there else "")
             answers.partitions.append(each.answer)
             wanted.append(each)
+            if not len(wanted) % KAFKA_ELEMENTS_PER_TURN:
+                await asyncio.sleep(0)
             if not is_there:
                 each.refuse(missing if topic is None else Error.UNKNOWN_TOPIC_OR_PARTITION)
             elif error := epoch_error_of(call.front, name, partition.current_leader_epoch):
@@ -209,7 +209,12 @@ class _Reading:
         """Read what is not read, up to the size of the request; the first batch may exceed it.
 
         Partitions in memory are read first, others together: their slices come at once."""
-        late = [each for each in self._wanted if not each.is_read and not self._read_now(each)]
+        late = []
+        for number, each in enumerate(self._wanted):
+            if number and not number % KAFKA_ELEMENTS_PER_TURN:
+                await asyncio.sleep(0)
+            if not each.is_read and not self._read_now(each):
+                late.append(each)
         while late:
             left = self._bytes_max - self._size
             if left <= 0 and self._size:

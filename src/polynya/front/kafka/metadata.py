@@ -9,11 +9,11 @@ import msgspec
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
-from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
 from polynya.base.names import KAFKA_BUCKET
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.owners import is_diskless, zone_of
 from polynya.front.kafka.topics import is_topic_name
+from polynya.front.kafka.turns import count, in_turns
 from polynya.stream.rules.topics import Topic, TopicState
 from polynya.wire.kafka.generated.metadata import (
     MetadataRequest,
@@ -39,31 +39,37 @@ async def metadata(call: Call, request: MetadataRequest) -> MetadataResponse | l
     if asks_all:
         await front.topics.read_all()
         if not call.caller.may_describe_all():
-            return _described(call)
+            return await _described(call)
         body = await front.topic_frames.body(front, call.version, zone_of(call))
         assert call.api is not None
         return frame_of(call.api, call.version, call.header.correlation, [body])
     assert request.topics is not None
     found = []
-    for number, asked in enumerate(request.topics):
-        if number and not number % KAFKA_ELEMENTS_PER_TURN:
-            await asyncio.sleep(0)
-        if asked.name is None:
-            found.append(await _by_id(call, asked.topic_id))
+    asked_once = {(each.name, each.topic_id): None for each in request.topics}
+    async for name, id_ in in_turns(call, asked_once):
+        if name is None:
+            topic = await _by_id(call, id_)
         else:
-            found.append(await _by_name(call, asked.name, create=request.allow_auto_topic_creation))
+            topic = await _by_name(call, name, create=request.allow_auto_topic_creation)
+        found.append(topic)
+        if count(call, len(topic.partitions)):
+            await asyncio.sleep(0)
     return response_of(front, found)
 
 
-def _described(call: Call) -> MetadataResponse:
+async def _described(call: Call) -> MetadataResponse:
     """Return the topics that the caller may know of."""
     topics = [
         topic
         for topic in call.front.topics.names.values()
         if topic.state != TopicState.DROPPED and call.caller.may_describe(topic.name)
     ]
-    zone = zone_of(call)
-    return response_of(call.front, [topic_of(call.front, topic, zone) for topic in topics])
+    zone, found = zone_of(call), []
+    async for topic in in_turns(call, topics):
+        found.append(topic_of(call.front, topic, zone))
+        if count(call, topic.partitions):
+            await asyncio.sleep(0)
+    return response_of(call.front, found)
 
 
 def response_of(front: KafkaFront, topics: list[MetadataResponseTopic]) -> MetadataResponse:

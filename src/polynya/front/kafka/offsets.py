@@ -12,6 +12,7 @@ from polynya.front.kafka.adopted import AT_ONCE_BYTES, read_batches
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch import READ_UNCOMMITTED
 from polynya.front.kafka.leaders import epoch_error_of
+from polynya.front.kafka.turns import in_turns
 from polynya.service.api import Facts, Position, ReadQuery, Refusal, Service
 from polynya.stream.commands import Encoding
 from polynya.wire.kafka.batches import batches_of, header_of
@@ -38,7 +39,7 @@ async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsRe
     for asked in request.topics:
         answers = ListOffsetsTopicResponse(asked.name)
         response.topics.append(answers)
-        for partition in asked.partitions:
+        async for partition in in_turns(call, asked.partitions):
             answer = ListOffsetsPartitionResponse(partition.partition_index)
             answers.partitions.append(answer)
             try:

@@ -144,6 +144,7 @@ class KafkaFront:
         self.producer_ids = ProducerIdSource(service)
         self.tails = Tails(service)
         self.checking = asyncio.Lock()  # one request's batches in the thread that checks them
+        self.coding = asyncio.Lock()  # one large message in the thread that codes it
         self.counters = KafkaCounters()
         self.clients = ClientTraffic()
         self.tick = 0

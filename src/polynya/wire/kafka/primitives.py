@@ -6,6 +6,7 @@ A reader gets the buffer and a position, and returns the value and the position 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from struct import Struct, pack
 from typing import Annotated, TypeVar
@@ -32,12 +33,10 @@ class Malformed(ValueError):
     """The bytes are not a message of this version."""
 
 
-class _Elements:
-    """The array elements and tagged fields that the message being decoded may still have. One
-    thread of a process decodes, one message after another. An array of one element is free, as the
-    element that holds it has been counted."""
-
-    __slots__ = ("left", "most")
+class _Elements(threading.local):
+    """The array elements and tagged fields that the message being decoded may still have; each
+    thread decodes one message after another. An array of one element is free, as the element that
+    holds it has been counted."""
 
     def __init__(self) -> None:
         self.left = self.most = 0

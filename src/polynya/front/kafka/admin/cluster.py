@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polynya.base.errors import PolynyaError
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.metadata import place_of
+from polynya.front.kafka.turns import in_turns
 from polynya.service.api import Facts
 from polynya.wire.kafka.generated import (
     create_acls,
@@ -70,9 +71,9 @@ async def log_dirs(
     left = LOG_DIR_PARTITIONS_MAX
     for name, numbers in every:
         listed = []
-        for number in numbers:
+        async for number in in_turns(call, numbers):
             if not left:
-                break
+                continue
             size = await _size(front, name, number)
             if size is not None:
                 left -= 1

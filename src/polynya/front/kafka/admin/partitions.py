@@ -11,6 +11,7 @@ from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import epoch_error_of
 from polynya.front.kafka.metadata import place_in_zone
 from polynya.front.kafka.owners import zone_of
+from polynya.front.kafka.turns import in_turns
 from polynya.service.api import Refusal, TrimQuery
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.delete_records import (
@@ -119,7 +120,7 @@ async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRec
                 missing = Error.TOPIC_AUTHORIZATION_FAILED
         except PolynyaError as fault:
             missing = error_of_fault(fault)
-        for partition in asked.partitions:
+        async for partition in in_turns(call, asked.partitions):
             answer = DeleteRecordsPartitionResult(partition.partition_index, -1)
             result.partitions.append(answer)
             if topic is None or not 0 <= partition.partition_index < topic.partitions:
@@ -167,7 +168,7 @@ async def offset_for_leader_epoch(
     for asked in request.topics:
         result = OffsetForLeaderTopicResult(asked.topic)
         response.topics.append(result)
-        for partition in asked.partitions:
+        async for partition in in_turns(call, asked.partitions):
             answer = EpochEndOffset(partition=partition.partition)
             result.partitions.append(answer)
             try:

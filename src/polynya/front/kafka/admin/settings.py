@@ -26,6 +26,7 @@ from polynya.front.kafka.configs import (
 )
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import TopicRefused
+from polynya.front.kafka.turns import in_turns
 from polynya.wire.kafka.generated import alter_configs as alter
 from polynya.wire.kafka.generated import incremental_alter_configs as incremental
 from polynya.wire.kafka.generated.describe_configs import (
@@ -53,7 +54,7 @@ _Found = tuple[Error, str | None]
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe the configs of topics, and the few of brokers that clients read."""
     response = DescribeConfigsResponse()
-    for asked in request.resources:
+    async for asked in in_turns(call, request.resources):
         result = DescribeConfigsResult(
             error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
         )
@@ -144,7 +145,7 @@ async def alter_configs(
 ) -> alter.AlterConfigsResponse:
     """Replace all configs of topics."""
     response = alter.AlterConfigsResponse()
-    for asked in request.resources:
+    async for asked in in_turns(call, request.resources):
         pairs = [(each.name, each.value) for each in asked.configs]
         found = await _alter(
             call,
@@ -163,7 +164,7 @@ async def incremental_alter_configs(
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Set, delete, append to or subtract from single configs of topics."""
     response = incremental.IncrementalAlterConfigsResponse()
-    for asked in request.resources:
+    async for asked in in_turns(call, request.resources):
         found = await _alter(
             call,
             (asked.resource_type, asked.resource_name),

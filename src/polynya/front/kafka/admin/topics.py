@@ -11,6 +11,7 @@ from polynya.base.names import KAFKA_BUCKET
 from polynya.front.kafka.configs import CONFIGS, InvalidConfig, checked
 from polynya.front.kafka.errors import Error, error_of_fault
 from polynya.front.kafka.topics import TopicRefused, is_topic_name
+from polynya.front.kafka.turns import in_turns
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
 from polynya.wire.kafka.generated.create_partitions import (
@@ -46,7 +47,10 @@ async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopic
     """Create topics with their configs."""
     front = call.front
     await front.topics.refresh()
-    results = [await _create(call, asked, dry=request.validate_only) for asked in request.topics]
+    results = [
+        await _create(call, asked, dry=request.validate_only)
+        async for asked in in_turns(call, request.topics)
+    ]
     return CreateTopicsResponse(topics=results)
 
 
@@ -128,7 +132,8 @@ async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopic
     if call.version < _BY_ID_SINCE:
         asked = [DeleteTopicState(name) for name in request.topic_names]
     await call.front.topics.refresh()
-    return DeleteTopicsResponse(responses=[await _delete(call, each) for each in asked])
+    responses = [await _delete(call, each) async for each in in_turns(call, asked)]
+    return DeleteTopicsResponse(responses=responses)
 
 
 async def _delete(call: Call, asked: DeleteTopicState) -> DeletableTopicResult:
@@ -162,7 +167,7 @@ async def create_partitions(
             CreatePartitionsTopicResult(
                 asked.name, *await _grow(call, asked, dry=request.validate_only)
             )
-            for asked in request.topics
+            async for asked in in_turns(call, request.topics)
         ]
     )
 

@@ -8,6 +8,7 @@ from polynya.base.errors import PolynyaError
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
 from polynya.front.kafka.metadata import UNKNOWN_OPERATIONS
+from polynya.front.kafka.turns import in_turns
 from polynya.stream.consumer_groups import calls
 from polynya.stream.consumer_groups.calls import Description, Outcomes
 from polynya.wire.kafka.generated.delete_groups import (
@@ -61,7 +62,8 @@ async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsRespo
 
 async def describe_groups(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Return the state and the members of groups."""
-    return DescribeGroupsResponse(groups=[await _described(call, id_) for id_ in request.groups])
+    groups = [await _described(call, id_) async for id_ in in_turns(call, request.groups)]
+    return DescribeGroupsResponse(groups=groups)
 
 
 async def _described(call: Call, id_: str) -> DescribedGroup:
@@ -93,7 +95,7 @@ async def _described(call: Call, id_: str) -> DescribedGroup:
 async def delete_groups(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members, with their offsets."""
     results = []
-    for id_ in request.groups_names:
+    async for id_ in in_turns(call, dict.fromkeys(request.groups_names)):
         answer = await ask(call, calls.Drop(id_))
         assert isinstance(answer, Outcomes)
         results.append(DeletableGroupResult(id_, answer.errors[0]))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from polynya.base.errors import NotLeader, PolynyaError
 from polynya.base.limits import GROUP_ID_BYTES_MAX
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.turns import in_turns
 from polynya.stream.consumer_groups import calls
 from polynya.stream.consumer_groups.calls import Answer, Description, Outcomes
 from polynya.wire.kafka.generated.find_coordinator import (
@@ -64,7 +65,8 @@ def is_group_id(id_: str) -> bool:
 async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Return the broker that leads the Raft group of each consumer group."""
     if call.version >= _BATCHED_SINCE:
-        found = [_coordinator(call, key, request.key_type) for key in request.coordinator_keys]
+        keys = in_turns(call, request.coordinator_keys)
+        found = [_coordinator(call, key, request.key_type) async for key in keys]
         return FindCoordinatorResponse(coordinators=found)
     one = _coordinator(call, request.key, request.key_type)
     return FindCoordinatorResponse(

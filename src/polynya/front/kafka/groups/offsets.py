@@ -9,6 +9,7 @@ from polynya.base.errors import PolynyaError
 from polynya.base.limits import OFFSET_METADATA_BYTES_MAX
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.groups.coordinators import ask
+from polynya.front.kafka.turns import in_turns
 from polynya.stream.consumer_groups import calls
 from polynya.stream.consumer_groups.calls import Offsets, Outcomes
 from polynya.stream.group_commands import OffsetEntry
@@ -38,7 +39,7 @@ async def offset_commit(
     response = commit.OffsetCommitResponse()
     entries: list[OffsetEntry] = []
     waiting: list[commit.OffsetCommitResponsePartition] = []
-    for asked in request.topics:
+    async for asked in in_turns(call, request.topics):
         answers = commit.OffsetCommitResponseTopic(asked.name, asked.topic_id)
         response.topics.append(answers)
         topic, error = await _topic(call, asked.name, asked.topic_id, by_id=by_id)
@@ -111,7 +112,7 @@ async def offset_fetch(call: Call, request: fetch.OffsetFetchRequest) -> fetch.O
             ]
             response.topics.append(fetch.OffsetFetchResponseTopic(each.name, parts))
         return response
-    for asked in request.groups:
+    async for asked in in_turns(call, request.groups):
         response.groups.append(await _fetched(call, asked.group_id, asked.topics))
     return response
 
@@ -143,7 +144,7 @@ async def _fetched(
     if asked is None:
         response.topics = await _all(call, entries)
         return response
-    for each in asked:
+    async for each in in_turns(call, asked):
         topic, error = await _topic(call, each.name, each.topic_id, by_id=by_id)
         if error == Error.UNKNOWN_TOPIC_OR_PARTITION:
             error = Error.NONE  # as in Kafka: no offset
@@ -192,7 +193,7 @@ async def offset_delete(
     places: list[tuple[str, bytes, int]] = []
     waiting: list[delete.OffsetDeleteResponsePartition] = []
     response = delete.OffsetDeleteResponse()
-    for asked in request.topics:
+    async for asked in in_turns(call, request.topics):
         answers = delete.OffsetDeleteResponseTopic(asked.name)
         response.topics.append(answers)
         topic, error = await _topic(call, asked.name, NO_UUID, by_id=False)

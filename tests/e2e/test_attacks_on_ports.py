@@ -1,0 +1,133 @@
+"""Attacks on the ports of a node of one core: other clients are served meanwhile, and the loop of
+the core has no turn of a quarter of a second of its own CPU time.
+
+Each says how the node fared without the bounds, on a machine of two cores.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from struct import pack
+
+import pytest
+from long_tests import long
+from worlds.attacked_node import AttackedNode, attacked_node, send_all, unharmed
+from worlds.wide_requests import uvarint
+
+pytestmark = pytest.mark.process
+MIB = 1024 * 1024
+ROUNDS = 3  # of the bystander, while connections of an attack are held
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
+    """One node for all attacks of this file."""
+    with attacked_node(tmp_path_factory.mktemp("attacked")) as made:
+        yield made
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4) + body
+
+
+def api_versions(size: int) -> bytes:
+    """A request that anybody may send, of so many bytes of empty tagged fields."""
+    count = size // 2
+    return framed(
+        bytes.fromhex("0012 0003 00000001 ffff 00 01 01") + uvarint(count) + b"\x7f\0" * count
+    )
+
+
+def many_topics(count: int) -> bytes:
+    """A Produce request of version 9 with so many topics without a name and without partitions."""
+    head = bytes.fromhex("0000 0009 00000001 0000 00") + bytes.fromhex("00 ffff 00001000")
+    return framed(head + uvarint(count + 1) + b"\1\1\0" * count + b"\0")
+
+
+@pytest.mark.parametrize("connections", [1, *long([20])])
+def test_a_frame_of_63_mib_before_authentication(node: AttackedNode, connections: int) -> None:
+    """One cost 13.7 CPU seconds, in which an append waited for 31.9 seconds."""
+    data = api_versions(63 * MIB)
+    spent = node.cpu_seconds()
+    with unharmed(node):
+        for _ in range(connections):
+            assert send_all(node.kafka, data) == b""
+    assert node.cpu_seconds() - spent < 2 + connections / 2
+
+
+@pytest.mark.parametrize("count", [1_000_000, 4_000_000])
+def test_a_produce_request_of_very_many_topics(node: AttackedNode, count: int) -> None:
+    """A million cost 7.9 CPU seconds and a silence of 17.2 seconds; four million took the loop
+    away for 98.8 seconds."""
+    spent = node.cpu_seconds()
+    with unharmed(node), node.line().socket as line, suppress(ConnectionError):
+        line.sendall(many_topics(count))
+        assert line.recv(1) == b""
+    assert node.cpu_seconds() - spent < 2
+
+
+def test_four_connections_that_announce_64_mib_each(node: AttackedNode) -> None:
+    """They held the whole budget: a Produce waited for as long as they stayed."""
+    with ExitStack() as stack, unharmed(node) as bystander:
+        for _ in range(4):
+            line = stack.enter_context(socket.create_connection(node.kafka))
+            line.sendall((64 * MIB).to_bytes(4))
+        for _ in range(4):
+            line = stack.enter_context(node.line().socket)
+            line.sendall((64 * MIB).to_bytes(4) + bytes(4))
+        bystander.wait_rounds(ROUNDS)
+        with node.line().socket as line:  # who produces much
+            large = many_topics(15_000)
+            line.sendall(large)
+            assert len(line.recv(4)) == 4
+
+
+@pytest.mark.parametrize("port", ["kafka", "text"])
+def test_idle_connections_that_never_authenticate(node: AttackedNode, port: str) -> None:
+    """5,000 filled the port: a client with a token was not let in."""
+    place: tuple[str, int] = getattr(node, port)
+    with ExitStack() as stack, unharmed(node):
+        for _ in range(5000):
+            stack.enter_context(socket.create_connection(place))
+        node.line().socket.close()
+        assert node.text_line().ask("METRICS").startswith("{")
+
+
+def test_the_largest_line_of_the_text_port(node: AttackedNode) -> None:
+    with unharmed(node):
+        for size in (0xFFFF_FFFF, 64 * MIB, 65_537):
+            with suppress(ConnectionError):
+                said = send_all(node.text, pack("<I", size) + b"x" * MIB)
+                assert b"ERR invalid frame length" in said
+        for _ in range(20):
+            most = b"AUTH " + b"x" * (65_536 - 5)
+            with socket.create_connection(node.text, 60) as line, suppress(ConnectionError):
+                line.sendall((pack("<I", len(most)) + most) * 50)
+                line.shutdown(socket.SHUT_WR)
+                while line.recv(65_536):
+                    pass
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_body_over_a_limit_is_refused_at_its_headers(
+    node: AttackedNode, *, is_known: bool
+) -> None:
+    """`/v1/sql` and subscriptions waited for the body of who has a token."""
+    routes = (
+        ("POST", "/v1/stream/x", 33, node.http),
+        ("POST", "/v1/sql", 1, node.http),
+        ("PUT", "/v1/stream/__ds/subscriptions/x", 3, node.http),
+        ("POST", "/v1/topics", 33, node.http),
+        ("POST", "/v1/cluster/nodes", 5, node.admin),
+    )
+    bearer = f"Authorization: Bearer {node.token}\r\n" if is_known else ""
+    with unharmed(node):
+        for method, path, size, place in routes:
+            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{bearer}"
+            head += f"Content-Type: application/json\r\nContent-Length: {size * MIB}\r\n\r\n"
+            with socket.create_connection(place, 20) as line:
+                line.sendall(head.encode())
+                refused = (b"413",) if is_known else (b"401", b"413")
+                assert line.recv(65_536)[9:12] in refused, path
