@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from polynya.base.errors import ConfigError
 
-LEVEL = 3  # the highest level of this release; 1 is that of the first release with clusters
+LEVEL = 4  # the highest level of this release; 1 is that of the first release with clusters
 LEVELS: dict[
     int, int
 ] = {  # command tag -> the level that a group must have before the command is logged
     8: 3,  # Produce
     9: 3,  # ProducerIds
     10: 3,  # Rollover
+    11: 4,  # TrimTo
     35: 2,  # Evict
     36: 2,  # Return
     37: 3,  # PageEntries

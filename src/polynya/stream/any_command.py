@@ -58,6 +58,7 @@ from polynya.stream.commands import (
     TopicReady,
     Touch,
     Trim,
+    TrimTo,
     UnlinkSubscription,
     Unpin,
 )
@@ -89,6 +90,7 @@ AnyCommand = (
     | Expire
     | Touch
     | Trim
+    | TrimTo
     | SetRetention
     | Rollover
     | Produce

@@ -56,7 +56,7 @@ async def send_decoded(
     form = json_form(exchange)
     if form == LINES and not is_json:
         form = ""
-    first = max(query.record, page.begin_record)
+    first = max(query.record, page.first_record)
     shown = await shown_of(page, first, Form(form == RECORDS, is_json), query.bytes_max)
     place = format_token(shown.record, shown.byte)
     if shown.damage:
