@@ -20,9 +20,14 @@ from polynya.base.names import group_of, partition_name
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront
 from polynya.front.kafka.errors import Error
+from polynya.front.kafka.topics import Adoption
+from polynya.front.text.protocol import TextCommand
+from polynya.front.text.topics import NodeView, Topics
 from polynya.service.api import Facts
-from polynya.stream.commands import Create, TrimTo
+from polynya.stream.commands import Create, Retention, TrimTo
+from polynya.stream.diskless_commands import Profile, SetProfile
 from polynya.stream.replies import Code
+from polynya.stream.rules.retention import cut_of
 from polynya.stream.state.feature_level import level_of
 from polynya.wire.headers import RECORDS
 from polynya.wire.kafka.batches import HEADER_BYTES, Record, batches_of, build_batch, header_of
@@ -298,5 +303,58 @@ def test_a_fork_begins_at_the_log_start_and_not_between_records(
         at = await world.core.service.facts("docs/at4")
         assert isinstance(at, Facts)
         assert (at.first_record, at.record) == (4, 4)
+
+    play(story)
+
+
+def test_an_adopted_stream_begins_inside_a_kafka_batch_for_walrus_and_http_too() -> None:
+    async def story(world: KafkaWorld) -> None:
+        core = world.core
+        await core.create("docs/jobs", json=True)
+        await world.front.topics.adopt(TOPIC, Adoption(["docs/jobs"]))
+        wire = await world.wire()
+        await produce(wire, batch(*(b'"m%d"' % number for number in range(4))))
+        await core.append("docs/jobs", b'"m4"', json=True)
+        assert await deleted(wire, 2) == (0, 2)
+        view = NodeView(1, lambda name: 1, lambda: 1, list, no_segments)
+        topics = Topics(core.service, view)
+        found = [await topics.run(TextCommand("GET", "docs/jobs")) for _ in range(4)]
+        assert found == ["OK m2", "OK m3", "OK m4", "EMPTY"]
+        async with http(world) as reader:
+            assert await reader.offsets("docs/jobs") == [2, 3, 4]
+            assert json.loads((await reader.get("docs/jobs")).body) == ["m2", "m3", "m4"]
+        assert await deleted(wire, 4) == (0, 4), "where the batch ends"
+        assert (await fetched(wire, 4))[1:] == (4, [4])
+
+    play(story)
+
+
+async def no_segments(name: str) -> None:
+    return None
+
+
+def test_the_log_start_stays_when_the_profile_changes_and_retention_passes_it() -> None:
+    async def story(world: KafkaWorld) -> None:
+        core = world.core
+        await world.front.topics.create(TOPIC, 1, [("content.type", "application/json")])
+        wire = await world.wire()
+        await produce(wire, batch(*(b"%d" % n for n in range(10))))
+        await produce(wire, batch(b"10", b"11", time_ms=5000))
+        assert await deleted(wire, 4) == (0, 4)
+        stream = core.local.machines[group_of(NAME, core.groups)].streams[NAME]
+        assert stream.hot is not None
+        behind = (10, stream.hot[1].byte)
+        size = stream.next_byte
+        for kept, boundary in ((size - behind[1], behind), (size, None)):
+            cut = cut_of(stream, Retention(bytes=kept), core.clock.ms)
+            assert cut.boundary == boundary, "retention knows whole batches"
+        async with http(world) as reader:
+            for profile in (Profile.DISKLESS, Profile.REPLICATED):
+                changed = await core.send(SetProfile(NAME, profile, core.clock.ms))
+                assert changed.code == Code.OK
+                await check_kafka(wire, 4)
+                await check_http(reader, NAME, 4)
+            assert await deleted(wire, 5) == (0, 5)
+            assert await deleted(wire, 10) == (0, 10)
 
     play(story)
