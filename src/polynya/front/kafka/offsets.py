@@ -149,6 +149,8 @@ async def _find(
         if timestamp != NEWEST_TIME and own != _NONE:
             return own
         best = own if own[0] > best[0] else best
+        if found.end <= max(begin.record, begin.record_from):
+            return best  # a node of an older release does not know `record_from`
         if begin.record < 0:
             begin = replace(begin, record_from=found.end)
         else:
