@@ -14,7 +14,7 @@ from worlds.stream import kafka_batch
 
 from polynya.base.names import group_of
 from polynya.cold import merger
-from polynya.stream.commands import Encoding, Produce, Trim
+from polynya.stream.commands import Encoding, Produce, Trim, TrimTo
 from polynya.stream.read_plan import HotPiece, ReadPlan, cut
 from polynya.stream.state.model import Stream
 from polynya.wire.pack import read_footer
@@ -152,7 +152,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 30)),
         st.tuples(st.just("produce"), st.integers(1, 2**31)),
-        st.tuples(st.sampled_from(("flush", "merge", "trim")), st.integers(0, 40)),
+        st.tuples(st.sampled_from(("flush", "merge", "trim", "inside")), st.integers(0, 40)),
     ),
     min_size=1,
     max_size=60,
@@ -168,7 +168,7 @@ def test_all_of_it_reads_back_against_a_list(steps: list[tuple[str, int]]) -> No
 async def _against_a_list(steps: list[tuple[str, int]]) -> None:
     tier = Tier()
     model: list[tuple[int, int, bytes]] = []  # first record, byte, payload
-    record = byte = first = 0
+    record = byte = first = start = 0
     for number, (step, size) in enumerate(steps):
         if step in ("append", "produce"):
             payload = b"%03d;" % number * (size % 7 + 1)
@@ -188,8 +188,17 @@ async def _against_a_list(steps: list[tuple[str, int]]) -> None:
                 group_of(NAME, GROUPS),
                 Trim([(stream_of(tier).uid, *model[first][:2])], tier.world.now),
             )
+            start = max(start, model[first][0])
+        elif step == "inside" and model:  # at a record of a batch, or behind those before it
+            first = max(first, size % len(model))
+            (begin, at, _), end = model[first], (*model, (record, byte, b""))[first + 1][0]
+            inside = min(begin + size, end - 1)
+            command = TrimTo(NAME, stream_of(tier).uid, inside, at, tier.world.now)
+            tier.world.apply(group_of(NAME, GROUPS), command)
+            start = max(start, inside)
     if not model:
         return
+    assert stream_of(tier).first_record == start
     found = await batches_of(tier)
     assert b"".join(payload for *_, payload in found) == b"".join(
         payload for *_, payload in model[first:]

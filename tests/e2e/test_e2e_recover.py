@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from e2e_world import Answer, Client, World
 from free_ports import free_ports
 from product import Ran, polynya
@@ -193,6 +194,29 @@ def test_records_of_kafka_batches_keep_their_keys_headers_and_times(
             (place, record["key"], record["value"])
             for place, record in enumerate(before["kafka/clicks/1"])
         ], "the batches have the offsets of their new places"
+
+        delete_before(port, "clicks", 6)
+        later = str(tmp_path / "later.tar")
+        assert polynya("backup", later, server=world.url).code == 0
+        ran = recovered(world, later, "kafka/clicks/1", "--as", "later/1", "--json")
+        assert (ran.code, json.loads(ran.out)["streams"][0]["records"]) == (0, len(sent) - 6), ran
+        assert [record["value"] for record in shown("later/1")] == sent[6:]
+
+
+def delete_before(port: int, topic: str, offset: int) -> None:
+    """Delete the records of partition 1 before an offset inside a batch."""
+
+    async def delete() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{port}")
+        await admin.start()
+        try:
+            partition = TopicPartition(topic, 1)
+            done = await admin.delete_records({partition: RecordsToDelete(offset)})
+            assert done == {partition: offset}
+        finally:
+            await admin.close()
+
+    asyncio.run(delete())
 
 
 def send_batches(port: int, topic: str) -> list[str]:

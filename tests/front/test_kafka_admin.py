@@ -318,8 +318,8 @@ def test_records_are_deleted_up_to_an_offset() -> None:
             return answer.error_code.value, answer.low_watermark
 
         assert await deleted(1) == (0, 1)
-        assert await deleted(2) == (0, 1), "the batch of records 1 and 2 stays whole"
-        assert await deleted(0) == (0, 1), "what is deleted stays so"
+        assert await deleted(2) == (0, 2), "also inside the batch of records 1 and 2"
+        assert await deleted(0) == (0, 2), "what is deleted stays so"
         assert await deleted(5) == (Error.OFFSET_OUT_OF_RANGE, -1)
         assert await deleted(0, 7) == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1)
         message = await wire.ask("Fetch", 11, **fetch_fields("t", 0))

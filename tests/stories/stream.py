@@ -7,7 +7,7 @@ what it answered.
     produce NAME RECORDS [body=B] [producer=ID/EPOCH/FIRST] [uid=UID]; ids COUNT
     append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
     read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
-    trim NAME at=TOKEN [NAME at=TOKEN]; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S]
+    trim NAME at=TOKEN [NAME at=TOKEN]; trim NAME at=TOKEN inside; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S]
     [bytes=N] [none]
     pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete,
     expire, touch, show
@@ -62,6 +62,7 @@ from polynya.stream.commands import (
     TablePlanned,
     Touch,
     Trim,
+    TrimTo,
     Unpin,
 )
 from polynya.stream.diskless_commands import CommitSlices, Profile, SealRegime, SetProfile
@@ -350,8 +351,15 @@ class _Story:
         )
 
     def do_trim(self, words: _Words) -> list[str]:
-        """`trim NAME … at=TOKEN`: all of these streams at the same boundary, in one command."""
+        """`trim NAME … at=TOKEN`: all of these streams at the same boundary, in one command.
+        `trim NAME at=TOKEN inside`: also inside a batch."""
         cut = position_of(words.named["at"])
+        if words.flag("inside"):
+            (name,) = words.plain
+            known = self.world.machines[words.group].lookup(name)
+            command = TrimTo(name, known.uid if known else 0, *cut, self.now_ms)
+            fault = fault_of(command)
+            return [fault] if fault else self.answer(self.world.apply(words.group, command))
         cuts = [(self.stream(words.group, name).uid, *cut) for name in words.plain]
         return self.answer(self.world.apply(words.group, Trim(cuts, self.now_ms)))
 

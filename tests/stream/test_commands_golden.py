@@ -138,6 +138,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.Touch([(7, 3), (8, 4)], 5), "93059292070392080405"),
     (c.Trim([(7, 3, 9), (8, 1, 2)], 5), "94069293070309930801020590"),
     (c.Trim([(7, 3, 9)], 5, ["docs/a"]), "940691930703090591a6646f63732f61"),
+    (c.TrimTo("docs/a", 7, 4, 9, 5), "960ba6646f63732f6107040905"),
     (
         c.Evict("packs/20260101-00/1-ff", 9, [(7, 0xE3069283, 80, 5, 0xE3069284)]),
         "9423b67061636b732f32303236303130312d30302f312d666609919507cee30692835005cee3069284",
@@ -436,6 +437,7 @@ def test_levels_are_those_of_commands() -> None:
             3,
         ),
         **dict.fromkeys((d.CommitSlices, d.SetProfile, d.SealRegime), 3),
+        c.TrimTo: 4,
     }
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 

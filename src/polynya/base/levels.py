@@ -18,6 +18,7 @@ LEVELS: dict[
     8: 3,  # Produce
     9: 3,  # ProducerIds
     10: 3,  # Rollover
+    11: 4,  # TrimTo
     15: CONDITIONS_LEVEL,  # AppendIf
     35: 2,  # Evict
     36: 2,  # Return

@@ -109,6 +109,8 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     # the reader goes on where the page ends: what follows is fetched ahead
     sequential: bool = False
     append_times: bool = False  # of each plain record: see `Span.append_times`
+    # of a lookup by record times: batches that end at or before this record do not count
+    record_from: int = 0
 
 
 OWN_ENCODING = -1  # of a span from an older node: the stream's
@@ -154,6 +156,11 @@ class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
     up_to_date: bool  # the page reaches the tail that this replica knows
 
     @property
+    def first_record(self) -> int:
+        """The first record that a reader gets. The first Kafka batch may hold trimmed ones too."""
+        return max(self.begin_record, self.facts.first_record)
+
+    @property
     def has_all(self) -> bool:
         """Report whether no acknowledged record follows the page: the value of `Stream-Up-To-Date`.
         A closed stream cannot grow."""
@@ -184,6 +191,7 @@ class TrimQuery(msgspec.Struct, frozen=True, gc=False):
     byte: int = 0
     keep_bytes: int | None = None
     incarnation: int = 0  # precondition: uid of the stream; 0: no precondition
+    inside: bool = False  # a record inside a Kafka batch is the new start, not its batch's first
 
 
 class Trimmed(msgspec.Struct, frozen=True, gc=False):

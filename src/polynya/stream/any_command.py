@@ -59,6 +59,7 @@ from polynya.stream.commands import (
     TopicReady,
     Touch,
     Trim,
+    TrimTo,
     UnlinkSubscription,
     Unpin,
 )
@@ -91,6 +92,7 @@ AnyCommand = (
     | Expire
     | Touch
     | Trim
+    | TrimTo
     | SetRetention
     | Rollover
     | Produce

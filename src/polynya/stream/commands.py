@@ -165,6 +165,20 @@ class Rollover(Command, tag=10, frozen=True, gc=False):
     now_ms: int
 
 
+class TrimTo(Command, tag=11, frozen=True, gc=False):
+    """Delete the records of a stream before `record`, of which a Kafka batch may hold some: the
+    batch stays stored, and readers leave out its records before `record`. Level 4.
+
+    `byte`: where the batch of `record` begins; used only if the machine does not know it. The
+    reply's detail is that of a `Trim` with one cut."""
+
+    name: str
+    uid: int
+    record: int
+    byte: int
+    now_ms: int
+
+
 class PinSource(Command, tag=20, frozen=True):
     """Resolve the fork point and hold the records before it. First step of a fork, in the source's
     group."""

@@ -41,6 +41,7 @@ from polynya.stream.commands import (
     TablePlanned,
     Touch,
     Trim,
+    TrimTo,
     Unpin,
 )
 from polynya.stream.consumer_groups import rules as group_rules
@@ -382,6 +383,7 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Expire: lifetimes.apply_expire,
     Touch: lifetimes.apply_touch,
     Trim: trimming.apply_trim,
+    TrimTo: trimming.apply_trim_to,
     SetRetention: retention.apply_set_retention,
     Rollover: segments.apply_rollover,
     BucketRetention: retention.apply_bucket_retention,

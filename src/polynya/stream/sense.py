@@ -91,6 +91,7 @@ from polynya.stream.commands import (
     TopicReady,
     Touch,
     Trim,
+    TrimTo,
     UnlinkSubscription,
     Unpin,
 )
@@ -210,6 +211,7 @@ SPANS: dict[type, dict[str, Span]] = {
     Expire: {"uid": _WIDE, "activity_ms": _TIME, "now_ms": _TIME},
     Touch: {"now_ms": _TIME},
     Trim: {"now_ms": _TIME},
+    TrimTo: {"uid": _WIDE, "record": _COUNTER, "byte": _COUNTER, "now_ms": _TIME},
     SetRetention: {"now_ms": _TIME, "uid": _WIDE},
     Rollover: {"uid": _WIDE, "epoch": (1, _COUNTER[1]), "writer": _NODE, "now_ms": _TIME},
     PinSource: {"now_ms": _TIME, "record": _FROM_TAIL, "byte": _FROM_TAIL, "sub_offset": _COUNTER},

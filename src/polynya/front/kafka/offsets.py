@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, NEWEST_TIME, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _NONE = (-1, -1)  # timestamp, offset
+_TIMESTAMP = attrgetter("timestamp")
 
 
 async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -108,68 +113,104 @@ async def search(
     """Return the first record of this time or later, or of the newest time. The index finds the
     batch; to the index, one without a time has its append time, so the batch itself decides."""
     newest = timestamp == NEWEST_TIME
-    special = Position.NEWEST if newest else Position.AT_RECORD_TIME
-    at = await _walk(
-        service, facts, (special, max(0, timestamp)), timestamp, uncommitted=uncommitted
+    begin = ReadQuery(
+        facts.name,
+        Position.NEWEST if newest else Position.AT_RECORD_TIME,
+        max(0, timestamp),
+        1,
+        touch=False,
+        whole_records=True,
+        uncommitted=uncommitted,
+        append_times=True,
     )
+    at = await _find(service, facts, begin, timestamp)
     if newest and at[0] <= 0 and facts.encoding == Encoding.KAFKA:
-        start = (facts.first_record, 0)
-        return await _walk(service, facts, start, timestamp, uncommitted=uncommitted)
+        begin = replace(begin, record=facts.first_record, byte=0)
+        return await _find(service, facts, begin, timestamp)
     return at
 
 
-async def _walk(
-    service: Service, facts: Facts, begin: tuple[int, int], timestamp: int, *, uncommitted: bool
+class _Cut(msgspec.Struct, frozen=True):
+    """A batch that may be the one to find, and that holds records before the log start."""
+
+    batch: memoryview
+    record: int
+    end: int
+    first: int  # log start
+
+
+async def _find(
+    service: Service, facts: Facts, begin: ReadQuery, timestamp: int
 ) -> tuple[int, int]:
+    """Search from a position on. Of a batch that holds records before the log start, only the
+    others count, so those behind it are searched too."""
+    best = _NONE
+    while isinstance(found := await _walk(service, facts, begin, timestamp), _Cut):
+        own = await _in_batch(found.batch, found.record, timestamp, found.first)
+        if timestamp != NEWEST_TIME and own != _NONE:
+            return own
+        best = own if own[0] > best[0] else best
+        if found.end <= max(begin.record, begin.record_from):
+            return best  # a node of an older release does not know `record_from`
+        if begin.record < 0:
+            begin = replace(begin, record_from=found.end)
+        else:
+            begin = replace(begin, record=found.end)
+    return found if found[0] > best[0] else best
+
+
+async def _walk(
+    service: Service, facts: Facts, begin: ReadQuery, timestamp: int
+) -> tuple[int, int] | _Cut:
     """Look at the headers of batches from a position on, until one is of this time or later. For
     the newest time, look at the first batch of a special position, and else at all."""
-    (record, byte), newest_ms, size = begin, -1, 1
+    query, newest_ms = begin, -1
     newest: tuple[memoryview, int] | None = None
-    while record < facts.high_watermark:
-        query = ReadQuery(
-            facts.name,
-            record,
-            byte,
-            size,
-            touch=False,
-            whole_records=True,
-            uncommitted=uncommitted,
-            append_times=True,
-        )
+    while query.record < facts.high_watermark:
         page = await read_batches(service, query)
         if isinstance(page, Refusal) or not page.spans:
             break
+        first = page.facts.first_record
         for span in page.spans:
             at = span.record
             for batch in batches_of(span.payload):
                 header = header_of(batch)
+                end = at + header.last_offset_delta + 1
+                if header.max_timestamp >= timestamp and at < first:
+                    return _Cut(batch, at, end, first)
                 if timestamp >= 0 and header.max_timestamp >= timestamp:
-                    return await _in_batch(batch, at, timestamp)
+                    return await _in_batch(batch, at, timestamp, first)
                 if header.max_timestamp > newest_ms:
                     newest_ms, newest = header.max_timestamp, (batch, at)
-                at += header.last_offset_delta + 1
-        if begin[0] == Position.NEWEST:
+                at = end
+        if begin.record == Position.NEWEST:
             break
-        record, byte, size = page.record, 0, PAGE_BYTES_MAX
+        query = replace(query, record=page.record, byte=0, bytes_max=PAGE_BYTES_MAX)
     if timestamp != NEWEST_TIME or newest is None:
         return _NONE
-    return await _in_batch(*newest, newest_ms)
+    return await _in_batch(*newest, newest_ms, 0)
 
 
-async def _in_batch(batch: memoryview, base: int, timestamp: int) -> tuple[int, int]:
-    """Return the first record of this time or later in a batch whose header says that it has one.
-    A large or a compressed batch is decoded in a thread."""
+async def _in_batch(batch: memoryview, base: int, timestamp: int, first: int) -> tuple[int, int]:
+    """Return the first record of this time or later, or of the newest one, in a batch whose header
+    says that it has one. Those before the record `first` do not count. A large or a compressed
+    batch is decoded in a thread."""
     if header_of(batch).codec or len(batch) > AT_ONCE_BYTES:
-        return await asyncio.to_thread(_first_of, batch, base, timestamp)
-    return _first_of(batch, base, timestamp)
+        return await asyncio.to_thread(_first_of, batch, base, timestamp, first)
+    return _first_of(batch, base, timestamp, first)
 
 
-def _first_of(batch: memoryview, base: int, timestamp: int) -> tuple[int, int]:
-    """Return the first such record; the batch's first one if it cannot be decoded."""
+def _first_of(batch: memoryview, base: int, timestamp: int, first: int) -> tuple[int, int]:
+    """Return the first such record, or `_NONE` if `first` excludes all; the batch's first one if it
+    cannot be decoded."""
     try:
-        for record in decoded_records(batch, base):
-            if record.timestamp >= timestamp:
-                return record.timestamp, record.offset
-    except UnreadableBatch:
-        pass  # its client compressed it wrongly, or too far
-    return header_of(batch).base_timestamp, base
+        records = (each for each in decoded_records(batch, base) if each.offset >= first)
+        if timestamp == NEWEST_TIME:
+            found = max(records, key=_TIMESTAMP, default=None)
+        else:
+            found = next((each for each in records if each.timestamp >= timestamp), None)
+    except UnreadableBatch:  # its client compressed it wrongly, or too far
+        return header_of(batch).base_timestamp, max(base, first)
+    if found is not None:
+        return found.timestamp, found.offset
+    return _NONE if base < first else (header_of(batch).base_timestamp, base)

@@ -123,7 +123,7 @@ class Topics:
                 return refused(topic, Code.CONTENT_TYPE)
             if page.record == page.begin_record:
                 return "EMPTY"
-            message, after = _first_message(page, record)
+            message, after = _first_message(page, max(record, page.first_record))
             if await self._advance(cursor, f"{page.facts.uid:020d}_{after:016d}_{page.byte:016d}"):
                 return "OK " + message
         return f"ERR too many readers of {topic} at once; retry"

@@ -160,20 +160,25 @@ async def _locate(
         return anchor
     if anchor.facts.encoding != Encoding.BYTES:
         if not sub_offset:
-            return anchor.begin_record, anchor.begin_byte, 0
+            return *_start_of(anchor), 0
         page = await service.read(
             ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False)
         )
         if isinstance(page, Refusal):
             return await _beyond(service, source, anchor.facts.uid, page)
-        return page.begin_record, page.begin_byte, 0
+        return *_start_of(page), 0
     position = anchor.begin_byte + sub_offset
     page = await service.read(
         ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True)
     )
     if isinstance(page, Refusal):
         return await _beyond(service, source, anchor.facts.uid, page)
-    return page.begin_record, page.begin_byte, position - page.begin_byte
+    return *_start_of(page), position - page.begin_byte
+
+
+def _start_of(page: Page) -> tuple[int, int]:
+    """Return where a page begins; a batch there may hold trimmed records too."""
+    return page.first_record, page.begin_byte
 
 
 async def _beyond(service: ForkService, source: str, uid: int, refused: Refusal) -> Refusal:

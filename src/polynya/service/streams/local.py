@@ -38,6 +38,7 @@ from polynya.stream.commands import (
     Return,
     SegmentLimits,
     Trim,
+    TrimTo,
     Unpin,
 )
 from polynya.stream.diskless_commands import CommitSlices, SetProfile
@@ -241,7 +242,7 @@ class LocalGroups:
             if reply.code == Code.OK:
                 self._names.discard(cast("Delete", command).name)
             self.lifetimes.forget(reply.uid)
-        elif kind is Trim:
+        elif kind in (Trim, TrimTo):
             self.trims.note(reply)
         elif kind is Return:
             self.rehydration.note(cast("Return", command), reply)

@@ -38,6 +38,7 @@ from polynya.stream.commands import (
     Return,
     SetRetention,
     Trim,
+    TrimTo,
 )
 from polynya.stream.diskless_commands import CommitSlices, SetProfile
 from polynya.stream.replies import Code, Reply
@@ -70,6 +71,7 @@ _NAMED = (
     Produce,
     SetProfile,
     SetRetention,
+    TrimTo,
 )
 _encode = msgspec.msgpack.encode
 

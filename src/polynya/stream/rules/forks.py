@@ -158,7 +158,7 @@ def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
         return None if begin is None or inside else ForkPoint(record, begin)
     _, found, start = locate(stream.hot, record, byte, whole_records=True)
     _, _, inner = locate(stream.hot, record, byte, whole_records=False)
-    return ForkPoint(found, start, inner - start)
+    return ForkPoint(max(found, stream.first_record), start, inner - start)
 
 
 def _known_byte(stream: Stream, record: int) -> int | None:
@@ -182,7 +182,7 @@ def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
         return ForkPoint(*tail)
     if stream.hot and position >= stream.hot[0].byte:
         _, record, begin = locate(stream.hot, AT_BYTE, position, whole_records=True)
-        return ForkPoint(record, begin, position - begin)
+        return ForkPoint(max(record, stream.first_record), begin, position - begin)
     own = next((record for record, byte in _own_boundaries(stream) if byte == position), None)
     found = index.record_of(stream.cold, position) if own is None else own
     return None if found is None else ForkPoint(found, position)

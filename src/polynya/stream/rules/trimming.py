@@ -1,6 +1,9 @@
 """Trimming the front of streams, and releasing the data before it.
 
-A trim moves the first kept boundary to any record. Stored data goes in whole pieces, slices or hot
+A trim moves the first kept boundary to any record. A Kafka batch has no boundaries between its
+records: a `Trim` keeps a batch whole, while a `TrimTo` may put the first kept record into one. The
+first kept byte is then where the batch begins, and readers leave out the records before the first
+kept one. Stored data goes in whole pieces, slices or hot
 batches: a piece goes when all of it lies before the boundary and no fork inherits any of it. Cold
 slices that a fork needs move to the stream's past, which only forks read. Hot batches that a fork
 needs stay until they are flushed.
@@ -12,10 +15,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from polynya.stream.commands import Trim, Unpin
+from polynya.stream.commands import Trim, TrimTo, Unpin
 from polynya.stream.read_plan import locate
 from polynya.stream.replies import Code, Reply
 from polynya.stream.state import index, record_gaps
+from polynya.stream.state.feature_level import level_of
 from polynya.stream.state.model import Stream, StreamExtras
 from polynya.stream.state.tails import stable_of
 from polynya.stream.subscriptions.links import note_trim
@@ -40,15 +44,24 @@ def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
     )
 
 
+def apply_trim_to(machine: Machine, command: TrimTo, place: int) -> Reply:
+    """Apply the cut, which may lie inside a batch; the reply's detail is that of a `Trim`."""
+    if command.name in machine.evicted:
+        return Reply(Code.EVICTED)
+    machine.level = max(machine.level, level_of(TrimTo))  # a standalone node gets no `SetLevel`
+    cut = (command.record, command.byte)
+    return Reply(Code.OK, detail=[_trim(machine, command.uid, cut, command.now_ms, inside=True)])
+
+
 def _trim(
-    machine: Machine, uid: int, cut: Boundary, now_ms: int
+    machine: Machine, uid: int, cut: Boundary, now_ms: int, *, inside: bool = False
 ) -> tuple[int, int, int, int] | None:
     stream = machine.by_uid.get(uid)
     if stream is None or stream.deleted:
         return None
     first, first_byte = stream.first_record, stream.first_byte
     if cut[0] > first:
-        found = boundary(stream, cut)
+        found = boundary(stream, cut, inside=inside)
         if found is None:
             return None
         stream.first_record, stream.first_byte = found
@@ -64,16 +77,20 @@ def _trim(
     )
 
 
-def boundary(stream: Stream, at: Boundary) -> Boundary | None:
+def boundary(stream: Stream, at: Boundary, *, inside: bool = False) -> Boundary | None:
     """Return the boundary of the record `at[0]`, or None if there is none. Inside a cold slice or
     an inherited range the state cannot tell; `at[1]` is then accepted if it is plausible. Records of
-    open transactions stay."""
+    open transactions stay.
+
+    `inside`: a record inside an undivided batch is a boundary too, at the byte where the batch
+    begins."""
     tail = stable_of(stream)
     record, byte = at = record_gaps.behind(stream, stream.cold, at, tail)
     if record >= tail[0]:
         return tail if record == tail[0] else None
     if stream.hot and record >= stream.hot[0].record:
-        return locate(stream.hot, record, -1, whole_records=True)[1:]
+        _, found, byte = locate(stream.hot, record, -1, whole_records=True)
+        return (max(record, found) if inside else found), byte
     fork = stream.fork
     if fork is not None and record <= fork.record:
         low, high = (stream.first_record, stream.first_byte), (fork.record, fork.byte)
@@ -85,9 +102,10 @@ def boundary(stream: Stream, at: Boundary) -> Boundary | None:
     for known in (low, high):
         if record == known[0]:
             return known
-    if byte == high[1]:  # only missing numbers are between
+    if byte == high[1] and not inside:  # only missing numbers are between
         return high
-    return at if low[1] < byte < high[1] and byte >= stream.first_byte else None
+    begin = max(low[1] if inside else low[1] + 1, stream.first_byte)
+    return at if begin <= byte < high[1] else None
 
 
 def release_trimmed(machine: Machine, stream: Stream, now_ms: int) -> None:

@@ -57,7 +57,7 @@ async def send_decoded(
     form = json_form(exchange)
     if form == LINES and not is_json:
         form = ""
-    first = max(request.query.record, page.begin_record)
+    first = max(request.query.record, page.first_record)
     form_shown = Form(form == RECORDS, is_json)
     shown = await shown_of(
         page, first, form_shown, request.query.bytes_max, records_max=request.records_max

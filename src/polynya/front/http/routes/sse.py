@@ -195,7 +195,7 @@ class Subscriber(LiveResponse):
             if asked > page.record:
                 self._skip_to = asked
             if page.spans or page.closed or not self._caught_up:
-                first = max(asked, page.begin_record)
+                first = max(asked, page.first_record)
                 shown = await shown_of(page, first, self._form, self._page_bytes)
                 if shown.damage:
                     self._end_at_damage(shown)

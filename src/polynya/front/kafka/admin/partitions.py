@@ -106,7 +106,7 @@ def _described(call: Call, topic: Topic, numbers: range) -> DescribeTopicPartiti
 
 
 async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete the records before an offset. A batch that holds the offset stays whole."""
+    """Delete the records before an offset, also where a batch holds the offset."""
     response = DeleteRecordsResponse()
     for asked in request.topics:
         result = DeleteRecordsTopicResult(asked.name)
@@ -151,7 +151,8 @@ async def _delete(
         return Error.OFFSET_OUT_OF_RANGE
     answer.low_watermark = facts.first_record
     if offset > facts.first_record:
-        trimmed = await front.service.trim(TrimQuery(name, offset, incarnation=facts.uid))
+        query = TrimQuery(name, offset, incarnation=facts.uid, inside=True)
+        trimmed = await front.service.trim(query)
         if isinstance(trimmed, Refusal):
             return error_of(trimmed.code)
         answer.low_watermark = trimmed.record

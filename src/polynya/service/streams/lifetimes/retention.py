@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
-from polynya.stream.commands import BucketRetention, Command, Retention, Trim
+from polynya.stream.commands import BucketRetention, Command, Retention, Trim, TrimTo
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code, Reply
 
@@ -33,7 +33,7 @@ class TrimCounters(msgspec.Struct):
     bytes: int = 0
 
     def note(self, reply: Reply) -> None:
-        """Count an applied `Trim`."""
+        """Count an applied `Trim` or `TrimTo`."""
         for cut in reply.detail or ():
             if cut is not None and cut[2]:
                 self.trims += 1
@@ -56,7 +56,7 @@ async def trim(service: TrimmingService, query: TrimQuery) -> Trimmed | Refusal:
         ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True)
     )
     if isinstance(page, Page):
-        return await _cut(service, facts.uid, page)
+        return await _cut(service, facts.uid, page, at[0] if query.inside else -1)
     return await _start(service, facts.uid, query.name) if page.code == Code.TRIMMED else page
 
 
@@ -70,13 +70,22 @@ async def _start(service: TrimmingService, uid: int, name: str) -> Trimmed | Ref
     return Trimmed(uid, facts.first_record, facts.first_byte)
 
 
-async def _cut(service: TrimmingService, uid: int, page: Page) -> Trimmed | Refusal:
+async def _cut(service: TrimmingService, uid: int, page: Page, inside: int) -> Trimmed | Refusal:
+    """Trim up to where a page begins, or (not -1) to a record inside the batch there."""
     if page.facts.uid != uid:  # deleted meanwhile
         return Refusal(Code.NOT_FOUND)
-    reply = await service.call(
-        uid >> 48,
-        Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]),
+    name, record, byte, now_ms = (
+        page.facts.name,
+        page.begin_record,
+        page.begin_byte,
+        service.now_ms(),
     )
+    command: Command = (
+        TrimTo(name, uid, inside, byte, now_ms)
+        if record < inside
+        else Trim([(uid, record, byte)], now_ms, [name])
+    )
+    reply = await service.call(uid >> 48, command)
     cut: Any = reply.detail[0]
     if cut is None:  # likewise
         return Refusal(Code.NOT_FOUND)

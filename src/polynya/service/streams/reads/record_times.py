@@ -42,9 +42,11 @@ async def first_at(
     return None
 
 
-async def newest_of(machine: Machine, stream: Stream, reader: ColdReader | None) -> int | None:
-    """Return the largest record time of the stream's own kept records; None without records."""
-    begin = stream.first_record
+async def newest_of(
+    machine: Machine, stream: Stream, reader: ColdReader | None, begin: int
+) -> int | None:
+    """Return the largest record time of the stream's own batches that end behind record `begin`;
+    None without such batches."""
     hot = [time_of(each) for each in stream.hot or () if each.record + each.records > begin]
     newest = max(hot, default=None)
     entries = machine.index_of(stream)

@@ -51,15 +51,16 @@ class TimeLookups:
             raise Unavailable("the stream is being evicted or rehydrated; retry")
         machine, first = self._groups.here(group), (stream.first_record, stream.first_byte)
         tail = high_watermark(stream) if query.uncommitted else stable_of(stream)
+        begin = max(first[0], query.record_from)
         time_ms: int | None = query.byte
         if query.record == Position.NEWEST:
-            time_ms = await record_times.newest_of(machine, whole, self._sources.cold)
+            time_ms = await record_times.newest_of(machine, whole, self._sources.cold, begin)
         if time_ms is None:
             return tail
         if query.record == Position.AT_TIME:
             found = await self._place_of_time(machine, whole, time_ms, None)
         else:
-            found = await self._place_of_record_time(machine, whole, time_ms, first[0]) or tail
+            found = await self._place_of_record_time(machine, whole, time_ms, begin) or tail
         # a slice may reach into an open transaction, or begin before the first record
         return max(min(found, tail), first)
 
