@@ -142,7 +142,7 @@ def record_numbers(request: ReadRequest, page: Page) -> list[tuple[str, str]]:
     request names numbers."""
     if not request.numbered:
         return []
-    first = min(max(request.query.record, page.begin_record), page.record)
+    first = min(max(request.query.record, page.first_record), page.record)
     return [("Stream-Record-Start", str(first)), ("Stream-Record-Next", str(page.record))]
 
 

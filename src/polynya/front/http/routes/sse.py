@@ -86,7 +86,7 @@ async def _follow(front: HttpFront, exchange: Exchange, request: ReadRequest) ->
             elif page.facts.uid != facts.uid:
                 exchange.fail("STREAM_RECREATED")
             else:
-                first = max(query.record, page.begin_record)
+                first = max(query.record, page.first_record)
                 subscriber.open(
                     page.facts, [("Stream-Record-Start", str(first))] if request.numbered else []
                 )
