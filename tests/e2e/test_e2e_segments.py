@@ -11,7 +11,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from polling import wait_until
 from product import RunningNode, polynya, running_node
+from worlds.dev_cluster import DevCluster, dev_cluster
+from worlds.real_cluster import ask
 from worlds.text_client import TextClient, text_place
 
 from polynya.client import AsyncClient, Client, Leased, StreamExists
@@ -199,3 +202,29 @@ def test_segments_survive_a_restart(tmp_path: Path) -> None:
         for number in range(4):
             append(node, "hot/a", number)
         assert segments(node, "hot/a")["epoch"] == 3
+
+
+def leaders(cluster: DevCluster) -> list[int]:
+    """The groups that each node leads."""
+    found = [group["leader"] for group in cluster.view(1)["groups"]]
+    return sorted(found.count(node) for node in (1, 2, 3))
+
+
+@pytest.mark.timeout(300)
+def test_leaders_are_spread_again_after_a_restart_with_leased_streams(tmp_path: Path) -> None:
+    with dev_cluster(tmp_path / "c", "--groups", "8") as cluster:
+        names = [f"{cluster.urls[0]}/v1/stream/leased/{number}" for number in range(24)]
+        wait_until(lambda: leaders(cluster) == [3, 3, 3], what="the leaders to be spread")
+        for name in names:
+            assert ask("PUT", name, Stream_Profile="leased")[0] == 201
+
+        def append_to_all() -> None:
+            for name in names:
+                assert ask("POST", name, b"1")[0] == 204
+
+        append_to_all()
+        cluster.stop_node(2)
+        append_to_all()  # the new leaders open segments
+        assert leaders(cluster)[0] == 0
+        cluster.start(2)
+        wait_until(lambda: leaders(cluster) == [3, 3, 3], what="the leaders to be spread again")

@@ -22,7 +22,7 @@ from stories.cluster import A, led, stories
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Page, ReadQuery
 from polynya.service.stream_segments import LeasedSegments, view_of
-from polynya.service.streams.segments import SegmentWriter
+from polynya.service.streams.segments import HOLD_SECONDS, SegmentWriter
 from polynya.stream.commands import Append, SegmentLimits
 from polynya.stream.replies import Done
 from polynya.stream.state.model import Stream
@@ -40,7 +40,13 @@ async def leased(records: int = 10) -> tuple[World, Node]:
     return world, leader
 
 
+async def leased_for_long() -> tuple[World, Node]:
+    """The same, with segments that are never full."""
+    return await leased(1_000_000)
+
+
 story = stories(leased)
+long_segments = stories(leased_for_long)
 replicated = stories(led)
 
 
@@ -182,6 +188,51 @@ async def test_sealed_segments_are_read_from_a_replica_without_a_leader(
         await alone.process.drive(alone.engine.service.read(at))
     for other in others:
         other.start()
+
+
+@long_segments
+async def test_a_segment_under_a_writer_lets_go_after_a_minute(world: World, leader: Node) -> None:
+    """A failure moved it. The node that came back leads again, though no segment is full."""
+    group, loop = world.group_of(A), asyncio.get_running_loop()
+    leader.kill()
+    await world.wait(lambda: world.leader(group) not in (None, leader))
+    await (world.leader(group) or leader).append(A, b"x;")
+    leader.start()
+    began = loop.time()
+    while world.leader(group) is not leader:
+        assert loop.time() - began < 10 * HOLD_SECONDS
+        await asyncio.sleep(0.5)
+        await (world.leader(group) or leader).append(A, b"x;")
+    assert HOLD_SECONDS / 2 < loop.time() - began < 2 * HOLD_SECONDS
+    await leader.append(A, b"y;")
+    found = segments_at(leader).segments
+    assert (found[-1].epoch, found[-1].writer) == (3, leader.number), "it moved twice"
+
+
+@long_segments
+async def test_an_idle_segment_lets_go_at_once(world: World, leader: Node) -> None:
+    group = world.group_of(A)
+    leader.kill()
+    await world.wait(lambda: world.leader(group) not in (None, leader))
+    await (world.leader(group) or leader).append(A, b"x;")
+    leader.start()
+    await asyncio.sleep(HOLD_SECONDS / 2)
+    assert world.leader(group) is leader
+
+
+@long_segments
+async def test_a_leader_whose_writers_are_elsewhere_lets_go_after_a_minute(
+    world: World, leader: Node
+) -> None:
+    group = world.group_of(A)
+    near = next(node for node in world.alive() if node is not leader)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + HOLD_SECONDS + 10.0
+    while loop.time() < until:
+        await near.append(A, b"x;")
+        await asyncio.sleep(0.05)
+    assert world.leader(group) is near
+    assert [each.writer for each in segments_at(near).segments] == [leader.number, near.number]
 
 
 @replicated

@@ -16,7 +16,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.rules.segments import segments_of, writers_of
+from polynya.stream.rules.segments import open_segments, segments_of
 from polynya.stream.state.model import Segments
 
 NAME = "test/a"
@@ -57,7 +57,7 @@ def test_a_rollover_closes_the_epoch_that_it_names_once() -> None:
     found = chain(machine)
     assert (found.epoch, found.writer, found.record, found.byte, found.opened_ms) == (2, 2, 3, 3, 5)
     assert [(each.epoch, each.writer, each.record) for each in found.sealed] == [(1, 3, 0)]
-    assert list(writers_of(machine)) == [2]
+    assert [each.writer for _, each in open_segments(machine)] == [2]
 
 
 def test_only_an_open_leased_stream_rolls_over() -> None:
@@ -67,7 +67,7 @@ def test_only_an_open_leased_stream_rolls_over() -> None:
     assert machine.apply(Rollover("test/b", uid, 1, 2, 5)).code == Code.NOT_FOUND
     machine.apply(Append(NAME, 2, "", None, close=True))
     assert rolled(machine, 1).code == Code.REFUSED
-    assert not list(writers_of(machine))
+    assert not list(open_segments(machine))
     other = machine.apply(Create("test/b", 1, "text/plain", Encoding.BYTES))
     assert machine.apply(Rollover("test/b", other.uid, 1, 2, 5)).code == Code.REFUSED
     machine.apply(Delete(NAME, 3))
@@ -99,5 +99,5 @@ def test_segments_are_part_of_snapshots() -> None:
     again = Machine.restore(machine.snapshot(), lambda place, uid: b"x")
     assert again.snapshot() == machine.snapshot()
     assert chain(again) == chain(machine)
-    assert list(writers_of(again)) == [2]
+    assert [each.writer for _, each in open_segments(again)] == [2]
     assert again.level == 3, "a node without peers has no SetLevel"

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from polynya.raft import Configuration, Mode, ProposalRefused
-from polynya.stream.rules.segments import writers_of
 from polynya.transport import Reply, node_of
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ class LeaderPlacement:
         self._strays = set(core.members)
         self._demand: AppendOrigins | None = None
         self._may_lead: Callable[[int], bool] = lambda node: True
+        self._is_held: Callable[[int], bool] = lambda group: False
         self._transport: LeadershipTransport | None = None
         self._core_at: Callable[[int, int], int] = lambda node, group: 0
         self._firsts: dict[
@@ -118,6 +118,11 @@ class LeaderPlacement:
         """Start to move groups to the node of their writers, if that node may lead. `core_at` maps
         a node and a group to a core."""
         self._demand, self._may_lead, self._core_at = demand, may_lead, core_at
+
+    def hold(self, is_held: Callable[[int], bool]) -> None:
+        """Keep groups here while `is_held` says so: neither preferred leaders nor writers elsewhere
+        get them."""
+        self._is_held = is_held
 
     def close(self) -> None:
         self._leaves = False
@@ -263,7 +268,7 @@ class LeaderPlacement:
         for number, (node, count) in sorted(self._demand.look().items()):
             if (
                 number not in core.led
-                or self._writes_a_segment(number)
+                or self._is_held(number)
                 or now - self._placed.get(number, float("-inf")) < PLACED_SECONDS
             ):
                 continue
@@ -311,12 +316,6 @@ class LeaderPlacement:
     def _is_to_stay(self, number: int) -> bool:
         return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
 
-    def _writes_a_segment(self, number: int) -> bool:
-        """Report whether this node writes a leased stream of the group: only a rollover moves it
-        then."""
-        machine, here = self._core.members[number].group.machine, self._core.node
-        return any(writer == here for writer in writers_of(machine))
-
     def _give_back(self) -> None:
         """Transfer a few groups to their preferred leaders, if those keep up. Requests in flight
         are still answered."""
@@ -328,7 +327,7 @@ class LeaderPlacement:
                 self._strays.discard(number)
                 self._stays.pop(number, None)
                 continue
-            if self._is_to_stay(number) or self._writes_a_segment(number):
+            if self._is_to_stay(number) or self._is_held(number):
                 continue
             if (
                 not self._is_shunned(first)

@@ -133,6 +133,7 @@ class CoreRuntime:
         the leader."""
         self.local.join(core.reads, core.led)
         self.local.segments.join(ClusterRotation(core))
+        core.leadership.hold(self.local.segments.holds)
         self.local.lifetimes.propose = self.service.proposals.propose_to
         self.exchange = CatchUp(core, self.storage.snapshots, self.snapshotter, self.local.put)
         self.replica_lifecycle = ReplicaLifecycle(core, self.storage.snapshots, self.snapshotter)

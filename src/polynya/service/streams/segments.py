@@ -19,10 +19,14 @@ from polynya.service.streams.dependencies import LedGroups
 from polynya.stream.commands import Append, Command, Create, Produce, Rollover, SegmentLimits
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Done, Reply
-from polynya.stream.rules.segments import segments_of
+from polynya.stream.rules.segments import open_segments, segments_of
 from polynya.stream.state.model import Segments, Stream
 
 WAITING_COST = 512  # assumed bytes of a waiting append, besides its payload
+# a leased stream keeps its group with the writer of its segment for this long after the segment was
+# opened, and only while it gets appends
+HOLD_SECONDS = 60.0
+IDLE_SECONDS = 10.0
 SEGMENT_LIMITS = SegmentLimits(SEGMENT_RECORDS, SEGMENT_BYTES)
 _JUDGED = (Code.OK, Code.FENCED, Code.NOT_FOUND, Code.REFUSED)
 
@@ -123,6 +127,21 @@ class SegmentWriter:
     def join(self, rotation: Rotation) -> None:
         """Join a cluster, whose nodes write in turn."""
         self._rotation = rotation
+
+    def holds(self, group: int) -> bool:
+        """Report whether this node writes a leased stream of the group, whose segment is new. A
+        transfer of the group would close it at once. Without a limit, leaderships that moved at a
+        failure would stay where they are until segments are full."""
+        machine = self._groups.machines.get(group)
+        if machine is None or not machine.leased:
+            return False
+        now_ms, here = self._groups.now_ms(), self._rotation.node
+        return any(
+            segments.writer == here
+            and now_ms - segments.opened_ms < HOLD_SECONDS * 1000
+            and now_ms - stream.activity_ms < IDLE_SECONDS * 1000
+            for stream, segments in open_segments(machine)
+        )
 
     def stamped(self, command: Create) -> Create:
         """Name this node the writer of a new leased stream's first segment."""

@@ -28,12 +28,12 @@ def segments_of(stream: Stream) -> Segments | None:
     return None if stream.extras is None else stream.extras.segments
 
 
-def writers_of(machine: Machine) -> Iterator[int]:
-    """Yield the writer of the open segment of each leased stream that takes appends."""
+def open_segments(machine: Machine) -> Iterator[tuple[Stream, Segments]]:
+    """Yield each leased stream that takes appends, with its segments: the last one is open."""
     for stream in machine.leased.values():
         segments = segments_of(stream)
         if segments is not None and not stream.closed and not stream.deleted:
-            yield segments.writer
+            yield stream, segments
 
 
 def open_first(machine: Machine, stream: Stream, limits: SegmentLimits) -> None:
