@@ -56,6 +56,7 @@ class Code(enum.IntEnum):
     # an append with a payload to a diskless stream, or a commit of a pack to a replicated one: send
     # it the other way
     WRONG_PROFILE = 50
+    PRODUCER_CONFLICT = 53  # a producer's sequence that was applied with another body
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]
