@@ -31,6 +31,9 @@ _HEAD_END = STATE.size
 # where the receipts end that are kept when a new one goes before them
 _KEPT_END = STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size
 _CRCS_KEPT = (PRODUCER_RECEIPTS - 1) * _CRC.size
+# a state with all receipts and checksums, in which what stays of the one before is two pieces
+_FULL = Struct(f"<qqqqqqI{_KEPT_END - _HEAD_END}sI{_CRCS_KEPT}s")
+_FULL_CRCS = _HEAD_END + PRODUCER_RECEIPTS * _RECEIPT.size
 assert PRODUCER_RECEIPTS * _CRC.size < _RECEIPT.size
 _KAFKA = "1\0"  # the keys of Kafka's producers begin so
 _KAFKA_SEQUENCE_MAX = 2**31 - 1  # the next sequence is 0
@@ -146,17 +149,37 @@ def accept_producer(
     last = producer.sequence_last
     if last < 0:
         last = sequence
-    head = NEW.pack(epoch, last, now_ms, sequence, last, record, records)
     if known is None or states is None:
-        put(stream, key, head + _CRC.pack(crc) if crc else head, now_ms)
+        put(stream, key, _first(producer, now_ms, record, records, crc), now_ms)
         return None
     if len(states) > 1:  # the same as `put`: this is the hot path
         del states[key]
-    if sequence:
+    if crc and sequence and len(known) == _FULL.size:
+        states[key] = _FULL.pack(
+            epoch,
+            last,
+            now_ms,
+            sequence,
+            last,
+            record,
+            records,
+            known[_HEAD_END:_KEPT_END],
+            crc,
+            known[_FULL_CRCS : _FULL_CRCS + _CRCS_KEPT],
+        )
+    elif sequence:
+        head = NEW.pack(epoch, last, now_ms, sequence, last, record, records)
         states[key] = head + _behind(known, crc)
     else:
-        states[key] = head + _CRC.pack(crc) if crc else head
+        states[key] = _first(producer, now_ms, record, records, crc)
     return None
+
+
+def _first(producer: Producer, now_ms: int, record: int, records: int, crc: int) -> bytes:
+    """Return the state of a producer with the receipt of this tuple alone."""
+    sequence, last = producer.sequence, last_of(producer)
+    head = NEW.pack(producer.epoch, last, now_ms, sequence, last, record, records)
+    return head + _CRC.pack(crc) if crc else head
 
 
 def put(stream: Stream, key: str, state: bytes, now_ms: int) -> None:
