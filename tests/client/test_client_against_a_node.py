@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import threading
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
@@ -344,6 +347,51 @@ def test_trims_and_times(client: Client) -> None:
         stream.read(from_time=datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="exactly one"):
         stream.trim()
+
+
+def asked(node: RunningNode, method: str, name: str, body: str, **headers: str) -> tuple[int, Any]:
+    """One request, and its status and error."""
+    fields = {"content-type": "application/json"}
+    fields |= {key.replace("_", "-"): value for key, value in headers.items()}
+    request = Request(  # noqa: S310
+        f"{node.url}/v1/stream/{name}", body.encode(), fields, method=method
+    )
+    try:
+        with urlopen(request) as answer:  # noqa: S310
+            return answer.status, None
+    except HTTPError as error:
+        return error.code, json.loads(error.read())["error"]
+
+
+@pytest.mark.parametrize("profile", ["replicated", "leased", "diskless"])
+def test_a_repeat_with_another_body_is_refused(
+    node: RunningNode, client: Client, profile: str
+) -> None:
+    name = next(names)
+    assert asked(node, "PUT", name, "", stream_profile=profile)[0] == 201
+    one = {"producer_id": "p", "producer_epoch": "0"}
+    for sequence in range(7):
+        sent = {**one, "producer_seq": str(sequence)}
+        assert asked(node, "POST", name, f"[{sequence}]", **sent)[0] == 200
+        assert asked(node, "POST", name, f"[{sequence}]", **sent)[0] == 204
+        status, error = asked(node, "POST", name, '["other"]', **sent)
+        assert (status, error["code"]) == (409, "PRODUCER_CONFLICT")
+        assert f"next one, {sequence + 1}" in error["message"]
+    assert asked(node, "POST", name, '["other"]', **one, producer_seq="1")[0] == 204
+    stream = client.stream(name)
+    assert [record.value for record in stream.read()] == [*range(7)]
+    quick = Batching(linger_seconds=0.0)
+    with stream.producer("q", epoch=1, batching=quick) as producer:
+        producer.append("q").result()
+    with (
+        pytest.raises(ProducerFailed) as failed,
+        stream.producer("q", epoch=1, batching=quick) as other,
+    ):
+        other.append("r").result()
+    assert not failed.value.applied
+    closing = {**one, "producer_seq": "7", "stream_closed": "true"}
+    assert asked(node, "POST", name, "[7]", **closing)[0] == 200
+    assert asked(node, "POST", name, '["other"]', **closing)[0] == 204
 
 
 def test_producers_fence_and_fail_with_their_types(client: Client) -> None:

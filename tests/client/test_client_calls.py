@@ -17,6 +17,7 @@ from polynya.client import (
     Facts,
     Outcome,
     OutcomeUnknown,
+    ProducerConflict,
     Refused,
     Retry,
     Stream,
@@ -155,6 +156,7 @@ def test_a_success_that_does_not_say_what_it_should_was_applied_all_the_same() -
         (no(409, "STREAM_CLOSED", stream_next_offset="x"), StreamClosed, {"offset": "x"}),
         (no(410, "TRIMMED", stream_retained_offset="y"), Trimmed, {"retained_offset": "y"}),
         (no(412, "INCARNATION_MISMATCH"), StreamReplaced, {}),
+        (no(409, "PRODUCER_CONFLICT"), ProducerConflict, {}),
         (no(404, outcome=""), StreamNotFound, {}),  # to HEAD: no body
         (no(410, outcome=""), StreamGone, {}),
         # another server

@@ -59,6 +59,8 @@ class FakeService(NodeService):
     def __init__(self, *, hot_bytes_max: int = HOT_BYTES_PER_GROUP) -> None:
         self.clock = 1_800_000_000_000
         machines = {group: Machine(group, GROUPS) for group in range(GROUPS + 1)}
+        for machine in machines.values():
+            machine.standalone = True
         self.turns = MemoryTurns(machines)
         local = LocalGroups(
             machines,

@@ -89,6 +89,22 @@ LIVES: dict[str, tuple[bool, list[tuple[Any, Any]]]] = {
             (Appended(b"a", None, ("p", 0, 0)), ok(1, Code.DUPLICATE)),
         ],
     ),
+    "a repeat with another body is refused": (
+        True,
+        [
+            MADE,
+            (Appended(b"a", None, ("p", 0, 0)), ok(1)),
+            (Appended(b"b", None, ("p", 0, 0)), ok(1, Code.PRODUCER_CONFLICT)),
+        ],
+    ),
+    "a repeat with the same body is refused": (
+        False,
+        [
+            MADE,
+            (Appended(b"a", None, ("p", 0, 0)), ok(1)),
+            (Appended(b"a", None, ("p", 0, 0)), ok(1, Code.PRODUCER_CONFLICT)),
+        ],
+    ),
     "a repeat is taken twice": (
         False,
         [

@@ -30,6 +30,8 @@ class Life(NamedTuple):
     source: tuple[str, int, int] | None = None
     producers: tuple[tuple[str, int, int], ...] = ()  # id, epoch, last sequence
     closed_by: tuple[str, int, int] | None = None
+    # the last body of each producer that has one, as (id, epoch, sequence, body)
+    bodies: tuple[tuple[str, int, int, bytes], ...] = ()
 
 
 State = Life | None
@@ -124,7 +126,14 @@ class Model:
                 and state.tail == told.record
             ):
                 yield after
-        elif told.code == code or (code == Code.GONE and told.code == Code.ATTEMPT_PENDING):
+        elif (
+            told.code == code
+            or (code == Code.GONE and told.code == Code.ATTEMPT_PENDING)
+            or (
+                (code, told.code) == (Code.DUPLICATE, Code.PRODUCER_CONFLICT)
+                and _is_other(state, asked)
+            )
+        ):
             yield from _bound(after, told)
 
     def _create(self, state: State, asked: Created) -> tuple[Code, State]:
@@ -170,6 +179,9 @@ class Model:
         if producer is not None:
             others = tuple(each for each in after.producers if each[0] != producer[0])
             after = after._replace(producers=(*others, producer))
+            if asked.payload is not None:
+                rest = tuple(each for each in after.bodies if each[0] != producer[0])
+                after = after._replace(bodies=(*rest, (*producer, asked.payload)))
         if asked.sequence is not None:
             after = after._replace(sequence=asked.sequence)
         if asked.close:
@@ -212,6 +224,16 @@ def _judged(life: Life, producer: tuple[str, int, int]) -> Code:
     if sequence == known[2] + 1:
         return Code.OK
     return Code.DUPLICATE if sequence <= known[2] else Code.PRODUCER_GAP
+
+
+def _is_other(state: State, asked: Any) -> bool:
+    """Whether a repeat may be refused for its body: not that which was applied last. Below its level
+    a group refuses none. Of earlier ones the body is not known here."""
+    if state is None or not isinstance(asked, Appended) or asked.payload is None:
+        return False
+    key, epoch, sequence = asked.producer or ("", 0, 0)
+    known = next((each for each in state.bodies if each[:2] == (key, epoch)), None)
+    return known is None or known[2] != sequence or known[3] != asked.payload
 
 
 def _delete(state: State, asked: Deleted) -> tuple[Code, State]:

@@ -10,14 +10,17 @@ from worlds.packed import Packable, commit_of
 from worlds.stream import World, json_batch, kafka_batch, raw_batch
 
 from polynya.base import limits
+from polynya.base.levels import RECEIPT_LEVEL
 from polynya.stream.commands import (
     Append,
     Create,
     Encoding,
     LinkSubscription,
+    Producer,
     PublishSlices,
     Retention,
     SegmentLimits,
+    SetLevel,
     SetRetention,
 )
 from polynya.stream.diskless import commits
@@ -206,3 +209,18 @@ def test_a_repeat_has_the_same_replies_after_a_restart() -> None:
     assert [each.detail for each in reply.detail] == [None, TEXT]
     group.world.restart(1)
     assert group.world.apply(1, structs.replace(command, now_ms=5000)) == reply
+
+
+def test_a_repeat_in_a_pack_with_another_body_is_a_conflict() -> None:
+    group = Group()
+    group.world.apply(1, SetLevel(RECEIPT_LEVEL))
+
+    def sent(sequence: int, data: bytes) -> Append:
+        return structs.replace(body(900, data), producer=Producer("p", 0, sequence))
+
+    first = group.commit("p1", sent(0, b"0"), sent(0, b"0"), sent(0, b"other"), sent(1, b"1"))
+    codes = [Code.OK, Code.DUPLICATE, Code.PRODUCER_CONFLICT, Code.OK]
+    assert [reply.code for reply in first.detail] == codes
+    again = group.commit("p2", sent(1, b"other"), sent(1, b"1"))
+    assert [reply.code for reply in again.detail] == [Code.PRODUCER_CONFLICT, Code.DUPLICATE]
+    assert group.machine.streams[A].next_record == 2

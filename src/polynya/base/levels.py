@@ -12,6 +12,7 @@ from polynya.base.errors import ConfigError
 
 LEVEL = 4  # the highest level of this release; 1 is that of the first release with clusters
 CONDITIONS_LEVEL = 4  # of appends on a condition
+RECEIPT_LEVEL = 4  # of the checksums in the receipts of producers
 LEVELS: dict[
     int, int
 ] = {  # command tag -> the level that a group must have before the command is logged

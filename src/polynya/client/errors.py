@@ -127,6 +127,11 @@ class ProducerGap(Refused):
     received = 0
 
 
+class ProducerConflict(Refused):
+    """The sequence number was used for other records: another process writes under the same id and
+    epoch, or the records were changed before they were sent again. Nothing was appended."""
+
+
 class ProducerFailed(ClientError):
     """The producer failed and accepts no more records; `cause` is the reason.
 
@@ -169,6 +174,7 @@ _BY_CODE: dict[str, type[Refused]] = {
     "OFFSET_CONFLICT": ConditionFailed,
     "PRODUCER_STALE": ProducerFenced,
     "PRODUCER_GAP": ProducerGap,
+    "PRODUCER_CONFLICT": ProducerConflict,
     "FENCED": LeaseLost,
     "TOKEN_EXPIRED": LeaseLost,
 }

@@ -102,6 +102,7 @@ def open_storage(  # noqa: PLR0913
         if membership is None:
             for number in numbers:
                 _restore(storage, number, groups, snapshots.links(number))
+                storage.shard.groups[number].machine.standalone = True
             for entry in journal.entries():
                 _replay(storage, entry)
         else:

@@ -159,6 +159,8 @@ class Machine:
         self.log_ms = 0  # the largest applied log time; refused commands count too
         self.changes = Changes()
         self.kept = KeptChanges()
+        # no `SetLevel` comes, so newer rules raise the level themselves; no part of the state
+        self.standalone = False
         self.diskless_left = 0  # streams that left `diskless`; no part of the state
         # uids whose tails somebody follows here; no part of the state
         self.watched: Container[int] = frozenset()

@@ -59,6 +59,7 @@ class Code(enum.IntEnum):
     PRECONDITION = 51  # the tail is not where the append demands it
     # a transaction is open at that tail: its records may yet come before the append
     UNSTABLE = 52
+    PRODUCER_CONFLICT = 53  # a producer's sequence that was applied with another body
 
 
 KnownCode = Annotated[int, msgspec.Meta(ge=0, le=int(max(Code)))]

@@ -11,6 +11,7 @@ from polynya.client.errors import (
     ClientError,
     Outcome,
     OutcomeUnknown,
+    ProducerConflict,
     ProducerFenced,
     ProducerGap,
     Refused,
@@ -236,6 +237,11 @@ class ProducerCore:
             error.message = (
                 f"{self.names.what}: the server lost the state of this producer; the stream was "
                 "probably deleted and recreated"
+            )
+        if isinstance(error, ProducerConflict):
+            error.message = (
+                f"{self.names.what}: epoch {self.epoch} has other records under sequence "
+                f"{batch.number}; another process writes under the same id and epoch"
             )
         if isinstance(error, ProducerFenced):
             error.message = (

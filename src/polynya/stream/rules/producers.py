@@ -2,8 +2,10 @@
 
 A state is `bytes`: epoch, last sequence, time of the last append (three i64), then up to five
 receipts, newest first. A receipt has first and last sequence, first record (i64 each, -1 when
-nothing was appended), records (u32). A stream keeps its states in a dict ordered by last append, so
-the longest idle is the first.
+nothing was appended), records (u32). From level 4 on the CRC-32C of the stored payload (u32) of each
+of the newest receipts follows, newest first; 0: not known, and any body is a repeat. So the length
+says how many there are, as five are shorter than a receipt. A stream keeps its states in a dict
+ordered by last append, so the longest idle is the first.
 """
 
 from __future__ import annotations
@@ -24,9 +26,15 @@ STATE = Struct("<qqq")
 NEW = Struct("<qqqqqqI")  # a state and its newest receipt
 _EPOCH_AND_LAST = Struct("<qq")
 _RECEIPT = Struct("<qqqI")
+_CRC = Struct("<I")
 _HEAD_END = STATE.size
 # where the receipts end that are kept when a new one goes before them
 _KEPT_END = STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size
+_CRCS_KEPT = (PRODUCER_RECEIPTS - 1) * _CRC.size
+# a state with all receipts and checksums, in which what stays of the one before is two pieces
+_FULL = Struct(f"<qqqqqqI{_KEPT_END - _HEAD_END}sI{_CRCS_KEPT}s")
+_FULL_CRCS = _HEAD_END + PRODUCER_RECEIPTS * _RECEIPT.size
+assert PRODUCER_RECEIPTS * _CRC.size < _RECEIPT.size
 _KAFKA = "1\0"  # the keys of Kafka's producers begin so
 _KAFKA_SEQUENCE_MAX = 2**31 - 1  # the next sequence is 0
 
@@ -36,9 +44,9 @@ def producer_key(producer: Producer) -> str:
     return producer.id if producer.kind == 0 else f"{producer.kind}\0{producer.id}"
 
 
-def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
+def judge_producer(stream: Stream, producer: Producer, now_ms: int, crc: int = 0) -> Reply | None:
     """Return the refusal or the duplicate reply for this tuple, or None if it is the next one.
-    Changes nothing."""
+    `crc`: of its payload; 0: any body is a repeat. Changes nothing."""
     states = stream.producers
     state = (
         states.get(producer.id if producer.kind == 0 else producer_key(producer))
@@ -52,7 +60,7 @@ def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | N
         if producer.sequence == last + 1:
             return None
         if producer.sequence <= last:
-            return repeat_of(stream, producer)
+            return repeat_of(stream, producer, crc)
         return refusal(stream, Code.PRODUCER_GAP, producer, (epoch, last))
     if producer.epoch < epoch:
         return refusal(stream, Code.PRODUCER_STALE, producer, (epoch, last))
@@ -96,15 +104,18 @@ def refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, in
     )
 
 
-def repeat_of(stream: Stream, producer: Producer) -> Reply:
+def repeat_of(stream: Stream, producer: Producer, crc: int = 0) -> Reply:
     """Return the reply for a tuple applied before: the highest sequence, and the batch's first
-    record if its receipt is still kept."""
+    record if its receipt is still kept. A `crc` that differs from the kept one is a conflict."""
     assert stream.producers is not None
     state = stream.producers[producer_key(producer)]
     epoch, last, _ = STATE.unpack_from(state)
     first_record = -1
-    for begin, end, record, _ in _RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]):
+    for number, (begin, end, record, _) in enumerate(receipts_of(state)):
         if begin <= producer.sequence <= end:
+            is_whole = (begin, end) == (producer.sequence, last_of(producer))
+            if crc and is_whole and crc_of(state, number) not in (0, crc):
+                return refusal(stream, Code.PRODUCER_CONFLICT, producer, (epoch, last))
             first_record = record
             break
     return Reply(
@@ -120,10 +131,10 @@ def repeat_of(stream: Stream, producer: Producer) -> Reply:
 
 
 def accept_producer(
-    stream: Stream, producer: Producer, now_ms: int, record: int, records: int
+    stream: Stream, producer: Producer, now_ms: int, record: int, records: int, crc: int = 0
 ) -> Reply | None:
     """Judge a tuple. If it is the next one, record it as applied to `records` records from `record`
-    (0 from -1: a bare close).
+    (0 from -1: a bare close). `crc`: of its payload; 0: not to be kept.
 
     Returns the refusal or the duplicate reply, having changed nothing; else None."""
     sequence = producer.sequence
@@ -132,20 +143,43 @@ def accept_producer(
     states = stream.producers
     known = states.get(key) if states else None
     if known is None or not known.startswith(_EPOCH_AND_LAST.pack(epoch, sequence - 1)):
-        reply = judge_producer(stream, producer, now_ms)
+        reply = judge_producer(stream, producer, now_ms, crc)
         if reply is not None:
             return reply
     last = producer.sequence_last
     if last < 0:
         last = sequence
-    head = NEW.pack(epoch, last, now_ms, sequence, last, record, records)
     if known is None or states is None:
-        put(stream, key, head, now_ms)
+        put(stream, key, _first(producer, now_ms, record, records, crc), now_ms)
         return None
     if len(states) > 1:  # the same as `put`: this is the hot path
         del states[key]
-    states[key] = head if sequence == 0 else head + known[_HEAD_END:_KEPT_END]
+    if crc and sequence and len(known) == _FULL.size:
+        states[key] = _FULL.pack(
+            epoch,
+            last,
+            now_ms,
+            sequence,
+            last,
+            record,
+            records,
+            known[_HEAD_END:_KEPT_END],
+            crc,
+            known[_FULL_CRCS : _FULL_CRCS + _CRCS_KEPT],
+        )
+    elif sequence:
+        head = NEW.pack(epoch, last, now_ms, sequence, last, record, records)
+        states[key] = head + _behind(known, crc)
+    else:
+        states[key] = _first(producer, now_ms, record, records, crc)
     return None
+
+
+def _first(producer: Producer, now_ms: int, record: int, records: int, crc: int) -> bytes:
+    """Return the state of a producer with the receipt of this tuple alone."""
+    sequence, last = producer.sequence, last_of(producer)
+    head = NEW.pack(producer.epoch, last, now_ms, sequence, last, record, records)
+    return head + _CRC.pack(crc) if crc else head
 
 
 def put(stream: Stream, key: str, state: bytes, now_ms: int) -> None:
@@ -164,12 +198,33 @@ def put(stream: Stream, key: str, state: bytes, now_ms: int) -> None:
 def receipts_of(state: bytes) -> list[tuple[int, int, int, int]]:
     """Return (first sequence, last sequence, first record, records) of each receipt, newest
     first."""
-    return list(_RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]))
+    return list(_RECEIPT.iter_unpack(memoryview(state)[_HEAD_END : _receipts_end(state)]))
+
+
+def crc_of(state: bytes, number: int) -> int:
+    """Return the checksum of the payload of a receipt, by its number from the newest; 0: it is not
+    known."""
+    at = _receipts_end(state) + number * _CRC.size
+    return int(_CRC.unpack_from(state, at)[0]) if at < len(state) else 0
 
 
 def kept_receipts(state: bytes) -> bytes:
-    """Return the receipts that stay when a new one goes before them."""
-    return state[_HEAD_END:_KEPT_END]
+    """Return the receipts that stay when a new one goes before them, with their checksums if there
+    are any."""
+    return _behind(state, 0)
+
+
+def _behind(state: bytes, crc: int) -> bytes:
+    """Return what follows the newest receipt: those that stay of a producer's earlier `state`, and
+    the checksums, of which the newest is `crc`."""
+    end = _receipts_end(state)
+    if not crc and end == len(state):
+        return state[_HEAD_END:_KEPT_END]
+    return state[_HEAD_END : min(end, _KEPT_END)] + _CRC.pack(crc) + state[end : end + _CRCS_KEPT]
+
+
+def _receipts_end(state: bytes) -> int:
+    return len(state) - (len(state) - _HEAD_END) % _RECEIPT.size
 
 
 def last_of(producer: Producer) -> int:
@@ -208,15 +263,19 @@ def cut_receipts(states: dict[str, bytes] | None, record: int) -> dict[str, byte
     kept: dict[str, bytes] = {}
     for key, state in (states or {}).items():
         epoch, last, active_ms = STATE.unpack_from(state)
-        receipts = []
-        for receipt in receipts_of(state):
+        receipts, crcs = [], []
+        for number, receipt in enumerate(receipts_of(state)):
             begin, _, first, records = receipt
             if records and first + records > record:
                 last = begin - 1
             else:
                 receipts.append(_RECEIPT.pack(*receipt))
+                crcs.append(crc_of(state, number))
+        while crcs and not crcs[-1]:
+            crcs.pop()
         if last < 0 and receipts and key.startswith(_KAFKA):
             last = _KAFKA_SEQUENCE_MAX
         if last >= 0:
-            kept[key] = STATE.pack(epoch, last, active_ms) + b"".join(receipts)
+            parts = [STATE.pack(epoch, last, active_ms), *receipts, *map(_CRC.pack, crcs)]
+            kept[key] = b"".join(parts)
     return kept or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polynya.stream.commands import Append, Produce
+from polynya.stream.commands import Append, Encoding, Produce
 from polynya.stream.replies import Code
 from polynya.stream.rules.kafka_writes import judge
 from polynya.stream.rules.producers import judge_producer
@@ -17,5 +17,7 @@ def adds_nothing(stream: Stream | None, command: Append | Produce) -> bool:
         reply = judge(stream, command)
         return reply is not None and reply.code in (Code.DUPLICATE, Code.DUPLICATE_SEQUENCE)
     producer = command.producer
-    reply = None if producer is None else judge_producer(stream, producer, command.now_ms)
-    return reply is not None and reply.code == Code.DUPLICATE
+    batch = command.batch
+    crc = 0 if batch is None or batch.encoding == Encoding.KAFKA else batch.crc
+    reply = None if producer is None else judge_producer(stream, producer, command.now_ms, crc)
+    return reply is not None and reply.code in (Code.DUPLICATE, Code.PRODUCER_CONFLICT)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from sys import intern
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from polynya.base.levels import RECEIPT_LEVEL
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Batch, Create, Encoding, Fork, Produce, Retention
 from polynya.stream.diskless_commands import Profile
@@ -113,13 +114,17 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
     stream_seq = command.stream_seq
     # Comparing str by code point gives the bytewise order of UTF-8.
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
-        refusal = None if producer is None else judge_producer(stream, producer, now_ms)
+        refusal = (
+            None
+            if producer is None
+            else judge_producer(stream, producer, now_ms, body_crc(machine, batch))
+        )
         return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
     record = -1 if batch is None else stream.next_record
     if producer is not None:
-        reply = accept_producer(
-            stream, producer, now_ms, record, 0 if batch is None else batch.records
-        )
+        records = 0 if batch is None else batch.records
+        crc = body_crc(machine, batch)
+        reply = accept_producer(stream, producer, now_ms, record, records, crc)
         if reply is not None:
             return reply
     uid = stream.uid
@@ -161,6 +166,20 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         -1,
         record,
     )
+
+
+def body_crc(machine: Machine, batch: Batch | None) -> int:
+    """Return the checksum by which the repeat of an append is known to have the same body; 0: it is
+    not compared.
+
+    Records with keys, headers or times are not: the server's time may be in them."""
+    if batch is None or batch.encoding == Encoding.KAFKA:
+        return 0
+    if machine.level < RECEIPT_LEVEL:
+        if not machine.standalone:
+            return 0
+        machine.level = RECEIPT_LEVEL
+    return batch.crc
 
 
 def tail_moved(stream: Stream, batch: Batch | None, record: int, size: int) -> TailMoved:
@@ -241,9 +260,8 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
         first_record=record,
     )
     if producer is not None:
-        refusal = accept_producer(
-            stream, producer, command.now_ms, record, 0 if batch is None else batch.records
-        )
+        records, crc = 0 if batch is None else batch.records, body_crc(machine, batch)
+        refusal = accept_producer(stream, producer, command.now_ms, record, records, crc)
         assert refusal is None, "a first sequence on a new stream is taken"
         reply.producer_epoch, reply.producer_sequence = producer.epoch, last_of(producer)
         if command.closed:

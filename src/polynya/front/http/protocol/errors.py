@@ -180,6 +180,11 @@ _TABLE = (
     ErrorCode(
         "PRODUCER_GAP", 409, "Producer-Seq skips ahead; Producer-Expected-Seq names the next one"
     ),
+    ErrorCode(
+        "PRODUCER_CONFLICT",
+        409,
+        "this Producer-Seq was appended with another body; nothing was appended",
+    ),
     ErrorCode("TABLE_EXISTS", 409, "a table with this name or prefix exists"),
     ErrorCode("JOB_PREEMPTED", 409, "another planner has taken over the table's job; retry"),
     ErrorCode("TABLE_LEASED", 409, "another worker syncs the table, or did so a moment ago"),
@@ -353,6 +358,7 @@ REFUSALS: dict[int, str] = {
     Code.SEQ_REGRESSION: "SEQ_REGRESSION",
     Code.PRODUCER_STALE: "PRODUCER_STALE",
     Code.PRODUCER_GAP: "PRODUCER_GAP",
+    Code.PRODUCER_CONFLICT: "PRODUCER_CONFLICT",
     Code.PRODUCER_EPOCH_START: "PRODUCER_EPOCH_START",
     Code.PRODUCER_LIMIT: "PRODUCER_LIMIT",
     Code.INCARNATION: "INCARNATION_MISMATCH",

@@ -72,7 +72,7 @@ def _nearest(name: str, kind: int) -> str:
 
 def _distance(left: str, right: str) -> int:
     """Return the edit distance (Levenshtein): insertions, deletions and replacements."""
-    row = [*range(len(right) + 1)]
+    row: list[int] = [*range(len(right) + 1)]
     for at, letter in enumerate(left, 1):
         above, row = row, [at]
         for to, other in enumerate(right, 1):

@@ -28,6 +28,7 @@ _NAMES_TAIL = frozenset(
         Code.SEQ_REGRESSION,
         Code.PRODUCER_GAP,
         Code.PRODUCER_STALE,
+        Code.PRODUCER_CONFLICT,
         Code.OFFSET_BEYOND_TAIL,
         Code.INCARNATION,
         Code.PRECONDITION,
@@ -152,6 +153,11 @@ def _message(exchange: Exchange, reply: Reply) -> str:
         return (
             f"Producer-Seq is {reply.received_sequence}, and the next one of this producer is "
             f"{reply.expected_sequence}"
+        )
+    if reply.code == Code.PRODUCER_CONFLICT:
+        return (
+            f"Producer-Seq {reply.received_sequence} was appended with another body: send new "
+            f"records with the next one, {reply.expected_sequence}, or take a new Producer-Epoch"
         )
     if reply.code == Code.PRODUCER_STALE and reply.producer_epoch >= 0:
         return (
