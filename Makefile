@@ -13,6 +13,7 @@ SUITE = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 AGAIN = $(MAKE) --no-print-directory# not called by its name, or `make -n test` would run it
 TIERS = @PYTHONPATH=tests $(PY) -m tiers
 IN_PROCESS = not process and not spark and not conformance and not long
+CLASSES = .build/spark-classes$(VENV).jsa
 COSTS = .build/test-times.jsonl
 export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start hundreds of Pythons
 WARM = { [ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only -qq > /dev/null 2>&1; } &# what a first run compiles, once and not in each worker
@@ -29,7 +30,7 @@ help:  ## this list
 run: $(STAMPS)/all $(if $(findstring --diskless,$(ARGS)),$(STAMPS)/s3-server)  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere (ARGS=--diskless: on an S3 server)
 	@$(BIN)/polynya demo $(ARGS)
 
-test: lint  ## everything that CI checks: lint, types, and both tiers of tests at once (PYTHON=python3.13 with another Python)
+test: lint $(CLASSES)  ## everything that CI checks: lint, types, and both tiers of tests at once (PYTHON=python3.13 with another Python)
 	$(TIERS).both "$(AGAIN) gate" $(ARGS)
 
 lint: $(STAMPS)/dev  ## format, lint, strict types
@@ -39,16 +40,16 @@ gate: $(STAMPS)/dev  ## the tests that start no process, and the simulation with
 	@PYTHONPATH=tests $(PY) -m tiers.quarantine
 	@$(SUITE) --timeout=120 -m "$(IN_PROCESS)" $(ARGS)
 
-processes: $(STAMPS)/dev  ## the tests that start processes; what fails is repeated once, alone, at most three, and reported
+processes: $(CLASSES)  ## the tests that start processes; what fails is repeated once, alone, at most three, and reported
 	$(TIERS).processes $(ARGS)
 
 flakes: $(STAMPS)/dev  ## keep what this machine's runs found flaky in tests/flakes.json and docs/design
 	$(TIERS).flakes
 
-test-times: $(STAMPS)/dev  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run and the names of slow ones
+test-times: $(CLASSES)  ## the same tests, and the 40 dearest of them and of their files by CPU seconds; keeps the times that order a run and the names of slow ones
 	@mkdir -p .build; $(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
 
-long: $(STAMPS)/dev  ## the tests that CI leaves out, as a shorter one is of the same behaviour; keeps the result in tests/long_result.json
+long: $(CLASSES)  ## the tests that CI leaves out, as a shorter one is of the same behaviour; keeps the result in tests/long_result.json
 	$(TIERS).long $(ARGS)
 
 hunt: $(STAMPS)/dev  ## search for defects with seeds of the commit, endless or SECONDS=600; keeps what fails in tests/found_seeds.txt (ARGS="--only swarm,chaos")
@@ -84,7 +85,7 @@ evidence: $(STAMPS)/dev  ## the long tests, then simulation, chaos, soak, fuzzin
 bench: $(STAMPS)/dev  ## the benchmarks (BENCH=name ARGS=options for one of them)
 	@$(PY) -m bench $(BENCH) $(ARGS)
 
-setup: $(STAMPS)/dev  ## only set everything up
+setup: $(CLASSES)  ## only set everything up
 
 format: $(STAMPS)/dev  ## format the code
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
@@ -95,6 +96,10 @@ clean:  ## remove what the targets made here (not ./polynya-data)
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.13 ..."; exit 1; }
 	@if [ -n '$(UV)' ]; then uv venv --quiet --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
+
+$(CLASSES): $(STAMPS)/dev
+	@echo "keeping the classes that Spark loads, for the tests (once; half a minute)"
+	@PYTHONPATH=src:tests $(PY) -m spark_classes
 
 $(STAMPS)/%: pyproject.toml | $(PY)
 	@echo "setting up $(VENV) [$*] (once; the first time takes a minute or two)"

@@ -16,6 +16,7 @@ from typing import Any
 import leftovers
 import pytest
 import shared_spark
+import spark_classes
 from cpu_seconds import Meter, kept, order, slow
 from hypothesis import HealthCheck, settings
 from shared_state import SharedState
@@ -56,6 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected, which stays
+    spark_classes.use()
     config.pluginmanager.register(SleepGuard())
     config.pluginmanager.register(SharedState(in_use=shared_spark.is_open))
     if path := config.getoption("--costs"):

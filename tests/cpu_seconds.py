@@ -8,6 +8,7 @@ files, by which a run is ordered, and the names of slow tests, which `make check
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -25,6 +26,7 @@ KEPT_FROM = 1.0  # seconds: shorter files need no place in the order
 SLOW = KEPT.with_name("slow_tests.txt")
 SLOW_FROM = (0.1, 0.3)  # CPU seconds, or seconds
 SHOWN = 40
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,9 +41,8 @@ class Cost(NamedTuple):
 
 
 def cpu_seconds_used() -> float:
-    """CPU seconds of this process, of those that it waited for, and of all that are below it now.
-
-    Processes whose parent is killed are not counted from then on."""
+    """CPU seconds of this process, of those that it waited for, and of all that are below it now,
+    also of those that ended and that nobody waited for yet."""
     total = 0.0
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         usage = resource.getrusage(who)
@@ -68,6 +69,13 @@ def _below(root: int) -> Iterator[float]:
         todo += children[each]
 
 
+def adopt_orphans() -> None:
+    """Become the parent of processes below this one whose parent is killed, where Linux can: else
+    nobody counts them from then on. They stay as zombies to the end."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 class Meter:
     """A plugin of pytest that measures each test and appends a line of JSON to a file: name, CPU
     seconds, seconds."""
@@ -76,6 +84,7 @@ class Meter:
         self._path = path
         self._is_worker = "PYTEST_XDIST_WORKER" in os.environ
         self._began = Cost(0.0, 0.0)
+        adopt_orphans()
         if not self._is_worker:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
@@ -89,7 +98,7 @@ class Meter:
     def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> Iterator[Any]:
         report = yield
         if call.when == "teardown":
-            # less than none: processes of an earlier test ended, whose parent was killed
+            # less than none, where orphans are not adopted
             cpu = max(0.0, cpu_seconds_used() - self._began.cpu)
             cost = (cpu, perf_counter() - self._began.wall)
             report.user_properties.append(("cost", cost))

@@ -16,6 +16,13 @@ from cpu_seconds import Cost, by_file, keep, keep_slow, kept, measured, order, s
 ROOT = Path(__file__).parents[1]
 BUDGET = 1_500  # CPU seconds of all files that `make test` runs: 12.5 minutes of two cores
 SPIN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
+# ends by a signal before anyone waited for its child
+ORPHAN = """
+import os, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 TESTS = f"""
 import subprocess, sys
 
@@ -24,6 +31,10 @@ def test_here():
 
 def test_in_a_child():
     subprocess.run([sys.executable, "-c", {SPIN.format(seconds=0.3)!r}], check=True)
+
+def test_in_an_orphan():
+    child = {ORPHAN!r}
+    subprocess.run([sys.executable, "-c", child, {SPIN.format(seconds=0.3)!r}], check=False)
 
 def test_idle():
     pass
@@ -60,10 +71,11 @@ def test_a_test_costs_what_it_and_its_children_compute(
     costs = {
         name.rpartition("::")[2]: cost for name, cost in measured([tmp_path / "costs"]).items()
     }
-    assert list(costs) == ["test_here", "test_in_a_child", "test_idle"]
+    assert list(costs) == ["test_here", "test_in_a_child", "test_in_an_orphan", "test_idle"]
     assert (
         costs["test_here"].cpu >= 0.2
         and costs["test_in_a_child"].cpu >= 0.3
+        and (costs["test_in_an_orphan"].cpu >= 0.3 or sys.platform != "linux")
         and costs["test_idle"].cpu < 0.2
     )
     assert costs["test_here"].wall >= 0.2
