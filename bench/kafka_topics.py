@@ -37,7 +37,9 @@ AT_ONCE = 256
 REPEATS = 5
 
 
-class _OneBroker:
+class OneBroker:
+    """A node alone."""
+
     cluster_id, own, zone = "bench", 0, ""
 
     def all(self) -> tuple[Broker, ...]:
@@ -129,7 +131,7 @@ async def _measure(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     ids = itertools.count(1 << 64)
     front = KafkaFront(
         core.service,
-        _OneBroker(),
+        OneBroker(),
         core.group_coordinator,
         new_id=lambda: next(ids).to_bytes(16),
     )
