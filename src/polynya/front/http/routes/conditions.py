@@ -55,6 +55,21 @@ def check_conditions(exchange: Exchange) -> None:
         )
 
 
+def refuse_conditions(exchange: Exchange) -> None:
+    """Raise `Failure` for any condition of a request that judges none: of the retention, or a
+    trim."""
+    headers = exchange.head.headers
+    if _HEADER_NAMES.isdisjoint(headers):
+        return
+    spellings = {name: spelling for name, (spelling, _) in HEADERS.items()}
+    name = min(_HEADER_NAMES & headers.keys())
+    raise Failure(
+        "NOT_SUPPORTED",
+        f"the header {spellings.get(name, 'If-None-Match')} is not supported at this path: send "
+        "Stream-Incarnation to name the stream's incarnation",
+    )
+
+
 def _check_headers(method: str, headers: dict[str, str]) -> None:
     for name, (spelling, remedy) in HEADERS.items():
         if name in headers and not (method == "POST" and name in CONDITIONS):
