@@ -63,6 +63,25 @@ def test_no_other_method_passes_a_condition_over(method: str, header: str) -> No
     play(story)
 
 
+@pytest.mark.parametrize("header", [*HEADERS, "if-none-match"])
+def test_no_trim_and_no_change_of_a_retention_passes_a_condition_over(header: str) -> None:
+    async def story(world: World) -> None:
+        await world.put("docs/a")
+        await world.post("docs/a", b"[1,2,3]")
+        field = {header.replace("-", "_"): '"x"'}
+        for method, body in (
+            ("POST", b'{"keep_bytes": 1}'),
+            ("PUT", b'{"bytes": 1}'),
+            ("DELETE", None),
+        ):
+            refused = await world.ask(method, "/v1/stream/docs/a/retention", body, **field)
+            assert (refused.status, refused.error) == (400, "NOT_SUPPORTED")
+            assert header in json.loads(refused.body)["error"]["message"].lower()
+        assert (await world.get("docs/a")).body == b"[1,2,3]"
+
+    play(story)
+
+
 @pytest.mark.parametrize("parameter", PARAMETERS)
 def test_a_parameter_that_is_not_supported_is_refused_by_its_name(parameter: str) -> None:
     async def story(world: World) -> None:

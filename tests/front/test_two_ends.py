@@ -63,6 +63,34 @@ def test_pages_heads_and_times_stop_at_an_open_transaction() -> None:
     play(story)
 
 
+def test_a_condition_at_an_open_transaction_waits_for_its_end() -> None:
+    """What may yet commit comes before the append, and the writer has not seen it."""
+
+    async def story(world: World) -> None:
+        stream = await planted(world)
+        tag = (await world.head("s")).headers["etag"]
+        for condition in (
+            {"if_match": f'"{STABLE}"'},
+            {"if_match": tag},
+            {"stream_expected_offset": STABLE},
+            {"stream_record_match": "2"},
+            {"stream_record_match": "5"},  # the high watermark, which an append answers
+        ):
+            waits = await world.post("s", b"6", **condition)
+            assert (waits.status, waits.error) == (503, "TRANSACTION_OPEN")
+            assert waits.headers["retry-after"] == "1"
+            assert waits.headers["stream-next-offset"] == STABLE
+        for record in ("1", "6"):
+            refused = await world.post("s", b"6", stream_record_match=record)
+            assert (refused.status, refused.headers["stream-next-offset"]) == (412, STABLE)
+        assert len(json.loads((await world.get("s")).body)) == 2
+        stream.kafka = None
+        assert (await world.post("s", b"6", stream_record_match="2")).status == 412
+        assert (await world.post("s", b"6", stream_record_match="5")).status == 204
+
+    play(story)
+
+
 def end(world: World, stream: Stream, producer: int) -> None:
     """End a transaction by a command, whose rule is planted."""
     touch = Touch([(stream.uid, producer)], world.service.clock)

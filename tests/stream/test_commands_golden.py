@@ -442,6 +442,16 @@ def test_levels_are_those_of_commands() -> None:
     assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()
 
 
+def test_a_release_without_conditions_refuses_an_append_with_one() -> None:
+    """It never takes it for an `Append`, alone or in a bundle or pack."""
+    command = c.AppendIf("docs/a", 2, "text/plain", BATCH, record=3)
+    known = c.Append | c.Produce
+    with pytest.raises(msgspec.ValidationError, match="15"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(command), type=known)
+    with pytest.raises(msgspec.ValidationError, match="15"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode([command]), type=list[known])
+
+
 def test_what_contains_a_condition_needs_its_level() -> None:
     """An older node would apply it without the condition, or fail."""
     bare = c.AppendIf("docs/a", 4, "", None, close=True, record=3)

@@ -11,6 +11,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.wire.conditions import CONDITIONS
 
+_AT_APPENDS = "send it with an append (POST), which is judged by it"
 _USE_SEQUENCE = (
     "use Stream-Seq, or Producer-Id, Producer-Epoch and Producer-Seq, to order writers, and "
     "Stream-Incarnation to name the stream's incarnation"
@@ -18,10 +19,10 @@ _USE_SEQUENCE = (
 
 # header in lower case -> (its spelling, what to do instead), for every method of a stream
 HEADERS: dict[str, tuple[str, str]] = {
-    "if-match": ("If-Match", _USE_SEQUENCE),
+    "if-match": ("If-Match", _AT_APPENDS),
     "if-unmodified-since": ("If-Unmodified-Since", _USE_SEQUENCE),
-    "stream-expected-offset": ("Stream-Expected-Offset", _USE_SEQUENCE),
-    "stream-record-match": ("Stream-Record-Match", _USE_SEQUENCE),
+    "stream-expected-offset": ("Stream-Expected-Offset", _AT_APPENDS),
+    "stream-record-match": ("Stream-Record-Match", _AT_APPENDS),
     "stream-snapshot-match": ("Stream-Snapshot-Match", "snapshots are not supported"),
     "stream-snapshot-digest": ("Stream-Snapshot-Digest", "snapshots are not supported"),
     "stream-snapshot-parts": ("Stream-Snapshot-Parts", "snapshots are not supported"),
@@ -58,6 +59,21 @@ def check_conditions(exchange: Exchange) -> None:
             "NOT_SUPPORTED",
             f"the query parameter '{name}' is not supported: {PARAMETERS[name]}",
         )
+
+
+def refuse_conditions(exchange: Exchange) -> None:
+    """Raise `Failure` for any condition of a request that judges none: of the retention, or a
+    trim."""
+    headers = exchange.head.headers
+    if _HEADER_NAMES.isdisjoint(headers):
+        return
+    spellings = {name: spelling for name, (spelling, _) in HEADERS.items()}
+    name = min(_HEADER_NAMES & headers.keys())
+    raise Failure(
+        "NOT_SUPPORTED",
+        f"the header {spellings.get(name, 'If-None-Match')} is not supported at this path: send "
+        "Stream-Incarnation to name the stream's incarnation",
+    )
 
 
 def _check_headers(method: str, headers: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.front.http.protocol.json_bodies import read_json
 from polynya.front.http.protocol.responses import NO_STORE
+from polynya.front.http.routes.conditions import refuse_conditions
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.read_request import parse_offset
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply
@@ -86,6 +87,7 @@ async def _show(front: HttpFront, exchange: Exchange) -> None:
 
 def put_retention(front: HttpFront, exchange: Exchange) -> None:
     """Handle PUT. Raises `Failure`."""
+    refuse_conditions(exchange)
     if exchange.route.segments:
         exchange.spawn(_trim_to(front, exchange))
         return
@@ -95,6 +97,7 @@ def put_retention(front: HttpFront, exchange: Exchange) -> None:
 
 def clear_retention(front: HttpFront, exchange: Exchange) -> None:
     """Handle DELETE. Raises `Failure`."""
+    refuse_conditions(exchange)
     _spawn(front, exchange, lambda front, exchange: _set(front, exchange, None))
 
 
@@ -117,6 +120,7 @@ async def _set(front: HttpFront, exchange: Exchange, retention: Retention | None
 
 def trim_stream(front: HttpFront, exchange: Exchange) -> None:
     """Handle POST. Raises `Failure`."""
+    refuse_conditions(exchange)
     query = _trim_query(read_json(exchange.body, TrimBody), exchange, front.service.now_ms())
     _spawn(front, exchange, lambda front, exchange: _trim(front, exchange, query))
 
