@@ -31,7 +31,7 @@ ENTRY = {
     "created_at": "2026-01-01T00:00:00Z",
 }
 EVENTS = (
-    b'id: x\nevent: data\ndata:[{"n":1}]\n\n'
+    b'id: x\nevent: data\ndata:[{"offset":1,"timestamp":null,"key":null,"headers":[],"value":1}]\n\n'
     b"id: x\nevent: control\n"
     b'data:{"streamNextOffset":"0000000000000002_0000000000000018","upToDate":true,"streamClosed":true}\n'
     b"\n"
@@ -78,7 +78,8 @@ class Guarded(BaseHTTPRequestHandler):
         elif "live=sse" in query:
             self._answer(200, "text/event-stream", EVENTS)
         else:
-            lines = b'{"n": 0}\n' if self.command == "GET" else b""
+            whole = b'[{"offset":0,"timestamp":null,"key":null,"headers":[],"value":{"n": 0}}]'
+            lines = whole if self.command == "GET" else b""
             self._answer(
                 200,
                 "application/json",

@@ -3,8 +3,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const from = (name) => import(new URL(`${name}.js`, `file://${process.env.CONSOLE}/`));
-const { bytes, compact, duration, ordinal, parsePlace, parseToken, quoted, token, visible, visibleLines } = await from("format");
-const { elements, parse, plain } = await from("json");
+const { bytes, compact, duration, parsePlace, parseToken, quoted, token, visible, visibleLines } = await from("format");
+const { elements, Members, parse, plain } = await from("json");
+const { matcher } = await from("filter");
+const { recordOf } = await from("whole");
 const { SseParser } = await from("sse");
 const { Book, Series } = await from("rates");
 const { parseMetrics } = await from("metrics");
@@ -28,16 +30,15 @@ test("places that people type", () => {
   const minute = 60_000;
   assert.deepEqual(parsePlace("", now), { end: true });
   assert.deepEqual(parsePlace("start", now), { start: true });
-  assert.deepEqual(parsePlace("-1", now), { start: true });
-  assert.deepEqual(parsePlace(" #1,200 ", now), { record: 1199 });
+  assert.deepEqual(parsePlace("-1", now), { last: 1 }, "as polynya read --from -1");
+  assert.deepEqual(parsePlace(" #1,200 ", now), { record: 1200 });
   assert.deepEqual(parsePlace("0000000000000003_0000000000000101", now), { record: 3 });
   assert.deepEqual(parsePlace("-20", now), { last: 20 });
   assert.deepEqual(parsePlace("10m", now), { time: now - 10 * minute });
   assert.deepEqual(parsePlace("1.5 h ago", now), { time: now - 90 * minute });
   assert.deepEqual(parsePlace("2026-11-01T00:00Z", now), { time: Date.parse("2026-11-01T00:00:00Z") });
-  assert.deepEqual(parsePlace("1", now), { record: 0 }, "records are counted from one");
-  assert.equal(ordinal(1199), "1,200");
-  for (const wrong of ["0", "#0", "nonsense", "10 parsecs", "2026-99-99", "1e5", "--3", "99999999999999999999"])
+  assert.deepEqual(parsePlace("0", now), { record: 0 }, "the first offset is 0");
+  for (const wrong of ["nonsense", "10 parsecs", "2026-99-99", "1e5", "--3", "99999999999999999999"])
     assert.equal(parsePlace(wrong, now), null);
 });
 
@@ -92,6 +93,38 @@ test("an array's elements by their source", () => {
   assert.deepEqual(elements("[ ]"), []);
   assert.deepEqual(elements("[\n1\n]"), ["1"]);
   assert.throws(() => elements("[1, 2"), SyntaxError);
+});
+
+test("an array's elements as they arrive", () => {
+  const text = ' [ {"a": "],[\\\\"}, "\\"]", 7 ,[1,{"b":2}]] ';
+  for (const size of [1, 2, 3, 5, 1000]) {
+    const members = new Members();
+    const found = [];
+    for (let at = 0; at < text.length; at += size) found.push(...members.feed(text.slice(at, at + size)));
+    assert.deepEqual(found, ['{"a": "],[\\\\"}', '"\\"]"', "7", '[1,{"b":2}]'], `pieces of ${size}`);
+    assert.ok(members.ended);
+  }
+});
+
+const bytesOf = (text) => new TextEncoder().encode(text);
+const SOURCE = '{"offset":7,"timestamp":5,"key":"k","headers":[["h",null],["r",{"$base64":"AP8="}]],"value":"a\\n"}';
+
+test("whole records", () => {
+  const text = recordOf(SOURCE, false);
+  assert.deepEqual([text.offset, text.timestamp, text.appendTime, text.absent], [7, 5, null, false]);
+  assert.deepEqual([text.key, text.bytes], [bytesOf("k"), bytesOf("a\n")]);
+  assert.deepEqual(text.headers, [["h", null], ["r", Uint8Array.of(0, 255)]]);
+  const json = recordOf('{"offset":0,"timestamp":-1,"append_time":9,"key":null,"headers":[],"value":{"x": 1.50}}', true);
+  assert.deepEqual([json.timestamp, json.appendTime, json.key], [null, 9, null]);
+  assert.deepEqual(json.bytes, bytesOf('{"x": 1.50}'));
+  assert.ok(recordOf('{"offset":0,"timestamp":1,"key":null,"headers":[],"value":null}', false).absent);
+});
+
+test("a filter looks at the key, or at everything", () => {
+  const record = recordOf(SOURCE.replace('"k"', '"Key 9"'), false);
+  for (const text of ["", "key 9", "key: 9", "KEY:", "h: ", "A"]) assert.ok(matcher(text)(record), text);
+  for (const text of ["key: a", "nowhere"]) assert.ok(!matcher(text)(record), text);
+  assert.ok(!matcher("key:")(recordOf('{"offset":0,"timestamp":1,"key":null,"headers":[],"value":"key:"}', false)));
 });
 
 test("events, however they are cut", () => {

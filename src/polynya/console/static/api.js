@@ -1,14 +1,19 @@
 // The client of the public HTTP API: paths, the user's token, errors, pages of records, and live events.
 
-import { parseToken, quoted, token } from "./format.js";
+import { parseToken, quoted } from "./format.js";
+import { Members } from "./json.js";
 import { SseParser } from "./sse.js";
+import { recordOf, WHOLE } from "./whole.js";
 
 const KEY = "polynya.token";
-const RAW_STEP_BYTES = 64 << 10; // inside a record, raw pages end at multiples of this
 const EVENT_CHARACTERS_MAX = 96 << 20; // one append may hold 32 MiB; base64 adds a third
+const ANSWER_MS = 15_000; // a node that sends no response for so long is reported as one that is down
+const LIVE_SILENCE_MS = 40_000; // the server sends a comment every 15 seconds
+const SILENT = "the node does not respond";
 
 let memory = ""; // fallback where the tab has no storage
 export const denied = new EventTarget(); // event "token": the server requires a token, or rejected this one
+export const trouble = new EventTarget(); // event "silent": the node did not respond to a request
 
 export function accessToken() {
   try {
@@ -58,19 +63,29 @@ export function url(path, query = {}) {
   return made;
 }
 
-/** Send a request and return the response. Throws ApiError, or TypeError when the server is unreachable. */
-export async function ask(target, { method = "GET", headers = {}, body, signal, allow = [] } = {}) {
+/**
+ * Send a request and return the response, of which the head has arrived. Throws ApiError, or TypeError when the server is unreachable or sends
+ * nothing for `wait` ms; 0 waits without a limit. Unless it is `quiet`, the latter is an event of `trouble`.
+ */
+export async function ask(target, { method = "GET", headers = {}, body, signal, allow = [], wait = ANSWER_MS, quiet = false } = {}) {
   const secret = accessToken();
   const sent = secret ? { ...headers, Authorization: `Bearer ${secret}` } : headers;
-  const options = { method, headers: sent, body, signal, cache: "no-store", credentials: "omit", redirect: "error" };
-  const answer = await fetch(target, options).catch(silent);
+  const late = new AbortController();
+  const timer = wait ? setTimeout(() => late.abort(new TypeError(SILENT)), wait) : 0;
+  const signals = AbortSignal.any(signal ? [signal, late.signal] : [late.signal]);
+  const options = { method, headers: sent, body, signal: signals, cache: "no-store", credentials: "omit", redirect: "error" };
+  const answer = await fetch(target, options)
+    .catch((error) => silent(error, quiet))
+    .finally(() => clearTimeout(timer));
   if (answer.ok || allow.includes(answer.status)) return answer;
   throw await refusal(answer);
 }
 
 /** Browsers word a network error differently: "Failed to fetch", "Load failed", "NetworkError …". */
-function silent(error) {
-  throw error instanceof TypeError ? new TypeError("the node does not respond", { cause: error }) : error;
+function silent(error, quiet) {
+  if (!(error instanceof TypeError)) throw error;
+  if (!quiet) trouble.dispatchEvent(new Event("silent"));
+  throw new TypeError(SILENT, { cause: error });
 }
 
 export async function askJson(path, query, options) {
@@ -116,43 +131,29 @@ export function isText(contentType) {
   return contentType.toLowerCase().startsWith("text/");
 }
 
-/** Return a page of a JSON stream from `place` (offset or from_time): {records, next, upToDate}, with records {number, byte, bytes}. */
-export async function jsonPage(name, place, bytesMax, signal) {
-  const answer = await ask(streamUrl(name, { ...place, max_bytes: bytesMax }), { headers: { Accept: "application/x-ndjson" }, signal });
-  const body = new Uint8Array(await answer.arrayBuffer());
-  const next = parseToken(answer.headers.get("stream-next-offset"));
-  const lines = [];
-  for (let begin = 0; begin < body.length;) {
-    let end = body.indexOf(10, begin);
-    if (end < 0) end = body.length;
-    lines.push(body.subarray(begin, end));
-    begin = end + 1;
-  }
-  const spanned = lines.reduce((sum, line) => sum + line.length + 1, 0);
-  let byte = next.byte - spanned;
-  const records = lines.map((line, index) => {
-    const record = { number: next.record - lines.length + index, byte, bytes: line };
-    byte += line.length + 1;
-    return record;
+/**
+ * Return a page of whole records from `place` (offset, from_time or from_record_time): {records, next}. It has up to `records` records and about
+ * `bytes` of text, and at least one record. The rest of a response, which holds whole batches, is not read.
+ */
+export async function recordsPage(name, place, { records, bytes, asJson, signal }) {
+  const stop = new AbortController();
+  const answer = await ask(streamUrl(name, { ...place, max_bytes: bytes }), {
+    headers: { Accept: WHOLE },
+    signal: AbortSignal.any([stop.signal, signal]),
   });
-  return { records, next, upToDate: answer.headers.get("stream-up-to-date") === "true" };
-}
-
-/** Return one record of a stream that is not JSON; only the beginning of a large one (`partial`). */
-export async function rawRecord(name, number, signal) {
-  const answer = await ask(streamUrl(name, { offset: token(number), max_bytes: 1 }), { signal });
-  const body = new Uint8Array(await answer.arrayBuffer());
   const next = parseToken(answer.headers.get("stream-next-offset"));
-  return { number, byte: next.byte - body.length, bytes: body, partial: next.record === number };
-}
-
-/** Return the number of the first record from a time on, of a stream that is not JSON. */
-export async function rawNumber(name, time, signal) {
-  const answer = await ask(streamUrl(name, { from_time: rfc3339(time), max_bytes: 1 }), { signal });
-  const body = await answer.arrayBuffer();
-  const next = parseToken(answer.headers.get("stream-next-offset"));
-  const isWhole = body.byteLength > 0 && body.byteLength < RAW_STEP_BYTES; // a longer record is cut
-  return next.record - (isWhole ? 1 : 0);
+  const members = new Members();
+  const found = [];
+  let size = 0;
+  for await (const text of texts(answer)) {
+    size += text.length;
+    found.push(...members.feed(text));
+    if (found.length > records || (size > bytes && found.length)) break;
+  }
+  stop.abort();
+  const isCut = found.length > records || !members.ended;
+  const shown = found.slice(0, records).map((source) => recordOf(source, asJson));
+  return { records: shown, next: isCut ? shown.at(-1).offset + 1 : next.record };
 }
 
 /** Format a moment in ms for the server. */
@@ -160,20 +161,39 @@ export function rfc3339(time) {
   return new Date(time).toISOString();
 }
 
-/** Yield the events of a stream from an offset on: {event, data, id}. Ends with the response. */
+/** Yield the events of a stream from an offset on, with whole records as data: {event, data, id}. Ends with the response, or if it falls silent. */
 export async function* live(name, { offset, lastId, signal }) {
-  const headers = { Accept: "text/event-stream", ...(lastId ? { "Last-Event-ID": lastId } : {}) };
-  const answer = await ask(streamUrl(name, { live: "sse", offset }), { headers, signal });
+  const headers = { Accept: `text/event-stream, ${WHOLE}`, ...(lastId ? { "Last-Event-ID": lastId } : {}) };
+  const silence = new AbortController();
+  const answer = await ask(streamUrl(name, { live: "sse", offset }), { headers, signal: AbortSignal.any([signal, silence.signal]) });
   const parser = new SseParser();
+  let timer = 0;
+  const listen = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => silence.abort(new TypeError(SILENT)), LIVE_SILENCE_MS);
+  };
+  try {
+    listen();
+    for await (const text of texts(answer)) {
+      listen();
+      yield* parser.feed(text);
+      if (parser.pending > EVENT_CHARACTERS_MAX)
+        throw new ApiError(0, "EVENT_TOO_LARGE", "an event is larger than the limit of the console", new Headers());
+    }
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Yield the text of a response as it arrives. */
+async function* texts(answer) {
   const decoder = new TextDecoder();
   const reader = answer.body.getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      yield* parser.feed(decoder.decode(value, { stream: true }));
-      if (parser.pending > EVENT_CHARACTERS_MAX)
-        throw new ApiError(0, "EVENT_TOO_LARGE", "an event is larger than the limit of the console", new Headers());
+      yield decoder.decode(value, { stream: true });
     }
   } finally {
     reader.cancel().catch(() => {});

@@ -8,11 +8,6 @@ export function count(number) {
   return Math.round(number).toLocaleString("en-US");
 }
 
-/** Return the displayed number of a record; the record at offset 0 is number 1. */
-export function ordinal(record) {
-  return count(record + 1);
-}
-
 /** 1234567 → "1.23M". */
 export function compact(number) {
   if (number < 1000) return Number.isInteger(number) ? String(number) : number.toFixed(number < 10 ? 1 : 0);
@@ -46,13 +41,20 @@ export function duration(seconds) {
   return `${Math.round(seconds / 86_400)} d`;
 }
 
-/** Format a moment as local date and time, to the second. */
-export function instant(at) {
+/** Format a moment as local date and time, to the second, or `exact` to the millisecond. */
+export function instant(at, { exact = false } = {}) {
   const date = new Date(at);
   if (Number.isNaN(date.getTime())) return "";
   const two = (number) => String(number).padStart(2, "0");
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  const milliseconds = exact ? `.${String(date.getMilliseconds()).padStart(3, "0")}` : "";
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}${milliseconds}`;
+}
+
+/** Format a moment in ms as UTC, or return null if it is none. */
+export function utc(at) {
+  const date = new Date(at ?? NaN);
+  return Number.isNaN(date.getTime()) ? null : date.toISOString();
 }
 
 /** Return the offset token of a position: sixteen digits each. */
@@ -68,16 +70,16 @@ export function parseToken(text) {
 
 /**
  * Parse a typed position: {record}, {last}, {time} in ms, {start}, {end}, or null.
- * Records are given by number from one ("120", "#120") or by offset, the last ones by "-20", times as "10m" (ago) or as a date.
+ * Records are given by their offset ("120", or a token), the last ones by "-20", times as "10m" (ago) or as a date.
  */
 export function parsePlace(typed, now = Date.now()) {
   const text = typed.trim();
-  if (text === "" || /^(end|now|latest)$/i.test(text)) return { end: true };
-  if (/^(start|-1)$/i.test(text)) return { start: true };
+  if (text === "" || /^(end|now|last|latest)$/i.test(text)) return { end: true };
+  if (/^(start|first)$/i.test(text)) return { start: true };
   const offset = parseToken(text);
   if (offset) return { record: offset.record };
   let found = /^#?(\d{1,15})$/.exec(text.replaceAll(",", ""));
-  if (found) return Number(found[1]) ? { record: Number(found[1]) - 1 } : null;
+  if (found) return { record: Number(found[1]) };
   found = /^-(\d{1,15})$/.exec(text);
   if (found) return { last: Number(found[1]) };
   found = /^(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)(?:\s+ago)?$/.exec(text);

@@ -9,6 +9,7 @@ import { Book } from "./rates.js";
 import { sparkline } from "./spark.js";
 
 const POLL_MS = 2000;
+const WAIT_MS = 3000; // a node that is silent for so long counts as down
 const CARDS = [
   { title: "Appends", metric: "polynya_http_appends_total", kind: "rate", unit: "/s" },
   { title: "Appended bytes", metric: "polynya_http_append_bytes_total", kind: "byterate" },
@@ -60,25 +61,32 @@ export function open(place, shell) {
 
   async function poll() {
     if (!document.hidden) {
-      await Promise.all([guarded(ready), guarded(who), guarded(measure)]);
+      const faults = await Promise.all([ready().catch(unknown), guarded(who), guarded(measure)]);
       if (abort.signal.aborted) return;
+      put(note, faults.find(Boolean) ?? "");
     }
     timer = setTimeout(poll, POLL_MS);
   }
 
+  /** Return the words of a failure, or null. */
   async function guarded(work) {
     try {
       await work();
+      return null;
     } catch (error) {
-      if (!abort.signal.aborted)
-        put(note, error.status === 403 ? `This token has no access: ${error.message}` : `The node's health cannot be read: ${error.message}. Retrying …`);
+      return error.status === 403 ? `This token has no access: ${error.message}` : `The node's health cannot be read: ${error.message}. Retrying …`;
     }
   }
 
+  /** Show no verdict of an earlier moment when the node does not tell its health. */
+  function unknown(error) {
+    if (!abort.signal.aborted) put(verdict, h("p", { class: "big bad" }, error.status ? "Unknown" : "Down"));
+    return guarded(() => Promise.reject(error));
+  }
+
   async function ready() {
-    const answer = await ask(url("readyz", { verbose: "1" }), { signal: abort.signal, allow: [503] });
+    const answer = await ask(url("readyz", { verbose: "1" }), { signal: abort.signal, allow: [503], wait: WAIT_MS });
     const lines = (await answer.text()).trim().split("\n");
-    put(note, "");
     put(
       verdict,
       h("p", { class: `big ${answer.ok ? "good" : "bad"}` }, answer.ok ? "Ready" : "Not ready"),

@@ -7,6 +7,8 @@ const SPACE = /[ \t\n\r]*/y;
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
 const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
 const WORD = /true|false|null/y;
+const IN_STRING = /["\\]/g;
+const OUTSIDE = /["[\]{},]/g;
 
 /**
  * The tree of a text: {kind, source} of scalars ("string", "number", "word"), {kind: "array", items} and {kind: "object", entries}, each entry
@@ -20,30 +22,63 @@ export function parse(text) {
   return node;
 }
 
-/** Return the source texts of an array's elements without parsing them. Throws SyntaxError. */
-export function elements(text) {
-  const found = [];
-  let depth = 0;
-  let begin = -1;
-  const marks = /"(?:[^"\\]|\\.)*"|[[\]{},]/gs;
-  for (let mark = marks.exec(text); mark; mark = marks.exec(text)) {
-    const [sign] = mark;
-    if (sign === "[" || sign === "{") {
-      depth += 1;
-      if (depth === 1) begin = marks.lastIndex;
-    } else if (sign === "]" || sign === "}") {
-      depth -= 1;
-      if (depth === 0) {
-        const last = text.slice(begin, mark.index).trim();
-        if (last || found.length) found.push(last);
-        return found;
+/** Take an array, or an object, apart as its text arrives: `feed` returns the source texts of the members that are complete, without parsing them. */
+export class Members {
+  #pieces = []; // of the member that is not complete
+  #depth = 0;
+  #inString = false;
+  #escaped = false; // the last piece ended in a backslash
+  ended = false;
+
+  feed(text) {
+    const found = [];
+    let begin = 0;
+    let at = this.#escaped ? 1 : 0;
+    this.#escaped = false;
+    const take = (end) => {
+      this.#pieces.push(text.slice(begin, end));
+      found.push(this.#pieces.join("").trim());
+      this.#pieces = [];
+    };
+    while (!this.ended) {
+      const marks = this.#inString ? IN_STRING : OUTSIDE;
+      marks.lastIndex = at;
+      const mark = marks.exec(text);
+      if (!mark) break;
+      at = marks.lastIndex;
+      const [sign] = mark;
+      if (sign === "\\") {
+        this.#escaped = at === text.length;
+        at += 1;
+      } else if (sign === '"') {
+        this.#inString = !this.#inString;
+      } else if (sign === "[" || sign === "{") {
+        this.#depth += 1;
+        if (this.#depth === 1) begin = at;
+      } else if (sign === ",") {
+        if (this.#depth === 1) {
+          take(at - 1);
+          begin = at;
+        }
+      } else {
+        this.#depth -= 1;
+        if (this.#depth > 0) continue;
+        take(at - 1);
+        if (!found.at(-1)) found.pop(); // it has no members
+        this.ended = true;
       }
-    } else if (sign === "," && depth === 1) {
-      found.push(text.slice(begin, mark.index).trim());
-      begin = marks.lastIndex;
     }
+    if (this.#depth > 0 && begin < text.length) this.#pieces.push(text.slice(begin));
+    return found;
   }
-  throw new SyntaxError("not a complete JSON array");
+}
+
+/** Return the source texts of the members of an array or an object. Throws SyntaxError. */
+export function elements(text) {
+  const members = new Members();
+  const found = members.feed(text);
+  if (!members.ended) throw new SyntaxError("not a complete JSON array");
+  return found;
 }
 
 /** Return the value of a string's source text. */

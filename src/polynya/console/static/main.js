@@ -1,11 +1,12 @@
 // The shell: routing by address, global keys, the theme, the token, and the node's health in the corner.
 
-import { accessToken, ask, denied, keepToken, url } from "./api.js";
+import { accessToken, denied, keepToken } from "./api.js";
 import { copy, h, isField, put } from "./dom.js";
 import * as costs from "./costs.js";
 import * as group from "./group.js";
 import * as health from "./health.js";
 import * as kafka from "./kafka.js";
+import { checkReady, watchReady } from "./ready.js";
 import * as sql from "./sql.js";
 import * as stream from "./stream.js";
 import * as streams from "./streams.js";
@@ -15,7 +16,6 @@ import * as tables from "./tables.js";
 const PAGES = { streams, stream, tables, table, kafka, group, sql, costs, health };
 const TABS = { stream: "streams", table: "tables", group: "kafka" };
 const GO = { s: "#/streams", t: "#/tables", k: "#/kafka", q: "#/sql", c: "#/costs", h: "#/health" };
-const STATUS_MS = 5000;
 const CHORD_MS = 1200;
 
 const by = (id) => document.getElementById(id);
@@ -140,7 +140,7 @@ function useToken(text) {
       askedFor = null;
       markToken();
       show();
-      status();
+      checkReady();
     },
     { once: true },
   );
@@ -150,23 +150,6 @@ function useToken(text) {
 function markToken() {
   by("token").classList.toggle("has", accessToken() !== "");
   by("token").title = accessToken() ? "Access token: set" : "Access token: not set";
-}
-
-let statusTimer = 0;
-async function status() {
-  clearTimeout(statusTimer);
-  if (!document.hidden) {
-    let word = "ready";
-    try {
-      const answer = await ask(url("readyz"), { allow: [503] });
-      if (answer.status === 503) word = "not ready";
-    } catch (error) {
-      word = error.status ? "ready?" : "away";
-    }
-    by("status").dataset.state = word;
-    put(by("status").querySelector(".word"), word);
-  }
-  statusTimer = setTimeout(status, STATUS_MS);
 }
 
 by("theme").addEventListener("click", switchTheme);
@@ -191,4 +174,4 @@ document.addEventListener("keydown", key);
 window.addEventListener("hashchange", show);
 markToken();
 show();
-status();
+watchReady(by("status"));

@@ -1,10 +1,13 @@
-// One record, as a tree, as text and in hexadecimal.
+// One record: its row in a list; its facts, and its value as a tree, as text and in hexadecimal.
 
 import { h, put } from "./dom.js";
-import { bytes, ordinal, token, visible, visibleLines } from "./format.js";
+import { bytes, count, instant, utc, visible, visibleLines } from "./format.js";
 import { parse, unquoted } from "./json.js";
 
 const PREVIEW_CHARACTERS = 240;
+const KEY_CHARACTERS = 60;
+const DATA_CHARACTERS = 2000; // of a key, or of a header
+const HEADERS_MAX = 200;
 const TREE_BYTES_MAX = 1 << 20;
 const TEXT_BYTES_MAX = 256 << 10;
 const HEX_STEP = 2048;
@@ -13,14 +16,64 @@ const CHILDREN_STEP = 200;
 const OPEN_DEPTH = 3;
 const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b/g;
 
-/** Return a row's preview of a record: its beginning, on one line. */
-export function preview(record, asJson) {
+/** Return the row of a record, a button that calls `open` with itself. */
+export function rowOf(record, open) {
+  const headers = record.headers.length;
+  return h(
+    "li",
+    {},
+    h(
+      "button",
+      { type: "button", class: "record", "data-row": true, on: { click: (event) => open(event.currentTarget) } },
+      h("span", { class: "at" }, `${record.offset}`),
+      h("time", { class: "when", title: utc(timeOf(record)) }, instant(timeOf(record) ?? NaN)),
+      h(
+        "span",
+        { class: "what" },
+        record.key === null ? null : h("code", { class: "key", title: "The key" }, dataText(record.key, KEY_CHARACTERS) || "“”"),
+        preview(record),
+        headers ? h("span", { class: "mark" }, `${count(headers)} ${headers === 1 ? "header" : "headers"}`) : null,
+      ),
+      h("span", { class: "size" }, record.absent ? "–" : bytes(record.bytes.length)),
+    ),
+  );
+}
+
+/** Return the time of a record: its own, else that of its append; null if neither is known. */
+export function timeOf(record) {
+  return record.timestamp ?? record.appendTime;
+}
+
+/** Return the value as text to copy, in hexadecimal if it is not UTF-8. */
+export function valueText(record) {
+  return isReadable(record.bytes) ? new TextDecoder().decode(record.bytes) : hexOf(record.bytes);
+}
+
+function preview(record) {
+  if (record.absent) return h("span", { class: "preview absent" }, "no value");
   const cut = record.bytes.subarray(0, PREVIEW_CHARACTERS * 3);
-  let text = new TextDecoder().decode(cut);
-  if (!asJson && !isReadable(record.bytes)) return h("code", { class: "preview hex" }, hexOf(record.bytes.subarray(0, 48)));
+  if (!isReadable(record.bytes)) return h("code", { class: "preview hex" }, hexOf(record.bytes.subarray(0, 48)));
+  let text = decoded(cut);
   const more = text.length > PREVIEW_CHARACTERS || cut.length < record.bytes.length;
   text = visible(text.slice(0, PREVIEW_CHARACTERS).replace(/\r?\n$/, "")) + (more ? " …" : "");
-  return h("code", { class: "preview" }, asJson ? colored(text) : text);
+  return h("code", { class: "preview" }, looksLikeJson(record) ? colored(text) : text);
+}
+
+/** Return a key or the value of a header as text, or in hexadecimal if it is not UTF-8. */
+export function dataText(data, charactersMax) {
+  const cut = data.subarray(0, charactersMax);
+  const text = isReadable(data) ? visible(decoded(cut)) : `0x${hexOf(cut).replaceAll(" ", "")}`;
+  return data.length > cut.length || text.length > charactersMax * 2 ? `${text.slice(0, charactersMax)} …` : text;
+}
+
+/** Decode the beginning of a text, of which the last character may be cut. */
+function decoded(data) {
+  return new TextDecoder().decode(data, { stream: true });
+}
+
+function looksLikeJson(record) {
+  const text = decoded(record.bytes.subarray(0, 64)).trimStart();
+  return text.startsWith("{") || text.startsWith("[") || record.asJson;
 }
 
 /** Return text with JSON syntax highlighted. */
@@ -41,7 +94,7 @@ function colored(text) {
 function isReadable(data) {
   const sample = data.subarray(0, 512);
   let strange = 0;
-  const text = new TextDecoder().decode(sample.length < data.length ? sample.subarray(0, 508) : sample);
+  const text = sample.length < data.length ? decoded(sample) : new TextDecoder().decode(sample);
   for (const character of text) if (character === "\ufffd" || (character < " " && !"\t\r\n".includes(character))) strange += 1;
   return strange <= text.length / 16;
 }
@@ -50,16 +103,15 @@ function hexOf(data) {
   return Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
-/** The record pane. `show(record, asJson)` fills it; `mode(name)` switches between "tree", "text" and "hex". */
+/** The record pane. `show(record)` fills it; `mode(name)` switches between "tree", "text" and "hex". */
 export class Pane {
   #mode = null;
   #record = null;
-  #asJson = false;
 
-  /** `actions` are [title, function of the record] of buttons; the pane's close button calls `close`. */
+  /** `actions` are [name, title, function of the record] of buttons; the pane's close button calls `close`. */
   constructor(actions, close) {
     this.title = h("h2", { id: "record-title" }, "");
-    this.about = h("p", { class: "quiet" });
+    this.about = h("dl", { class: "about" });
     this.body = h("div", { class: "record-body", tabindex: "0", role: "region", "aria-label": "The record" });
     this.tabs = ["tree", "text", "hex"].map((mode, index) =>
       h(
@@ -92,8 +144,8 @@ export class Pane {
         h(
           "div",
           { class: "row" },
-          actions.map(([name, act]) =>
-            h("button", { type: "button", class: "button small", on: { click: () => act(this.#record) } }, name),
+          actions.map(([name, title, act]) =>
+            h("button", { type: "button", class: "button small", title, on: { click: () => act(this.#record) } }, name),
           ),
         ),
       ),
@@ -105,13 +157,12 @@ export class Pane {
     return this.#record;
   }
 
-  show(record, asJson) {
+  show(record) {
     this.#record = record;
-    this.#asJson = asJson;
-    put(this.title, `Record ${ordinal(record.number)}`);
-    put(this.about, `${token(record.number, record.byte)} · ${bytes(record.bytes.length)}${record.partial ? ", truncated" : ""}`);
+    put(this.title, `Offset ${record.offset}`);
+    put(this.about, factsOf(record));
     this.element.hidden = false;
-    this.mode(this.#mode ?? (asJson ? "tree" : isReadable(record.bytes) ? "text" : "hex"), { chosen: false });
+    this.mode(this.#mode ?? modeOf(record), { chosen: false });
   }
 
   hide() {
@@ -130,20 +181,49 @@ export class Pane {
         ? treeOf(this.#record)
         : name === "hex"
           ? hexView(this.#record, this.body.clientWidth < HEX_NARROW_PIXELS ? 8 : 16)
-          : textOf(this.#record, this.#asJson),
+          : textOf(this.#record),
     );
+  }
+}
+
+/** Return the view that suits a record. */
+function modeOf(record) {
+  if (!isReadable(record.bytes)) return "hex";
+  if (record.asJson) return "tree";
+  return looksLikeJson(record) && record.bytes.length <= TREE_BYTES_MAX && parsed(record) ? "tree" : "text";
+}
+
+/** Return the facts of a record beside its value, as terms and their descriptions. */
+function factsOf(record) {
+  const data = (value) => (value === null ? h("span", { class: "absent" }, "none") : h("code", {}, dataText(value, DATA_CHARACTERS) || "“”"));
+  const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+  const moment = (name, at) => (at === null ? null : fact(name, h("time", { title: utc(at) }, instant(at, { exact: true }) || String(at))));
+  const { headers } = record;
+  return [
+    fact("Key", data(record.key)),
+    moment("Record time", record.timestamp),
+    moment("Append time", record.appendTime),
+    fact("Size", bytes(record.bytes.length)),
+    headers.length ? fact("Headers", h("ul", { class: "headers" }, headers.slice(0, HEADERS_MAX).map(([name, value]) => h("li", {}, h("code", {}, visible(name)), ": ", data(value))))) : null,
+    headers.length > HEADERS_MAX ? fact("", `… and ${count(headers.length - HEADERS_MAX)} more headers`) : null,
+  ];
+}
+
+/** Return the tree of a record's value, or null if it is not JSON. */
+function parsed(record) {
+  try {
+    return parse(new TextDecoder("utf-8", { fatal: true }).decode(record.bytes));
+  } catch {
+    return null;
   }
 }
 
 function treeOf(record) {
   if (record.bytes.length > TREE_BYTES_MAX)
     return h("p", { class: "quiet" }, `The tree shows records up to ${bytes(TREE_BYTES_MAX)}; use the text view.`);
-  try {
-    const root = parse(new TextDecoder("utf-8", { fatal: true }).decode(record.bytes));
-    return h("div", { class: "tree" }, node(null, root, 0));
-  } catch {
-    return h("p", { class: "quiet" }, "This record is not JSON; use the text or hex view.");
-  }
+  const root = parsed(record);
+  if (!root) return h("p", { class: "quiet" }, "This record is not JSON; use the text or hex view.");
+  return h("div", { class: "tree" }, node(null, root, 0));
 }
 
 function node(key, value, depth) {
@@ -185,12 +265,13 @@ function more(inside, children, depth, from = 0) {
   inside.append(button);
 }
 
-function textOf(record, asJson) {
+function textOf(record) {
+  if (record.absent) return h("p", { class: "quiet" }, "This record has no value. In Kafka such a record deletes its key.");
   const cut = record.bytes.subarray(0, TEXT_BYTES_MAX);
-  const text = visibleLines(new TextDecoder().decode(cut));
+  const text = visibleLines(decoded(cut));
   const left = record.bytes.length - cut.length;
   return [
-    h("pre", { class: "text" }, asJson && text.length < 20_000 ? colored(text) : text),
+    h("pre", { class: "text" }, looksLikeJson(record) && text.length < 20_000 ? colored(text) : text),
     left ? h("p", { class: "quiet" }, `… and ${bytes(left)} more`) : null,
   ];
 }

@@ -64,6 +64,7 @@ export function open(place, shell) {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: bodyOf(statement),
+        wait: 0, // the server limits the time of a query
         signal: AbortSignal.any([abort.signal, running.signal]),
       });
       show(parse(await answer.text()), performance.now() - begun);
@@ -143,7 +144,7 @@ export function open(place, shell) {
           ),
       );
     })
-    .catch(() => {});
+    .catch((error) => abort.signal.aborted || running || tell(`The tables cannot be listed: ${error.message}.`, true));
   if (asked) submit();
   return {
     title: "SQL",

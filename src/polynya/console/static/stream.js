@@ -1,16 +1,17 @@
-// One stream: its records by number, offset and time, and live.
+// One stream: its records by offset and time, filtered, and live.
 
-import { ApiError, curl, facts, isJson, jsonPage, rawNumber, rawRecord, rfc3339, streamUrl } from "./api.js";
+import { ApiError, facts, isJson, recordsPage, rfc3339 } from "./api.js";
+import { curlRead, curlTail, readCommand, tailCommand } from "./commands.js";
 import { h, put } from "./dom.js";
-import { bytes, compact, count, instant, ordinal, parsePlace, token, visible } from "./format.js";
+import { matcher } from "./filter.js";
+import { bytes, compact, count, instant, parsePlace, parseToken, token, visible } from "./format.js";
 import { Series } from "./rates.js";
-import { Pane, preview } from "./record.js";
+import { Pane, rowOf, timeOf, valueText } from "./record.js";
 import { Rows } from "./rows.js";
 import { sparkline } from "./spark.js";
 import { Tail } from "./tail.js";
 
-const JSON_PAGE = 100;
-const RAW_PAGE = 25; // one request for each: raw bytes show no record boundaries
+const PAGE = 100;
 const PAGE_BYTES = 512 << 10;
 const ROWS_MAX = 500; // while following
 const ROWS_BYTES_MAX = 32 << 20;
@@ -32,8 +33,10 @@ class StreamView {
     this.at = place.query.get("at") ?? "";
     this.wantsLive = place.query.get("live") === "1";
     this.facts = null;
-    this.records = []; // displayed records
-    this.next = null; // the boundary after them
+    this.records = []; // of the page, or of those that arrived
+    this.begin = 0; // the offset where the page begins
+    this.next = null; // the offset after it
+    this.matches = matcher("");
     this.tail = null;
     this.paused = false;
     this.lost = false; // the last refresh of the stream's properties failed
@@ -42,6 +45,7 @@ class StreamView {
     this.build();
     this.keys = {
       "/": () => this.place.select(),
+      f: () => this.filter.select(),
       j: () => this.walk(1),
       k: () => this.walk(-1),
       n: () => this.forth(),
@@ -49,6 +53,7 @@ class StreamView {
       l: () => this.follow(!this.tail),
       " ": () => this.tail && this.pause(!this.paused),
       c: () => this.copyCurl(),
+      x: () => this.copyCommand(),
       1: () => this.pane.mode("tree"),
       2: () => this.pane.mode("text"),
       3: () => this.pane.mode("hex"),
@@ -61,14 +66,9 @@ class StreamView {
     this.chips = h("div", { class: "chips" });
     this.numbers = h("dl", { class: "numbers" });
     this.picture = h("div", { class: "stream-spark" });
-    this.place = h("input", {
-      id: "place",
-      type: "text",
-      value: this.at,
-      placeholder: "120, an offset, -20, 10m, 2026-11-01T00:00Z",
-      autocomplete: "off",
-      spellcheck: "false",
-    });
+    this.place = field("place", this.at, "120, -20, 10m, 2026-11-01T00:00Z");
+    this.filter = field("filter", "", "text, or key:customer-9");
+    this.filter.addEventListener("input", () => this.narrow());
     this.state = h("p", { class: "state", role: "status" });
     this.list = h("ol", { class: "records" });
     this.rows = new Rows(this.list);
@@ -78,30 +78,34 @@ class StreamView {
     this.hold = button("Pause", () => this.pause(!this.paused), "Hold new records (Space)");
     this.hold.id = "pause";
     this.hold.hidden = true;
-    this.previous = button("Previous", () => this.back(), "p");
-    this.following = button("Next", () => this.forth(), "n");
+    this.older = button("Older", () => this.back(), "The page before (p)");
+    this.newer = button("Newer", () => this.forth(), "The page after (n)");
     const actions = [
-      ["Copy", (record) => this.copyRecord(record)],
-      ["Copy as curl", (record) => this.copyCurl(record)],
+      ["Copy value", "The value alone", (record) => this.copyValue(record)],
+      ["Copy record", "The whole record as JSON", (record) => this.shell.copy(record.source, "The record")],
+      ["Copy command", "polynya read … (x)", (record) => this.copyCommand(record)],
+      ["Copy as curl", "The same with curl (c)", (record) => this.copyCurl(record)],
     ];
     this.pane = new Pane(actions, () => this.closePane());
     const go = h(
       "form",
       { class: "goto", on: { submit: (event) => this.jump(event) } },
-      h("label", {}, h("span", { class: "label" }, "Go to a record, an offset or a time"), this.place),
+      h("label", {}, h("span", { class: "label" }, "Go to an offset or a time"), this.place),
       h("button", { type: "submit", class: "button" }, "Go"),
     );
     const buttons = h(
       "div",
       { class: "row" },
       button("First", () => this.goTo({ start: true }), "The first retained record"),
-      this.previous,
-      this.following,
+      this.older,
+      this.newer,
       button("Last", () => this.goTo({ end: true }), "The newest records"),
       this.live,
       this.hold,
-      button("Copy as curl", () => this.copyCurl(), "c"),
+      button("Copy command", () => this.copyCommand(null), "polynya read … (x)"),
+      button("Copy as curl", () => this.copyCurl(null), "The same with curl (c)"),
     );
+    const narrow = h("label", { class: "narrow" }, h("span", { class: "label" }, "Show only records with"), this.filter);
     this.element = h(
       "section",
       { class: "page stream", "aria-labelledby": "title" },
@@ -118,7 +122,8 @@ class StreamView {
         this.picture,
       ),
       this.numbers,
-      h("div", { class: "row between controls" }, go, buttons),
+      h("div", { class: "row controls" }, go, narrow),
+      h("div", { class: "row controls" }, buttons),
       this.state,
       h("div", { class: "split" }, h("div", { class: "panel scroll", hidden: true }, this.list), this.pane.element),
     );
@@ -129,7 +134,7 @@ class StreamView {
   }
 
   /** Start once the stream's properties are known, which may be after a failed first request. */
-  async begin() {
+  async open() {
     const place = parsePlace(this.at) ?? { end: true };
     await this.goTo(place);
     if (this.wantsLive) this.follow(true);
@@ -148,8 +153,8 @@ class StreamView {
       this.series.add(now, found.tail.record);
       this.sizes.add(now, found.tail.byte);
       this.describe();
-      if (!known) this.begin();
-      else if (this.lost && !this.tail) this.tell(this.records.length ? this.range() : "");
+      if (!known) this.open();
+      else if (this.lost && !this.tail && this.next !== null) this.tellPage();
       this.lost = false;
     } catch (error) {
       if (this.abort.signal.aborted) return;
@@ -191,141 +196,126 @@ class StreamView {
       number("Records", count(tail.record - first.record)),
       number("Bytes", bytes(tail.byte - first.byte)),
       number("Rate", rate === null ? "…" : `${compact(rate)}/s`, `${bytes(this.sizes.rate() ?? 0)}/s`),
-      first.record ? number("First retained", `#${ordinal(first.record)}`, token(first.record, first.byte)) : null,
-      number("Next offset", h("code", {}, token(tail.record, tail.byte))),
+      number("First offset", String(first.record), token(first.record, first.byte)),
+      number("Next offset", String(tail.record), token(tail.record, tail.byte)),
       segment ? number("Segment", segment, `epoch of the open segment; node ${writer} writes it`) : null,
       segment ? number("Writer", `node ${writer}`) : null,
       number("Incarnation", h("code", {}, incarnation)),
     );
     put(this.picture, sparkline(this.series.rates, { width: 220, height: 44, label: "Records per second, last two minutes" }));
-    this.following.disabled = !!this.tail || (this.next !== null && this.next.record >= tail.record);
+    this.newer.disabled = !!this.tail || (this.next !== null && this.next >= tail.record);
+    if (!this.tail && this.next !== null && !this.state.classList.contains("wrong")) this.tellPage();
   }
 
   // --- pages ----------------------------------------------------------------------------------------------------------------------------
 
-  get pageSize() {
-    return isJson(this.facts.contentType) ? JSON_PAGE : RAW_PAGE;
+  get asJson() {
+    return isJson(this.facts.contentType);
   }
 
   async goTo(place) {
     if (!this.facts) return;
     this.follow(false);
     const { first, tail } = this.facts;
-    const last = (number) => Math.max(first.record, tail.record - number);
     if (place.time !== undefined) return this.load({ time: place.time });
-    const record = place.start
-      ? first.record
-      : place.end
-        ? last(this.pageSize)
-        : place.last !== undefined
-          ? last(place.last)
-          : place.record;
-    await this.load({ record });
-    if (place.end) this.bottom(); // the newest are last
+    if (place.end) return this.end();
+    const last = Math.max(first.record, tail.record - (place.last ?? 0));
+    await this.load({ record: place.start ? first.record : (place.record ?? last) });
   }
 
+  /** Show the newest records, of which the last is in sight. */
+  async end() {
+    await this.load({ before: this.facts.tail.record });
+    this.bottom();
+  }
+
+  /** Show the page that begins at `record` or at a `time`, or the one that ends `before` an offset. */
   async load(place) {
     this.busy?.abort();
     this.busy = new AbortController();
     const signal = AbortSignal.any([this.abort.signal, this.busy.signal]);
     try {
-      const page = isJson(this.facts.contentType) ? await this.jsonPage(place, signal) : await this.rawPage(place, signal);
-      this.show(page.records, page.next);
-      this.remember(place);
+      const page = await (place.before === undefined ? this.pageFrom(place, signal) : this.pageBefore(place.before, signal));
+      this.show(page);
+      this.remember(place.time === undefined ? page : place);
     } catch (error) {
       if (signal.aborted) return;
-      const kept = error instanceof ApiError && error.headers?.get?.("stream-retained-offset");
-      this.tell(kept ? `${error.message}: the first retained record is at ${kept}.` : error.message, true);
+      const kept = error instanceof ApiError && parseToken(error.headers?.get?.("stream-retained-offset"));
+      this.tell(kept ? `${error.message}: the first retained offset is ${kept.record}.` : error.message, true);
     }
   }
 
-  async jsonPage(place, signal) {
-    const page = await jsonPage(
-      this.name,
-      place.record === undefined ? { from_time: rfc3339(place.time) } : { offset: token(place.record) },
-      PAGE_BYTES,
-      signal,
-    );
-    const records = page.records.slice(0, JSON_PAGE);
-    const after = page.records[JSON_PAGE];
-    return { records, next: after ? { record: after.number, byte: after.byte } : page.next };
+  /** Return a page as {records, begin, next}: the offsets where it begins, and after it. */
+  async pageFrom({ record, time }, signal) {
+    const from = record === undefined ? { from_time: rfc3339(time) } : { offset: token(record) };
+    const page = await recordsPage(this.name, from, { records: PAGE, bytes: PAGE_BYTES, asJson: this.asJson, signal });
+    return { ...page, begin: record ?? page.records[0]?.offset ?? page.next };
   }
 
-  async rawPage(place, signal) {
-    const record = place.record ?? (await rawNumber(this.name, place.time, signal));
-    const end = Math.min(record + RAW_PAGE, this.facts.tail.record);
-    if (record > this.facts.tail.record) throw new Error(`The stream has ${count(this.facts.tail.record)} records so far.`);
-    const numbers = Array.from({ length: Math.max(0, end - record) }, (_, index) => record + index);
-    const records = await Promise.all(numbers.map((number) => rawRecord(this.name, number, signal)));
-    const last = records.at(-1);
-    return { records, next: last ? { record: end, byte: last.byte + last.bytes.length } : this.facts.tail };
+  /** Return the page that ends before `end`: a shorter one where so many records are larger than a page. */
+  async pageBefore(end, signal) {
+    const first = this.facts.first.record;
+    for (let size = Math.min(PAGE, end - first); ; size = Math.ceil(size / 4)) {
+      const page = await this.pageFrom({ record: Math.max(first, end - size) }, signal);
+      if (page.next >= end || size <= 1)
+        return { ...page, records: page.records.filter((record) => record.offset < end), next: Math.min(page.next, end) };
+    }
   }
 
   back() {
     if (!this.facts || this.tail) return;
-    const begin = this.records[0]?.number ?? this.next?.record ?? 0;
-    if (begin > this.facts.first.record) this.load({ record: Math.max(this.facts.first.record, begin - this.pageSize) });
+    if (this.begin > this.facts.first.record) this.load({ before: this.begin });
   }
 
   forth() {
-    if (this.next && !this.tail && this.next.record < this.facts.tail.record) this.load({ record: this.next.record });
+    if (this.next !== null && !this.tail && this.next < this.facts.tail.record) this.load({ record: this.next });
   }
 
   jump(event) {
     event.preventDefault();
     const place = parsePlace(this.place.value);
     if (!place) {
-      this.tell("Type a record's number (the first is 1), an offset, -20 for the last ones, 10m for ten minutes ago, or a date.", true);
+      this.tell("Type an offset (the first is 0), -20 for the last ones, 10m for ten minutes ago, or a date.", true);
       return;
     }
     this.place.blur();
     this.goTo(place);
   }
 
-  remember(place) {
-    const at = place.time !== undefined ? new Date(place.time).toISOString() : place.record === undefined ? "" : String(place.record + 1);
-    this.shell.rename(`#/stream/${this.name.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`);
+  remember({ time, begin }) {
+    const at = time === undefined ? begin : new Date(time).toISOString();
+    this.shell.rename(`#/stream/${this.name.split("/").map(encodeURIComponent).join("/")}?at=${at}`);
   }
 
-  show(records, next) {
+  show({ records, begin, next }) {
     this.records = records;
+    this.begin = begin;
     this.next = next;
     this.draw();
-    const { first, tail } = this.facts;
-    this.previous.disabled = !!this.tail || (records[0]?.number ?? next.record) <= first.record;
-    this.following.disabled = !!this.tail || next.record >= tail.record;
-    if (records.length) this.tell(this.range());
-    else
-      this.tell(
-        tail.record === first.record
-          ? "The stream has no records yet. Follow it to see new records."
-          : "There are no records after this position yet.",
-      );
+    this.older.disabled = !!this.tail || begin <= this.facts.first.record;
+    this.newer.disabled = !!this.tail || next >= this.facts.tail.record;
+    this.tellPage();
     this.list.parentElement.scrollTop = 0;
   }
 
-  draw() {
-    this.rows.show(
-      this.records,
-      (record) => `${this.facts.incarnation} ${record.number}`,
-      (record) => this.row(record),
-    );
-    this.list.parentElement.hidden = !this.records.length;
+  narrow() {
+    this.matches = matcher(this.filter.value);
+    if (!this.facts) return;
+    this.draw();
+    if (this.tail) this.tellLive();
+    else this.tellPage();
   }
 
-  row(record) {
-    const told = record.joined > 1 ? `${count(record.joined)} records` : bytes(record.bytes.length);
-    return h(
-      "li",
-      {},
-      h(
-        "button",
-        { type: "button", class: "record", "data-row": true, on: { click: (event) => this.openRecord(record, event.currentTarget) } },
-        h("span", { class: "at" }, `#${ordinal(record.number)}`),
-        preview(record, isJson(this.facts.contentType)),
-        h("span", { class: "size" }, told),
-      ),
+  draw() {
+    const shown = this.records.filter(this.matches);
+    this.shown = shown.length;
+    this.rows.show(
+      shown,
+      (record) => `${this.facts.incarnation} ${record.offset}`,
+      (record) => rowOf(record, (button) => this.openRecord(record, button)),
     );
+    this.list.classList.toggle("timed", shown.some((record) => timeOf(record) !== null));
+    this.list.parentElement.hidden = !shown.length;
   }
 
   walk(step) {
@@ -336,7 +326,7 @@ class StreamView {
   openRecord(record, button) {
     for (const other of this.list.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
     button.setAttribute("aria-current", "true");
-    this.pane.show(record, isJson(this.facts.contentType));
+    this.pane.show(record);
     this.element.classList.add("with-pane");
   }
 
@@ -369,11 +359,11 @@ class StreamView {
 
   /** Begin where the page ends if that is near the tail, else at the tail. */
   async catchUp() {
-    if (!this.next || this.facts.tail.record - this.next.record > ROWS_MAX) {
-      await this.load({ record: Math.max(this.facts.first.record, this.facts.tail.record - this.pageSize) });
+    if (this.next === null || this.facts.tail.record - this.next > ROWS_MAX) {
+      await this.load({ before: this.facts.tail.record });
       if (this.abort.signal.aborted || this.tail) return;
     }
-    this.tail = new Tail(this.name, this.facts.contentType, this.next ?? this.facts.tail, () => this.schedule());
+    this.tail = new Tail(this.name, this.asJson, this.next ?? this.facts.tail.record, () => this.schedule());
     this.marks();
     this.bottom();
   }
@@ -392,15 +382,32 @@ class StreamView {
     this.hold.setAttribute("aria-pressed", String(this.paused));
     put(this.hold, this.paused ? "Resume" : "Pause");
     this.element.classList.toggle("following", following && !this.paused);
-    this.previous.disabled = following || !this.facts || (this.records[0]?.number ?? 0) <= this.facts.first.record;
-    this.following.disabled = following || !this.facts || (this.next?.record ?? 0) >= this.facts.tail.record;
-    if (!following && this.facts && this.next) this.tell(this.records.length ? this.range() : "");
+    this.older.disabled = following || !this.facts || this.begin <= this.facts.first.record;
+    this.newer.disabled = following || !this.facts || (this.next ?? 0) >= this.facts.tail.record;
+    if (!following && this.facts && this.next !== null) this.tellPage();
   }
 
-  range() {
-    const [first, last] = [this.records[0].number, this.records.at(-1).number];
-    const total = count(this.facts.tail.record);
-    return first === last ? `Record ${ordinal(first)} of ${total}` : `Records ${ordinal(first)} to ${ordinal(last)} of ${total}`;
+  /** Say which offsets the page shows, of those that the stream has. */
+  tellPage() {
+    const { first, tail } = this.facts;
+    if (!this.records.length) {
+      this.tell(
+        tail.record === first.record
+          ? "The stream has no records yet. Follow it to see new records."
+          : this.next < tail.record
+            ? `There are no records from offset ${this.begin} to ${this.next - 1}.`
+            : "There are no records after this position yet.",
+      );
+      return;
+    }
+    const [begin, end] = [this.records[0].offset, this.records.at(-1).offset];
+    const page = begin === end ? `Offset ${begin}` : `Offsets ${begin} to ${end}`;
+    this.tell(`${page} of ${first.record} to ${tail.record - 1}${this.tellMatches()}`);
+  }
+
+  tellMatches() {
+    const { length } = this.records;
+    return this.filter.value.trim() ? `; ${count(this.shown)} of ${count(length)} ${length === 1 ? "record matches" : "records match"}` : "";
   }
 
   /** Draw at most every 80 ms, however fast records arrive; also in a hidden page. */
@@ -422,6 +429,7 @@ class StreamView {
       if (came.length) {
         this.records = this.records.concat(came);
         this.trim();
+        this.begin = this.records[0].offset;
         this.next = tail.next;
         this.draw();
         if (atBottom) this.bottom();
@@ -449,7 +457,7 @@ class StreamView {
       closed: "The stream is closed: end of stream.",
       failed: `Stopped following: ${reason}`,
     };
-    this.tell(words[state] + held + lost, state === "failed");
+    this.tell(words[state] + held + lost + this.tellMatches(), state === "failed");
   }
 
   isAtBottom() {
@@ -469,30 +477,29 @@ class StreamView {
     this.state.classList.toggle("wrong", wrong);
   }
 
-  copyRecord(record) {
-    this.shell.copy(new TextDecoder().decode(record.bytes), "The record");
+  copyValue(record) {
+    this.shell.copy(valueText(record), "The value");
   }
 
-  copyCurl(record) {
+  /** Copy the command that prints the record, else the page, else what arrives from now on. */
+  copyCommand(record = this.pane.record) {
     if (!this.facts) return;
-    const lines = isJson(this.facts.contentType) ? { Accept: "application/x-ndjson" } : {};
-    if (record)
-      this.shell.copy(
-        curl(streamUrl(this.name, { offset: token(record.number, record.byte), max_bytes: 1 }), { headers: lines }),
-        "The command",
-      );
-    else if (this.tail)
-      this.shell.copy(
-        curl(streamUrl(this.name, { live: "sse", offset: token(this.tail.next.record, this.tail.next.byte) }), { flags: "-N" }),
-        "The command",
-      );
-    else
-      this.shell.copy(
-        curl(streamUrl(this.name, { offset: token(this.records[0]?.number ?? this.facts.first.record, this.records[0]?.byte ?? 0) }), {
-          headers: lines,
-        }),
-        "The command",
-      );
+    const command = record
+      ? readCommand(this.name, record.offset, 1)
+      : this.tail
+        ? tailCommand(this.name, this.tail.next)
+        : readCommand(this.name, this.begin, Math.max(1, this.records.length));
+    this.shell.copy(command, "The command");
+  }
+
+  copyCurl(record = this.pane.record) {
+    if (!this.facts) return;
+    const command = record
+      ? curlRead(this.name, record.offset)
+      : this.tail
+        ? curlTail(this.name, this.tail.next)
+        : curlRead(this.name, this.begin, { bytes: PAGE_BYTES });
+    this.shell.copy(command, "The command");
   }
 
   close() {
@@ -500,4 +507,8 @@ class StreamView {
     this.tail?.stop();
     clearTimeout(this.timer);
   }
+}
+
+function field(id, value, placeholder) {
+  return h("input", { id, type: "text", value, placeholder, autocomplete: "off", spellcheck: "false" });
 }

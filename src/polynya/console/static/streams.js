@@ -117,11 +117,12 @@ export function open(place, shell) {
 
   function refresh(element, entry) {
     const tail = parseToken(entry.next_offset);
+    const first = parseToken(entry.retained_offset) ?? { record: 0, byte: 0 };
     const records = book.get(`records ${entry.incarnation}`);
     const rate = records.rate();
     const [, , number, size, perSecond, picture] = element.children;
-    put(number, count(tail.record));
-    put(size, bytes(tail.byte));
+    put(number, count(tail.record - first.record));
+    put(size, bytes(tail.byte - first.byte));
     put(perSecond, rate === null ? "…" : rate === 0 ? "–" : `${compact(rate)}/s`);
     perSecond.classList.toggle("busy", rate > 0);
     perSecond.title = `${bytes(book.get(`bytes ${entry.incarnation}`).rate() ?? 0)}/s`;

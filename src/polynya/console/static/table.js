@@ -49,10 +49,11 @@ export function open(place, shell) {
           await schema();
         }
         put(note, "");
+        note.classList.remove("wrong");
       }
     } catch (error) {
       if (abort.signal.aborted) return;
-      put(note, error.message);
+      put(note, error.status === 404 ? error.message : `The table cannot be read: ${error.message}. Retrying …`);
       note.classList.add("wrong");
       if (error.status === 404) {
         put(columns, h("p", { class: "quiet" }, "Nothing is known of it."));

@@ -1,8 +1,9 @@
 // Follow a stream: turn its events into records, in bounded memory, with pause. A lost connection resumes where it ended.
 
-import { ApiError, isJson, isText, live } from "./api.js";
+import { ApiError, live } from "./api.js";
 import { parseToken, token } from "./format.js";
 import { elements } from "./json.js";
+import { recordOf } from "./whole.js";
 
 const KEPT_RECORDS_MAX = 2000; // while paused; then the oldest are dropped
 const KEPT_BYTES_MAX = 16 << 20;
@@ -17,10 +18,10 @@ export class Tail {
   #waitingBytes = 0;
   #retry = FIRST_RETRY_MS;
 
-  /** Follow from the boundary `next` ({record, byte}). `changed` is called when records arrive or `state` changes. */
-  constructor(name, contentType, next, changed) {
+  /** Follow from the offset `next`. `changed` is called when records arrive or `state` changes. */
+  constructor(name, asJson, next, changed) {
     this.name = name;
-    this.contentType = contentType;
+    this.asJson = asJson;
     this.next = next;
     this.changed = changed;
     this.state = "connecting"; // live, waiting, closed, failed
@@ -74,7 +75,7 @@ export class Tail {
 
   async #follow(signal) {
     let data = "";
-    for await (const event of live(this.name, { offset: token(this.next.record, this.next.byte), lastId: this.#lastId, signal })) {
+    for await (const event of live(this.name, { offset: token(this.next), lastId: this.#lastId, signal })) {
       if (event.event === "data") {
         data = event.data;
       } else if (event.event === "control") {
@@ -90,30 +91,11 @@ export class Tail {
   }
 
   #control(control, data) {
-    const next = parseToken(control.streamNextOffset);
-    if (data) for (const record of this.#records(data, next)) this.#keep(record);
-    this.next = next;
+    if (data) for (const source of elements(data)) this.#keep(recordOf(source, this.asJson));
+    this.next = parseToken(control.streamNextOffset).record;
     this.#retry = FIRST_RETRY_MS;
     if (control.streamClosed) this.#become("closed");
     else if (data || this.state !== "live") this.#become("live");
-  }
-
-  /** Return the records of one event: elements of a JSON array; else one, or several batched ones that cannot be separated. */
-  #records(data, next) {
-    if (!isJson(this.contentType)) {
-      const bytes = isText(this.contentType)
-        ? new TextEncoder().encode(data)
-        : Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-      return [{ number: this.next.record, byte: this.next.byte, bytes, joined: next.record - this.next.record }];
-    }
-    const encoder = new TextEncoder();
-    const sources = elements(data).map((source) => encoder.encode(source));
-    let byte = next.byte - sources.reduce((sum, source) => sum + source.length + 1, 0);
-    return sources.map((bytes, index) => {
-      const record = { number: next.record - sources.length + index, byte, bytes };
-      byte += bytes.length + 1;
-      return record;
-    });
   }
 
   #keep(record) {

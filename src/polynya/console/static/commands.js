@@ -1,0 +1,40 @@
+// The same reads as commands: polynya and curl. A command never contains the token.
+
+import { curl, streamUrl } from "./api.js";
+import { quoted, token } from "./format.js";
+import { WHOLE } from "./whole.js";
+
+const SAFE_WORD = /^[\w@%+=:,./][\w@%+=:,./-]*$/;
+const PAGE_BYTES = 1; // one record, or the rest of the batch that holds it
+
+/** Return the command that prints `count` records from an offset on. */
+export function readCommand(name, offset, count) {
+  return polynya("read", word(name), "--offset", token(offset), "--limit", count);
+}
+
+/** Return the command that prints new records from an offset on. */
+export function tailCommand(name, offset) {
+  return polynya("tail", word(name), "--offset", token(offset));
+}
+
+/** Return the request for the records of a page, or of one record, from an offset on. */
+export function curlRead(name, offset, { bytes = PAGE_BYTES } = {}) {
+  return curl(streamUrl(name, { offset: token(offset), max_bytes: bytes }), { headers: { Accept: WHOLE } });
+}
+
+/** Return the request for new records from an offset on. */
+export function curlTail(name, offset) {
+  return curl(streamUrl(name, { live: "sse", offset: token(offset) }), { headers: { Accept: WHOLE }, flags: "-sN" });
+}
+
+function polynya(...words) {
+  return ["polynya", ...words, "--records", "--server", word(server())].join(" ");
+}
+
+function server() {
+  return streamUrl("s").href.replace(/\/v1\/stream\/s$/, "");
+}
+
+function word(name) {
+  return SAFE_WORD.test(name) ? name : quoted(name);
+}
