@@ -109,6 +109,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     # the reader goes on where the page ends: what follows is fetched ahead
     sequential: bool = False
     append_times: bool = False  # of each plain record: see `Span.append_times`
+    batch_times: bool = False  # with `append_times`, those of Kafka batches too
 
 
 OWN_ENCODING = -1  # of a span from an older node: the stream's
@@ -139,6 +140,7 @@ class ReadLimits(msgspec.Struct, frozen=True, gc=False):
     bytes_max: int
     whole_records: bool
     append_times: bool = False
+    batch_times: bool = False
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
@@ -215,6 +217,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     # no acknowledged record follows at this moment; False on a replica that is not the leader
     known: bool = True
     unstable: bool = False  # part of an open transaction, or behind one
+    time_ms: int = 0  # the append time of the payload; 0 from an older node
 
 
 AppendTo = Callable[[Append, Done], None]

@@ -63,14 +63,17 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
         size = min(_number("max_bytes", query["max_bytes"]), PAGE_BYTES_MAX)
     local = "consistency" in query and is_local(exchange)
     accept = exchange.head.headers.get("accept")
+    whole = accept is not None and accepts_records(accept)
     place = ReadQuery(
         exchange.route.name,
         record,
         byte,
         size,
-        whole_records=accept is not None and accepts_records(accept),
+        whole_records=whole,
         beyond_tail_waits=bool(live),
         local=local,
+        append_times=whole,
+        batch_times=whole,
     )
     return ReadRequest(place, live, timeout)
 
