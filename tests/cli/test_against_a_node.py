@@ -68,6 +68,8 @@ def test_keys_headers_and_times_of_records(node: RunningNode) -> None:
     run("append", "keyed/a", "3")
     assert run("read", "keyed/a") == "1\n[2]\n3\n"
     whole = [json.loads(line) for line in run("read", "keyed/a", "--records").splitlines()]
+    assert whole[1].pop("append_time") == whole[0].pop("append_time"), "of one append"
+    assert whole[2].pop("append_time") >= 1_700_000_000_000
     assert whole[1] == {
         "offset": 1,
         "timestamp": 1500,
@@ -77,6 +79,7 @@ def test_keys_headers_and_times_of_records(node: RunningNode) -> None:
     }
     assert [(each["value"], each["key"]) for each in whole[::2]] == [(1, "café"), (3, None)]
     page = json.loads(run("tail", "keyed/a", "-n", "2", "--records", "--json"))
+    assert [each.pop("append_time") for each in page["records"]]
     assert page["records"] == whole[1:]
     kind = ("--create", "--content-type", "text/plain")
     run("append", "keyed/t", *kind, "--key", "k", stdin=b"one\ntwo\n")
@@ -84,7 +87,8 @@ def test_keys_headers_and_times_of_records(node: RunningNode) -> None:
     lines = run("read", "keyed/t", "--records").splitlines()
     assert [json.loads(line)["value"] for line in lines] == ["one\n", "two\n"]
     table = run("read", "keyed/a", "--records", "--format", "table").splitlines()
-    assert table[0].split() == ["record", "offset", "timestamp", "key", "headers", "value"]
+    heads = ["record", "offset", "timestamp", "append_time", "key", "headers", "value"]
+    assert table[0].split() == heads
     wrong = polynya("append", "keyed/a", "1", "--timestamp", "soon", server=node.url)
     assert wrong.code == 1 and "Record-Timestamp" in wrong.err
     assert polynya("append", "keyed/a", "1", "--header", "a", server=node.url).code == 2

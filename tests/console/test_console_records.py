@@ -141,6 +141,7 @@ def test_keys_headers_and_times_are_shown(page: Page) -> None:
     assert about["Key"] == "0xff"
     assert about["Headers"] == "raw: 0x00ffh: none"
     assert about["Record time"].startswith("2023-11-1") and about["Record time"].endswith(".123")
+    assert about["Append time"][:4] >= "2025", "of the same record, as every one has it"
     wait_text(page, ".tree", "0: 1.50")
     assert texts(page, ".record .mark")[-1] == "2 headers"
     open_row(page, 301)
@@ -150,6 +151,7 @@ def test_keys_headers_and_times_are_shown(page: Page) -> None:
     page.wait("document.querySelector('.record .at').textContent === '0'")
     open_row(page, 0)
     wait_text(page, ".record-body", "alone")
+    assert texts(page, ".about dt") == ["Key", "Append time", "Size"]
     assert texts(page, ".about dd")[0] == "none"
     go(page, "#/stream/orders")
     page.wait("document.querySelectorAll('.record').length === 3")
@@ -217,6 +219,7 @@ def test_whole_records_are_followed(page: Page, node: RunningNode) -> None:
     assert texts(page, ".record .at") == ["0", "1", "2", "3"]
     assert texts(page, ".record .preview") == ["plain", "a 0", "a 1", "a 2"]
     assert texts(page, ".record .key") == ["k"] * 3
+    assert all(texts(page, ".record .when")), "of plain records too"
     command = copied(page, "Copy command")
     assert f"polynya tail followed --offset {4:016d}_{0:016d}" in command
 

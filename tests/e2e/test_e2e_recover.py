@@ -154,6 +154,7 @@ def test_records_of_kafka_batches_keep_their_keys_headers_and_times(
             answer = client.ask("GET", f"{path(name)}?offset=-1", Accept=RECORDS)
             assert answer.headers["stream-up-to-date"], "one page"
             found: list[dict[str, Any]] = json.loads(answer.body)
+            assert all(each.pop("append_time") for each in found), "of the append, here or there"
             return found
 
         def post(name: str, kind: str, body: bytes, **headers: str) -> None:

@@ -17,6 +17,7 @@ from polynya.wire.kafka.batches import HEADER_BYTES, Record, build_batch
 from polynya.wire.kafka.values import partition_type, values_type
 
 NAME = "kafka/t/0"
+APPENDED = {"append_time": 1_800_000_000_000}  # the world's time
 JSON = "application/json"
 
 
@@ -92,7 +93,7 @@ def test_a_json_topic_reads_as_an_array_lines_or_records() -> None:
         records = await world.get(NAME, accept=RECORDS)
         assert records.headers["content-type"] == RECORDS
         assert json.loads(records.body) == [
-            {"offset": n, "timestamp": 1000, "key": "k", "headers": [], "value": value}
+            {"offset": n, "timestamp": 1000, **APPENDED, "key": "k", "headers": [], "value": value}
             for n, value in enumerate(values)
         ]
         tags = {each.headers["etag"] for each in (page, lines, records)}
@@ -214,7 +215,7 @@ def test_a_json_stream_reads_as_records_too() -> None:
         await world.post("s", b"null")
         page = await world.get("s", f"?offset={1:016d}_{2:016d}", accept=RECORDS)
         assert json.loads(page.body) == [
-            {"offset": n, "timestamp": None, "key": None, "headers": [], "value": value}
+            {"offset": n, "timestamp": None, **APPENDED, "key": None, "headers": [], "value": value}
             for n, value in ((1, {"a": 2}), (2, None))
         ]
         assert page.headers["etag"] != (await world.get("s")).headers["etag"]

@@ -21,6 +21,7 @@ def row(offset: int, value: Any, **more: Any) -> dict[str, Any]:
     return {
         "offset": offset,
         "timestamp": None,
+        "append_time": NOW,
         "key": None,
         "headers": [],
         "value": value,

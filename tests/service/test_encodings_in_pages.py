@@ -3,24 +3,30 @@ from the object store."""
 
 from __future__ import annotations
 
+import json
 from struct import pack
 
 import msgspec
 import pytest
+from google_crc32c import value as crc32c
 from msgspec import structs
 from stories.service import story
 from worlds.service import World
-from worlds.stream import json_batch, kafka_batch
+from worlds.stream import json_batch, kafka_batch, raw_batch
 
 from polynya.base.errors import CorruptData
+from polynya.front.http.routes.decoded_pages import stored
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Page, Span
 from polynya.service.routing import messages
-from polynya.stream.commands import Append, Encoding
+from polynya.stream.commands import Append, Batch, Encoding
+from polynya.wire.kafka.batches import Record, build_batch
+from polynya.wire.record_pages import Form, show
 
 NAME = "default/mixed"
 BYTES, KAFKA = Encoding.BYTES, Encoding.KAFKA
 CONTROL = 2  # a flag of batches
+TIMES = {"whole_records": True, "append_times": True, "batch_times": True}
 
 
 async def write(world: World) -> None:
@@ -106,6 +112,45 @@ async def test_spans_are_batches_with_counts_times_and_flags(world: World) -> No
     assert numbers(await world.page(NAME)) == [(4, 2, newest, 0), *expected[3:]], (
         "small neighbours are one span with the largest times"
     )
+
+
+@story
+async def test_every_record_has_the_time_of_its_append_wherever_a_page_begins(world: World) -> None:
+    await world.create(NAME)
+    times: list[int] = []
+    for number in range(14):
+        batch = kafka_records(2) if number % 7 > 4 else raw_batch(b"%03d" % number)
+        command = Append(NAME, world.clock.ms, "text/plain", batch)
+        assert (await world.send(command)).code == 0
+        times += [world.clock.ms] * batch.records
+        world.clock.ms += number % 3
+    for flushed in (False, True):
+        if flushed:
+            await world.flusher.flush_now()
+            assert world.hot_bytes == 0
+        begin, places = (0, 0), []
+        while begin[0] < len(times):
+            places.append(begin)
+            page = await world.page(NAME, *begin, bytes_max=1, **TIMES)
+            assert appended(page) == times[begin[0] : page.record], f"one piece, {flushed=}"
+            begin = (page.record, page.byte)
+        for record, byte in places:
+            assert appended(await world.page(NAME, record, byte, **TIMES)) == times[record:]
+
+
+def kafka_records(count: int) -> Batch:
+    payload = build_batch([Record(b"k", b"v", 1000)] * count)
+    return Batch(KAFKA, count, payload, crc32c(payload))
+
+
+def appended(page: Page) -> list[int]:
+    """Return the append times of the whole records of a page."""
+    spans = [stored(span, page.facts) for span in page.spans]
+    end = (page.record, page.byte)
+    form = Form(records=True, is_json=False)
+    shown = show(spans, end, first=page.begin_record, form=form, bytes_max=1 << 20)
+    body = b"".join(map(bytes, shown.parts))
+    return [each["append_time"] for each in json.loads(b"[" + body[:-1] + b"]")]
 
 
 def test_a_span_of_an_older_node_has_no_counts_and_times() -> None:

@@ -17,7 +17,7 @@ from polynya.stream.rules import kafka_writes
 from polynya.wire.kafka import batches
 
 
-async def _no_times(reader: Any, cold: Any, spans: Any) -> None:
+async def _no_times(reader: Any, cold: Any, spans: Any, *, kafka: bool) -> None:
     """Leave the spans with the largest of their times."""
 
 

@@ -111,6 +111,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     append_times: bool = False  # of each plain record: see `Span.append_times`
     # of a lookup by record times: batches that end at or before this record do not count
     record_from: int = 0
+    batch_times: bool = False  # with `append_times`, those of Kafka batches too
 
 
 OWN_ENCODING = -1  # of a span from an older node: the stream's
@@ -141,6 +142,7 @@ class ReadLimits(msgspec.Struct, frozen=True, gc=False):
     bytes_max: int
     whole_records: bool
     append_times: bool = False
+    batch_times: bool = False
 
 
 class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
@@ -223,6 +225,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     # no acknowledged record follows at this moment; False on a replica that is not the leader
     known: bool = True
     unstable: bool = False  # part of an open transaction, or behind one
+    time_ms: int = 0  # the append time of the payload; 0 from an older node
 
 
 AppendTo = Callable[[Append, Done], None]

@@ -19,14 +19,12 @@ _RECORDS_MAX = 1000  # of one batch …
 _BYTES_MAX = 256 << 10  # … and of its values, unless it has one record
 
 
-def record_batches(span: StoredSpan, time_ms: int, times: bytes = b"") -> bytes:
-    """Return the records of a span as record batches that begin at offset 0.
-
-    A span of record batches is returned as stored. `time_ms`: the append time of all records;
-    `times`: packed pairs of a record and the time of it and those behind it, from the first on."""
+def record_batches(span: StoredSpan) -> bytes:
+    """Return the records of a span, with their append times, as record batches that begin at
+    offset 0. A span of record batches is returned as stored."""
     if span.encoding == Encoding.KAFKA:
         return bytes(span.payload)
-    each_ms = _times_of(span.record, times) if times else repeat(time_ms)
+    each_ms = _times_of(span.record, span.times) if span.times else repeat(span.time_ms)
     return b"".join(map(build_batch, _groups(plain_values(span), each_ms)))
 
 

@@ -61,7 +61,9 @@ class _Posted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     key: _Text = None
     headers: list[tuple[str, _Text]] = []
     timestamp: _Time | None = None
-    offset: object = None  # of a record that was read elsewhere; not stored
+    # of a record that was read elsewhere; not stored
+    offset: object = None
+    append_time: object = None
 
 
 class _PostedJson(_Posted):

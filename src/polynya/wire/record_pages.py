@@ -7,8 +7,9 @@ have keys, headers and times. Readers of values see the same of both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from struct import unpack
+from struct import iter_unpack, unpack
 
 import msgspec
 
@@ -18,6 +19,7 @@ from polynya.wire.kafka.primitives import Bytes
 from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
 from polynya.wire.kafka.values import (
     Show,
+    append_time,
     plain_record,
     show_json,
     show_json_record,
@@ -36,6 +38,9 @@ class StoredSpan(msgspec.Struct, frozen=True, gc=False):
     payload: Bytes
     encoding: int
     lengths: bytes = b""  # of its records, packed; only of raw ones, and empty for one record
+    time_ms: int = 0  # append time of all records; 0 from an older node
+    # where they differ: packed pairs of a record and the time of it and those behind it
+    times: bytes = b""
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -45,11 +50,13 @@ class Form(msgspec.Struct, frozen=True):
     is_json: bool
 
     @property
-    def show_one(self) -> Show:
-        """Return how one record of a Kafka batch is shown."""
-        if self.records:
-            return show_json_record if self.is_json else show_record
+    def show_value(self) -> Show:
+        """Return how the value of a record of a Kafka batch is shown."""
         return show_json if self.is_json else show_value
+
+    def show_whole(self, appended: bytes) -> Show:
+        """Return how a whole record of a Kafka batch is shown, with this append time."""
+        return partial(show_json_record if self.is_json else show_record, appended=appended)
 
 
 class Shown(msgspec.Struct, gc=False):
@@ -119,7 +126,7 @@ def _steps(
     span: StoredSpan, end: Place, first: int, form: Form, *, single: bool
 ) -> Iterator[_Step]:
     if span.encoding == Encoding.KAFKA:
-        return _batches(span, end, first, form.show_one, single=single)
+        return _batches(span, end, first, form, single=single)
     if form.records:
         return _records(span, first, is_json=form.is_json)
     if single:
@@ -128,12 +135,14 @@ def _steps(
 
 
 def _batches(
-    span: StoredSpan, end: Place, first: int, show_one: Show, *, single: bool
+    span: StoredSpan, end: Place, first: int, form: Form, *, single: bool
 ) -> Iterator[_Step]:
-    byte = span.byte
+    byte, times, show_one = span.byte, _AppendTimes(span), form.show_value
     try:
         for batch, header, record in placed_batches(span.payload, span.record):
             behind = record + header.last_offset_delta + 1, byte + len(batch)
+            if form.records:
+                show_one = form.show_whole(append_time(times.at(record)))
             try:
                 records = [each for each in decoded_records(batch, record) if each.offset >= first]
             except UnreadableBatch as fault:
@@ -149,10 +158,11 @@ def _batches(
 
 
 def _records(span: StoredSpan, first: int, *, is_json: bool) -> Iterator[_Step]:
-    byte = span.byte
+    byte, times = span.byte, _AppendTimes(span)
     for record, value in enumerate(plain_values(span), span.record):
         byte += len(value) + (span.encoding == Encoding.JSON)
-        shown = [plain_record(record, value, is_json=is_json)] if record >= first else []
+        appended = append_time(times.at(record))
+        shown = [plain_record(record, value, appended, is_json=is_json)] if record >= first else []
         yield shown, record + 1, byte
 
 
@@ -163,6 +173,22 @@ def _values(span: StoredSpan, first: int) -> Iterator[_Step]:
         end = begin + len(value) + (span.encoding == Encoding.JSON)
         yield [payload[begin:end]] if record >= first else [], record + 1, span.byte + end
         begin = end
+
+
+class _AppendTimes:
+    """The append times of a span, for records in their order."""
+
+    def __init__(self, span: StoredSpan) -> None:
+        self._time_ms = span.time_ms
+        self._left = iter_unpack("<qq", span.times)
+        self._next: tuple[int, ...] | None = next(self._left, None)
+
+    def at(self, record: int) -> int:
+        """Return the append time of a record in ms; 0: not known."""
+        while self._next is not None and self._next[0] <= record:
+            self._time_ms = self._next[1]
+            self._next = next(self._left, None)
+        return self._time_ms
 
 
 def plain_values(span: StoredSpan) -> Iterator[bytes]:

@@ -51,7 +51,7 @@ records_option = click.option(
     "--records",
     "records",
     is_flag=True,
-    help="Print whole records as JSON objects: offset, timestamp, key, headers, value.",
+    help="Print whole records as JSON objects: offset, timestamp, append_time, key, headers, value.",
 )
 
 

@@ -23,9 +23,10 @@ def build_batches(page: Page) -> None:
     """Replace the records that HTTP wrote by record batches."""
     for span in page.spans:
         encoding = page.facts.encoding if span.encoding == OWN_ENCODING else span.encoding
-        stored = StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths)
-        time_ms = span.time_ms or NO_TIME
-        span.payload = record_batches(stored, time_ms, span.append_times)
+        times = (span.time_ms or NO_TIME, span.append_times)
+        span.payload = record_batches(
+            StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths, *times)
+        )
         span.encoding = Encoding.KAFKA
 
 

@@ -94,4 +94,5 @@ def _event_of(effect: TailMoved, *, known: bool) -> LiveEvent:
         closed=effect.closed,
         known=known or effect.closed,
         unstable=effect.unstable,
+        time_ms=effect.time_ms,
     )

@@ -13,6 +13,7 @@ from polynya.stream.rules.writes import (
     AddBatch,
     add_batch,
     apply_append,
+    body_crc,
     judge_state,
     media_type,
     other_type,
@@ -44,7 +45,8 @@ def apply_append_if(
     if reply is None and _has_other_type(stream, command):
         reply = other_type(stream)
     if reply is None and command.producer is not None:
-        reply = judge_producer(stream, command.producer, command.now_ms)
+        crc = body_crc(machine, command.batch)
+        reply = judge_producer(stream, command.producer, command.now_ms, crc)
     return reply or tail_reply(_refusal(stream, command.record), stream)
 
 

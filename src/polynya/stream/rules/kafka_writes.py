@@ -49,7 +49,8 @@ def apply_produce(
     stream.activity_ms = command.now_ms
     if stream.uid in machine.watched:
         live = batch if add is add_batch else None
-        machine.effects.append(tail_moved(stream, live, record, size))
+        moved = tail_moved(stream, live, record, size, time_ms=command.now_ms)
+        machine.effects.append(moved)
     return Reply(
         Code.OK,
         stream.uid,

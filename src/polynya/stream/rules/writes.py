@@ -139,7 +139,7 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
     if uid in machine.watched:
         live = batch if add is add_batch else None
-        machine.effects.append(tail_moved(stream, live, record, size))
+        machine.effects.append(tail_moved(stream, live, record, size, time_ms=now_ms))
     if producer is None:
         return Reply(
             0,
@@ -182,7 +182,9 @@ def body_crc(machine: Machine, batch: Batch | None) -> int:
     return batch.crc
 
 
-def tail_moved(stream: Stream, batch: Batch | None, record: int, size: int) -> TailMoved:
+def tail_moved(
+    stream: Stream, batch: Batch | None, record: int, size: int, *, time_ms: int
+) -> TailMoved:
     """Return the effect of an append of `size` bytes on the stream's live readers. `record` is the
     first one appended, or -1. Without `batch` readers read them."""
     return TailMoved(
@@ -194,6 +196,7 @@ def tail_moved(stream: Stream, batch: Batch | None, record: int, size: int) -> T
         batch,
         stream.closed,
         unstable=not is_stable(stream),
+        time_ms=time_ms,
     )
 
 

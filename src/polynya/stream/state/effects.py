@@ -21,3 +21,4 @@ class TailMoved(msgspec.Struct, frozen=True, gc=False):
     closed: bool = False
     gone: bool = False  # deleted or expired
     unstable: bool = False  # part of an open transaction, or behind one
+    time_ms: int = 0  # the append time of `batch`

@@ -44,29 +44,36 @@ def show_json(record: Record) -> bytes:
     return _json_value(record.value) + b","
 
 
-def show_record(record: Record) -> bytes:
-    return _record(record, _string(record.value))
+def show_record(record: Record, appended: bytes = b"") -> bytes:
+    return _record(record, appended, _string(record.value))
 
 
-def show_json_record(record: Record) -> bytes:
-    return _record(record, _json_value(record.value))
+def show_json_record(record: Record, appended: bytes = b"") -> bytes:
+    return _record(record, appended, _json_value(record.value))
 
 
-def plain_record(offset: int, value: bytes, *, is_json: bool) -> bytes:
+def plain_record(offset: int, value: bytes, appended: bytes, *, is_json: bool) -> bytes:
     """Return a record that was posted alone: it has no key, no headers and no time of its own."""
-    return b'{"offset":%d,"timestamp":null,"key":null,"headers":[],"value":%b},' % (
+    return b'{"offset":%d,"timestamp":null,%b"key":null,"headers":[],"value":%b},' % (
         offset,
+        appended,
         value if is_json else _string(value),
     )
 
 
-def _record(record: Record, value: bytes) -> bytes:
+def append_time(time_ms: int) -> bytes:
+    """Return the member of a whole record with its append time; 0: an older node has not told."""
+    return b'"append_time":%d,' % time_ms if time_ms else b'"append_time":null,'
+
+
+def _record(record: Record, appended: bytes, value: bytes) -> bytes:
     headers = b",".join(
         b"[" + _text(name) + b"," + _string(data) + b"]" for name, data in record.headers
     )
-    return b'{"offset":%d,"timestamp":%d,"key":%b,"headers":[%b],"value":%b},' % (
+    return b'{"offset":%d,"timestamp":%d,%b"key":%b,"headers":[%b],"value":%b},' % (
         record.offset,
         record.timestamp,
+        appended,
         _string(record.key),
         headers,
         value,

@@ -110,7 +110,8 @@ async def shown_of(
 def stored(span: Span, facts: Facts) -> StoredSpan:
     """Return a span of a page as it is shown."""
     encoding = facts.encoding if span.encoding == OWN_ENCODING else span.encoding
-    return StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths)
+    times = (span.time_ms, span.append_times)
+    return StoredSpan(span.record, span.byte, span.payload, encoding, span.lengths, *times)
 
 
 def is_compressed(span: StoredSpan) -> bool:

@@ -48,7 +48,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
     """Parse a read. `timeout`: of a long-poll that names none. Raises `Failure`."""
     query = exchange.query
     live = query.get("live", "")
-    whole_records = wants_records(exchange)
+    whole = wants_records(exchange)
     if "live" in query:
         if live not in LIVE:
             raise Failure("INVALID_PARAMETER", f"live must be long-poll or sse, not '{live[:64]}'")
@@ -78,9 +78,11 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
         record,
         byte,
         size,
-        whole_records=numbered or whole_records,
+        whole_records=numbered or whole,
         beyond_tail_waits=bool(live),
         local=local,
+        append_times=whole,
+        batch_times=whole,
     )
     return ReadRequest(
         place,

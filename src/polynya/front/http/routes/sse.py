@@ -160,7 +160,14 @@ class Subscriber(LiveResponse):
             byte,
             allowed_bytes(self._front, self._exchange, self._page_bytes),
         )
-        query = ReadQuery(*place, whole_records=True, beyond_tail_waits=True, local=self._local)
+        query = ReadQuery(
+            *place,
+            whole_records=True,
+            beyond_tail_waits=True,
+            local=self._local,
+            append_times=self._form.records,
+            batch_times=self._form.records,
+        )
         return self._front.service.read_nowait(query) or await self._front.service.read(query)
 
     async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
@@ -293,11 +300,12 @@ class Subscriber(LiveResponse):
     def _payload_of(self, event: LiveEvent) -> bytes | None:
         """Return what readers of this form get of an event; None: a read has to find it, because
         events before it are missing, it has no payload, or decoding it may take long."""
-        if (event.begin_record, event.begin_byte) != (self._record, self._byte):
+        place = (event.begin_record, event.begin_byte)
+        if place != (self._record, self._byte):
             return None
         if not event.payload and event.record > event.begin_record:  # an ended transaction
             return None
-        span = StoredSpan(event.begin_record, event.begin_byte, event.payload, event.encoding)
+        span = StoredSpan(*place, event.payload, event.encoding, time_ms=event.time_ms)
         if not event.payload or is_plain((span,), self._form):
             return event.payload
         if len(event.payload) > AT_ONCE_BYTES or is_compressed(span):

@@ -30,7 +30,8 @@ class ForkSources:
         """Return spans of the source from `at` to at most `until`, and where they end."""
         pair = (limits.bytes_max, limits.whole_records)
         far = self._reads.cold is not None
-        question = messages.ReadUid(uid, at, until, pair, local, far, limits.append_times)
+        times = (limits.append_times, limits.batch_times)
+        question = messages.ReadUid(uid, at, until, pair, local, far, *times)
         answer: PlannedSpans = await self._requests.at_replica(
             uid >> 48, messages.READ_UID, question, self._answers.read_uid, local=local
         )

@@ -66,7 +66,7 @@ class LocalAnswers:
     async def read_uid(self, question: messages.ReadUid) -> PlannedSpans:
         """Return records of a fork's source, all of them read here."""
         await self._local.prepare(question.uid >> 48, local=question.local)
-        limits = ReadLimits(*question.limits, question.append_times)
+        limits = _limits_of(question)
         return PlannedSpans(
             *await self._local.reads.read_uid(
                 question.uid, question.at, question.until, limits, local=question.local
@@ -76,7 +76,7 @@ class LocalAnswers:
     async def read_uid_for(self, question: messages.ReadUid) -> object:
         """Read for another core. An older one expects spans and their end alone."""
         await self._local.prepare(question.uid >> 48, local=question.local)
-        limits = ReadLimits(*question.limits, question.append_times)
+        limits = _limits_of(question)
         place = (question.uid, question.at, question.until, limits)
         planned = self._local.reads.plan_uid(*place) if question.far else None
         return planned or await self._local.reads.read_uid(*place, local=question.local)
@@ -157,3 +157,7 @@ class LocalAnswers:
         return await self._local.streams.list_streams(
             question.prefix, question.after, question.limit, groups
         )
+
+
+def _limits_of(question: messages.ReadUid) -> ReadLimits:
+    return ReadLimits(*question.limits, question.append_times, question.batch_times)

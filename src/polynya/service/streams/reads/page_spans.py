@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import unpack
 
 from polynya.service.api import Span
 from polynya.service.streams.dependencies import ColdReader
@@ -36,11 +37,16 @@ def whole_span_of(piece: HotPiece) -> Span:
     return span
 
 
-async def fill_append_times(reader: ColdReader, cold: ColdSlice, spans: Iterable[Span]) -> None:
-    """Set the times of the spans of a slice. Kafka batches have the times of their records."""
+async def fill_append_times(
+    reader: ColdReader, cold: ColdSlice, spans: Iterable[Span], *, kafka: bool
+) -> None:
+    """Set the times of the spans of a slice, which may be parts of joined batches; those of Kafka
+    batches, which have the times of their records, if `kafka`."""
     for span in spans:
-        if span.encoding != Encoding.KAFKA and span.records > 1:
+        if (kafka or span.encoding != Encoding.KAFKA) and span.records:
             end = span.record + span.records
             times = await reader.append_times(cold, span.record, end)
             if len(times) > _PAIR_BYTES:
                 span.append_times = times
+            else:
+                _, span.time_ms = unpack("<qq", times)

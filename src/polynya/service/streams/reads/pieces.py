@@ -149,7 +149,8 @@ class PieceReader:
                 part = cut(await cold.batches(piece.slice), piece.want, empty=not spans)
                 found = [shown(hot) for hot in part.pieces if isinstance(hot, HotPiece)]
                 if limits.append_times:
-                    await fill_append_times(cold, piece.slice, found)
+                    kafka = limits.batch_times
+                    await fill_append_times(cold, piece.slice, found, kafka=kafka)
                 end = (part.record, part.byte)
             else:
                 parents = self._sources.parents
@@ -186,7 +187,7 @@ class PieceReader:
 def limits_of(query: ReadQuery) -> ReadLimits:
     """Return the limits of a page."""
     size = min(query.bytes_max, PAGE_BYTES_MAX)
-    return ReadLimits(size, query.whole_records, query.append_times)
+    return ReadLimits(size, query.whole_records, query.append_times, query.batch_times)
 
 
 def finish(page: Page, end: Place) -> None:
