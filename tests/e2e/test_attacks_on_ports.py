@@ -13,11 +13,20 @@ from struct import pack
 
 import pytest
 from long_tests import long
-from worlds.attacked_node import AttackedNode, attacked_node, send_all, unharmed
-from worlds.wide_requests import uvarint
+from worlds.attacked_node import (
+    TURN_SECONDS_MAX,
+    AttackedNode,
+    attacked_node,
+    send_all,
+    unharmed,
+)
+from worlds.wide_requests import NAME, uvarint, wide_requests
+
+from polynya.base.limits import GROUP_OFFSETS_MAX, KAFKA_ELEMENTS_MAX
 
 pytestmark = pytest.mark.process
 MIB = 1024 * 1024
+OF_GROUPS = ("OffsetCommit", "OffsetFetch")  # with an offset for each element
 ROUNDS = 3  # of the bystander, while connections of an attack are held
 
 
@@ -82,6 +91,20 @@ def test_four_connections_that_announce_64_mib_each(node: AttackedNode) -> None:
             large = many_topics(15_000)
             line.sendall(large)
             assert len(line.recv(4)) == 4
+
+
+def test_a_request_of_very_many_elements_of_each_key(node: AttackedNode) -> None:
+    """OffsetFetch of 20,000 groups took the loop for a second."""
+    node.create(NAME, 100)
+    with unharmed(node):
+        for wide in sorted(wide_requests(), key=lambda wide: wide.api.name.startswith("Delete")):
+            most = 2 * GROUP_OFFSETS_MAX if wide.api.name in OF_GROUPS else KAFKA_ELEMENTS_MAX
+            with node.line().socket as line:
+                line.sendall(wide.frame(most - 10))
+                size = int.from_bytes(line.recv(4, socket.MSG_WAITALL))
+                assert size > 0, f"{wide} got no answer"
+                line.recv(size, socket.MSG_WAITALL)
+            assert node.turn_seconds() < TURN_SECONDS_MAX, wide
 
 
 @pytest.mark.parametrize("port", ["kafka", "text"])

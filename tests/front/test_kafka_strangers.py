@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from front.test_kafka_access import Gate, guarded
 from worlds.kafka import KafkaWire, KafkaWorld, batch, frame, play, produce_fields
+from worlds.wide_requests import wide_requests
 
 from polynya.base.limits import (
     KAFKA_ELEMENTS_MAX,
@@ -16,6 +18,7 @@ from polynya.base.limits import (
     KAFKA_OPEN_REQUEST_BYTES_MAX,
     KAFKA_SMALL_REQUEST_BYTES_MAX,
 )
+from polynya.front.kafka import dispatch
 from polynya.wire.kafka import messages, primitives
 
 MIB = 1024 * 1024
@@ -126,7 +129,15 @@ def test_a_request_of_very_many_elements_is_refused_before_they_are_decoded() ->
         decode(1_000_000)
 
 
-def test_other_connections_have_turns_while_many_elements_are_worked_on() -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["Produce", "DescribeConfigs", "AlterConfigs", "ListOffsets", "OffsetForLeaderEpoch",
+     "OffsetFetch", "DescribeGroups", "FindCoordinator", "DeleteRecords", "CreateTopics"],
+)  # fmt: skip
+def test_other_connections_have_turns_while_many_elements_are_worked_on(name: str) -> None:
+    wide = next(wide for wide in wide_requests() if wide.api.name == name)
+    few = KAFKA_ELEMENTS_MAX // 2
+
     async def story(world: KafkaWorld) -> None:
         turns = 0
 
@@ -136,14 +147,42 @@ def test_other_connections_have_turns_while_many_elements_are_worked_on() -> Non
             asyncio.get_running_loop().call_soon(count)
 
         wire = await world.wire()
-        wire.writer.write(many_topics(KAFKA_ELEMENTS_MAX))
+        wire.writer.write(wide.frame(few))
         correlation = wire.send("ApiVersions", 0)
         while not world.front.connections or not world.front.counters.requests:  # noqa: ASYNC110
             await asyncio.sleep(0)
         count()
         await wire.receive()
         assert (await wire.answer("ApiVersions", 0))[0] == correlation
-        assert turns >= 2 * KAFKA_ELEMENTS_MAX // KAFKA_ELEMENTS_PER_TURN
+        assert turns >= few // KAFKA_ELEMENTS_PER_TURN
+
+    play(story)
+
+
+def test_requests_behind_a_large_one_wait_until_it_is_decoded() -> None:
+    wide = next(wide for wide in wide_requests() if str(wide) == "CreateTopics topics")
+
+    async def story(world: KafkaWorld) -> None:
+        decoded: list[str] = []
+        decode = dispatch.decode_request
+
+        def noted(api: messages.Api, data: memoryview, header: messages.Header) -> object:
+            found = decode(api, data, header)
+            decoded.append(api.name)
+            return found
+
+        with patch.object(dispatch, "decode_request", noted):
+            wire = await world.wire()
+            wire.writer.write(wide.frame(10_000))
+            wire.send("ListGroups", 0)
+            await wire.receive()
+            await wire.answer("ListGroups", 0)
+            assert decoded == ["CreateTopics", "ListGroups"]
+            wire.writer.write(
+                wide.frame(10_000)[:-5] + b"\xff" * 5
+            )  # more tagged fields than bytes
+            assert await wire.ended()
+        assert decoded == ["CreateTopics", "ListGroups"]
 
     play(story)
 

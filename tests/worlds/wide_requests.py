@@ -118,6 +118,8 @@ def _struct(kind: Any, path: Path, count: int) -> Any:
     for name, value in found.items():
         if name == "resource_type":
             found[name] = type(value)(TOPIC)
+        elif name == "acks":
+            found[name] = type(value)(-1)
         elif name.endswith("max_bytes"):
             found[name] = type(value)(MIB)
     return kind(**found)

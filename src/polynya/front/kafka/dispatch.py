@@ -31,7 +31,7 @@ from polynya.wire.kafka.messages import (
     encode_response,
     read_header,
 )
-from polynya.wire.kafka.primitives import Bytes, Malformed, elements
+from polynya.wire.kafka.primitives import Bytes, Malformed, decoded_elements
 
 if TYPE_CHECKING:
     from polynya.front.kafka.connection import Connection, Slot
@@ -160,14 +160,14 @@ def dispatch(call: Call) -> None:
 def _decoded(call: Call, api: Api) -> tuple[Any, int]:
     """Return a request, and the number of its elements. Raises Malformed."""
     request = decode_request(api, call.data, call.header)
-    return request, elements.most - elements.left
+    return request, decoded_elements()
 
 
 async def _decode_and_run(call: Call, api: Api) -> None:
     """Decode a large request in a thread. The connection takes no further one meanwhile, so that
     they begin in their order."""
     try:
-        request, count = await in_thread(call, partial(_decoded, call, api))
+        request, count = await in_thread(call.front.coding, partial(_decoded, call, api))
     except BaseException as error:
         call.slot.drop()
         call.connection.go_on_after(error)
@@ -208,7 +208,7 @@ async def _run(call: Call, request: Any) -> None:
     if isinstance(message, list):
         call.send(message)
     elif call.worked >= KAFKA_ELEMENTS_PER_TURN:
-        call.send(await in_thread(call, partial(call.encoded, message)))
+        call.send(await in_thread(call.front.coding, partial(call.encoded, message)))
     else:
         call.answer(message)
 

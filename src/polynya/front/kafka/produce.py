@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +13,7 @@ from polynya.front.kafka.batch_checks import AT_ONCE_BYTES, SentBatch, check_all
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.leaders import is_too_far, tell_of_produce
 from polynya.front.kafka.owners import sent_away, zone_tag
+from polynya.front.kafka.turns import count, in_thread
 from polynya.stream.commands import Produce
 from polynya.stream.replies import Reply
 from polynya.stream.rules.topics import Topic
@@ -22,6 +22,7 @@ from polynya.wire.kafka.generated.init_producer_id import (
     InitProducerIdResponse,
 )
 from polynya.wire.kafka.generated.produce import (
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -47,7 +48,7 @@ def start(call: Call, request: ProduceRequest, *, in_slices: bool = False) -> No
     may_start = connection.producing is None and not in_slices
     topics = _known(call, request) if may_start else None
     if topics is not None:
-        work.judge(request.topic_data, topics)
+        work.judge(topics)
         if not work.is_heavy:
             work.propose()
             return
@@ -71,18 +72,6 @@ async def _start_late(work: _Produce, before: asyncio.Task[None] | None) -> None
     if work.is_heavy:
         await work.check()
     await work.propose_in_slices()
-
-
-def _slices(
-    every: list[TopicProduceData], topics: list[Topic | None]
-) -> Iterator[tuple[list[TopicProduceData], list[Topic | None]]]:
-    """Yield the topics of a request, and whether they are known, in slices of some partitions."""
-    first = partitions = 0
-    for end, data in enumerate(every, 1):
-        partitions += 1 + len(data.partition_data)
-        if partitions >= KAFKA_ELEMENTS_PER_TURN or end == len(every):
-            yield every[first:end], topics[first:end]
-            first, partitions = end, 0
 
 
 def _known(call: Call, request: ProduceRequest) -> list[Topic | None] | None:
@@ -135,36 +124,55 @@ class _Produce:
                 )
             except PolynyaError:
                 topics.append(None)  # retriable for the client: it asks for metadata
-        for some, found in _slices(self._request.topic_data, topics):
-            self.judge(some, found)
-            await asyncio.sleep(0)
+        self.is_judged = True
+        for data, topic in zip(self._request.topic_data, topics, strict=True):
+            answers = self._answers_of(data)
+            for first in range(0, len(data.partition_data) or 1, KAFKA_ELEMENTS_PER_TURN):
+                some = data.partition_data[first : first + KAFKA_ELEMENTS_PER_TURN]
+                self._judge(data, topic, some, answers)
+                if count(self._call, 1 + len(some)):
+                    await asyncio.sleep(0)
 
-    def judge(self, every: list[TopicProduceData], topics: list[Topic | None]) -> None:
+    def judge(self, topics: list[Topic | None]) -> None:
         """Refuse the batches of unknown partitions, and those that the caller may not append."""
         self.is_judged = True
+        for data, topic in zip(self._request.topic_data, topics, strict=True):
+            self._judge(data, topic, data.partition_data, self._answers_of(data))
+
+    def _answers_of(self, data: TopicProduceData) -> list[PartitionProduceResponse]:
+        """Return the answers of a topic's partitions, which are still to be added."""
+        answers = TopicProduceResponse(data.name, data.topic_id)
+        self._response.responses.append(answers)
+        return answers.partition_responses
+
+    def _judge(
+        self,
+        data: TopicProduceData,
+        topic: Topic | None,
+        parts: list[PartitionProduceData],
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        """Judge some partitions of a topic."""
         by_id = self._call.version >= _IDS_SINCE
-        for data, topic in zip(every, topics, strict=True):
-            answers = TopicProduceResponse(data.name, data.topic_id)
-            self._response.responses.append(answers)
-            missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
-            allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
-            for part in data.partition_data:
-                answer = PartitionProduceResponse(part.index, base_offset=-1)
-                answers.partition_responses.append(answer)
-                if self._request.acks not in _ACKS:
-                    answer.error_code = Error.INVALID_REQUIRED_ACKS
-                elif topic is None and by_id:
-                    answer.error_code = missing
-                elif not allowed:
-                    answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
-                elif topic is None:
-                    answer.error_code = missing
-                elif not 0 <= part.index < topic.partitions:
-                    answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
-                else:
-                    rules = self._call.front.topics.rules(topic)
-                    batch = SentBatch(part.records, rules, topic.name)
-                    self._accepted.append(_Part(topic, batch, answer))
+        missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
+        allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
+        rules = None if topic is None else self._call.front.topics.rules(topic)
+        for part in parts:
+            answer = PartitionProduceResponse(part.index, base_offset=-1)
+            answers.append(answer)
+            if self._request.acks not in _ACKS:
+                answer.error_code = Error.INVALID_REQUIRED_ACKS
+            elif topic is None and by_id:
+                answer.error_code = missing
+            elif not allowed:
+                answer.error_code = Error.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None or rules is None:
+                answer.error_code = missing
+            elif not 0 <= part.index < topic.partitions:
+                answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                batch = SentBatch(part.records, rules, topic.name)
+                self._accepted.append(_Part(topic, batch, answer))
 
     def propose(self) -> None:
         """Propose each batch that has no fault."""
@@ -284,7 +292,15 @@ class _Produce:
         else:
             if self._is_misled:
                 tell_of_produce(self._call, self._response)
-            self._call.answer(self._response)
+            if self._call.worked < KAFKA_ELEMENTS_PER_TURN:
+                self._call.answer(self._response)
+            else:
+                self._call.front.spawn(self._answer_later())
+
+    async def _answer_later(self) -> None:
+        """Answer for very many partitions."""
+        coding, response = self._call.front.coding, self._response
+        self._call.send(await in_thread(coding, lambda: self._call.encoded(response)))
 
     def _answer_nothing(self) -> None:
         """Say nothing, or close: a client that asked for no answer learns of an error only so."""

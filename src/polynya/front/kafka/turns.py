@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from polynya.base.limits import KAFKA_ELEMENTS_PER_TURN
-
-if TYPE_CHECKING:
-    from polynya.front.kafka.dispatch import Call
 
 _T = TypeVar("_T")
 
 
-async def in_turns(call: Call, items: Iterable[_T]) -> AsyncIterator[_T]:
+class Counted(Protocol):
+    """A request whose work is counted."""
+
+    worked: int  # elements of the request, or of the answer
+
+
+async def in_turns(call: Counted, items: Iterable[_T]) -> AsyncIterator[_T]:
     """Yield the elements of a request, and let others have the loop now and then."""
     for each in items:
         yield each
@@ -27,14 +30,14 @@ async def in_turns(call: Call, items: Iterable[_T]) -> AsyncIterator[_T]:
             await asyncio.sleep(0)
 
 
-def count(call: Call, elements: int = 1) -> bool:
+def count(call: Counted, elements: int = 1) -> bool:
     """Count elements that were worked on; return True if the turn is over."""
     before = call.worked // KAFKA_ELEMENTS_PER_TURN
     call.worked += elements
     return call.worked // KAFKA_ELEMENTS_PER_TURN > before
 
 
-async def in_thread(call: Call, work: Callable[[], _T]) -> _T:
-    """Decode or encode a large message without taking the loop."""
-    async with call.front.coding:
+async def in_thread(coding: asyncio.Lock, work: Callable[[], _T]) -> _T:
+    """Decode or encode a large message without taking the loop. `coding`: one at a time."""
+    async with coding:
         return await asyncio.to_thread(work)

@@ -154,7 +154,7 @@ def decode_request(api: Api, data: memoryview, header: Header) -> Any:
     """Decode the body of a request; its byte fields are views of `data`. Raises Malformed.
 
     Bytes behind the body are ignored, as Kafka does: librdkafka 2.16 sends some."""
-    p.elements.left = p.elements.most = _ELEMENTS_MAX.get(api.key, KAFKA_ELEMENTS_MAX)
+    p.allow_elements(_ELEMENTS_MAX.get(api.key, KAFKA_ELEMENTS_MAX))
     try:
         message, _ = api.read(data, header.body, header.version)
     except (struct.error, IndexError, UnicodeDecodeError) as error:

@@ -6,8 +6,8 @@ A reader gets the buffer and a position, and returns the value and the position 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from struct import Struct, pack
 from typing import Annotated, TypeVar
 
@@ -33,13 +33,14 @@ class Malformed(ValueError):
     """The bytes are not a message of this version."""
 
 
-class _Elements(threading.local):
-    """The array elements and tagged fields that the message being decoded may still have; each
-    thread decodes one message after another. An array of one element is free, as the element that
-    holds it has been counted."""
+class _Elements:
+    """The array elements and tagged fields that a message being decoded may still have. An array
+    of one element is free, as the element that holds it has been counted."""
 
-    def __init__(self) -> None:
-        self.left = self.most = 0
+    __slots__ = ("left", "most")
+
+    def __init__(self, most: int) -> None:
+        self.left = self.most = most
 
     def take(self, count: int) -> None:
         self.left -= count
@@ -47,7 +48,19 @@ class _Elements(threading.local):
             raise Malformed(f"more than {self.most} array elements and tagged fields; send fewer")
 
 
-elements = _Elements()
+# of the message that this thread or task decodes: large ones are decoded in threads
+_elements: ContextVar[_Elements] = ContextVar("elements", default=_Elements(0))  # noqa: B039 (nothing is left of it)
+
+
+def allow_elements(most: int) -> None:
+    """Begin to decode a message of at most so many elements."""
+    _elements.set(_Elements(most))
+
+
+def decoded_elements() -> int:
+    """Return the number of elements of the message that was decoded last."""
+    found = _elements.get()
+    return found.most - found.left
 
 
 def uvarint(data: memoryview, at: int) -> tuple[int, int]:
@@ -138,7 +151,7 @@ def array(data: memoryview, at: int) -> tuple[int, int]:
     if size < -1 or size > len(data) - at:
         raise Malformed(f"an array of {size} elements in {len(data) - at} bytes")
     if size > 1:
-        elements.take(size)
+        _elements.get().take(size)
     return size, at + 4
 
 
@@ -148,7 +161,7 @@ def compact_array(data: memoryview, at: int) -> tuple[int, int]:
     if size - 1 > len(data) - at:
         raise Malformed(f"an array of {size - 1} elements in {len(data) - at} bytes")
     if size > 2:
-        elements.take(size - 1)
+        _elements.get().take(size - 1)
     return size - 1, at
 
 
@@ -169,7 +182,7 @@ def tags(data: memoryview, at: int) -> tuple[int, int]:
     """Read the number of tagged fields."""
     count, at = uvarint(data, at)
     if count > 1:
-        elements.take(count)
+        _elements.get().take(count)
     return count, at
 
 
