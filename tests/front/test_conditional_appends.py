@@ -10,7 +10,9 @@ from front_world import Answer, World, play, request
 from test_conditions import APPENDS
 
 from polynya.base import levels
+from polynya.base.errors import UpgradePending
 from polynya.base.offsets import format_token
+from polynya.transport.errors import decode_error, encode_error
 
 NAME = "docs/a"
 
@@ -243,6 +245,18 @@ def test_an_append_on_a_condition_waits_for_the_end_of_an_upgrade(
         assert refused.headers["retry-after"] == "5"
         assert (await world.get(NAME)).body == b"[]"
         assert (await world.post(NAME, b"1")).status == 204
+
+    play(story)
+
+
+def test_the_leader_decides_whether_its_group_has_the_level() -> None:
+    async def story(world: World) -> None:
+        await world.put(NAME)
+        sent = encode_error(UpgradePending("of another node"))
+        world.service.turns.fault = decode_error(*sent)
+        refused = await world.post(NAME, b"1", **fields("if_match", 0))
+        assert (refused.status, refused.error) == (503, "UPGRADE_PENDING")
+        assert refused.headers["stream-outcome"] == "refused"
 
     play(story)
 

@@ -140,32 +140,12 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
     if uid in machine.watched:
         live = batch if add is add_batch else None
         machine.effects.append(tail_moved(stream, live, record, size, time_ms=now_ms))
-    if producer is None:
-        return Reply(
-            0,
-            uid,
-            stream.next_record,
-            stream.next_byte,
-            stream.closed,
-            -1,
-            -1,
-            -1,
-            -1,
-            record,
-        )
-    last = producer.sequence if producer.sequence_last < 0 else producer.sequence_last
-    return Reply(
-        0,
-        uid,
-        stream.next_record,
-        stream.next_byte,
-        stream.closed,
-        producer.epoch,
-        last,
-        -1,
-        -1,
-        record,
-    )
+    epoch = last = -1
+    if producer is not None:
+        epoch = producer.epoch
+        last = producer.sequence if producer.sequence_last < 0 else producer.sequence_last
+    tail, end = stream.next_record, stream.next_byte
+    return Reply(0, uid, tail, end, stream.closed, epoch, last, -1, -1, record)
 
 
 def body_crc(machine: Machine, batch: Batch | None) -> int:
