@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 from sim.cluster import GROUPS, Node, World
 from sim.loop import run_simulated
+from worlds.stream import kafka_batch
 
 from polynya.base import levels
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.cluster.feature_level import FeatureLevels
 from polynya.engine.storage import open_storage
-from polynya.stream.commands import Delete, Touch
+from polynya.service.api import Trimmed, TrimQuery
+from polynya.stream.commands import Create, Delete, Encoding, Produce, Touch, TrimTo
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.stream.state.feature_level import tag_of
+from polynya.stream.state.feature_level import level_of, tag_of
 
 A = "test/a"
 
@@ -59,6 +61,12 @@ def looked(
             works_at.append,
         ).look()
     return works_at
+
+
+async def raised(world: World, level: int) -> None:
+    """Until all groups are at a level that all nodes have announced."""
+    looked(world, dict.fromkeys(world.voters, level))
+    await world.wait(lambda: all(levels_of(node) == {level} for node in world.alive()))
 
 
 async def wait_said(world: World) -> None:
@@ -158,3 +166,36 @@ def test_the_level_is_in_the_log_and_never_goes_back(monkeypatch: pytest.MonkeyP
     assert Machine.restore(machine.snapshot(), lambda place, uid: b"").level == 3
     with pytest.raises(ConfigError, match="group 1 works at level 4"):
         machine.apply(SetLevel(4))
+
+
+def test_a_trim_inside_a_batch_waits_for_the_last_node() -> None:
+    """A trim between batches is older, and does not wait."""
+
+    async def run() -> None:
+        world = World()
+        world.release = 1
+        await world.start()
+        await raised(world, level_of(TrimTo) - 1)
+        leader = world.leader(world.group_of(A))
+        assert leader is not None
+        service, now_ms = leader.engine.service, leader.engine.service.now_ms()
+        await leader.propose(A, Create(A, now_ms, "", Encoding.KAFKA))
+        for _ in range(2):
+            await leader.propose(A, Produce(A, now_ms, kafka_batch(10, b"0123456789")))
+        inside = TrimQuery(A, 14, inside=True)
+        with pytest.raises(Unavailable, match="feature level"):
+            await service.trim(inside)
+        between = await service.trim(TrimQuery(A, 10, inside=True))
+        assert isinstance(between, Trimmed)
+        assert (between.record, between.records) == (10, 10)
+        await raised(world, level_of(TrimTo))
+        done = await service.trim(inside)
+        assert isinstance(done, Trimmed)
+        assert (done.record, done.byte, done.records, done.bytes) == (14, 10, 4, 0)
+        await world.wait_equal()
+        for node in world.alive():
+            stream = node.core.shard.groups[world.group_of(A)].machine.streams[A]
+            assert (stream.first_record, stream.first_byte) == (14, 10)
+        await world.stop()
+
+    run_simulated(run())
