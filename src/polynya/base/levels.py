@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from polynya.base.errors import ConfigError
 
-LEVEL = 3  # the highest level of this release; 1 is that of the first release with clusters
+LEVEL = 4  # the highest level of this release; 1 is that of the first release with clusters
 LEVELS: dict[
     int, int
 ] = {  # command tag -> the level that a group must have before the command is logged
