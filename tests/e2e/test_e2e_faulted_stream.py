@@ -79,10 +79,54 @@ def test_a_node_serves_beside_a_stream_that_it_cannot_store(world: World) -> Non
                 == 204
             )
             assert client.ask("GET", "/v1/stream/good").body.startswith(b"bytes")
-            assert client.ask("GET", "/v1/stream/bad").status == 500
+            assert client.ask("GET", "/v1/stream/bad").status == 503
         metrics = got(f"{node.admin}/metrics")
         assert (
             "polynya_streams_faulted 1" in metrics
             and 'polynya_stream_faulted{stream="bad"} 1' in metrics
         )
         world.stop()
+
+
+def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> None:
+    """Until the object is whole again. The bytes of the other stream in it are served."""
+    world.start(*FLAGS)
+    with contextlib.closing(world.connect()) as client:
+        for name, body in (("hurt", b"a" * 5000), ("sound", b"b" * 5000)):
+            client.ask("PUT", f"/v1/stream/{name}", content_type="text/plain")
+            client.ask("POST", f"/v1/stream/{name}", body, content_type="text/plain")
+
+    def packs() -> dict[Path, bytes]:
+        files = [path for path in (world.data / "objects").rglob("*") if path.is_file()]
+        found = {path: path.read_bytes() for path in files}
+        return {path: data for path, data in found.items() if b"a" * 5000 in data}
+
+    def has_both() -> bool:
+        return bool(packs()) and any(
+            b"b" * 5000 in path.read_bytes()
+            for path in (world.data / "objects").rglob("*")
+            if path.is_file()
+        )
+
+    wait_until(has_both, what="both streams to be in packs")
+    world.stop()
+    whole = packs()
+    for path, data in whole.items():
+        path.write_bytes(data.replace(b"a" * 5000, b"a" * 4999 + b"?"))
+    node = world.start(*FLAGS)
+    assert "damaged" not in got(f"{world.url}/readyz")
+    with contextlib.closing(world.connect()) as client:
+        answer = client.ask("GET", "/v1/stream/hurt")
+        assert answer.status == 503 and b"DATA_DAMAGED" in answer.body
+        assert client.ask("GET", "/v1/stream/sound").body == b"b" * 5000
+        told = got(f"{world.url}/readyz")
+        assert "packs: damaged objects in the object store" in told
+        assert any(path.name in told for path in whole) and told.endswith("ready\n")
+        metrics = got(f"{node.admin}/metrics")
+        assert "polynya_damaged_places 1\n" in metrics
+        assert 'polynya_check_failing{check="packs"} 1' in metrics
+        for path, data in whole.items():
+            path.write_bytes(data)
+        assert client.ask("GET", "/v1/stream/hurt").body == b"a" * 5000
+    assert "damaged" not in got(f"{world.url}/readyz")
+    assert "polynya_damaged_places 0\n" in got(f"{node.admin}/metrics")

@@ -128,7 +128,7 @@ def test_a_damaged_slice_is_the_trouble_of_its_partition() -> None:
         data, *rest = world.core.store.objects[cold.pack]
         at = cold.offset + cold.stored - 1
         world.core.store.objects[cold.pack] = (data[:at] + b"?" + data[at + 1 :], *rest)
-        assert await fetch(wire, "t", 0) == [(Error.CORRUPT_MESSAGE, -1, [])]
+        assert await fetch(wire, "t", 0) == [(Error.KAFKA_STORAGE_ERROR, -1, [])]
         assert await fetch(wire, "sound", 0) == [(0, 1, [(0, b"packed")])]
         assert await produce(wire, "t", batch(b"more")) == [(0, 1)]
         assert await fetch(wire, "t", 1) == [(0, 2, [(1, b"more")])]

@@ -5,6 +5,9 @@ from zlib import crc32
 from polynya.base.limits import PATH_BYTES_MAX
 
 DEFAULT_BUCKET = "default"
+# streams of the product itself: no client can name them, and no pattern or table has them
+INTERNAL = "_"
+FORMER_CURSORS = "walrus-cursors"  # where an earlier release kept the cursors of Walrus topics
 RESERVED_FIRST = frozenset(
     [
         "v1",
@@ -17,6 +20,7 @@ RESERVED_FIRST = frozenset(
         "schemas",
         "debug",
         "favicon.ico",
+        FORMER_CURSORS,
     ]
 )
 RESERVED_LATER = frozenset(
@@ -48,7 +52,17 @@ def is_bucket(segment: str) -> bool:
 
 def is_reserved(segment: str) -> bool:
     """Report whether the segment is reserved as the first of a name."""
-    return segment in RESERVED_FIRST or segment.startswith("_")
+    return segment in RESERVED_FIRST or segment.startswith(INTERNAL)
+
+
+def is_internal(name: str) -> bool:
+    """Report whether a stream of this canonical name is one of the product itself."""
+    return name.startswith(INTERNAL)
+
+
+def is_public(name: str) -> bool:
+    """Report whether clients may know of a stream of this canonical name."""
+    return not is_reserved(bucket_of(name))
 
 
 def bucket_of(name: str) -> str:

@@ -14,6 +14,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import PAGE_CACHE_BYTES
+from polynya.cold.damage import DamagedObjects
 from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.state.model import ColdSlice
@@ -26,8 +27,11 @@ KEY_BYTES = 250  # memory of a pack's key in a parsed page
 class PageReader:
     """The pages that one core reads."""
 
-    def __init__(self, store: ObjectStore, cache_bytes: int = PAGE_CACHE_BYTES) -> None:
+    def __init__(
+        self, store: ObjectStore, damage: DamagedObjects, cache_bytes: int = PAGE_CACHE_BYTES
+    ) -> None:
         self._store = store
+        self._damage = damage
         self._pages: Fetches[Page] = Fetches(cache_bytes, _cost)
 
     def kept(self, cold: ColdSlice) -> Page | None:
@@ -65,7 +69,10 @@ class PageReader:
     async def _fetch(self, cold: ColdSlice) -> Page:
         data = await load(self._store, cold.pack)
         if len(data) != cold.stored or crc32c(data) != cold.crc:
-            raise CorruptData(f"the page {cold.pack} is not the one that the index names")
+            fault = CorruptData(f"the page {cold.pack} is not the one that the index names")
+            self._damage.note(cold, fault)
+            raise fault
+        self._damage.clear(cold)
         return read_page(cold.pack, data)
 
 

@@ -9,6 +9,7 @@ from struct import pack
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
+from polynya.cold.damage import DamagedObjects
 from polynya.cold.fetches import Fetches, gone
 from polynya.cold.pages import PageReader
 from polynya.cold.requests import ReadCounters, SliceRequests
@@ -31,7 +32,8 @@ class ColdReader:
         self.counters = ReadCounters()
         self._requests = SliceRequests(store, self.counters)
         self._slices: Fetches[Slice] = Fetches(cache_bytes, _cost)
-        self._pages = PageReader(store)
+        self.damage = DamagedObjects()
+        self._pages = PageReader(store, self.damage)
 
     @property
     def cached_bytes(self) -> int:
@@ -190,12 +192,21 @@ class ColdReader:
         try:
             data = await self._requests.fetch(cold)
         except NotFound:
+            self.damage.gone(cold.pack)
             raise gone(cold.pack) from None
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from fault
         except ValueError as fault:
-            raise CorruptData(f"a pack is shorter than its index says: {fault}") from None
-        return parse_slice(data, cold.crc)
+            short = CorruptData(f"a pack is shorter than its index says: {fault}")
+            self.damage.note(cold, short)
+            raise short from None
+        try:
+            found = parse_slice(data, cold.crc)
+        except CorruptData as fault:
+            self.damage.note(cold, fault)
+            raise
+        self.damage.clear(cold)
+        return found
 
 
 def _cost(found: Slice) -> int:

@@ -66,6 +66,7 @@ class TierParts:
         """Add the health checks, the metrics, and the counts of each hour."""
         tier = self.tier
         health.warn("object store", lambda: tier.access.trouble() or tier.flusher.trouble())
+        health.warn("packs", tier.reader.damage.trouble)
         view.store = lambda: tier.access.trouble() or ""
         for counters, names in (
             (self._copy_worker.counters, metric_sources.COPIER),
@@ -86,6 +87,7 @@ class TierParts:
             lambda: {"polynya_object_store_waiting": int(tier.claim.reason is not None)}
         )
         health.registry.add(tier.access.samples)
+        health.registry.add(tier.reader.damage.samples)
         usage = tier.store.usage
         health.registry.add(metric_sources.of_store(usage))
         history.add(lambda: {(STORE, *key): count for key, count in usage.counts().items()})

@@ -46,7 +46,11 @@ class Selection(NamedTuple):
     move: str | None
 
     def has(self, name: str) -> bool:
-        return name in self.names or (self.prefix is not None and name.startswith(self.prefix))
+        from polynya.base.names import is_public
+
+        return name in self.names or (
+            self.prefix is not None and name.startswith(self.prefix) and is_public(name)
+        )
 
     def target(self, name: str) -> str:
         if self.move is None:

@@ -89,10 +89,10 @@ def error_of(code: int) -> Error:
 
 
 def error_of_fault(fault: BaseException) -> Error:
-    """Return the error of a failed call: retriable unless data is damaged, and NOT_LEADER only
-    where nothing was applied."""
+    """Return the error of a failed call: retriable, and NOT_LEADER only where nothing was applied.
+    A consumer that gets CORRUPT_MESSAGE ends, so damage in the store is KAFKA_STORAGE_ERROR."""
     if isinstance(fault, OutcomeUnknown):
         return Error.REQUEST_TIMED_OUT
     if isinstance(fault, CorruptData):
-        return Error.CORRUPT_MESSAGE
+        return Error.KAFKA_STORAGE_ERROR
     return Error.NOT_LEADER if isinstance(fault, NotLeader | Unavailable) else Error.UNKNOWN

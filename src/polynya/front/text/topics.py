@@ -7,33 +7,27 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
-from google_crc32c import value as crc32c
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError
+from polynya.base.errors import PolynyaError
 from polynya.base.futures import settle
-from polynya.base.limits import KIB
 from polynya.base.msgpack import UNREADABLE
 from polynya.base.names import DISKLESS, LEASED, REPLICATED, BadName, canonical_name
+from polynya.front.text.cursors import CursorRefused, Cursors, json_batch
 from polynya.front.text.protocol import TextCommand
 from polynya.service.api import Page, Position, ReadQuery, Refusal, Service
 from polynya.service.stream_segments import LeasedSegments
 from polynya.stream.commands import (
     Append,
-    Batch,
     Command,
     Create,
     Encoding,
-    Retention,
     SegmentLimits,
 )
 from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Code, Reply
-from polynya.wire.json_records import parse_records
 from polynya.wire.kafka.records import decoded_records
 
 _JSON = "application/json"
-_CURSORS = "walrus-cursors/"  # a bucket
-_CURSOR_BYTES = 4 * KIB  # kept of a cursor's stream: only its last Stream-Seq is read
 _TRIES = 50  # a GET that loses against others this often answers with an error
 _encode = msgspec.json.Encoder().encode
 
@@ -61,6 +55,7 @@ class Topics:
     def __init__(self, service: Service, view: NodeView) -> None:
         self._service = service
         self._view = view
+        self._cursors = Cursors(service)
 
     async def run(self, command: TextCommand) -> str:
         """Run a command other than PUT and return the response. Raises `TextError`,
@@ -85,7 +80,7 @@ class Topics:
             else:
                 done("OK" if reply.code < Code.NOT_FOUND else refused(topic, reply.code))
 
-        batch = _batch(_encode(command.payload))
+        batch = json_batch(_encode(command.payload))
         self._service.propose(name, Append(name, self._service.now_ms(), _JSON, batch), answered)
 
     async def _register(self, topic: str, name: str) -> str:
@@ -112,28 +107,24 @@ class Topics:
 
     async def _get(self, topic: str, name: str) -> str:
         """Return the message at the cursor, and move the cursor behind it first."""
-        cursor = _CURSORS + name
         for _ in range(_TRIES):
-            uid, record, byte = await self._position(cursor)
-            page = await self._read(topic, name, record, byte)
+            cursor = await self._cursors.read(name)
+            record = cursor.record
+            page = await self._read(topic, name, record, cursor.byte)
             # of a deleted topic with this name
-            if page.facts.uid != uid and record != Position.START:
+            if page.facts.uid != cursor.uid and record != Position.START:
                 page = await self._read(topic, name, Position.START, 0)
             if page.facts.encoding != Encoding.JSON:
                 return refused(topic, Code.CONTENT_TYPE)
             if page.record == page.begin_record:
                 return "EMPTY"
             message, after = _first_message(page, max(record, page.first_record))
-            if await self._advance(cursor, f"{page.facts.uid:020d}_{after:016d}_{page.byte:016d}"):
-                return "OK " + message
+            try:
+                if await self._cursors.advance(cursor, page.facts.uid, after, page.byte):
+                    return "OK " + message
+            except CursorRefused as refusal:
+                return refused("the cursor", refusal.code)
         return f"ERR too many readers of {topic} at once; retry"
-
-    async def _position(self, cursor: str) -> tuple[int, int, int]:
-        facts = await self._service.facts(cursor)
-        if isinstance(facts, Refusal) or facts.stream_seq is None:
-            return 0, Position.START, 0
-        uid, record, byte = map(int, facts.stream_seq.split("_"))
-        return uid, record, byte
 
     async def _read(self, topic: str, name: str, record: int, byte: int) -> Page:
         """Read one message. Raises `TextError`."""
@@ -144,24 +135,6 @@ class Topics:
         if page.code in (Code.TRIMMED, Code.OFFSET_BEYOND_TAIL) and record != Position.START:
             return await self._read(topic, name, Position.START, 0)
         raise TextError(refused(topic, page.code))
-
-    async def _advance(self, cursor: str, sequence: str) -> bool:
-        """Move the cursor; False if another reader was first. Raises `PolynyaError`."""
-        command = Append(cursor, self._service.now_ms(), _JSON, _batch(b"0"), stream_seq=sequence)
-        try:
-            reply = await self._call(cursor, command)
-            if reply.code == Code.NOT_FOUND:
-                retention = Retention(bytes=_CURSOR_BYTES)
-                now_ms = self._service.now_ms()
-                await self._call(
-                    cursor, Create(cursor, now_ms, _JSON, Encoding.JSON, retention=retention)
-                )
-                reply = await self._call(cursor, command)
-        except OutcomeUnknown:
-            return True  # a message may come twice, but none is lost
-        if reply.code >= Code.NOT_FOUND and reply.code != Code.SEQ_REGRESSION:
-            raise TextError(refused("the cursor", reply.code))
-        return reply.code < Code.NOT_FOUND
 
     async def _state(self, topic: str, name: str) -> str:
         facts = await self._service.facts(name)
@@ -238,11 +211,6 @@ def _state_of(found: LeasedSegments) -> dict[str, object]:
         "sealed_segments": {str(each.epoch): each.records for each in found.segments[:-1]},
         "segment_leaders": {str(each.epoch): each.writer for each in found.segments},
     }
-
-
-def _batch(body: bytes) -> Batch:
-    records, payload, lengths = parse_records(body)
-    return Batch(Encoding.JSON, records, payload, crc32c(payload), lengths)
 
 
 def _first_message(page: Page, record: int) -> tuple[str, int]:

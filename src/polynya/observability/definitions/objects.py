@@ -166,6 +166,16 @@ UPKEEP = (
     ),
 )
 CACHE = (
+    Metric(
+        "polynya_damaged_places",
+        "gauge",
+        "Slices and pages in the object store whose last read found damage; /readyz names the objects.",
+    ),
+    Metric(
+        "polynya_damaged_reads_total",
+        "counter",
+        "Reads of slices and pages in the object store that found damage.",
+    ),
     Metric("polynya_cache_hits_total", "counter", "Slices read from the block cache."),
     Metric("polynya_cache_misses_total", "counter", "Slices fetched from the object store."),
     Metric(

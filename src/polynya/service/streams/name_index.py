@@ -6,6 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from polynya.base.names import is_public
 from polynya.stream.machine import Machine
 
 # initial names per block; a block splits at twice that, so an insert moves a few kilobytes
@@ -17,7 +18,7 @@ class SortedNames:
     16 bytes, because the machines own the strings."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        ordered = sorted(names)
+        ordered = sorted(filter(is_public, names))
         self._blocks = [ordered[begin : begin + BLOCK] for begin in range(0, len(ordered), BLOCK)]
         self._firsts = [block[0] for block in self._blocks]
 
@@ -25,7 +26,10 @@ class SortedNames:
         return sum(map(len, self._blocks))
 
     def add(self, name: str) -> None:
-        """Add a name; a present name is no error."""
+        """Add a name; a present name is no error, and one that clients must not know is left
+        out."""
+        if not is_public(name):
+            return
         if not self._blocks:
             self._blocks, self._firsts = [[name]], [name]
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from polynya.base.names import is_internal
 from polynya.stream.replies import Code, Reply
 from polynya.stream.rules.table_lifetimes import is_forgotten
 from polynya.stream.state import feature_level, record_gaps
@@ -45,6 +46,8 @@ def apply_watch(machine: Machine, command: WatchStreams, place: int) -> Reply:
 def covers(name: str, prefixes: Collection[str], without: Collection[str] = ()) -> bool:
     """Report whether a canonical name is under one of the prefixes. A longer one of `without`
     wins."""
+    if is_internal(name):
+        return False
     longest = max((len(prefix) for prefix in prefixes if name.startswith(prefix)), default=-1)
     return longest >= 0 and not any(
         len(other) > longest and name.startswith(other) for other in without
@@ -54,6 +57,8 @@ def covers(name: str, prefixes: Collection[str], without: Collection[str] = ()) 
 def watch_of(machine: Machine, name: str) -> Watch | None:
     """Return the table that takes the records of a name: that of the longest prefix."""
     found, longest = None, -1
+    if is_internal(name):
+        return None
     for watch in machine.watches.values():
         for prefix in watch.prefixes:
             if len(prefix) > longest and name.startswith(prefix):

@@ -7,6 +7,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from polynya.base.levels import RECEIPT_LEVEL
+from polynya.base.names import is_internal
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Batch, Create, Encoding, Fork, Produce, Retention
 from polynya.stream.diskless_commands import Profile
@@ -23,7 +24,7 @@ from polynya.stream.rules.profiles import begin_first, judge_logged, profile_dif
 from polynya.stream.rules.retention import retention_of, set_retention
 from polynya.stream.rules.segments import open_first, segment_differences
 from polynya.stream.state.effects import TailMoved
-from polynya.stream.state.feature_level import level_of
+from polynya.stream.state.feature_level import INTERNAL_LEVEL, level_of
 from polynya.stream.state.model import HotBatch, KafkaState, Stream
 from polynya.stream.state.tails import is_stable
 from polynya.stream.subscriptions.links import link_created, note_append
@@ -312,6 +313,8 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         begin_first(machine, stream, command.profile)
     if command.producer_id_max >= 0:
         stream.kafka = KafkaState(command.producer_id_max)
+    if is_internal(stream.name):  # a standalone node gets no `SetLevel`
+        machine.level = max(machine.level, INTERNAL_LEVEL)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
     machine.changes.streams.add(stream.uid)

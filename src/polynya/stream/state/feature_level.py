@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from polynya.base.levels import LEVELS, check_level
+from polynya.base.names import is_internal
 from polynya.stream.commands import (
     Append,
     AppendIf,
@@ -36,6 +37,7 @@ class LevelState(Protocol):
 
 ENTRY_LEVEL = 3  # of index entries of version 2
 RECORD_TIME_LEVEL = 3  # of a retention by record times
+INTERNAL_LEVEL = 4  # of streams that no pattern and no table has
 
 
 def level_of(kind: type[Command]) -> int:
@@ -59,6 +61,8 @@ def level_for(command: Command) -> int:
         type(packed.command) is AppendIf for part in command.slices for packed in part.appends
     ):
         return level_of(AppendIf)
+    if isinstance(command, Create) and is_internal(command.name):
+        return INTERNAL_LEVEL
     if isinstance(command, Create) and command.encoding == Encoding.KAFKA:
         return level_of(Produce)
     if isinstance(command, Create) and command.producer_id_max >= 0:

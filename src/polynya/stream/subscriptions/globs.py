@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from polynya.base.limits import PATH_BYTES_MAX
-from polynya.base.names import spelled_name
+from polynya.base.names import is_internal, spelled_name
 
 _STAR = re.compile("%2a", re.IGNORECASE)  # the spelling of a literal star in a pattern
 
@@ -43,7 +43,9 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
         for segment in pattern.split("/")
     ]
     wild = [segment in ("*", "**") for segment in pattern.split("/")]
-    return lambda name: _matches(parts, wild, spelled_name(name).split("/"))
+    return lambda name: (
+        not is_internal(name) and _matches(parts, wild, spelled_name(name).split("/"))
+    )
 
 
 def _matches(parts: list[str], wild: list[bool], segments: list[str]) -> bool:

@@ -276,7 +276,7 @@ _TABLE = (
     ErrorCode("INTERNAL", 500, "internal error; the server's log has the request id", UNKNOWN),
     ErrorCode(
         "DATA_DAMAGED",
-        500,
+        503,
         "required data is missing or damaged; run 'polynya store verify', and see the log",
         UNKNOWN,
     ),

@@ -1,0 +1,137 @@
+"""The shared cursors of the text protocol: nobody else names, lists or moves them, and those of an
+earlier release are taken over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from front_world import World, play
+
+from polynya.base.errors import Unavailable
+from polynya.base.names import BadName, canonical_name
+from polynya.cli.storage.recover import Selection
+from polynya.front.text.cursors import json_batch
+from polynya.front.text.protocol import TextCommand
+from polynya.front.text.topics import NodeView, Topics
+from polynya.service.api import Facts, Refusal
+from polynya.stream.commands import Append, Command, Create, Encoding
+from polynya.stream.replies import Done, Reply
+from polynya.stream.rules.table_watches import covers
+from polynya.stream.state.feature_level import INTERNAL_LEVEL, level_for
+from polynya.stream.subscriptions.globs import compile_pattern
+
+JSON = "application/json"
+OLD, NEW = "walrus-cursors/default/logs", "_walrus/default/logs"
+
+
+async def segments(name: str) -> None:
+    return None
+
+
+def topics_of(world: World) -> Topics:
+    """The topics, as one more node has them."""
+    return Topics(world.service, NodeView(1, lambda name: 1, lambda: 1, lambda: [1], segments))
+
+
+async def get(topics: Topics) -> str:
+    return await topics.run(TextCommand("GET", "logs", ""))
+
+
+async def has(world: World, name: str) -> Facts | None:
+    facts = await world.service.facts(name)
+    return None if isinstance(facts, Refusal) else facts
+
+
+async def call(world: World, command: Any) -> Reply:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    world.service.propose(command.name, command, future.set_result)
+    reply: Reply = await future
+    return reply
+
+
+async def topic_of_the_last_release(world: World, read: int) -> None:
+    """A topic with six messages, of which its readers got some."""
+    await world.put("logs", JSON)
+    for number in range(6):
+        await world.post("logs", b'"%d"' % number, JSON)
+    if read:
+        facts = await has(world, "default/logs")
+        assert facts is not None
+        await call(world, Create(OLD, 0, JSON, Encoding.JSON))
+        position = f"{facts.uid:020d}_{read:016d}_{4 * read:016d}"
+        await call(world, Append(OLD, 0, JSON, json_batch(b"0"), stream_seq=position))
+
+
+def test_a_reader_goes_on_where_the_last_release_left_it() -> None:
+    async def story(world: World) -> None:
+        await topic_of_the_last_release(world, read=2)
+        assert await get(topics_of(world)) == "OK 2"
+        assert await has(world, OLD) is None
+        moved = await has(world, NEW)
+        assert moved is not None and moved.stream_seq is not None
+        assert [await get(topics_of(world)) for _ in range(2)] == ["OK 3", "OK 4"]
+        # a client of the last release, or somebody who guesses, has no say any more
+        await call(world, Create(OLD, 0, JSON, Encoding.JSON))
+        assert [await get(topics_of(world)) for _ in range(2)] == ["OK 5", "EMPTY"]
+
+    play(story)
+
+
+def test_readers_that_take_over_at_once_get_each_message_once() -> None:
+    async def story(world: World) -> None:
+        await topic_of_the_last_release(world, read=1)
+        got = await asyncio.gather(*(get(topics_of(world)) for _ in range(6)))
+        assert sorted(got) == ["EMPTY", *(f"OK {number}" for number in range(1, 6))]
+
+    play(story)
+
+
+def test_a_group_with_nodes_of_the_last_release_keeps_the_old_cursor() -> None:
+    async def story(world: World) -> None:
+        await topic_of_the_last_release(world, read=2)
+        propose = world.service.propose
+
+        def as_before(name: str, command: Command, done: Done) -> None:
+            if level_for(command) >= INTERNAL_LEVEL:
+                done(Unavailable("this command needs a newer feature level"))
+            else:
+                propose(name, command, done)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.service, "propose", as_before)
+            assert await get(topics_of(world)) == "OK 2"
+            assert await has(world, NEW) is None and await has(world, OLD) is not None
+        assert await get(topics_of(world)) == "OK 3"
+        assert await has(world, OLD) is None
+
+    play(story)
+
+
+@pytest.mark.parametrize("name", [NEW, OLD])
+def test_clients_neither_see_nor_reach_a_cursor(name: str) -> None:
+    async def story(world: World) -> None:
+        await topic_of_the_last_release(world, read=0)
+        await call(world, Create(name, 0, JSON, Encoding.JSON))
+        listed = await world.ask("GET", "/v1/streams")
+        assert b"logs" in listed.body and b"walrus" not in listed.body
+        for prefix in (name, name.partition("/")[0]):
+            answer = await world.ask("GET", f"/v1/streams?prefix={prefix}")
+            assert b'"streams":[]' in answer.body.replace(b" ", b"")
+        for method in ("GET", "HEAD", "PUT", "POST", "DELETE"):
+            answer = await world.ask(method, f"/v1/stream/{name}", b"1", content_type=JSON)
+            assert answer.status == 400, method
+        with pytest.raises(BadName, match="reserved"):
+            canonical_name(name)
+        assert not Selection(frozenset(), "", None).has(name), "no recovery of a whole backup"
+        assert await has(world, name) is not None
+
+    play(story)
+
+
+def test_no_pattern_and_no_table_has_a_cursor() -> None:
+    assert [compile_pattern(each)("default/logs") for each in ("**", "*")] == [True, True]
+    for pattern in ("**", "_walrus/**", "*/*/logs"):
+        assert not compile_pattern(pattern)(NEW)
+    assert covers("default/logs", [""]) and not covers(NEW, ["", "_walrus/"])
