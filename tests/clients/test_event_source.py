@@ -41,7 +41,7 @@ def origin() -> Iterator[str]:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Blank) as pages:
-        thread = threading.Thread(target=pages.serve_forever)
+        thread = threading.Thread(target=pages.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{pages.server_port}/"
         pages.shutdown()

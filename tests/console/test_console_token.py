@@ -111,7 +111,7 @@ class Guarded(BaseHTTPRequestHandler):
 def server() -> Iterator[str]:
     Guarded.asked.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -59,7 +59,7 @@ def pages() -> Iterator[int]:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Blank) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server.server_port
         server.shutdown()

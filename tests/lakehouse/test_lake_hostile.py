@@ -302,7 +302,7 @@ def in_process(sql: str, seconds: float) -> tuple[int, dict[str, Any], float, in
 @pytest.mark.process
 @pytest.mark.parametrize(
     "sql",
-    [*ENDLESS, *NESTED],
+    every_nth([*ENDLESS, *NESTED], 2),
     ids=[*range(len(ENDLESS)), *(f"nested-{number}" for number in range(len(NESTED)))],
 )
 def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from long_tests import every_nth
 from pyiceberg.table import StaticTable
 from worlds.lakehouse import Lake, quiet
 
@@ -105,7 +106,8 @@ def test_older_snapshots_stay_readable(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [step for step in STEPS if step not in ("planned", "schema", "plan-object")]
+    "step",
+    every_nth([step for step in STEPS if step not in ("planned", "schema", "plan-object")], 2),
 )
 def test_a_merge_killed_after_a_step_loses_and_doubles_nothing(lake: Lake, step: str) -> None:
     fill(lake, 2)

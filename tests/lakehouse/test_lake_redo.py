@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from deltalake import DeltaTable
+from long_tests import long
 from pyiceberg.table import StaticTable
 from worlds.lakehouse import Lake, keys, quiet
 
@@ -117,7 +118,9 @@ def test_a_rebuild_of_fields_that_no_sample_shows(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("work", [rebuilt, replayed])
-@pytest.mark.parametrize("step", ["plan-object", "ran", "result-object", "staged-dlq", "pointer"])
+@pytest.mark.parametrize(
+    "step", [*long(["plan-object"]), "ran", "result-object", *long(["staged-dlq"]), "pointer"]
+)
 def test_a_driver_dies_after_a_step(lake: Lake, work: Any, step: str) -> None:
     """The next driver completes the rewrite, or it did not happen; a repeat of it does."""
     lake.source.append("s", [b'{"n":%d}' % n for n in range(200)] + [b'{"n":"odd"}', b"[]"])

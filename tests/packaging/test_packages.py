@@ -262,9 +262,16 @@ def install(place: Path, wheel: Path) -> None:
             [uv, "pip", "install", "--quiet", "--python", str(place / "bin/python"), str(wheel)],
         ]
     else:
+        quietly = ("install", "--quiet", "--disable-pip-version-check")
         steps = [
-            [sys.executable, "-m", "venv", str(place)],
-            [str(place / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)],
+            [
+                sys.executable,
+                "-m",
+                "venv",
+                "--without-pip",
+                str(place),
+            ],  # to install it takes longer
+            [sys.executable, "-m", "pip", "--python", str(place), *quietly, str(wheel)],
         ]
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, timeout=SECONDS, check=False)

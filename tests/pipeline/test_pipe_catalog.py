@@ -16,6 +16,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
 from pyiceberg.table import Table
 from s3_server import S3Server
+from shared_spark import shared_runner
 from spark_jars import jars
 from worlds.pipeline import PipeWorld
 
@@ -118,8 +119,6 @@ def test_duckdb_attaches_the_catalog(lake: PipeWorld) -> None:
 
 
 def test_sparks_own_catalog_reads_all_tables(lake: PipeWorld, jars: tuple[str, str]) -> None:
-    from polynya.lakehouse.jobs.spark import SparkRunner
-
     if not jars[0]:
         missing(jars[1])
     settings = {
@@ -127,26 +126,24 @@ def test_sparks_own_catalog_reads_all_tables(lake: PipeWorld, jars: tuple[str, s
         "spark.sql.catalog.lake.type": "rest",
         "spark.sql.catalog.lake.uri": f"{lake.node.url}/iceberg",
     }
-    runner = SparkRunner("local[1]", jars=jars[0], settings=settings)
-    spark = runner.session
-    try:
-        names = [row.tableName for row in spark.sql("show tables in lake.polynya").collect()]
-        assert names == ["flights", "flights__dlq"]
-        found = spark.sql("select stream, offset, value from lake.polynya.flights").collect()
-        assert Counter((row[0], row[1], bytes(row[2])) for row in found) == lake.rows
-        lake.append("flights/ua", {"n": 6, "_file": 1, "_pos": 2, "\u0130": 3, "i": 4})
-        lake.compact_here("flights")
-        for part in ("snapshots", "history", "files"):
-            assert spark.table(f"lake.polynya.flights.{part}").count() > 0
-        spark.sql("refresh table lake.polynya.flights")
-        rows = spark.sql("select * from lake.polynya.flights").collect()
-        assert len(rows) == lake.rows.total()
-        assert [row._file_2 for row in rows if row._pos_2 == 2] == [1]
-        with pytest.raises(Exception, match=r"only Polynya's jobs commit|does not support"):
-            spark.sql("delete from lake.polynya.flights where true")
-        lake.check_exactly_once("flights")
-    finally:
-        runner.close()
+    spark = shared_runner().session.newSession()  # with settings of its own
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    names = [row.tableName for row in spark.sql("show tables in lake.polynya").collect()]
+    assert names == ["flights", "flights__dlq"]
+    found = spark.sql("select stream, offset, value from lake.polynya.flights").collect()
+    assert Counter((row[0], row[1], bytes(row[2])) for row in found) == lake.rows
+    lake.append("flights/ua", {"n": 6, "_file": 1, "_pos": 2, "\u0130": 3, "i": 4})
+    lake.compact_here("flights")
+    for part in ("snapshots", "history", "files"):
+        assert spark.table(f"lake.polynya.flights.{part}").count() > 0
+    spark.sql("refresh table lake.polynya.flights")
+    rows = spark.sql("select * from lake.polynya.flights").collect()
+    assert len(rows) == lake.rows.total()
+    assert [row._file_2 for row in rows if row._pos_2 == 2] == [1]
+    with pytest.raises(Exception, match=r"only Polynya's jobs commit|does not support"):
+        spark.sql("delete from lake.polynya.flights where true")
+    lake.check_exactly_once("flights")
 
 
 def test_readers_of_a_bucket_get_keys_from_the_catalog(

@@ -286,7 +286,7 @@ def test_appends_by_another_than_the_writer_are_caught(
         run_simulated(run())
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 5, 6, 7])
+@pytest.mark.parametrize("seed", [1, 2, 5, *long([3, 6, 7])])
 def test_histories_with_kills_pauses_and_rollovers(seed: int) -> None:
     episode = LeasedEpisode(seed, mishaps=15)
     episode.play()

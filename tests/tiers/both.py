@@ -20,7 +20,7 @@ from tiers import processes
 
 OUTPUT = Path(".build/gate.txt")
 SUMMARY = "short test summary"  # pytest's heading above what was skipped or failed
-NICENESS = 10  # a tenth of the share of what runs beside it
+NICENESS = 5  # a third of the share of what runs beside it
 
 
 class Gate:
