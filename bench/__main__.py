@@ -18,6 +18,7 @@ NEEDS_PEERS = {
     "kafka_batches",
     "kafka_idle",
     "nats",
+    "page",
     "wrk",
 }
 

@@ -26,6 +26,7 @@ import msgspec
 import psutil
 
 from bench._rounds import Runs
+from chaos.checkout import source
 from chaos.quiet import Conditions, Watch
 
 FOLDER = Path(__file__).parent / "results"
@@ -79,6 +80,7 @@ def save(
     result = {
         "benchmark": name,
         "commit": _commit(),
+        "source": source(),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": _machine(),
         "command": " ".join(

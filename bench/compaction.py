@@ -35,6 +35,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
+from bench import _results
+from bench._rounds import Runs
 from polynya.lakehouse.jobs.commit import JobOutcome, run_job
 from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef, layout
 from polynya.lakehouse.reading.blobs import LocalBlobs
@@ -301,12 +303,27 @@ def cpu_seconds() -> float:
     return total
 
 
+NAMES = {"spark": "PySpark pipeline", "pyarrow": "pyarrow alone, two processes"}
+
+
+def saved(rates: dict[str, list[float]], cpu: dict[str, list[float]]) -> Runs:
+    """Return the runs as docs/benchmarks.md shows them."""
+    return {
+        shown: [
+            {"mb_per_second": rate, "cpu_s": spent}
+            for rate, spent in zip(rates[name], cpu[name], strict=True)
+        ]
+        for name, shown in NAMES.items()
+    }
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--mb", type=int, default=1024)
     arguments.add_argument("--repeat", type=int, default=3)
     arguments.add_argument("--cores", type=int, default=2)
     arguments.add_argument("--raw", action="store_true", help="print the raw numbers as JSON")
+    _results.add_option(arguments)
     options = arguments.parse_args()
     from polynya.lakehouse.jobs.spark import SparkRunner
 
@@ -350,6 +367,8 @@ def main() -> None:
             f"{statistics.median(rates['spark']) / statistics.median(rates['pyarrow']):6.2f}   "
             f"(goal: {0.9 if options.mb >= 512 else 0.75})"
         )
+        if options.save:
+            _results.save("compaction", saved(rates, cpu))
         if options.raw:
             print(
                 json.dumps(

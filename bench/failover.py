@@ -23,10 +23,13 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
+from bench import _results
 from bench._nodes import machine
+from bench._rounds import Runs
 from bench.mixed import percentile
 from chaos import network, shim
 from chaos.disks import Folder
@@ -379,6 +382,21 @@ async def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, ob
         await three.close()
 
 
+SAVED = {"kill": "kill -9", "term": "SIGTERM"}  # faults that docs/benchmarks.md shows
+SHOWN = {"groups of the node": "its groups", "other groups": "other groups"}
+
+
+def saved(rows: list[dict[str, Any]]) -> Runs:
+    """Return what writers met during the faults that the page shows."""
+    return {
+        f"{SAVED[row['fault']]}, {SHOWN[row['writers']]}": [
+            {"worst_ms": row["worst"], "p99_ms": row["p99"]}
+        ]
+        for row in rows
+        if row["fault"] in SAVED and row["phase"] == "during" and row["writers"] in SHOWN
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -394,6 +412,7 @@ def main() -> None:
     )
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
     parser.add_argument("--logs", help="keep the nodes' logs there")
+    _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
     found = []
@@ -414,6 +433,8 @@ def main() -> None:
             print("| " + " | ".join(str(value) for value in row.values()) + " |", flush=True)
         found += rows
     print(json.dumps(found))
+    if arguments.save:
+        _results.save("failover", saved(found))
 
 
 if __name__ == "__main__":

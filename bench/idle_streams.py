@@ -14,12 +14,13 @@ from collections.abc import Callable, Coroutine
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import uvloop
 from google_crc32c import value as crc32c
 
+from bench import _results
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.cold import ColdReader, Evictor, EvictSettings, Flusher, FlushSettings, StateReader
 from polynya.engine.log_clock import LogClock
@@ -31,6 +32,7 @@ from polynya.stream.replies import Reply
 
 GROUPS = 16
 IN_FLIGHT = 1000
+Result = TypeVar("Result")
 PAYLOAD = b"x" * 100
 
 
@@ -69,17 +71,21 @@ async def propose_all(engine: CoreRuntime, commands: list[Any]) -> None:
             assert isinstance(reply, Reply) and reply.code in (0, 3), reply
 
 
-async def fill(folder: Path, streams: int) -> None:
+async def fill(folder: Path, streams: int) -> dict[str, float]:
+    """Fill a core with streams in each state; return the bytes of memory that one takes."""
     engine = open_engine(folder)
     store = open_store(StoreSettings(backend="local", root=str(folder / "objects")))
     assert store is not None
     engine.local.reads.cold = ColdReader(store)
     engine.local.rehydration.states = StateReader(store)
     flusher = Flusher(engine.groups, store, FlushSettings(), "bench")
-    before = rss()
+    before, found = rss(), dict[str, float]()
 
-    def told(what: str) -> None:
-        print(f"  {what:<42}{(rss() - before) / streams:7.0f} B of RSS a stream", flush=True)
+    def told(what: str, name: str = "") -> None:
+        each = (rss() - before) / streams
+        if name:
+            found[name] = each
+        print(f"  {what:<42}{each:7.0f} B of RSS a stream", flush=True)
 
     now_ms = engine.service.now_ms()
     creates = (
@@ -88,7 +94,7 @@ async def fill(folder: Path, streams: int) -> None:
     )
     for _ in range(0, streams, 10_000):
         await propose_all(engine, list(islice(creates, 10_000)))
-    told("created")
+    told("created", "empty stream")
     batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
     for begin in range(0, streams, 10_000):
         numbers = range(begin, min(begin + 10_000, streams))
@@ -99,13 +105,13 @@ async def fill(folder: Path, streams: int) -> None:
                 for n in numbers
             ],
         )
-    told("with one record from a producer, hot")
+    told("with one record from a producer, hot", "one record in memory")
     await snapshots(engine, "first snapshots, records hot")
     await engine.core.drain()
     shutil.copytree(folder / "core-0", folder / "hot" / "core-0")
     begin_s = perf_counter()
     await flusher.flush_now("")
-    told(f"the same, in packs ({perf_counter() - begin_s:.1f} s of flushing)")
+    told(f"the same, in packs ({perf_counter() - begin_s:.1f} s of flushing)", "flushed")
     await snapshots(engine, "snapshots, records in packs")
     await engine.core.drain()
     shutil.copytree(folder / "core-0", folder / "packs" / "core-0")
@@ -122,9 +128,12 @@ async def fill(folder: Path, streams: int) -> None:
     await engine.core.drain()
     engine.close()
     await store.close()
+    return found
 
 
-async def evicted(engine: CoreRuntime, store: ObjectStore, told: Callable[[str], None]) -> None:
+async def evicted(
+    engine: CoreRuntime, store: ObjectStore, told: Callable[[str, str], None]
+) -> None:
     """All streams leave the memory."""
     evictor = Evictor(
         engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set()
@@ -133,9 +142,9 @@ async def evicted(engine: CoreRuntime, store: ObjectStore, told: Callable[[str],
     begin, cpu = perf_counter(), process_time()
     gone = await evictor.evict_due()
     elapsed, cpu = perf_counter() - begin, process_time() - cpu
-    told(f"evicted ({elapsed:.1f} s, {cpu / gone * 1e6:.0f} us of CPU a stream)")
+    told(f"evicted ({elapsed:.1f} s, {cpu / gone * 1e6:.0f} us of CPU a stream)", "")
     await snapshots(engine, "snapshots, all evicted")
-    told("the same, with snapshots that say so")
+    told("the same, with snapshots that say so", "evicted")
 
 
 async def returned(engine: CoreRuntime, streams: int) -> None:
@@ -187,7 +196,8 @@ async def answer(folder: Path, streams: int) -> None:
     engine.close()
 
 
-def restart(folder: Path, streams: int, what: str) -> None:
+def restart(folder: Path, streams: int, what: str) -> float:
+    """Return the seconds until a fresh process answers."""
     begin = perf_counter()
     subprocess.run(
         [
@@ -201,21 +211,21 @@ def restart(folder: Path, streams: int, what: str) -> None:
         ],
         check=True,
     )
-    print(
-        f"  restart to the first answer, {what}: {perf_counter() - begin:.2f} s, imports included",
-        flush=True,
-    )
+    took = perf_counter() - begin
+    print(f"  restart to the first answer, {what}: {took:.2f} s, imports included", flush=True)
+    return took
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
+def run(work: Coroutine[Any, Any, Result]) -> Result:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work)
+        return runner.run(work)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
+    _results.add_option(parser)
     options = parser.parse_args()
     if options.answer is not None:
         run(answer(options.answer, options.streams))
@@ -223,12 +233,19 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         print(f"{options.streams} streams in {GROUPS} groups")
-        run(fill(folder, options.streams))
-        restart(folder / "packs", options.streams, "from snapshots, records in packs")
-        restart(folder / "evicted", options.streams, "from snapshots, all evicted")
-        restart(folder / "hot", options.streams, "from snapshots, records hot in the journal")
+        figures = {
+            name: {"bytes_each": each} for name, each in run(fill(folder, options.streams)).items()
+        }
+        for part, name, what in (
+            ("packs", "flushed", "from snapshots, records in packs"),
+            ("evicted", "evicted", "from snapshots, all evicted"),
+            ("hot", "one record in memory", "from snapshots, records hot in the journal"),
+        ):
+            figures[name]["restart_seconds"] = restart(folder / part, options.streams, what)
         shutil.rmtree(folder / "hot" / "core-0" / "snapshots")
         restart(folder / "hot", options.streams, "from the journal alone")
+        if options.save:
+            _results.save("idle_streams", {name: [row] for name, row in figures.items()})
     finally:
         shutil.rmtree(folder)
 

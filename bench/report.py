@@ -272,7 +272,7 @@ Ratios count, not rates: the machine is shared and its speed drifts by a fifth w
 servers for each round, medians with the smallest and the largest value. fsync is on. A result counts only from a machine with nothing else
 to do: a load of at most {LOAD_MAX:g} per core before it, and at most {OTHERS_MAX:g} % of the machine for other processes during it. Measured on {load("clusters")["machine"]}.
 
-`python -m bench NAME --save` measures one scenario again, `python -m bench.report` writes this page. Attempts that did not help:
+`python -m bench.page` measures all scenarios that have no result of the present source and writes this page, `python -m bench NAME --save` measures one. Attempts that did not help:
 [decision 25](decisions/0025-leave-out-optimizations-that-did-not-help.md).
 
 ![Appends to one node](images/bench-one-node.svg) ![Appends to three nodes](images/bench-three-nodes.svg)

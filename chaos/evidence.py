@@ -13,7 +13,6 @@ import datetime as dt
 import os
 import platform
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from chaos.checkout import commit, source
 from chaos.page import appendix, written
 from chaos.parts import SHARES, TAKE, Work
 from chaos.quiet import Watch
@@ -40,27 +40,6 @@ def machine() -> str:
         f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python "
         f"{platform.python_version()}"
     )
-
-
-def commit() -> str:
-    """Return the short hash of the commit that is tested, "-dirty" after it where files of the
-    product differ; "" outside a repository."""
-    changed = _git("status", "--porcelain", "--", "src")
-    return _git("rev-parse", "--short=10", "HEAD") + ("-dirty" if changed else "")
-
-
-def source() -> str:
-    """Return the last commit that changed the product: later ones test the same."""
-    changed = _git("status", "--porcelain", "--", "src")
-    return _git("log", "-1", "--format=%h", "--abbrev=10", "--", "src") + (
-        "-dirty" if changed else ""
-    )
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(
-        ("git", *words), cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
 
 
 def read_results() -> Results:

@@ -32,10 +32,10 @@ WORLD_STEP = 4  # … of a world, which has less time
 CHAOS_SECONDS = 240.0  # of faults in one run, at most
 CHAOS_BESIDE = 100.0  # for the start of a cluster, recovery after faults, and the loss of all disks
 CHAOS_LEAST = 30.0
-# a whole upgrade takes about so long for each second of `--hold`, and so long without
-UPGRADE_PARTS = "readers,commands,leads,wipes,back,again,store"
-UPGRADE_BESIDE = 120.0
-HOLD_SHARE = 8.0
+UPGRADE_PARTS = "commands,wipes,back,again,store"
+UPGRADE_MORE = ",readers,leads"  # where there is more time
+UPGRADE_SECONDS, UPGRADE_MORE_SECONDS = 150.0, 300.0  # that they take without `--hold`
+HOLD_SHARE = 8.0  # seconds for each second of `--hold`
 
 
 class Work:
@@ -141,16 +141,20 @@ def fuzz(work: Work, seconds: float, results: Results) -> None:
 
 
 def upgrade(work: Work, seconds: float, results: Results) -> None:
-    """Upgrade three nodes one by one, with the way back: by SIGTERM, and with twice the time also by
-    SIGKILL on an S3 server."""
+    """Upgrade three nodes one by one, with the way back: by SIGTERM, and with enough time also by
+    SIGKILL on an S3 server, and with read replicas and leaders that move."""
     revision = work.revision or older_revision()
     ways: list[list[str]] = [[], ["--kill", "--s3"]]
-    ways = ways[: max(1, min(len(ways), int(seconds / UPGRADE_BESIDE)))]
-    hold = min(16.0, max(1.0, (seconds / len(ways) - UPGRADE_BESIDE) / HOLD_SHARE))
+    ways = ways[: 1 if seconds < 2 * UPGRADE_SECONDS else 2]
+    one = seconds / len(ways)
+    is_long = one >= UPGRADE_MORE_SECONDS
+    some = UPGRADE_PARTS + (UPGRADE_MORE if is_long else "")
+    beside = UPGRADE_MORE_SECONDS if is_long else UPGRADE_SECONDS
+    hold = min(16.0, max(1.0, (one - beside) / HOLD_SHARE))
     results.upgrades = []
     for way in ways:
         command = ["-m", "chaos.upgrade", "--from", revision, f"--hold={hold:.1f}", *way]
-        command += [f"--only={UPGRADE_PARTS}", f"--seed={work.seed}"]
+        command += [f"--only={some}", f"--seed={work.seed}"]
         found = msgspec.json.decode(work.run(*command), type=Upgraded)
         found.command = f"python {' '.join(command)}"
         results.upgrades.append(found)

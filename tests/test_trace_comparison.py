@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sim import checksums
 from sim.compare import differences, renamed_words, renaming
 from sim.run import KINDS
 from sim.traces import OTHERS, write
@@ -91,6 +92,49 @@ def test_two_runs_of_the_same_tree_write_equal_traces(tmp_path: Path) -> None:
     changed.write_text(changed.read_text() + "\n9.9 one more")
     code, told = compared()
     assert code == 1 and told.startswith("planned/seed-0.txt:") and told.endswith("'9.9 one more'")
+
+
+OUTPUT = """seed 3: 29 s, 28 appends acknowledged in 4.3 s; 59b1088a0f51f75f
+  1001.5 node 1 dies
+seed 4 FAILED; again: make sim SEED=4 ARGS=--kafka
+"""
+
+
+def test_a_record_has_the_checksum_of_each_seed_and_those_that_failed() -> None:
+    found = checksums.checksums_in(OUTPUT)
+    assert found == {3: "59b1088a0f51f75f", 4: "failed"}
+    record = checksums.Record(5, {("kafka", seed): each for seed, each in found.items()})
+    assert checksums.read(checksums.written(record)) == record
+    with pytest.raises(ValueError, match="expected 'WORLD SEED CHECKSUM'"):
+        checksums.read("kafka 3")
+    other = checksums.Record(5, {("kafka", 3): "0" * 16})
+    assert checksums.differences(record, other) == [
+        f"kafka seed 3: 59b1088a0f51f75f became {'0' * 16}",
+        "kafka seed 4: failed became nothing",
+    ]
+    assert not checksums.differences(record, record)
+
+
+def test_neighbours_of_a_world_share_a_process() -> None:
+    seeds = [*(("plain", seed) for seed in range(12)), ("kafka", 12), ("kafka", 14)]
+    assert list(checksums.jobs_of(seeds)) == [
+        ("plain", 0, 10),
+        ("plain", 10, 2),
+        ("kafka", 12, 1),
+        ("kafka", 14, 1),
+    ]
+
+
+@pytest.mark.process
+def test_a_record_is_compared_with_another_run(tmp_path: Path) -> None:
+    record = checksums.record_of([("plain", 0), ("plain", 1)], ROOT, 1)
+    (tmp_path / "sums").write_text(checksums.written(record))
+    command = [sys.executable, "-m", "sim.checksums", str(tmp_path / "sums"), "--check"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "equal: 2 checksums"), done.stderr
 
 
 def test_every_world_that_a_shell_can_choose_is_traced() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench import _results, report  # noqa: E402  (not a part of the package)
+from bench import _results, page, report  # noqa: E402  (not a part of the package)
 from chaos.quiet import (  # noqa: E402
     Conditions,
     OtherProcesses,
@@ -69,6 +69,7 @@ def test_the_result_of_a_busy_machine_is_refused(
     monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
     monkeypatch.setattr(_results, "BUSY", tmp_path / "busy")
     monkeypatch.setattr(_results, "_commit", lambda: "c")
+    monkeypatch.setattr(_results, "source", lambda: "c")
     _results.save("clusters", RUNS, conditions=QUIET)
     scenario = report.Scenario("clusters", "Appends", "Of three.")
     assert "load 0.9 before it, 4.0 % of the machine for others" in report.section(scenario)
@@ -99,3 +100,17 @@ def test_figures_of_a_busy_machine_are_not_shown(
     assert "before the page recorded the machine's load" in section()
     shown = section(busy="a load of 15")
     assert "Polynya" not in shown and "**Not shown:**" in shown and "a load of 15" in shown
+
+
+def test_the_page_is_measured_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_results, "FOLDER", tmp_path)
+    monkeypatch.setattr(page, "FOLDER", tmp_path)
+    monkeypatch.setattr(_results, "_commit", lambda: "c")
+    monkeypatch.setattr(_results, "source", lambda: "abc")
+    assert not page.is_current("mixed", "abc")
+    _results.save("mixed", RUNS, conditions=QUIET)
+    assert page.is_current("mixed", "abc") and not page.is_current("mixed", "def")
+    assert {plan.scenario for plan in page.PLANS} == {each.name for each in report.SCENARIOS}
+    plan = page.Plan("mixed", "mixed", 90, ("no-such-program",))
+    assert page.missing(plan) == "no-such-program" and not page.missing(plan._replace(needs=()))
+    assert page.measure([plan, plan._replace(needs=())], seconds=60.0) == [], "it does not fit"
