@@ -185,7 +185,7 @@ def test_the_minutes_of_a_tier_are_those_of_its_run(tmp_path: Path) -> None:
 def test_the_tiers_are_those_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     ((first, beside),) = re.findall(
-        r'^test: (\w+).*  ##.*\n\t\$\(TIERS\)\.both "\$\(AGAIN\) (\w+)"', makefile, re.MULTILINE
+        r'^test: (\w+).*  ##.*\n\t\$\(TIERS\)\.both "\$\(AGAIN\) (\w+)', makefile, re.MULTILINE
     )
     assert [first, beside, "processes"] == [tier.name for tier in TIERS]
     (expression,) = re.findall(r"^IN_PROCESS = (.+)$", makefile, re.MULTILINE)
