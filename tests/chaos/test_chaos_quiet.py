@@ -114,3 +114,22 @@ def test_the_page_is_measured_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     plan = page.Plan("mixed", "mixed", 90, ("no-such-program",))
     assert page.missing(plan) == "no-such-program" and not page.missing(plan._replace(needs=()))
     assert page.measure([plan, plan._replace(needs=())], seconds=60.0) == [], "it does not fit"
+
+
+def test_the_page_says_by_its_figures_whether_a_goal_is_reached() -> None:
+    checks = (
+        report.Check("polynya", "per_second", ">=", 2.0, "kafka"),
+        report.Check("polynya", "p99_ms", "<=", 10.0),
+    )
+    scenario = report.Scenario("s", "S", "", "twice its rate in 10 ms", checks)
+
+    def verdict(rate: float, **more: dict[str, list[float]]) -> str:
+        return scenario.verdict({"polynya": {"per_second": [rate], "p99_ms": [9.0]}, **more})
+
+    kafka = {"per_second": [10.0]}
+    assert verdict(25.0, kafka=kafka) == "Goal: twice its rate in 10 ms; reached (2.5, 9)."
+    assert verdict(15.0, kafka=kafka) == "Goal: twice its rate in 10 ms; not reached (1.5, 9)."
+    assert verdict(25.0).endswith("reached, as far as it was measured (9).")
+    assert scenario.verdict({}) == "Goal: twice its rate in 10 ms."
+    rows = {name for each in report.SCENARIOS for check in each.checks for name in (check.figure,)}
+    assert rows <= {*report.FIGURES}
