@@ -115,12 +115,7 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
     stream_seq = command.stream_seq
     # Comparing str by code point gives the bytewise order of UTF-8.
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
-        refusal = (
-            None
-            if producer is None
-            else judge_producer(stream, producer, now_ms, body_crc(machine, batch))
-        )
-        return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
+        return _seq_refusal(machine, stream, command)
     record = -1 if batch is None else stream.next_record
     if producer is not None:
         records = 0 if batch is None else batch.records
@@ -147,6 +142,14 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
         last = producer.sequence if producer.sequence_last < 0 else producer.sequence_last
     tail, end = stream.next_record, stream.next_byte
     return Reply(0, uid, tail, end, stream.closed, epoch, last, -1, -1, record)
+
+
+def _seq_refusal(machine: Machine, stream: Stream, command: Append) -> Reply:
+    """Return the reply to an append whose `Stream-Seq` is not greater than the last one: that to its
+    producer goes first."""
+    producer, crc = command.producer, body_crc(machine, command.batch)
+    refusal = None if producer is None else judge_producer(stream, producer, command.now_ms, crc)
+    return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
 
 
 def body_crc(machine: Machine, batch: Batch | None) -> int:
