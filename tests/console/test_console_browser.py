@@ -512,6 +512,10 @@ def test_a_node_that_went_away_is_said_in_words_until_it_is_back(
     go(page, "#/health")
     wait_text(page, ".state", "cannot be read: the node does not respond. Retrying")
     assert texts(page, ".verdict") == ["Down"], "no verdict of an earlier moment"
+    go(page, "#/sql")
+    wait_text(page, "#sql-state.wrong", "The tables cannot be listed: the node does not respond")
+    go(page, "#/table/orders")
+    wait_text(page, ".state.wrong", "The table cannot be read: the node does not respond. Retrying")
     go(page, "#/stream/orders")
     wait_text(page, ".state.wrong", "cannot be read: the node does not respond. Retrying")
     with running_node(tmp_path / "data", "--listen", listen):

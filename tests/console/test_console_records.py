@@ -240,3 +240,21 @@ def test_copied_commands_print_what_is_shown(page: Page, node: RunningNode, tmp_
     rest = json.loads(ran(copied(page, "Copy as curl"), tmp_path))
     assert list(map(json.loads, lines)) == rest
     assert [each["value"] for each in rest] == ["48", "49", "50"]
+
+
+def test_a_trimmed_stream_shows_what_it_still_has(page: Page, node: RunningNode) -> None:
+    stream = f"{node.url}/v1/stream/trimmed"
+    kind = {"Content-Type": "application/json"}
+    httpx.put(stream, headers=kind, timeout=60)
+    for number in range(5):
+        httpx.post(stream, json=[number], headers=kind, timeout=60)
+    before = {"before": f"{3:016d}_{6:016d}"}
+    httpx.post(f"{stream}/retention", json=before, timeout=60).raise_for_status()
+    go(page, "#/streams?prefix=trimmed")
+    page.wait("document.querySelector('tbody td.number')?.textContent === '2'")
+    go(page, "#/stream/trimmed")
+    page.wait("document.querySelectorAll('.record').length === 2")
+    assert texts(page, ".record .at") == ["3", "4"]
+    wait_text(page, ".state", "Offsets 3 to 4 of 3 to 4")
+    fill(page, "#place", "1")
+    wait_text(page, ".state.wrong", "the first retained offset is 3")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from chromium import Browser, browser
 from free_ports import free_ports
-from missing import missing, needed_program
+from missing import missing
 from polling import wait_until
 from product import environment, running_node
 from spark_jars import jars
@@ -128,14 +128,13 @@ def connects(port: int) -> bool:
 
 def first_screen() -> list[str]:
     """The commands of the README's first block, without those that start the node."""
-    block = re.search(r"```sh\n(polynya serve &.*?)```", README.read_text("utf-8"), re.DOTALL)
+    block = re.search(r"```sh\n(python3 -m venv .*?)```", README.read_text("utf-8"), re.DOTALL)
     assert block is not None
-    return [re.sub(r"  +# .*", "", line) for line in block[1].splitlines()[2:]]
+    return [re.sub(r" +# .*", "", line) for line in block[1].splitlines()[3:]]
 
 
 @pytest.mark.spark
 def test_sql_duckdb_and_spark(reader: Reader, jars: tuple[str, str]) -> None:
-    needed_program("kcat")
     write, follow, create, sync, query = first_screen()
     for command in (write, create):
         reader.run("bash", "-ec", reader.here(command))

@@ -1,85 +1,103 @@
-"""What the README shows is what happens: its sessions are played against a node, in order, and must
-print what they say."""
+"""The README's blocks are one session: pasted into bash from top to bottom, every command succeeds
+and prints what the page says."""
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from free_ports import ports_in_a_row
-from product import environment, running_node
+from free_ports import free_ports, ports_in_a_row
+from product import environment
 
-README = Path(__file__).parent.parent.parent / "README.md"
-SESSIONS = re.findall(r"```console\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+README = (Path(__file__).parent.parent.parent / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+INSTALL = "python3 -m venv venv && . venv/bin/activate && pip install '.[all]'"
+MARK = "--- of the test:"  # before the number and the status of each command
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def steps() -> list[tuple[str, str]]:
-    """(command, what it prints) of all sessions."""
+    """(command, what the page says that it prints, or "") of all blocks."""
     found: list[tuple[str, str]] = []
-    for line in "".join(SESSIONS).splitlines(keepends=True):
-        if line.startswith("$ "):
-            found.append((line.removeprefix("$ ").strip(), ""))
-        else:
+    lines = iter("".join(block for _, block in BLOCKS).splitlines())
+    for line in lines:
+        if line.startswith("#"):
             command, output = found.pop()
-            found.append((command, output + line))
+            found.append((command, f"{output}{line.removeprefix('# ')}\n"))
+        elif line.endswith("<< 'EOF'"):
+            document = [line, *iter(lambda: next(lines), "EOF"), "EOF"]
+            found.append(("\n".join(document), ""))
+        else:
+            found.append((line, ""))
     return found
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """Variables with which `polynya` is the product under test."""
+    """Variables with which `polynya` and `python3` are of the product under test."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "polynya").write_text(f'#!/bin/sh\nexec {sys.executable} -m polynya "$@"\n')
-    (tools / "polynya").chmod(0o755)
+    for name, program in (("polynya", f"{sys.executable} -m polynya"), ("python3", sys.executable)):
+        (tools / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+        (tools / name).chmod(0o755)
     known = environment()
     return known | {"PATH": f"{tools}:{known['PATH']}"}
 
 
-def test_the_sessions_print_what_they_say(tmp_path: Path, settings: dict[str, str]) -> None:
-    assert shutil.which("curl") and len(steps()) >= 12
-    with running_node(tmp_path / "data") as node:
-        settings["POLYNYA_SERVER"] = node.url
-        for command, output in steps():
-            here = command.replace("http://127.0.0.1:4437", node.url).replace(
-                "curl -s", "curl -sS --fail"
-            )
-            ran = subprocess.run(
-                ["bash", "-c", here],
-                capture_output=True,
-                text=True,
-                env=settings,
-                timeout=200,
-                check=False,
-            )
-            assert ran.returncode == 0, f"$ {here}\n{ran.stdout}{ran.stderr}"
-            assert ran.stdout.rstrip("\n") == output.rstrip("\n"), f"$ {command}\n{ran.stderr}"
-
-
-def test_the_minute_of_a_cluster_can_be_pasted(tmp_path: Path, settings: dict[str, str]) -> None:
-    block = re.search(
-        r"## Three nodes in a minute\n\n```sh\n(.*?)```", README.read_text("utf-8"), re.DOTALL
-    )
-    assert block is not None
+@pytest.fixture
+def place() -> Iterator[tuple[int, int]]:
+    """Ports for HTTP and Kafka."""
     with ports_in_a_row(30) as port:
-        script = re.sub("44[345]7", lambda found: str(port + int(found[0]) - 4437), block[1])
-        script = script.replace("cluster dev", f"cluster dev --listen 127.0.0.1:{port}")
-        settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"
-        ran = subprocess.run(
-            ["bash", "-c", script],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=settings,
-            timeout=120,
-            check=False,
-        )
-    assert '{"n": 1}\n{"n": 2}\n' in ran.stdout, (
-        f"{ran.stdout}{ran.stderr}{(tmp_path / 'cluster.log').read_text()}"
+        yield port, free_ports(1)[0]
+
+
+def script(commands: list[str], port: int, kafka: int) -> str:
+    """The session on these ports, with a mark and the status behind each command."""
+    text = "".join(
+        f"{command}\nprintf '\\n{MARK} %s %s\\n' {at} $?\n" for at, command in enumerate(commands)
     )
+    text = re.sub("44[345]7", lambda found: str(port + int(found[0]) - 4437), text)
+    text = text.replace("cluster dev", f"cluster dev --listen 127.0.0.1:{port}")
+    return text.replace(
+        "polynya serve", f"polynya serve --listen 127.0.0.1:{port} --kafka-listen 127.0.0.1:{kafka}"
+    )
+
+
+def test_the_readme_can_be_pasted_from_top_to_bottom(
+    tmp_path: Path, settings: dict[str, str], place: tuple[int, int]
+) -> None:
+    assert {kind for kind, _ in BLOCKS} == {"sh"}, "a block of another kind cannot be pasted"
+    (install, _), *rest = steps()
+    assert install.startswith(f"{INSTALL} "), "the session begins with what it needs"
+    assert len(rest) >= 30 and not re.search(r"kcat|docker|sudo", str(rest))
+    port, kafka = place
+    settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"
+    session = subprocess.Popen(
+        ["bash", "-c", script([command for command, _ in rest], port, kafka)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=settings,
+        start_new_session=True,
+    )
+    try:
+        printed, said = session.communicate(timeout=600)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(session.pid, signal.SIGKILL)
+    told = re.split(rf"\n{MARK} (\d+) (\d+)\n", printed)
+    assert len(told) == 3 * len(rest) + 1, f"{printed}{said}"
+    for (command, output), shown, status in zip(rest, told[::3], told[2::3], strict=False):
+        assert status == "0", f"{command}\n{printed}{said}"
+        if output:
+            assert shown.strip() == output.strip(), f"{command}\n{printed}{said}"
+    assert '{"item": "ice", "price": 2.5}' in printed and "499500" in printed
