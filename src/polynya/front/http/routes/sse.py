@@ -35,7 +35,7 @@ from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval
 from polynya.wire.kafka.primitives import Bytes
 from polynya.wire.record_pages import StoredSpan, is_plain, show
-from polynya.wire.sse import chunk, error_event
+from polynya.wire.sse import SseEncoding, chunk, error_event
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -203,6 +203,7 @@ class Subscriber(LiveResponse):
                 self.finish()
             if self._finished or self._go_live(page):
                 return
+            await asyncio.sleep(0)  # a client that reads fast leaves the loop to others too
             await self._connection.wait_writable()
             await self._wait_for_budget()
             if not self._finished:
@@ -292,6 +293,8 @@ class Subscriber(LiveResponse):
             return None
         if not event.payload and event.record > event.begin_record:  # an ended transaction
             return None
+        if self._encoding == SseEncoding.TEXT and len(event.payload) > _PAGE_BYTES:
+            return None  # of very many lines: page by page
         span = StoredSpan(event.begin_record, event.begin_byte, event.payload, event.encoding)
         if not event.payload or is_plain((span,), self._form):
             return event.payload
