@@ -10,6 +10,7 @@ from __future__ import annotations
 from base64 import b64encode
 
 COMMENT = b":\n\n"
+_PART = 64 * 1024  # of a text, whose lines are broken in one call
 
 
 class SseEncoding:
@@ -68,9 +69,19 @@ def chunk(data: bytes) -> bytes:
 
 def _data_lines(shown: bytes) -> bytes:
     """Return a `data:` line for each line. Clients strip one leading space, so a line that begins
-    with a space gets another. Without a loop: a payload may consist of line ends."""
-    if b"\r" in shown:
-        shown = shown.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    if b"\n" in shown:
-        shown = shown.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
-    return (b"data: " if shown[:1] == b" " else b"data:") + shown
+    with a space gets another. A text may consist of line ends, so none is looked at by itself, and
+    other threads run between two parts of a large one."""
+    found, at, begins = [b"data:"], 0, True
+    while at < len(shown):
+        end = at + _PART
+        end += shown[end - 1 : end + 1] == b"\r\n"
+        part, at = shown[at:end], end
+        if begins and part[:1] == b" ":
+            found.append(b" ")
+        if b"\r" in part:
+            part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        begins = part[-1:] == b"\n"
+        if b"\n" in part:
+            part = part.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
+        found.append(part)
+    return b"".join(found)

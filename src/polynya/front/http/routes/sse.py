@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import Unavailable
@@ -196,7 +197,7 @@ class Subscriber(LiveResponse):
                     self._end_at_damage(shown)
                     return
                 page = page_up_to(page, shown)
-                self._write_page(page, shown.parts)
+                await self._write_page(page, shown.parts)
             else:
                 await asyncio.sleep(0)  # the feed is ahead of what a read can return
             if self._front.stopping:
@@ -209,17 +210,24 @@ class Subscriber(LiveResponse):
             if not self._finished:
                 page = await self.read(self._record, self._byte)
 
-    def _write_page(self, page: Page, parts: Sequence[Bytes]) -> None:
-        self._caught_up = page.up_to_date
-        self._record, self._byte = page.record, page.byte
+    async def _write_page(self, page: Page, parts: Sequence[Bytes]) -> None:
         payload = b"".join(parts)
         if self._meter is not None:
             self._meter.charge(len(payload))
-        self._write(
-            self._events(
-                payload, (page.record, page.byte), up_to_date=page.has_all, closed=page.closed
-            )
+        events = partial(
+            self._events,
+            payload,
+            (page.record, page.byte),
+            up_to_date=page.has_all,
+            closed=page.closed,
         )
+        # a whole record is larger, and may consist of line ends
+        shown = events() if len(payload) <= _PAGE_BYTES else await asyncio.to_thread(events)
+        if self._finished:
+            return
+        self._caught_up = page.up_to_date
+        self._record, self._byte = page.record, page.byte
+        self._write(shown)
         if page.closed:
             self.finish()
 
