@@ -69,7 +69,7 @@ def chunk(data: bytes) -> bytes:
 
 def _data_lines(shown: bytes) -> bytes:
     """Return a `data:` line for each line. Clients strip one leading space, so a line that begins
-    with a space gets another. A text may consist of line ends, so none is looked at by itself, and
+    with a space gets another. No line is looked at alone, as a text may consist of line ends, and
     other threads run between two parts of a large one."""
     found, at, begins = [b"data:"], 0, True
     while at < len(shown):
