@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 from fuzz.bytes import Outcome, damaged
 from fuzz.cluster import ODD, fuzz_cluster
-from fuzz.requests import body, chunked, request
+from fuzz.requests import body, chunked, large, request
+from fuzz.turns import EVERY_ACTS, silence
 from polling import wait_until
 from product import running_node
 
@@ -520,6 +521,9 @@ class Vandal:
             request(chance, ["fuzz/a", "fuzz/b", "x"])
             for _ in range(chance.choice((1, 1, 1, 2, 5)))
         ]
+        if chance.random() < 0.03:
+            requests = [large(chance, "fuzz/a")]
+            self.counts["large requests"] += 1
         self.data = b"".join(requests)
         line = Line(chance.choice(self.urls))
         self.counts["requests"] += len(requests)
@@ -650,6 +654,8 @@ def _run(
             while (done < rounds or time.monotonic() < end) and not outcome.wrong:
                 client.act()
                 done += 1
+                if not done % EVERY_ACTS:
+                    outcome.wrong += silence(urls)
             client.finish()
         except (Wrong, OSError, AssertionError) as wrong:
             outcome.wrong.append(

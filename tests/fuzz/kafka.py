@@ -23,11 +23,13 @@ import psutil
 from aiokafka.record.default_records import DefaultRecordBatch
 from fuzz.bytes import Outcome, damaged, noise
 from fuzz.http import Wrong, aftermath
+from fuzz.turns import EVERY_ACTS, silence
 from kio.schema.metadata.v4 import request as metadata
 from kio.serial import entity_reader, entity_writer
-from product import running_node
+from product import polynya, running_node
 from wire.kafka.kio_values import kio_class, random_kio
 from worlds.kafka import batch, fetch_fields, frame, produce_fields
+from worlds.wide_requests import wide_requests
 
 from polynya.wire.kafka.batches import batches_of
 from polynya.wire.kafka.messages import APIS
@@ -36,14 +38,19 @@ PATIENCE_SECONDS = 40.0
 KEEPERS, VANDALS = 2, 3
 SITTERS_MAX = 40
 DRAIN_SECONDS = 0.05
+WIDE = list(wide_requests())
 FETCH_API = next(api for api in APIS.values() if api.name == "Fetch")
 
 
 class Line:
     """A connection that asks and reads in turn."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], token: str = "") -> None:
         self.socket = socket.create_connection(address, timeout=PATIENCE_SECONDS)
+        if token:
+            self.ask("SaslHandshake", 1, mechanism="PLAIN")
+            answer = self.ask("SaslAuthenticate", 2, auth_bytes=f"\0x\0{token}".encode())
+            assert answer.error_code.value == 0, answer
 
     def ask(self, name: str, version: int, **fields: Any) -> Any:
         """Return kio's answer. Raises Wrong."""
@@ -71,11 +78,13 @@ class Line:
 class Keeper:
     """It writes to its topic and reads what it wrote."""
 
-    def __init__(self, chance: random.Random, number: int, address: tuple[str, int]) -> None:
+    def __init__(
+        self, chance: random.Random, number: int, address: tuple[str, int], token: str
+    ) -> None:
         self.chance, self.number, self.topic = chance, number, f"keeper.{number}"
         self.counts: Counter[str] = Counter()
         self.written: list[bytes] = []
-        self.line = Line(address)
+        self.line = Line(address, token)
         found = self.line.ask(
             "Metadata",
             4,
@@ -127,10 +136,12 @@ class Keeper:
 
 
 class Vandal:
-    """It sends nonsense."""
+    """It sends nonsense, before authentication and after it."""
 
-    def __init__(self, chance: random.Random, number: int, address: tuple[str, int]) -> None:
-        self.chance, self.number, self.address = chance, number, address
+    def __init__(
+        self, chance: random.Random, number: int, address: tuple[str, int], token: str
+    ) -> None:
+        self.chance, self.number, self.address, self._token = chance, number, address, token
         self.counts: Counter[str] = Counter()
         self._sitters: list[socket.socket] = []
 
@@ -138,7 +149,8 @@ class Vandal:
         """One connection with some requests."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
-            line = socket.create_connection(self.address, timeout=PATIENCE_SECONDS)
+            token = self._token if chance.random() < 0.7 else ""
+            line = Line(self.address, token).socket
             self._sitters.append(line)
             if len(self._sitters) > SITTERS_MAX:
                 self._sitters.pop(0).close()
@@ -167,8 +179,11 @@ class Vandal:
     def _request(self) -> bytes:
         chance = self.chance
         drawn = chance.random()
-        if drawn < 0.1:
+        if drawn < 0.08:
             return noise(chance)
+        if drawn < 0.1:
+            self.counts["large requests"] += 1
+            return chance.choice(WIDE).frame(chance.choice((1000, 19_990, 39_990)))
         api = chance.choice(list(APIS.values()))
         version = chance.choice(api.versions)
         message = random_kio(kio_class(api, version, "request"), chance)
@@ -188,12 +203,14 @@ class Vandal:
 def fuzz_kafka(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
     """So many acts of each client, or for so long."""
     outcome = Outcome()
-    with running_node(folder / "data", "--cores", "2") as node:
+    data = folder / "data"
+    token = polynya("token", "create", "x", "--allow", "all,admin", "--data", str(data)).out.strip()
+    with running_node(data, "--cores", "2", "--auth-required") as node:
         host, _, port = node.kafka.rpartition(":")
         cores = psutil.Process(node.process.pid).children()
         before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
         clients = [
-            kind(random.Random(f"{seed}-{number}"), number, (host, int(port)))
+            kind(random.Random(f"{seed}-{number}"), number, (host, int(port)), token)
             for number, kind in enumerate([Keeper] * KEEPERS + [Vandal] * VANDALS)
         ]
         end = time.monotonic() + seconds
@@ -204,6 +221,8 @@ def fuzz_kafka(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0
                 while (done < rounds or time.monotonic() < end) and not outcome.wrong:
                     client.act()
                     done += 1
+                    if not done % EVERY_ACTS:
+                        outcome.wrong += silence([node.admin], token)
                 client.finish()
             except (Wrong, OSError) as wrong:
                 who = f"seed {seed}, {type(client).__name__} {client.number}, act {done}"

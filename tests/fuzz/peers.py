@@ -22,6 +22,7 @@ from fuzz.bytes import Outcome
 from fuzz.cluster import GROUPS, FuzzCluster, fuzz_cluster
 from fuzz.impostor import Impostor
 from fuzz.strangers import Strangers
+from fuzz.turns import silence
 from polling import wait_until
 
 from polynya.transport import Hello
@@ -231,6 +232,7 @@ class _Run:
 
     def _troubles(self) -> list[str]:
         found = self.cluster.odd_lines()
+        found += silence([self.cluster.url(number) for number in self.cores])
         for number, cores in self.cores.items():
             for core in cores:
                 if not core.is_running() or core.status() == psutil.STATUS_ZOMBIE:

@@ -336,3 +336,16 @@ def request(chance: random.Random, names: list[str]) -> bytes:
     if chance.random() < 0.1:
         head = damaged(chance, head)
     return head + content
+
+
+def large(chance: random.Random, stream: str) -> bytes:
+    """Make an append of one of the bodies that take longest to parse."""
+    size = chance.choice((1, 4, 12)) << 20
+    record = chance.choice((b"[[[[]]]]", b'"["', b"[]", b"1", b"{}", b'{"a":[1,2],"b":"c"}'))
+    content = b"[" + record + (b"," + record) * (size // (len(record) + 1)) + b"]"
+    content = content if chance.random() < 0.7 else b"[" + content + b"]"
+    head = (
+        f"POST /v1/stream/{stream} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content

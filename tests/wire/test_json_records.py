@@ -213,3 +213,19 @@ def test_too_many_records_are_refused_before_they_are_made() -> None:
 def test_lines_have_one_record_each() -> None:
     assert as_lines([b'{"a":\r\n1},', b"2,"]) == b'{"a":  1}\n2\n'
     assert as_lines([]) == b""
+
+
+@pytest.mark.parametrize("part", [1, 2, 7])
+def test_a_text_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    monkeypatch.setattr(json_records, "_PART", part)
+    monkeypatch.setattr(json_records, "RECORDS_PER_APPEND_MAX", 3)
+    record = b'{"a":[1,{"b,[":"]\\"["}],"":[[],2]}'
+    for count in (1, 2, 3):
+        body = b"[" + b",".join([record] * count) + b"]"
+        assert json_records.parse_records(body)[0] == count
+    with pytest.raises(json_records.TooManyRecords):
+        json_records.parse_records(b"[" + b",".join([record] * 4) + b"]")
+    deep = b"[" * 129 + b'"]"' + b"]" * 129
+    with pytest.raises(json_records.BadJson, match="at most 128 deep"):
+        json_records.parse_records(deep)
+    assert json_records.parse_records(deep[1:-1])[0] == 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polynya.wire import sse
 from polynya.wire.sse import SseEncoding, chunk, control_event, data_event, sse_encoding
 
 
@@ -96,3 +99,15 @@ def test_the_encoding_follows_the_media_type() -> None:
         SseEncoding.BASE64,
         SseEncoding.BASE64,
     ]
+
+
+@given(st.lists(st.sampled_from([b"a", b" ", b"\n", b"\r", b"\r\n"]), min_size=1))
+def test_lines_of_parts_are_those_of_the_whole(pieces: list[bytes]) -> None:
+    text = b"".join(pieces)
+    whole = sse.data_event("1", text, SseEncoding.TEXT)
+    lines = re.split(rb"\r\n|\r|\n", text)
+    expected = b"\n".join(b"data:" + b" " * line.startswith(b" ") + line for line in lines)
+    assert whole == b"id:1\nevent: data\n" + expected + b"\n\n"
+    for part in (1, 2, 3):
+        with patch.object(sse, "_PART", part):
+            assert sse.data_event("1", text, SseEncoding.TEXT) == whole

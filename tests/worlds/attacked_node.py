@@ -70,6 +70,20 @@ class AttackedNode:
         assert made.topics[0].error_code.value == 0, made
         line.socket.close()
 
+    def ask(
+        self, method: str, path: str, body: bytes = b"", content_type: str = "application/json"
+    ) -> int:
+        """Return the status of an HTTP request, once its answer has been read."""
+        line = http.client.HTTPConnection(*self.http, timeout=120)
+        bearer = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        try:
+            line.request(method, path, body, bearer)
+            answer = line.getresponse()
+            answer.read()
+            return answer.status
+        finally:
+            line.close()
+
     def metric(self, name: str) -> float:
         """Return a metric without labels."""
         bearer = {"Authorization": f"Bearer {self.token}"}
@@ -202,7 +216,8 @@ def unharmed(node: AttackedNode) -> Iterator[Bystander]:
     with Bystander(node) as bystander:
         yield bystander
     assert node.is_there(), "".join(node.node.log[-20:])
-    assert node.turn_seconds() < TURN_SECONDS_MAX
+    turn = node.turn_seconds()
+    assert turn < TURN_SECONDS_MAX, turn
     assert max(bystander.longest.values()) < ANSWER_SECONDS_MAX, bystander.longest
 
 

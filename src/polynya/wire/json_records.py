@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
+from operator import countOf
 
 import msgspec
 
@@ -25,12 +26,15 @@ from polynya.base.msgpack import UNREADABLE
 # limit of one body; each record costs some 60 bytes while it is split
 RECORDS_PER_APPEND_MAX = 1_000_000
 
+_PART = 64 * 1024  # of a text, looked at in one call: other threads run between two of them
+
 _WHITESPACE = b" \t\n\r"
 # also an unterminated one: every quote is scanned once
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
 # one level deeper or less deep, as signed bytes
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_STEPS_AND_COMMAS = bytes.maketrans(b"[{]},", b"\x01\x01\xff\xff\x00")
+_COMMAS = bytes(each == 0x2C for each in range(256))
 _BUT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 _BUT_BRACKETS_AND_COMMAS = bytes(set(_BUT_BRACKETS) - set(b","))
 _SURROGATES = re.compile(rb"\\\\|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -132,8 +136,14 @@ def check_text(text: bytes) -> None:
 def _deeper_than_allowed(text: bytes) -> bool:
     """Return whether the text is nested too deeply. For malformed text the answer may be wrong, but
     it is rejected anyway. Up to the malformed place the count is right."""
-    brackets = _outside_strings(text, _BUT_BRACKETS).translate(_STEPS)
-    return max(accumulate(memoryview(brackets).cast("b")), default=0) > JSON_DEPTH_MAX
+    steps = _outside_strings(text, _BUT_BRACKETS).translate(_STEPS)
+    depth = 0
+    for at in range(0, len(steps), _PART):
+        depths = [*accumulate(memoryview(steps)[at : at + _PART].cast("b"), initial=depth)]
+        if max(depths) > JSON_DEPTH_MAX:
+            return True
+        depth = depths[-1]
+    return False
 
 
 def _outside_strings(text: bytes, without: bytes) -> bytes:
@@ -146,18 +156,32 @@ def _outside_strings(text: bytes, without: bytes) -> bytes:
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     rest = text.translate(None, without).replace(b'""', b"")
-    return _STRING.sub(b"", rest) if b'"' in rest else rest
+    if b'"' not in rest:
+        return rest
+    found, at = [], 0
+    while at < len(rest):
+        end = at + _PART
+        if rest.count(b'"', at, end) % 2:  # inside a string: to its end
+            end = rest.find(b'"', end) + 1 or len(rest)
+        found.append(_STRING.sub(b"", rest[at:end]))
+        at = end
+    return b"".join(found)
 
 
 def _count_elements(text: bytes) -> int:
-    """Count the elements of the outermost array without building them. The text is known not to be
-    too deep."""
-    inner = _outside_strings(text, _BUT_BRACKETS_AND_COMMAS)[1:-1]
-    for _ in range(JSON_DEPTH_MAX):
-        inner, replaced = _INNERMOST.subn(b"", inner)
-        if not replaced:
+    """Count the elements of the outermost array without building them, up to one more than the
+    limit. The text is known not to be too deep."""
+    rest = _outside_strings(text, _BUT_BRACKETS_AND_COMMAS)
+    steps, commas = rest.translate(_STEPS_AND_COMMAS), rest.translate(_COMMAS)
+    depth, found = 0, 1
+    for at in range(0, len(steps), _PART):
+        part = memoryview(steps)[at : at + _PART].cast("b")
+        depths = [*accumulate(part, initial=depth)]
+        depth = depths[-1]
+        found += countOf(compress(depths, b"\0" + commas[at : at + _PART]), 1)
+        if found > RECORDS_PER_APPEND_MAX:
             break
-    return inner.count(b",") + 1
+    return found
 
 
 def _elements(text: bytes) -> list[msgspec.Raw] | list[bytes]:

@@ -7,11 +7,10 @@ that a client recognizes (CRLF, CR, LF) starts a new `data:` line.
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 
-_LINE_END = re.compile(rb"\r\n|\r|\n")
 COMMENT = b":\n\n"
+_PART = 64 * 1024  # of a text, whose lines are broken in one call
 
 
 class SseEncoding:
@@ -38,12 +37,7 @@ def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
         shown = b"[" + payload[:-1] + b"]"
     else:
         shown = payload if payload.isascii() else payload.decode("utf-8", "replace").encode()
-    broken = b"\n" in shown or b"\r" in shown
-    lines = (
-        b"\n".join(_data_line(line) for line in _LINE_END.split(shown))
-        if broken
-        else _data_line(shown)
-    )
+    lines = _data_lines(shown)
     return b"id:%s\nevent: data\n%s\n\n" % (event_id.encode(), lines)
 
 
@@ -73,6 +67,21 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _data_line(line: bytes) -> bytes:
-    # Clients strip one leading space, so a line that begins with a space gets another.
-    return b"data: " + line if line[:1] == b" " else b"data:" + line
+def _data_lines(shown: bytes) -> bytes:
+    """Return a `data:` line for each line. Clients strip one leading space, so a line that begins
+    with a space gets another. No line is looked at alone, as a text may consist of line ends, and
+    other threads run between two parts of a large one."""
+    found, at, begins = [b"data:"], 0, True
+    while at < len(shown):
+        end = at + _PART
+        end += shown[end - 1 : end + 1] == b"\r\n"
+        part, at = shown[at:end], end
+        if begins and part[:1] == b" ":
+            found.append(b" ")
+        if b"\r" in part:
+            part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        begins = part[-1:] == b"\n"
+        if b"\n" in part:
+            part = part.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
+        found.append(part)
+    return b"".join(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -14,7 +15,13 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import COMMON, owner_line
 from polynya.front.http.routes.append_conditions import on_condition, read_condition, tag_headers
 from polynya.front.http.routes.append_records import append_records
-from polynya.front.http.routes.bodies import RECORDS_BODY, batch_of, check_coding, encoding_of
+from polynya.front.http.routes.bodies import (
+    RECORDS_BODY,
+    batch_of,
+    check_coding,
+    encoding_of,
+    is_parsed_in_thread,
+)
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.service.api import AppendTo, Facts
 from polynya.stream.commands import Append, Batch, Encoding, Producer
@@ -70,12 +77,13 @@ class AppendRequest(msgspec.Struct):
         """Return the exchange of the response that is due."""
         return self.exchange
 
-    def propose(self, body: bytes, producer: Producer | None, done: Done) -> None:
-        """Propose the append. `done` is `answer`, bound, which sends the response. Raises `Failure`
-        for a wrong body."""
-        batch: Batch | None
-        if not body:
-            batch = None
+    def propose(
+        self, body: bytes, producer: Producer | None, done: Done, batch: Batch | None = None
+    ) -> None:
+        """Propose the append. `done` is `answer`, bound, which sends the response; `batch` that of
+        a body that is parsed already. Raises `Failure` for a wrong body."""
+        if not body or batch is not None:
+            pass
         elif not self.encoding:
             batch = Batch(0, 1, body, crc32c(body))  # Encoding.BYTES, without a call
         elif (batch := batch_of(self.encoding, body)) is None:
@@ -151,8 +159,20 @@ def append(front: HttpFront, exchange: Exchange) -> None:
         exchange.connection.hold_later_requests()
         exchange.spawn(_close_unless_partition(request))
         return
+    if is_parsed_in_thread(request.encoding, body):
+        exchange.connection.hold_later_requests()
+        exchange.spawn(_parse_and_propose(request, body))
+        return
     exchange.connection.last_append = request
     request.propose(body, request.producer, request.answer)
+
+
+async def _parse_and_propose(request: AppendRequest, body: bytes) -> None:
+    """Parse a large body while other connections are served, and propose it."""
+    batch = await asyncio.to_thread(batch_of, request.encoding, body)
+    if batch is None:
+        raise Failure("EMPTY_ARRAY")
+    request.propose(body, request.producer, request.answer, batch)
 
 
 async def _close_unless_partition(request: AppendRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from google_crc32c import value as crc32c
 
+from polynya.base.limits import KIB
 from polynya.front.http.protocol.errors import Failure
 from polynya.stream.commands import KAFKA_CONTENT_TYPE, Batch, Encoding
 from polynya.wire.headers import RECORDS, media_type
@@ -11,6 +12,8 @@ from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
 RECORDS_BODY = -1  # instead of an encoding: the body has whole records, of any stream
 _IDENTITY = (("Accept-Encoding", "identity"),)
+# of brackets alone it takes 50 ms to parse; larger JSON bodies are parsed in a thread
+_JSON_AT_ONCE_BYTES = 256 * KIB
 _ENCODINGS_MAX = 1024
 _BY_MEDIA = {
     "application/json": int(Encoding.JSON),
@@ -47,6 +50,11 @@ def check_coding(coding: str) -> None:
             "the body uncompressed",
             _IDENTITY,
         )
+
+
+def is_parsed_in_thread(encoding: int, body: bytes) -> bool:
+    """Report whether the parsing of a body takes longer than other connections may wait."""
+    return encoding == Encoding.JSON and len(body) > _JSON_AT_ONCE_BYTES
 
 
 def batch_of(encoding: int, body: bytes) -> Batch | None:

@@ -14,11 +14,17 @@ from polynya.base.names import DISKLESS, LEASED, REPLICATED, bucket_of, partitio
 from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
-from polynya.front.http.routes.bodies import RECORDS_BODY, batch_of, check_coding, encoding_of
+from polynya.front.http.routes.bodies import (
+    RECORDS_BODY,
+    batch_of,
+    check_coding,
+    encoding_of,
+    is_parsed_in_thread,
+)
 from polynya.front.http.routes.conditions import must_be_new
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.service.api import Refusal
-from polynya.stream.commands import Create
+from polynya.stream.commands import Batch, Create
 from polynya.stream.diskless_commands import Profile
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import (
@@ -65,7 +71,10 @@ async def _create_by_default(front: HttpFront, exchange: Exchange) -> None:
     _create(front, exchange)
 
 
-def _create(front: HttpFront, exchange: Exchange) -> None:
+def _create(
+    front: HttpFront, exchange: Exchange, parsed: tuple[Batch | None] | None = None
+) -> None:
+    """Create a stream. `parsed`: the batch of a large body, which comes from a thread."""
     try:
         if "stream-forked-from" in exchange.head.headers:
             exchange.spawn(_fork(front, exchange))
@@ -76,7 +85,11 @@ def _create(front: HttpFront, exchange: Exchange) -> None:
         ):
             raise BadField("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
         content_type = parse_content_type(exchange.head.headers.get("content-type") or OCTET_STREAM)
-        command = _command(front, exchange, content_type, encoding_of(content_type))
+        encoding = encoding_of(content_type)
+        if parsed is None and is_parsed_in_thread(encoding, exchange.body):
+            exchange.spawn(_parse_and_create(front, exchange, encoding))
+            return
+        command = _command(front, exchange, content_type, encoding, parsed)
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
@@ -85,8 +98,21 @@ def _create(front: HttpFront, exchange: Exchange) -> None:
     )
 
 
-def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: int) -> Create:
-    headers = exchange.head.headers
+async def _parse_and_create(front: HttpFront, exchange: Exchange, encoding: int) -> None:
+    """Parse a large body while other connections are served, and create the stream."""
+    check_coding(exchange.head.headers.get("content-encoding", ""))
+    parsed = (await asyncio.to_thread(batch_of, encoding, exchange.body),)
+    _create(front, exchange, parsed)
+
+
+def _command(
+    front: HttpFront,
+    exchange: Exchange,
+    content_type: str,
+    encoding: int,
+    parsed: tuple[Batch | None] | None,
+) -> Create:
+    headers, body = exchange.head.headers, exchange.body
     _check_form(headers, encoding)
     if exchange.body:
         check_coding(headers.get("content-encoding", ""))
@@ -107,7 +133,7 @@ def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: 
         ttl_seconds=None if ttl is None else parse_ttl(ttl),
         expires_at_ms=None if expires is None else parse_instant_ms(expires),
         closed=is_true(headers.get("stream-closed")),
-        batch=batch_of(encoding, exchange.body) if exchange.body else None,
+        batch=parsed[0] if parsed else batch_of(encoding, body) if body else None,
         producer=parse_producer(headers),
         stream_seq=parse_stream_seq(headers.get("stream-seq")),
         retention=parse_retention(headers),
@@ -224,7 +250,7 @@ async def _fork(front: HttpFront, exchange: Exchange) -> None:
         known = content_type or await _type_of(front, exchange, source)
         if known is None:
             return
-        command = _command(front, exchange, content_type, encoding_of(known))
+        command = _command(front, exchange, content_type, encoding_of(known), None)
     except BadField as bad:
         raise Failure("INVALID_HEADER", str(bad)) from None
     for _ in range(_PENDING_TRIES):

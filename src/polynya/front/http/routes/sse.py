@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import Unavailable
@@ -35,7 +36,7 @@ from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval
 from polynya.wire.kafka.primitives import Bytes
 from polynya.wire.record_pages import StoredSpan, is_plain, show
-from polynya.wire.sse import chunk, error_event
+from polynya.wire.sse import SseEncoding, chunk, error_event
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -208,29 +209,37 @@ class Subscriber(LiveResponse):
                     self._end_at_damage(shown)
                     return
                 page = page_up_to(page, shown)
-                self._write_page(page, shown.parts)
+                await self._write_page(page, shown.parts)
             else:
                 await asyncio.sleep(0)  # the feed is ahead of what a read can return
             if self._front.stopping:
                 self.finish()
             if self._finished or self._go_live(page):
                 return
+            await asyncio.sleep(0)  # a client that reads fast leaves the loop to others too
             await self._connection.wait_writable()
             await self._wait_for_budget()
             if not self._finished:
                 page = await self.read(self._record, self._byte)
 
-    def _write_page(self, page: Page, parts: Sequence[Bytes]) -> None:
-        self._caught_up = page.up_to_date
-        self._record, self._byte = page.record, page.byte
+    async def _write_page(self, page: Page, parts: Sequence[Bytes]) -> None:
         payload = b"".join(parts)
         if self._meter is not None:
             self._meter.charge(len(payload))
-        self._write(
-            self._events(
-                payload, (page.record, page.byte), up_to_date=page.has_all, closed=page.closed
-            )
+        events = partial(
+            self._events,
+            payload,
+            (page.record, page.byte),
+            up_to_date=page.has_all,
+            closed=page.closed,
         )
+        # a whole record is larger, and may consist of line ends
+        shown = events() if len(payload) <= _PAGE_BYTES else await asyncio.to_thread(events)
+        if self._finished:
+            return
+        self._caught_up = page.up_to_date
+        self._record, self._byte = page.record, page.byte
+        self._write(shown)
         if page.closed:
             self.finish()
 
@@ -305,6 +314,8 @@ class Subscriber(LiveResponse):
             return None
         if not event.payload and event.record > event.begin_record:  # an ended transaction
             return None
+        if self._encoding == SseEncoding.TEXT and len(event.payload) > _PAGE_BYTES:
+            return None  # of very many lines: page by page
         span = StoredSpan(*place, event.payload, event.encoding, time_ms=event.time_ms)
         if not event.payload or is_plain((span,), self._form):
             return event.payload
