@@ -4,8 +4,9 @@ shared.
 `make test-times` runs the tests with `--costs FILE`, prints the dearest, and keeps the times of
 files, by which a run is ordered, and the names of slow tests, which `make check` leaves out.
 
-Take them on a machine with nothing beside: a busy one adds a tenth or more to CPU seconds, and makes waits long. (40 files of processes were last taken
-beside other work; of two measured waits the shorter one is kept.)
+Take them on a machine with nothing beside: a busy one adds a tenth or more to CPU seconds, and makes
+waits long. (40 files of processes were last taken beside other work; of two measured waits the
+shorter one is kept.)
 """
 
 from __future__ import annotations
