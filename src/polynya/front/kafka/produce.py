@@ -109,6 +109,7 @@ class _Produce:
         self._zone = zone_tag(call.header.client_id)
         self._is_misled = False  # the client is to learn of another leader
         self._accepted: list[_Part] = []
+        self._may_be_heavy = len(call.data) > AT_ONCE_BYTES
         self.is_judged = False
 
     async def find_and_judge(self) -> None:
@@ -157,6 +158,8 @@ class _Produce:
         missing = Error.UNKNOWN_TOPIC_ID if by_id else Error.UNKNOWN_TOPIC_OR_PARTITION
         allowed = self._call.caller.may(Verb.APPEND, data.name if topic is None else topic.name)
         rules = None if topic is None else self._call.front.topics.rules(topic)
+        if rules is not None and rules.is_check_full:
+            self._may_be_heavy = True
         for part in parts:
             answer = PartitionProduceResponse(part.index, base_offset=-1)
             answers.append(answer)
@@ -193,6 +196,8 @@ class _Produce:
     @property
     def is_heavy(self) -> bool:
         """Report whether the batches are checked in a thread: the loop would wait for them."""
+        if not self._may_be_heavy:
+            return False
         return sum(part.batch.work for part in self._accepted) > AT_ONCE_BYTES
 
     async def check(self) -> None:
