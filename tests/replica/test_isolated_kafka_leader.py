@@ -68,7 +68,10 @@ class Asker:
         self.front = KafkaFront(
             engine.service, NodeBrokers(node), engine.group_coordinator, new_id=lambda: b"t" * 16
         )
-        self.call = cast(Call, SimpleNamespace(front=self.front, caller=EVERYBODY, version=VERSION))
+        self.call = cast(
+            Call,
+            SimpleNamespace(front=self.front, caller=EVERYBODY, version=VERSION, worked=0),
+        )
 
     async def list(self, timestamp: int) -> tuple[int, int]:
         """Return the error and the offset of partition 0."""
