@@ -273,7 +273,7 @@ def test_idempotent_batches_are_judged_by_kafkas_rules(monkeypatch: pytest.Monke
         refused = await wire.ask(
             "InitProducerId", 1, transactional_id="x", transaction_timeout=_ms(1000)
         )
-        assert refused.error_code.value == Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert refused.error_code.value == Error.UNSUPPORTED_VERSION
 
     play(story)
 
@@ -416,7 +416,7 @@ def test_refused_batches_change_nothing() -> None:
             (good + good, Error.INVALID_RECORD),
             (b"", Error.INVALID_RECORD),
             (bytes(old), Error.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-            (bytes(transactional), Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            (bytes(transactional), Error.UNSUPPORTED_VERSION),
         ):
             assert await produce(wire, "t", bad) == [(error, -1)]
         assert await produce(wire, "t", good, acks=5) == [(Error.INVALID_REQUIRED_ACKS, -1)]

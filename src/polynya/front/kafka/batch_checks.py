@@ -72,7 +72,7 @@ class SentBatch:
             return None
         payload, crc, header, newest_ms = self._checked
         if header.is_transactional:
-            answer.error_code = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            answer.error_code = Error.UNSUPPORTED_VERSION
             answer.error_message = "transactions are not served"
             return None
         if self.rules.log_append_time:

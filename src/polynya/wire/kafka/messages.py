@@ -13,6 +13,7 @@ from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import (
     alter_configs,
     api_versions,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -94,6 +95,7 @@ def _api(module: Any) -> Api:
 _SERVED = (
     alter_configs,
     api_versions,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
