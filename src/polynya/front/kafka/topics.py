@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.errors import PolynyaError, Unavailable
-from polynya.base.names import partition_of, spelled_name
+from polynya.base.names import partition_name, partition_of, spelled_name
 from polynya.front.kafka.admin import profile_change
 from polynya.front.kafka.admin.profile_change import NotChanged, is_abandoned
 from polynya.front.kafka.configs import (
@@ -81,6 +81,10 @@ class GroupHomes(Protocol):
         """Report whether this core acts for a group. Raise NotLeader while it has no leader."""
         ...
 
+    def voters_of(self, group: int) -> dict[int, bool]:
+        """Return the nodes with a voter of a group; empty for a node alone."""
+        ...
+
 
 class TopicService(Service, Protocol):
     """The service, with what topics and producer ids need beyond streams."""
@@ -105,6 +109,12 @@ class TopicService(Service, Protocol):
 def is_topic_name(name: str) -> bool:
     """Report whether Kafka allows the name."""
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def acks_of(service: TopicService, topic: str) -> int:
+    """Return on how many replicas a batch of a topic is when it is acknowledged: a majority."""
+    voters = service.leaders.voters_of(service.group_of(partition_name(topic, 0)))
+    return len(voters) // 2 + 1
 
 
 class TopicRefused(PolynyaError):

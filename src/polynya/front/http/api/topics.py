@@ -21,6 +21,7 @@ from polynya.front.kafka.configs import (
     NodeProfiles,
     check_change,
     check_config,
+    check_replicas,
     notes_of,
     with_profile,
 )
@@ -29,6 +30,7 @@ from polynya.front.kafka.topics import (
     TopicCatalog,
     TopicRefused,
     TopicService,
+    acks_of,
     is_topic_name,
 )
 from polynya.service.api import Facts
@@ -125,6 +127,7 @@ class TopicRoutes:
         of_bucket = await self._service.bucket_profiles.current(KAFKA_BUCKET)
         given = _changed({}, wanted.configs)
         configs = self._profiles.completed(given, of_bucket)
+        check_replicas({}, given, acks_of(self._service, name))
         code = await self._topics.create(name, partitions, sorted(configs.items()))
         topic = self._topics.known(name)
         if topic is None:
@@ -154,9 +157,9 @@ class TopicRoutes:
                     raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {where}")
         count = _counted(max(wanted.partitions or 0, len(streams)))
         await self._topics.refresh()
-        code = await self._topics.adopt(
-            name, Adoption(streams, count, _changed({}, wanted.configs))
-        )
+        configs = _changed({}, wanted.configs)
+        check_replicas({}, configs, acks_of(self._service, name))
+        code = await self._topics.adopt(name, Adoption(streams, count, configs))
         topic = self._topics.known(name)
         if topic is None:
             raise TopicRefused(
@@ -177,6 +180,7 @@ class TopicRoutes:
             def change(before: dict[str, str]) -> dict[str, str]:
                 after = _changed(before, wanted.configs)
                 check_change(before, after)
+                check_replicas(before, after, acks_of(self._service, name))
                 return after
 
             await self._topics.alter(name, change)

@@ -8,9 +8,9 @@ from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET
-from polynya.front.kafka.configs import CONFIGS, InvalidConfig, checked
+from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_replicas, checked
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import TopicRefused, is_topic_name
+from polynya.front.kafka.topics import TopicRefused, acks_of, is_topic_name
 from polynya.front.kafka.turns import in_turns
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
@@ -72,6 +72,7 @@ async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableT
             checked((each.name, each.value) for each in asked.configs),
             await front.service.bucket_profiles.current(KAFKA_BUCKET),
         )
+        check_replicas({}, configs, acks_of(front.service, asked.name))
         if not dry and (refused := await _make(front, asked.name, partitions, configs)):
             return CreatableTopicResult(asked.name, NO_UUID, *refused)
     except InvalidConfig as invalid:
