@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Any
+from uuid import UUID
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -356,6 +357,93 @@ def test_times_too_far_from_the_servers_are_refused(codec: str) -> None:
             assert (await produced(wire, "stamped", sent)).error_code.value == 0
 
     play(story)
+
+
+def test_a_topic_that_a_request_names_twice_is_refused() -> None:
+    """Kafka could not say which of them is meant. The other topics of the request are served."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        await world.topic("u")
+        wire = await world.wire()
+
+        def codes(results: Any) -> list[tuple[str, int]]:
+            return sorted((each.name, each.error_code.value) for each in results)
+
+        given = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        new = [
+            part("CreateTopics", 5, "CreatableTopic", name=name, **given)
+            for name in ("a", "b", "a", "a")
+        ]
+        made = await ask(wire, "CreateTopics", 5, topics=tuple(new), validate_only=False)
+        assert codes(made.topics) == [("a", Error.INVALID_REQUEST), ("b", 0)]
+        assert world.front.topics.known("a") is None
+        more = [
+            part(
+                "CreatePartitions",
+                3,
+                "CreatePartitionsTopic",
+                name=name,
+                count=count,
+                assignments=None,
+            )
+            for name, count in (("t", 2), ("t", 3), ("u", 2))
+        ]
+        fields = {"topics": tuple(more), "timeout": kio_timeout(), "validate_only": False}
+        answer = await ask(wire, "CreatePartitions", 3, **fields)
+        assert codes(answer.results) == [("t", Error.INVALID_REQUEST), ("u", 0)]
+        assert world.front.topics.names["t"].partitions == 1
+        gone = await ask(
+            wire, "DeleteTopics", 4, topic_names=("t", "u", "t"), timeout=kio_timeout()
+        )
+        assert codes(gone.responses) == [("t", Error.INVALID_REQUEST), ("u", 0)]
+        topic = world.front.topics.known("t")
+        assert topic is not None
+        both = [
+            part("DeleteTopics", 6, "DeleteTopicState", name=None, topic_id=UUID(bytes=topic.id)),
+            part("DeleteTopics", 6, "DeleteTopicState", name="t", topic_id=None),
+        ]
+        gone = await ask(wire, "DeleteTopics", 6, topics=tuple(both), timeout=kio_timeout())
+        assert [each.error_code.value for each in gone.responses] == [Error.INVALID_REQUEST]
+        assert world.front.topics.known("t") is not None
+
+    play(story)
+
+
+def test_names_and_factors_that_kafka_refuses() -> None:
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        for name in ("__consumer_offsets", "__transaction_state", "__share_group_state"):
+            made = await created(wire, name)
+            assert made.error_code.value == Error.INVALID_TOPIC
+            assert "reserved" in made.error_message
+            assert await named_by_metadata(wire, name) == Error.INVALID_TOPIC
+        await world.topic("a.b_c")
+        for name in ("a_b_c", "a.b.c", "a_b.c"):
+            made = await created(wire, name)
+            assert made.error_code.value == Error.INVALID_TOPIC
+            assert "collides with existing topic 'a.b_c'" in made.error_message
+            assert await named_by_metadata(wire, name) == Error.INVALID_TOPIC
+        assert (await created(wire, "a.b_c")).error_code.value == Error.TOPIC_ALREADY_EXISTS
+        assert (await created(wire, "_schemas")).error_code.value == 0
+        topic = world.front.topics.known("a.b_c")
+        assert topic is not None
+        await world.front.topics.drop(topic)
+        await world.front.topics.refresh()
+        assert (await created(wire, "a_b_c")).error_code.value == 0
+        for factor in (0, -2):
+            made = await created(wire, "t", replication_factor=factor)
+            assert made.error_code.value == Error.INVALID_REPLICATION_FACTOR
+        assert (await created(wire, "t", replication_factor=-1)).error_code.value == 0
+
+    play(story)
+
+
+async def named_by_metadata(wire: KafkaWire, name: str) -> int:
+    """Return the error of a topic that Metadata may create."""
+    topic = part("Metadata", 4, "MetadataRequestTopic", name=name)
+    found = await ask(wire, "Metadata", 4, topics=(topic,), allow_auto_topic_creation=True)
+    return int(found.topics[0].error_code.value)
 
 
 def test_with_log_append_time_the_server_writes_the_times() -> None:

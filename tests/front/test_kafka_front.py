@@ -501,6 +501,19 @@ def test_an_unknown_version_of_api_versions_gets_the_list_in_version_0() -> None
     play(story)
 
 
+def test_a_client_id_may_be_any_bytes() -> None:
+    """Kafka's decoder puts U+FFFD in place of what is not UTF-8."""
+
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        sent = frame("Metadata", 1, 7, "marked", topics=())
+        wire.writer.write(sent.replace(b"marked", b"mar\xff\xc3d"))
+        correlation, answer = await wire.answer("Metadata", 1)
+        assert (correlation, len(answer.brokers)) == (7, 1)
+
+    play(story)
+
+
 def test_bytes_behind_a_body_are_ignored() -> None:
     """As librdkafka 2.16 sends some with Metadata."""
 

@@ -106,6 +106,20 @@ async def test_a_config_that_cannot_be_kept_is_refused(world: World) -> None:
 
 
 @story
+async def test_names_that_kafka_refuses(world: World) -> None:
+    send = sender(world)
+    await send("PUT", "a.b")
+    assert (await send("PUT", "a.b"))[0] == 200
+    for name, why in (
+        ("a_b", "collides with existing topic 'a.b'"),
+        ("__consumer_offsets", "is res"),
+    ):
+        with pytest.raises(Failure, match=why) as refused:
+            await send("PUT", name)
+        assert refused.value.code == "TOPIC_INVALID"
+
+
+@story
 async def test_the_storage_switch_of_ursa_is_the_profile(world: World) -> None:
     send = sender(world)
     switch = "ursa.storage.enable"

@@ -51,6 +51,10 @@ from polynya.wire.kafka.values import partition_type
 
 META_GROUP = 0
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+# those that Kafka calls internal: what it keeps in them is in the nodes' logs here
+_RESERVED = frozenset(
+    ("__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state")
+)
 _FRESH_SECONDS = 0.5  # a list of topics may be this old
 _FINISH_SECONDS = 5.0
 _PATIENCE_SECONDS = 20.0
@@ -106,6 +110,13 @@ class TopicService(Service, Protocol):
     def group_of(self, name: str) -> int: ...
 
 
+NAME_RULE = "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+
+
+def _metric_name(name: str) -> str:
+    return name.replace(".", "_")
+
+
 def is_topic_name(name: str) -> bool:
     """Report whether Kafka allows the name."""
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
@@ -135,6 +146,7 @@ class TopicCatalog:
     def __init__(self, service: TopicService, new_id: Callable[[], bytes]) -> None:
         self.names: dict[str, Topic] = {}
         self.ids: dict[bytes, Topic] = {}
+        self._alike: dict[str, set[str]] = {}  # a name without '.' -> the topics of this spelling
         self.version = -1  # the number of the last change that is known here
         self._rules: dict[str, ProduceRules] = {}  # of the topics that have others than the default
         self._service = service
@@ -182,7 +194,7 @@ class TopicCatalog:
     def _take(self, news: TopicNews) -> None:
         """Apply changes. They may repeat or precede known ones: another read was faster."""
         if news.whole:
-            self.names, self.ids, self._rules = {}, {}, {}
+            self.names, self.ids, self._rules, self._alike = {}, {}, {}, {}
         for name in news.gone:
             self._forget(name)
         for topic in news.topics:
@@ -190,6 +202,7 @@ class TopicCatalog:
             if known is None or known.revision < topic.revision:
                 self._forget(topic.name)
                 self.names[topic.name] = self.ids[topic.id] = topic
+                self._alike.setdefault(_metric_name(topic.name), set()).add(topic.name)
                 if topic.configs and (rules := rules_of(topic.configs)) is not DEFAULT_RULES:
                     self._rules[topic.name] = rules
         self.version = news.revision
@@ -199,6 +212,25 @@ class TopicCatalog:
         self._rules.pop(name, None)
         if known is not None:
             self.ids.pop(known.id, None)
+            alike = self._alike[_metric_name(name)]
+            alike.discard(name)
+            if not alike:
+                del self._alike[_metric_name(name)]
+
+    def refusal_of(self, name: str) -> str:
+        """Return why no new topic may have this name; "": it may. Kafka refuses names that its
+        metrics cannot tell apart."""
+        if not is_topic_name(name):
+            return NAME_RULE
+        if name in _RESERVED:
+            return f"topic name '{name}' is reserved: Kafka keeps its own state in it"
+        alike = self._alike.get(_metric_name(name), set()) - {name}
+        if not alike:
+            return ""
+        return (
+            f"topic '{name}' collides with existing topic '{min(alike)}': names that differ in '.' "
+            "and '_' alone are one name in metrics; choose another"
+        )
 
     def rules(self, topic: Topic) -> ProduceRules:
         """Return the configs that are enforced when records arrive."""

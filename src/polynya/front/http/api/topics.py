@@ -26,6 +26,7 @@ from polynya.front.kafka.configs import (
     with_profile,
 )
 from polynya.front.kafka.topics import (
+    NAME_RULE,
     Adoption,
     TopicCatalog,
     TopicRefused,
@@ -91,13 +92,12 @@ class TopicRoutes:
             raise Failure("NO_ROUTE")
         (name,) = request.segments
         if not is_topic_name(name):
-            raise Failure(
-                "TOPIC_INVALID", "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
-            )
+            raise Failure("TOPIC_INVALID", NAME_RULE)
         try:
             match request.method:
                 case "PUT":
                     wanted = read_json(request.body, _Wanted)
+                    await self._check_name(name)
                     if wanted.streams:
                         return await self._adopt(name, wanted, request.principal)
                     return await self._create(name, wanted)
@@ -114,6 +114,12 @@ class TopicRoutes:
             raise Failure("TOPIC_CONFLICT", str(refused)) from None
         allowed = "GET, HEAD, PUT, PATCH, DELETE"
         raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", allowed),))
+
+    async def _check_name(self, name: str) -> None:
+        """Check that a topic has this name, or may get it. Raises InvalidConfig."""
+        await self._topics.refresh()
+        if name not in self._topics.names and (why := self._topics.refusal_of(name)):
+            raise InvalidConfig(why)
 
     async def _found(self, name: str) -> Topic:
         await self._topics.refresh()
