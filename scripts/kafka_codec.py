@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 MESSAGES = (
-    "AlterConfigs", "ApiVersions", "CreateAcls", "CreatePartitions", "CreateTopics",
+    "AlterConfigs", "ApiVersions", "ConsumerGroupHeartbeat", "CreateAcls", "CreatePartitions",
+    "CreateTopics",
     "DeleteAcls", "DeleteGroups", "DeleteRecords", "DeleteTopics", "DescribeAcls",
     "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs", "DescribeGroups",
     "DescribeLogDirs", "DescribeTopicPartitions", "ElectLeaders", "Fetch", "FindCoordinator",

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
+from uuid import UUID
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
+from front.test_kafka_front import compressed
 from wire.kafka.kio_values import kio_class
 from worlds.kafka import KafkaWire, KafkaWorld, batch, fetch_fields, play, produce_fields
 
+from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.names import group_of, partition_name
-from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_change, checked
+from polynya.front.kafka.configs import (
+    CONFIGS,
+    InvalidConfig,
+    check_change,
+    check_replicas,
+    checked,
+)
 from polynya.front.kafka.errors import Error
 from polynya.front.kafka.metadata import response_of, topic_of
 from polynya.front.kafka.server import TopicDefaults
@@ -84,6 +94,14 @@ async def altered(wire: KafkaWire, name: str, *steps: tuple[str, int, str | None
         wire, "IncrementalAlterConfigs", 1, resources=(resource,), validate_only=False
     )
     return int(message.responses[0].error_code.value)
+
+
+async def created(wire: KafkaWire, name: str, *, dry: bool = False, **fields: Any) -> Any:
+    """Create a topic, and return its result."""
+    given = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    topic = part("CreateTopics", 5, "CreatableTopic", name=name, **given | fields)
+    message = await ask(wire, "CreateTopics", 5, topics=(topic,), validate_only=dry)
+    return message.topics[0]
 
 
 async def grown(wire: KafkaWire, name: str, count: int) -> int:
@@ -268,6 +286,164 @@ def test_a_batch_over_the_limit_of_its_topic_is_refused() -> None:
         assert (await produced(wire, "t", batch(b"small"))).error_code.value == 0
 
     play(story)
+
+
+def test_a_config_that_cannot_be_kept_is_refused_with_what_to_do() -> None:
+    refused = (
+        ("max.message.bytes", str(APPEND_BYTES_MAX + 1), "a number from 0 to 33554432"),
+        ("compression.type", "zstd", "expected producer: .* of the producers"),
+        ("min.insync.replicas", "2", "expected a number from 1 to 1: .* add nodes"),
+        ("remote.storage.enable", "true", "tiered storage is disabled"),
+    )
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        wire = await world.wire()
+        for name, value, why in refused:
+            assert await altered(wire, "t", (name, SET, value)) == Error.INVALID_CONFIG, name
+            config = part("CreateTopics", 5, "CreatableTopicConfig", name=name, value=value)
+            made = await created(wire, "new", configs=(config,))
+            assert made.error_code.value == Error.INVALID_CONFIG, name
+            assert re.search(f"'{value}' for config {name}: .*{why}", made.error_message)
+            assert await altered(wire, "t", (name, SET, CONFIGS[name].default)) == 0
+        assert world.front.topics.known("new") is None
+
+    play(story)
+
+
+def test_no_more_replicas_are_promised_than_an_acknowledgement_waits_for() -> None:
+    check_replicas({}, {"min.insync.replicas": "2"}, 2)
+    check_replicas({"min.insync.replicas": "3"}, {"min.insync.replicas": "3"}, 2)
+    with pytest.raises(InvalidConfig, match=r"min.insync.replicas: expected a number from 1 to 2"):
+        check_replicas({}, {"min.insync.replicas": "3"}, 2)
+
+
+def test_what_an_older_release_allowed_stands_in_no_change_s_way() -> None:
+    async def story(world: KafkaWorld) -> None:
+        kept = ("compression.type", "zstd")
+        await world.front.topics.create("t", 1, [kept])
+        wire = await world.wire()
+        assert await altered(wire, "t", ("retention.ms", SET, "5")) == 0
+        assert dict(world.front.topics.names["t"].configs) == dict([kept, ("retention.ms", "5")])
+        assert await altered(wire, "t", ("compression.type", SET, "lz4")) == Error.INVALID_CONFIG
+
+    play(story)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_times_too_far_from_the_servers_are_refused(codec: str) -> None:
+    """The oldest and the newest record of a batch count, also where the header does not show it."""
+
+    async def story(world: KafkaWorld) -> None:
+        now = world.core.clock.ms = 1_800_000_000_000
+        bounds = [
+            ("message.timestamp.after.max.ms", "10"),
+            ("message.timestamp.before.max.ms", "20"),
+        ]
+        await world.front.topics.create("t", 1, bounds)
+        stamped = [*bounds, ("message.timestamp.type", "LogAppendTime")]
+        await world.front.topics.create("stamped", 1, stamped)
+        wire = await world.wire()
+        for times, config in (
+            ([now - 20, now, now + 10], ""),
+            ([-1, -1], ""),
+            ([now, now - 21, now], "message.timestamp.before.max.ms"),
+            ([now, now + 11, now], "message.timestamp.after.max.ms"),
+        ):
+            sent = compressed(codec, times)
+            answer = await produced(wire, "t", sent)
+            assert answer.error_code.value == (Error.INVALID_TIMESTAMP if config else 0), times
+            assert config in (answer.error_message or "")
+            assert (await produced(wire, "stamped", sent)).error_code.value == 0
+
+    play(story)
+
+
+def test_a_topic_that_a_request_names_twice_is_refused() -> None:
+    """Kafka could not say which of them is meant. The other topics of the request are served."""
+
+    async def story(world: KafkaWorld) -> None:
+        await world.topic("t")
+        await world.topic("u")
+        wire = await world.wire()
+
+        def codes(results: Any) -> list[tuple[str, int]]:
+            return sorted((each.name, each.error_code.value) for each in results)
+
+        given = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        new = [
+            part("CreateTopics", 5, "CreatableTopic", name=name, **given)
+            for name in ("a", "b", "a", "a")
+        ]
+        made = await ask(wire, "CreateTopics", 5, topics=tuple(new), validate_only=False)
+        assert codes(made.topics) == [("a", Error.INVALID_REQUEST), ("b", 0)]
+        assert world.front.topics.known("a") is None
+        more = [
+            part(
+                "CreatePartitions",
+                3,
+                "CreatePartitionsTopic",
+                name=name,
+                count=count,
+                assignments=None,
+            )
+            for name, count in (("t", 2), ("t", 3), ("u", 2))
+        ]
+        fields = {"topics": tuple(more), "timeout": kio_timeout(), "validate_only": False}
+        answer = await ask(wire, "CreatePartitions", 3, **fields)
+        assert codes(answer.results) == [("t", Error.INVALID_REQUEST), ("u", 0)]
+        assert world.front.topics.names["t"].partitions == 1
+        gone = await ask(
+            wire, "DeleteTopics", 4, topic_names=("t", "u", "t"), timeout=kio_timeout()
+        )
+        assert codes(gone.responses) == [("t", Error.INVALID_REQUEST), ("u", 0)]
+        topic = world.front.topics.known("t")
+        assert topic is not None
+        both = [
+            part("DeleteTopics", 6, "DeleteTopicState", name=None, topic_id=UUID(bytes=topic.id)),
+            part("DeleteTopics", 6, "DeleteTopicState", name="t", topic_id=None),
+        ]
+        gone = await ask(wire, "DeleteTopics", 6, topics=tuple(both), timeout=kio_timeout())
+        assert [each.error_code.value for each in gone.responses] == [Error.INVALID_REQUEST]
+        assert world.front.topics.known("t") is not None
+
+    play(story)
+
+
+def test_names_and_factors_that_kafka_refuses() -> None:
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        for name in ("__consumer_offsets", "__transaction_state", "__share_group_state"):
+            made = await created(wire, name)
+            assert made.error_code.value == Error.INVALID_TOPIC
+            assert "reserved" in made.error_message
+            assert await named_by_metadata(wire, name) == Error.INVALID_TOPIC
+        await world.topic("a.b_c")
+        for name in ("a_b_c", "a.b.c", "a_b.c"):
+            made = await created(wire, name)
+            assert made.error_code.value == Error.INVALID_TOPIC
+            assert "collides with existing topic 'a.b_c'" in made.error_message
+            assert await named_by_metadata(wire, name) == Error.INVALID_TOPIC
+        assert (await created(wire, "a.b_c")).error_code.value == Error.TOPIC_ALREADY_EXISTS
+        assert (await created(wire, "_schemas")).error_code.value == 0
+        topic = world.front.topics.known("a.b_c")
+        assert topic is not None
+        await world.front.topics.drop(topic)
+        await world.front.topics.refresh()
+        assert (await created(wire, "a_b_c")).error_code.value == 0
+        for factor in (0, -2):
+            made = await created(wire, "t", replication_factor=factor)
+            assert made.error_code.value == Error.INVALID_REPLICATION_FACTOR
+        assert (await created(wire, "t", replication_factor=-1)).error_code.value == 0
+
+    play(story)
+
+
+async def named_by_metadata(wire: KafkaWire, name: str) -> int:
+    """Return the error of a topic that Metadata may create."""
+    topic = part("Metadata", 4, "MetadataRequestTopic", name=name)
+    found = await ask(wire, "Metadata", 4, topics=(topic,), allow_auto_topic_creation=True)
+    return int(found.topics[0].error_code.value)
 
 
 def test_with_log_append_time_the_server_writes_the_times() -> None:

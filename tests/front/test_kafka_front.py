@@ -273,7 +273,7 @@ def test_idempotent_batches_are_judged_by_kafkas_rules(monkeypatch: pytest.Monke
         refused = await wire.ask(
             "InitProducerId", 1, transactional_id="x", transaction_timeout=_ms(1000)
         )
-        assert refused.error_code.value == Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert refused.error_code.value == Error.UNSUPPORTED_VERSION
 
     play(story)
 
@@ -416,7 +416,7 @@ def test_refused_batches_change_nothing() -> None:
             (good + good, Error.INVALID_RECORD),
             (b"", Error.INVALID_RECORD),
             (bytes(old), Error.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-            (bytes(transactional), Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            (bytes(transactional), Error.UNSUPPORTED_VERSION),
         ):
             assert await produce(wire, "t", bad) == [(error, -1)]
         assert await produce(wire, "t", good, acks=5) == [(Error.INVALID_REQUIRED_ACKS, -1)]
@@ -497,6 +497,19 @@ def test_an_unknown_version_of_api_versions_gets_the_list_in_version_0() -> None
         ranges = {each.api_key: (each.min_version, each.max_version) for each in message.api_keys}
         assert ranges[0] == (0, 13), "from 0: else an old librdkafka sends uncompressed"
         assert ranges[1] == (4, 18)
+
+    play(story)
+
+
+def test_a_client_id_may_be_any_bytes() -> None:
+    """Kafka's decoder puts U+FFFD in place of what is not UTF-8."""
+
+    async def story(world: KafkaWorld) -> None:
+        wire = await world.wire()
+        sent = frame("Metadata", 1, 7, "marked", topics=())
+        wire.writer.write(sent.replace(b"marked", b"mar\xff\xc3d"))
+        correlation, answer = await wire.answer("Metadata", 1)
+        assert (correlation, len(answer.brokers)) == (7, 1)
 
     play(story)
 

@@ -95,6 +95,31 @@ async def test_a_new_topic_has_the_default_profile_of_the_bucket_of_topics(world
 
 
 @story
+async def test_a_config_that_cannot_be_kept_is_refused(world: World) -> None:
+    send = sender(world)
+    await send("PUT", "old")
+    for method, topic in (("PUT", "t"), ("PATCH", "old")):
+        for name, value in (("min.insync.replicas", "2"), ("max.message.bytes", "33554433")):
+            with pytest.raises(Failure, match=name) as refused:
+                await send(method, topic, configs={name: value})
+            assert refused.value.code == "TOPIC_INVALID"
+
+
+@story
+async def test_names_that_kafka_refuses(world: World) -> None:
+    send = sender(world)
+    await send("PUT", "a.b")
+    assert (await send("PUT", "a.b"))[0] == 200
+    for name, why in (
+        ("a_b", "collides with existing topic 'a.b'"),
+        ("__consumer_offsets", "is res"),
+    ):
+        with pytest.raises(Failure, match=why) as refused:
+            await send("PUT", name)
+        assert refused.value.code == "TOPIC_INVALID"
+
+
+@story
 async def test_the_storage_switch_of_ursa_is_the_profile(world: World) -> None:
     send = sender(world)
     switch = "ursa.storage.enable"

@@ -7,14 +7,19 @@ from collections.abc import Callable
 import google_crc32c
 
 from polynya.base.limits import KIB, TIME_MS_MAX
-from polynya.front.kafka.configs import ProduceRules
+from polynya.front.kafka.configs import TIMES_AFTER, TIMES_BEFORE, ProduceRules
 from polynya.front.kafka.errors import Error
 from polynya.stream.commands import Batch, Encoding, Producer
 from polynya.wire.kafka import batches
 from polynya.wire.kafka.batches import BatchHeader, InvalidBatch
 from polynya.wire.kafka.generated.produce import PartitionProduceResponse
 from polynya.wire.kafka.primitives import Bytes
-from polynya.wire.kafka.record_checks import check_decoded, check_records, is_compressed
+from polynya.wire.kafka.record_checks import (
+    check_decoded,
+    check_records,
+    is_compressed,
+    oldest_of,
+)
 
 _KAFKA_KIND = 1
 # the uncompressed bytes of a request that are checked on the loop: a record costs about 0.6 us, and
@@ -25,20 +30,27 @@ AT_ONCE_BYTES = 256 * KIB
 class SentBatch:
     """A batch as a producer sent it, for one partition."""
 
-    __slots__ = ("_checked", "_data", "_topic", "rules")
+    __slots__ = ("_checked", "_data", "_oldest_ms", "_topic", "rules")
 
     def __init__(self, records: Bytes | None, rules: ProduceRules, topic: str) -> None:
         self.rules = rules
         self._data = records or b""
         self._topic = topic
+        self._oldest_ms = (
+            -1
+        )  # the oldest time of a record where times are bounded; -1: none has one
         self._checked: tuple[bytes, int, BatchHeader, int] | InvalidBatch | None = None
 
     @property
     def work(self) -> int:
         """The bytes that `check` looks at one by one; those of a full check count as too many."""
         if not is_compressed(self._data):
-            return len(self._data)
-        return AT_ONCE_BYTES + 1 if self.rules.is_check_full else 0
+            return len(self._data) * (1 + self.rules.has_times)
+        return AT_ONCE_BYTES + 1 if self._is_decoded else 0
+
+    @property
+    def _is_decoded(self) -> bool:
+        return self.rules.is_check_full or self.rules.has_times
 
     def check(self) -> None:
         """Check the batch, once. This is all that takes long, and it may run in a thread."""
@@ -58,8 +70,11 @@ class SentBatch:
         payload = bytes(self._data)  # the one copy: the request's buffer goes after this
         crc = google_crc32c.value(payload)
         header = batches.check_batch(payload, crc)
-        check = check_decoded if self.rules.is_check_full else check_records
-        return payload, crc, header, check(payload, header)
+        check = check_decoded if self._is_decoded else check_records
+        newest_ms = check(payload, header)
+        if self.rules.has_times:
+            self._oldest_ms = oldest_of(payload, header)
+        return payload, crc, header, newest_ms
 
     def stored(
         self, now_ms: Callable[[], int], answer: PartitionProduceResponse
@@ -72,8 +87,11 @@ class SentBatch:
             return None
         payload, crc, header, newest_ms = self._checked
         if header.is_transactional:
-            answer.error_code = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            answer.error_code = Error.UNSUPPORTED_VERSION
             answer.error_message = "transactions are not served"
+            return None
+        if self.rules.has_times and (why := self._out_of_time(newest_ms, now_ms())):
+            answer.error_code, answer.error_message = Error.INVALID_TIMESTAMP, why
             return None
         if self.rules.log_append_time:
             newest_ms = answer.log_append_time_ms = now_ms()
@@ -92,6 +110,21 @@ class SentBatch:
         time_ms = max(0, newest_ms)
         batch = Batch(Encoding.KAFKA, header.records, payload, crc, record_time_ms_max=time_ms)
         return batch, _producer_of(header)
+
+    def _out_of_time(self, newest_ms: int, now_ms: int) -> str:
+        """Return which record's time is too far from the server's; "": none. A record without a
+        time may be in any topic."""
+        rules, oldest_ms = self.rules, self._oldest_ms
+        if 0 <= oldest_ms < now_ms - rules.before_ms_max:
+            far, config, most = f"{oldest_ms}, before", TIMES_BEFORE, rules.before_ms_max
+        elif newest_ms > now_ms + rules.after_ms_max:
+            far, config, most = f"{newest_ms}, after", TIMES_AFTER, rules.after_ms_max
+        else:
+            return ""
+        return (
+            f"a record has the time {far} that of the server, {now_ms}, by more than topic "
+            f"{self._topic} allows: {most} ms ({config})"
+        )
 
 
 def check_all(sent: list[SentBatch]) -> None:

@@ -25,6 +25,8 @@ CHECK_QUICK, CHECK_FULL = "quick", "full"
 SEGMENT_BYTES = "segment.bytes"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
+TIMES_BEFORE, TIMES_AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+MIN_REPLICAS = "min.insync.replicas"
 LOG_APPEND_TIME = "LogAppendTime"
 # the numbers of config types in DescribeConfigs
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
@@ -66,6 +68,11 @@ def _one_of(*values: str) -> Check:
     return lambda value: "" if value in values else f"one of {', '.join(values)}"
 
 
+def _only(value: str, why: str) -> Check:
+    """Return the check of a config of which Kafka has more values than are served here."""
+    return lambda given: "" if given == value else f"{value}: {why}"
+
+
 def _listed(*values: str) -> Check:
     def check(value: str) -> str:
         return "" if set(list_of(value)) <= {*values} else f"a list of {', '.join(values)}"
@@ -100,7 +107,11 @@ CONFIGS = {
     "compression.type": Config(
         STRING,
         "producer",
-        _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        _only(
+            "producer",
+            "batches are stored as they were compressed; set compression.type of the producers",
+        ),
+        effect=True,
     ),
     "compression.zstd.level": Config(INT, "3", _number(-131072, 22)),
     CONTENT_TYPE: Config(STRING, "", _content_type, effect=True),
@@ -114,21 +125,32 @@ CONFIGS = {
     "local.retention.bytes": Config(LONG, "-2", _number(-2, _LONG_MAX)),
     "local.retention.ms": Config(LONG, "-2", _number(-2, _LONG_MAX)),
     "max.compaction.lag.ms": Config(LONG, str(_LONG_MAX), _number(1, _LONG_MAX)),
-    MAX_MESSAGE_BYTES: Config(INT, str(APPEND_BYTES_MAX), _number(0, _INT_MAX), effect=True),
-    "message.timestamp.after.max.ms": Config(LONG, str(_LONG_MAX), _number(0, _LONG_MAX)),
-    "message.timestamp.before.max.ms": Config(LONG, str(_LONG_MAX), _number(0, _LONG_MAX)),
+    MAX_MESSAGE_BYTES: Config(
+        INT, str(APPEND_BYTES_MAX), _number(0, APPEND_BYTES_MAX), effect=True
+    ),
+    TIMES_AFTER: Config(LONG, str(_LONG_MAX), _number(0, _LONG_MAX), effect=True),
+    TIMES_BEFORE: Config(LONG, str(_LONG_MAX), _number(0, _LONG_MAX), effect=True),
     TIMESTAMP_TYPE: Config(
         STRING, "CreateTime", _one_of("CreateTime", LOG_APPEND_TIME), effect=True
     ),
     "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", _ratio),
     "min.compaction.lag.ms": Config(LONG, "0", _number(0, _LONG_MAX)),
-    "min.insync.replicas": Config(INT, "1", _number(1, _INT_MAX)),
+    MIN_REPLICAS: Config(INT, "1", _number(1, _INT_MAX), effect=True),
     PROFILE: Config(STRING, REPLICATED, _one_of(*PROFILES), effect=True),
     "preallocate": Config(BOOLEAN, "false", _BOOLEAN),
     RECORDS_CHECK: Config(STRING, CHECK_QUICK, _one_of(CHECK_QUICK, CHECK_FULL), effect=True),
     "remote.log.copy.disable": Config(BOOLEAN, "false", _BOOLEAN),
     "remote.log.delete.on.disable": Config(BOOLEAN, "false", _BOOLEAN),
-    "remote.storage.enable": Config(BOOLEAN, "false", _BOOLEAN),
+    "remote.storage.enable": Config(
+        BOOLEAN,
+        "false",
+        _only(
+            "false",
+            "Kafka's tiered storage is disabled here; with cold.backend each topic's old data is in "
+            "the object store without a config",
+        ),
+        effect=True,
+    ),
     "retention.bytes": Config(LONG, "-1", _number(-1, _LONG_MAX), effect=True),
     "retention.ms": Config(LONG, "-1", _number(-1, _LONG_MAX), effect=True),
     SEGMENT_BYTES: Config(INT, "1073741824", _number(14, _INT_MAX), effect=True),
@@ -182,16 +204,19 @@ def profile_named(enable: str | None) -> str | None:
     return DISKLESS if enable == "true" else REPLICATED
 
 
-def checked(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """Return configs for a topic that is created; a null value is the default. Raises
-    InvalidConfig."""
+def checked(
+    configs: Iterable[tuple[str, str | None]], before: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return all configs of a topic; a null value is the default. `before`: those that it has,
+    which an older release may have allowed. Raises InvalidConfig."""
     found: dict[str, str] = {}
     for name, value in with_profile(configs):
         if name in found:
             raise InvalidConfig(f"config {name} is given twice")
-        check_config(
-            name, CONFIGS[name].default if value is None and name in CONFIGS else value or ""
-        )
+        if value is None or before is None or before.get(name) != value:
+            check_config(
+                name, CONFIGS[name].default if value is None and name in CONFIGS else value or ""
+            )
         if value is not None:
             found[name] = value
     return found
@@ -211,6 +236,18 @@ def check_change(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     if before != after:
         raise InvalidConfig(
             f"{CONTENT_TYPE} is set when a topic is created and stays: it is '{before}'"
+        )
+
+
+def check_replicas(before: Mapping[str, str], wanted: Mapping[str, str], acks: int) -> None:
+    """Check that each batch is on so many replicas when it is acknowledged. `acks`: the replicas
+    that an acknowledgement waits for, a majority. Raises InvalidConfig."""
+    value = wanted.get(MIN_REPLICAS, "1")
+    if value != before.get(MIN_REPLICAS) and int(value) > acks:
+        raise InvalidConfig(
+            f"invalid value '{value}' for config {MIN_REPLICAS}: expected a number from 1 to "
+            f"{acks}: a batch is acknowledged when a majority of the replicas has it on disk, here "
+            f"{acks}; leave the config out, or add nodes"
         )
 
 
@@ -262,6 +299,13 @@ class ProduceRules(msgspec.Struct, frozen=True, gc=False):
     log_append_time: bool = False
     diskless: bool = False  # any broker takes the batches
     is_check_full: bool = False  # compressed records are decoded too
+    before_ms_max: int = _LONG_MAX  # how far a record's time may be before that of the server
+    after_ms_max: int = _LONG_MAX  # and after it
+
+    @property
+    def has_times(self) -> bool:
+        """Report whether the times of all records are to be known."""
+        return min(self.before_ms_max, self.after_ms_max) < _LONG_MAX and not self.log_append_time
 
 
 DEFAULT_RULES = ProduceRules()
@@ -276,5 +320,7 @@ def rules_of(configs: Iterable[tuple[str, str]]) -> ProduceRules:
         known.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME,
         known.get(PROFILE) == DISKLESS,
         known.get(RECORDS_CHECK) == CHECK_FULL,
+        int(known.get(TIMES_BEFORE, _LONG_MAX)),
+        int(known.get(TIMES_AFTER, _LONG_MAX)),
     )
     return DEFAULT_RULES if found == DEFAULT_RULES else found

@@ -77,6 +77,7 @@ _HANDLERS: dict[int, Handler] = {
     47: group_offsets.offset_delete,
     48: cluster.quotas,
     60: cluster.cluster,
+    68: membership.consumer_group_heartbeat,
     75: partitions.describe_topic_partitions,
 }
 

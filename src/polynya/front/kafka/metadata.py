@@ -95,6 +95,8 @@ async def _by_name(call: Call, name: str, *, create: bool) -> MetadataResponseTo
     try:
         topic = await front.topics.find(name)
         if topic is None and create and front.defaults.auto_create:
+            if front.topics.refusal_of(name):
+                return _missing(Error.INVALID_TOPIC, name)
             if not call.caller.may(Verb.CREATE, name):
                 return _missing(Error.TOPIC_AUTHORIZATION_FAILED, name)
             if not await call.caller.has_room(name, front.defaults.partitions):

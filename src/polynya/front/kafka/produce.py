@@ -320,9 +320,10 @@ class _Produce:
 
 
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Give an idempotent producer its id. Each call gives another, so an epoch never grows."""
+    """Give an idempotent producer its id. Each call gives another, so an epoch never grows. A
+    transactional producer learns that transactions are not served."""
     if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return InitProducerIdResponse(error_code=Error.UNSUPPORTED_VERSION)
     if not call.caller.may_somewhere(Verb.APPEND):
         return InitProducerIdResponse(error_code=Error.CLUSTER_AUTHORIZATION_FAILED)
     try:

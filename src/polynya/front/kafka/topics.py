@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.errors import PolynyaError, Unavailable
-from polynya.base.names import partition_of, spelled_name
+from polynya.base.names import partition_name, partition_of, spelled_name
 from polynya.front.kafka.admin import profile_change
 from polynya.front.kafka.admin.profile_change import NotChanged, is_abandoned
 from polynya.front.kafka.configs import (
@@ -51,6 +51,10 @@ from polynya.wire.kafka.values import partition_type
 
 META_GROUP = 0
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+# those that Kafka calls internal: what it keeps in them is in the nodes' logs here
+_RESERVED = frozenset(
+    ("__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state")
+)
 _FRESH_SECONDS = 0.5  # a list of topics may be this old
 _FINISH_SECONDS = 5.0
 _PATIENCE_SECONDS = 20.0
@@ -81,6 +85,10 @@ class GroupHomes(Protocol):
         """Report whether this core acts for a group. Raise NotLeader while it has no leader."""
         ...
 
+    def voters_of(self, group: int) -> dict[int, bool]:
+        """Return the nodes with a voter of a group; empty for a node alone."""
+        ...
+
 
 class TopicService(Service, Protocol):
     """The service, with what topics and producer ids need beyond streams."""
@@ -102,9 +110,22 @@ class TopicService(Service, Protocol):
     def group_of(self, name: str) -> int: ...
 
 
+NAME_RULE = "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+
+
+def _metric_name(name: str) -> str:
+    return name.replace(".", "_")
+
+
 def is_topic_name(name: str) -> bool:
     """Report whether Kafka allows the name."""
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def acks_of(service: TopicService, topic: str) -> int:
+    """Return on how many replicas a batch of a topic is when it is acknowledged: a majority."""
+    voters = service.leaders.voters_of(service.group_of(partition_name(topic, 0)))
+    return len(voters) // 2 + 1
 
 
 class TopicRefused(PolynyaError):
@@ -125,6 +146,7 @@ class TopicCatalog:
     def __init__(self, service: TopicService, new_id: Callable[[], bytes]) -> None:
         self.names: dict[str, Topic] = {}
         self.ids: dict[bytes, Topic] = {}
+        self._alike: dict[str, set[str]] = {}  # a name without '.' -> the topics of this spelling
         self.version = -1  # the number of the last change that is known here
         self._rules: dict[str, ProduceRules] = {}  # of the topics that have others than the default
         self._service = service
@@ -172,7 +194,7 @@ class TopicCatalog:
     def _take(self, news: TopicNews) -> None:
         """Apply changes. They may repeat or precede known ones: another read was faster."""
         if news.whole:
-            self.names, self.ids, self._rules = {}, {}, {}
+            self.names, self.ids, self._rules, self._alike = {}, {}, {}, {}
         for name in news.gone:
             self._forget(name)
         for topic in news.topics:
@@ -180,6 +202,7 @@ class TopicCatalog:
             if known is None or known.revision < topic.revision:
                 self._forget(topic.name)
                 self.names[topic.name] = self.ids[topic.id] = topic
+                self._alike.setdefault(_metric_name(topic.name), set()).add(topic.name)
                 if topic.configs and (rules := rules_of(topic.configs)) is not DEFAULT_RULES:
                     self._rules[topic.name] = rules
         self.version = news.revision
@@ -189,6 +212,25 @@ class TopicCatalog:
         self._rules.pop(name, None)
         if known is not None:
             self.ids.pop(known.id, None)
+            alike = self._alike[_metric_name(name)]
+            alike.discard(name)
+            if not alike:
+                del self._alike[_metric_name(name)]
+
+    def refusal_of(self, name: str) -> str:
+        """Return why no new topic may have this name; "": it may. Kafka refuses names that its
+        metrics cannot tell apart."""
+        if not is_topic_name(name):
+            return NAME_RULE
+        if name in _RESERVED:
+            return f"topic name '{name}' is reserved: Kafka keeps its own state in it"
+        alike = self._alike.get(_metric_name(name), set()) - {name}
+        if not alike:
+            return ""
+        return (
+            f"topic '{name}' collides with existing topic '{min(alike)}': names that differ in '.' "
+            "and '_' alone are one name in metrics; choose another"
+        )
 
     def rules(self, topic: Topic) -> ProduceRules:
         """Return the configs that are enforced when records arrive."""

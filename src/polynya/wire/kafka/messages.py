@@ -13,6 +13,7 @@ from polynya.wire.kafka import primitives as p
 from polynya.wire.kafka.generated import (
     alter_configs,
     api_versions,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -94,6 +95,7 @@ def _api(module: Any) -> Api:
 _SERVED = (
     alter_configs,
     api_versions,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -136,16 +138,16 @@ _ELEMENTS_MAX = {each.KEY: 2 * GROUP_OFFSETS_MAX for each in (offset_commit, off
 
 
 def read_header(data: memoryview) -> Header:
-    """Decode the header of a request. Raises Malformed.
+    """Decode the header of a request. Raises Malformed. A client's id may be any bytes.
 
     The tagged fields of a version that is not served stay unread, as nothing of it is decoded."""
     try:
         key, version, correlation = _HEAD.unpack_from(data)
-        client_id, at = p.string(data, _HEAD.size)
+        client_id, at = p.lenient_string(data, _HEAD.size)
         api = APIS.get(key)
         if api is not None and version in api.versions and version >= api.flexible:
             at = p.skip_header_tags(data, at)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError) as error:
         raise Malformed(f"the header of a request: {error}") from None
     return Header(key, version, correlation, client_id or "", at)
 

@@ -95,6 +95,15 @@ def string(data: memoryview, at: int) -> tuple[str | None, int]:
     return str(data[at + 2 : end], "utf-8"), end
 
 
+def lenient_string(data: memoryview, at: int) -> tuple[str | None, int]:
+    """Read a string as `string` does, with U+FFFD in place of what is not UTF-8."""
+    size = _I16.unpack_from(data, at)[0]
+    if size == -1:
+        return None, at + 2
+    end = _end(data, at + 2, size)
+    return str(data[at + 2 : end], "utf-8", "replace"), end
+
+
 def compact_string(data: memoryview, at: int) -> tuple[str | None, int]:
     """Read a string with a varint length plus one; 0 is null."""
     size, at = uvarint(data, at)

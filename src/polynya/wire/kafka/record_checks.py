@@ -67,6 +67,25 @@ def check_decoded(batch: bytes, header: BatchHeader) -> int:
     return _newest(body, 0, header)
 
 
+def oldest_of(batch: bytes, header: BatchHeader) -> int:
+    """Return the oldest time of a batch whose records are checked; -1: no record has a time."""
+    if header.is_log_append_time:
+        return header.max_timestamp
+    data: Bytes = batch
+    at = HEADER_BYTES
+    if header.codec != codecs.NONE:
+        data, at = codecs.decompressed(header.codec, batch[HEADER_BYTES:]), 0
+    oldest = -1
+    for _ in range(header.records):
+        size, at = _varint(data, at)
+        delta = _varint(data, at + 1, _LONG_BITS)[0]
+        time_ms = header.base_timestamp + ((delta >> 1) ^ -(delta & 1))
+        if time_ms >= 0 and (oldest < 0 or time_ms < oldest):
+            oldest = time_ms
+        at += size >> 1
+    return oldest
+
+
 def is_compressed(data: Bytes) -> bool:
     """Report whether a batch, which may be damaged, has compressed records."""
     return len(data) >= HEADER_BYTES and bool(data[_CODEC_AT] & codecs.MASK)

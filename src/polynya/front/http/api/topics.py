@@ -21,14 +21,17 @@ from polynya.front.kafka.configs import (
     NodeProfiles,
     check_change,
     check_config,
+    check_replicas,
     notes_of,
     with_profile,
 )
 from polynya.front.kafka.topics import (
+    NAME_RULE,
     Adoption,
     TopicCatalog,
     TopicRefused,
     TopicService,
+    acks_of,
     is_topic_name,
 )
 from polynya.service.api import Facts
@@ -89,13 +92,12 @@ class TopicRoutes:
             raise Failure("NO_ROUTE")
         (name,) = request.segments
         if not is_topic_name(name):
-            raise Failure(
-                "TOPIC_INVALID", "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
-            )
+            raise Failure("TOPIC_INVALID", NAME_RULE)
         try:
             match request.method:
                 case "PUT":
                     wanted = read_json(request.body, _Wanted)
+                    await self._check_name(name)
                     if wanted.streams:
                         return await self._adopt(name, wanted, request.principal)
                     return await self._create(name, wanted)
@@ -113,6 +115,12 @@ class TopicRoutes:
         allowed = "GET, HEAD, PUT, PATCH, DELETE"
         raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", allowed),))
 
+    async def _check_name(self, name: str) -> None:
+        """Check that a topic has this name, or may get it. Raises InvalidConfig."""
+        await self._topics.refresh()
+        if name not in self._topics.names and (why := self._topics.refusal_of(name)):
+            raise InvalidConfig(why)
+
     async def _found(self, name: str) -> Topic:
         await self._topics.refresh()
         topic = await self._topics.find(name)
@@ -125,6 +133,7 @@ class TopicRoutes:
         of_bucket = await self._service.bucket_profiles.current(KAFKA_BUCKET)
         given = _changed({}, wanted.configs)
         configs = self._profiles.completed(given, of_bucket)
+        check_replicas({}, given, acks_of(self._service, name))
         code = await self._topics.create(name, partitions, sorted(configs.items()))
         topic = self._topics.known(name)
         if topic is None:
@@ -154,9 +163,9 @@ class TopicRoutes:
                     raise Failure("FORBIDDEN", f"the token does not allow '{verb}' on {where}")
         count = _counted(max(wanted.partitions or 0, len(streams)))
         await self._topics.refresh()
-        code = await self._topics.adopt(
-            name, Adoption(streams, count, _changed({}, wanted.configs))
-        )
+        configs = _changed({}, wanted.configs)
+        check_replicas({}, configs, acks_of(self._service, name))
+        code = await self._topics.adopt(name, Adoption(streams, count, configs))
         topic = self._topics.known(name)
         if topic is None:
             raise TopicRefused(
@@ -177,6 +186,7 @@ class TopicRoutes:
             def change(before: dict[str, str]) -> dict[str, str]:
                 after = _changed(before, wanted.configs)
                 check_change(before, after)
+                check_replicas(before, after, acks_of(self._service, name))
                 return after
 
             await self._topics.alter(name, change)

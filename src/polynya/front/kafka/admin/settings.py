@@ -19,13 +19,14 @@ from polynya.front.kafka.configs import (
     URSA_STORAGE,
     InvalidConfig,
     check_change,
+    check_replicas,
     checked,
     list_of,
     profile_named,
     with_profile,
 )
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import TopicRefused
+from polynya.front.kafka.topics import TopicRefused, acks_of
 from polynya.front.kafka.turns import in_turns
 from polynya.wire.kafka.generated import alter_configs as alter
 from polynya.wire.kafka.generated import incremental_alter_configs as incremental
@@ -197,6 +198,7 @@ async def _alter(
     def checked_change(before: dict[str, str]) -> dict[str, str]:
         after = change(before)
         check_change(before, after)
+        check_replicas(before, after, acks_of(front.service, name))
         return before if dry else after
 
     try:
@@ -216,7 +218,7 @@ def _replaced(
     wanted: Iterable[tuple[str, str | None]], before: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the configs of a request that names all. Raises InvalidConfig."""
-    return checked(wanted)
+    return checked(wanted, before)
 
 
 def _stepped(
@@ -246,7 +248,7 @@ def _stepped(
                 f"operation {step.config_operation} on {step.name}: 0 sets, 1 deletes, and 2 and 3 "
                 "change a list"
             )
-    return checked(after.items())
+    return checked(after.items(), before)
 
 
 def _in_own_names(

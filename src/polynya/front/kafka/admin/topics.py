@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from polynya.access.grants import Verb
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import PARTITIONS_MAX
 from polynya.base.names import KAFKA_BUCKET
-from polynya.front.kafka.configs import CONFIGS, InvalidConfig, checked
+from polynya.front.kafka.configs import CONFIGS, InvalidConfig, check_replicas, checked
 from polynya.front.kafka.errors import Error, error_of_fault
-from polynya.front.kafka.topics import TopicRefused, is_topic_name
+from polynya.front.kafka.topics import TopicRefused, acks_of
 from polynya.front.kafka.turns import in_turns
 from polynya.stream.replies import Code
 from polynya.stream.rules.topics import Topic
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from polynya.front.kafka.server import KafkaFront
 
 _BY_ID_SINCE = 6  # the first version of DeleteTopics that names topics by id
+_DEFAULT_FACTOR = -1
+_TWICE = "the request names the topic twice; name it once"
+_T = TypeVar("_T")
 TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5  # sources of a value
 
 
@@ -47,11 +53,25 @@ async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopic
     """Create topics with their configs."""
     front = call.front
     await front.topics.refresh()
+    once, twice = _split(request.topics, lambda asked: asked.name)
     results = [
+        CreatableTopicResult(asked.name, NO_UUID, Error.INVALID_REQUEST, _TWICE) for asked in twice
+    ]
+    results += [
         await _create(call, asked, dry=request.validate_only)
-        async for asked in in_turns(call, request.topics)
+        async for asked in in_turns(call, once)
     ]
     return CreateTopicsResponse(topics=results)
+
+
+def _split(asked: list[_T], key: Callable[[_T], object]) -> tuple[list[_T], list[_T]]:
+    """Return the elements of a request that it names once, and one for each that it names more
+    often: Kafka refuses those, because it could not say which one is meant."""
+    counts = Counter(map(key, asked))
+    if len(counts) == len(asked):
+        return asked, []
+    twice = {key(each): each for each in asked if counts[key(each)] > 1}
+    return [each for each in asked if counts[key(each)] == 1], list(twice.values())
 
 
 async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableTopicResult:
@@ -61,7 +81,7 @@ async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableT
         return CreatableTopicResult(asked.name, NO_UUID, Error.TOPIC_AUTHORIZATION_FAILED, why)
     partitions = len(asked.assignments) or asked.num_partitions
     partitions = front.defaults.partitions if partitions == -1 else partitions
-    refused = _refusal(front, asked.name, partitions)
+    refused = _refusal(front, asked, partitions)
     if refused is not None:
         return CreatableTopicResult(asked.name, NO_UUID, *refused)
     if not await call.caller.has_room(asked.name, partitions):
@@ -72,6 +92,7 @@ async def _create(call: Call, asked: CreatableTopic, *, dry: bool) -> CreatableT
             checked((each.name, each.value) for each in asked.configs),
             await front.service.bucket_profiles.current(KAFKA_BUCKET),
         )
+        check_replicas({}, configs, acks_of(front.service, asked.name))
         if not dry and (refused := await _make(front, asked.name, partitions, configs)):
             return CreatableTopicResult(asked.name, NO_UUID, *refused)
     except InvalidConfig as invalid:
@@ -114,12 +135,20 @@ def _created_configs(configs: dict[str, str]) -> list[CreatableTopicConfigs]:
     ]
 
 
-def _refusal(front: KafkaFront, name: str, partitions: int) -> tuple[Error, str] | None:
-    if not is_topic_name(name):
-        return Error.INVALID_TOPIC, "a topic's name has 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+def _refusal(front: KafkaFront, asked: CreatableTopic, partitions: int) -> tuple[Error, str] | None:
+    if asked.name in front.topics.names:
+        return _exists(asked.name)
+    if why := front.topics.refusal_of(asked.name):
+        return Error.INVALID_TOPIC, why
+    if asked.replication_factor < _DEFAULT_FACTOR or asked.replication_factor == 0:
+        why = (
+            f"a replication factor of {asked.replication_factor}; expected 1 or more, or -1 for the "
+            "default"
+        )
+        return Error.INVALID_REPLICATION_FACTOR, why
     if not 1 <= partitions <= PARTITIONS_MAX:
         return Error.INVALID_PARTITIONS, f"a topic has 1 to {PARTITIONS_MAX} partitions"
-    return _exists(name) if name in front.topics.names else None
+    return None
 
 
 def _exists(name: str) -> tuple[Error, str]:
@@ -132,8 +161,22 @@ async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopic
     if call.version < _BY_ID_SINCE:
         asked = [DeleteTopicState(name) for name in request.topic_names]
     await call.front.topics.refresh()
-    responses = [await _delete(call, each) async for each in in_turns(call, asked)]
+    known = call.front.topics.names
+    once, twice = _split(asked, partial(_id_of, known))
+    responses = [
+        DeletableTopicResult(each.name, each.topic_id, Error.INVALID_REQUEST, _TWICE)
+        for each in twice
+    ]
+    responses += [await _delete(call, each) async for each in in_turns(call, once)]
     return DeleteTopicsResponse(responses=responses)
+
+
+def _id_of(known: Mapping[str, Topic], asked: DeleteTopicState) -> bytes | str:
+    """Return the id of a topic to delete, or the name of an unknown one."""
+    if asked.name is None:
+        return asked.topic_id
+    topic = known.get(asked.name)
+    return asked.name if topic is None else topic.id
 
 
 async def _delete(call: Call, asked: DeleteTopicState) -> DeletableTopicResult:
@@ -162,14 +205,14 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Add partitions to topics. Where a client asks for replicas, the cluster places them."""
     await call.front.topics.refresh()
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(
-                asked.name, *await _grow(call, asked, dry=request.validate_only)
-            )
-            async for asked in in_turns(call, request.topics)
-        ]
-    )
+    once, twice = _split(request.topics, lambda asked: asked.name)
+    results = [
+        CreatePartitionsTopicResult(asked.name, Error.INVALID_REQUEST, _TWICE) for asked in twice
+    ]
+    async for asked in in_turns(call, once):
+        found = await _grow(call, asked, dry=request.validate_only)
+        results.append(CreatePartitionsTopicResult(asked.name, *found))
+    return CreatePartitionsResponse(results=results)
 
 
 async def _grow(call: Call, asked: CreatePartitionsTopic, *, dry: bool) -> tuple[Error, str | None]:

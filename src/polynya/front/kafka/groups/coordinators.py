@@ -81,8 +81,9 @@ async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindC
 def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
     front = call.front
     if kind == _TRANSACTION:
-        why, error = "transactions are not served", Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return Coordinator(key, -1, "", -1, error, why)
+        # librdkafka repeats this request without a word, unless it gets an error of authorization;
+        # all clients print what InitProducerId says, and here each broker refuses that
+        return _at(call, key, front.brokers.own)
     if kind != _GROUP:
         return Coordinator(key, -1, "", -1, Error.INVALID_REQUEST, f"a key of type {kind}")
     if not is_group_id(key):
@@ -91,6 +92,9 @@ def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
     if not call.caller.may_use_group(key):
         why = f"the token does not allow 'subscribe' on group '{key}'"
         return Coordinator(key, -1, "", -1, Error.GROUP_AUTHORIZATION_FAILED, why)
-    leader = front.brokers.leader_of(front.groups.group_of(key))
-    broker = next(each for each in front.brokers.all() if each.id == leader)
+    return _at(call, key, front.brokers.leader_of(front.groups.group_of(key)))
+
+
+def _at(call: Call, key: str, id_: int) -> Coordinator:
+    broker = next(each for each in call.front.brokers.all() if each.id == id_)
     return Coordinator(key, broker.id, broker.host, broker.port, Error.NONE, None)
