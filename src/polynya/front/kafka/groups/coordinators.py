@@ -81,8 +81,8 @@ async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> FindC
 def _coordinator(call: Call, key: str, kind: int) -> Coordinator:
     front = call.front
     if kind == _TRANSACTION:
-        # librdkafka repeats this request without a word, unless it gets an error of authorization;
-        # all clients print what InitProducerId says, and here each broker refuses that
+        # librdkafka repeats this request without a word, unless it gets an error of authorization.
+        # So any broker will do: all clients print InitProducerId's error, librdkafka in its log too
         return _at(call, key, front.brokers.own)
     if kind != _GROUP:
         return Coordinator(key, -1, "", -1, Error.INVALID_REQUEST, f"a key of type {kind}")
