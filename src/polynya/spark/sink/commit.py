@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from polynya.client.blocking.client import Client
-from polynya.client.errors import ProducerFenced, StreamNotFound
+from polynya.client.errors import ProducerConflict, ProducerFenced, StreamNotFound
 from polynya.client.values import JSON_TYPE, RECORDS_TYPE
 from polynya.spark.options import SinkOptions
 from polynya.spark.server import Server
@@ -57,12 +57,15 @@ class BatchCommit:
                 client.stream(each.stream).delete(missing_ok=True)
 
     def _note(self, server: Server, sequence: int, entry: _Entry) -> bool:
-        """Append an entry to the log, once. Return False if a later batch has begun."""
+        """Append an entry to the log, once: another attempt's entry of this number stands. Return
+        False if a later batch has begun."""
         once = Once(self._producer, self._batch, sequence)
         try:
             server.run(
                 partial(append_once, self._log, once, [msgspec.json.encode(entry)], JSON_TYPE)
             )
+        except ProducerConflict:  # that attempt has other stages, and they count
+            return True
         except ProducerFenced:
             return False
         return True
