@@ -12,6 +12,7 @@ from fuzz.http import fuzz_http
 from fuzz.kafka import fuzz_kafka
 from fuzz.peers import fuzz_peers
 from fuzz.stored import fuzz_stored
+from fuzz.text import fuzz_text
 from fuzz.words import fuzz_words
 
 pytestmark = pytest.mark.process
@@ -23,6 +24,7 @@ SLICES: dict[
     "kafka": (fuzz_kafka, 20, "batches"),
     "peers": (fuzz_peers, 10, "messages of groups"),
     "stored": (partial(fuzz_stored, verifies=4), 2, "verify: 1"),
+    "text": (fuzz_text, 20, "puts"),
     "words": (fuzz_words, 150, "config: 2"),
 }
 

@@ -64,9 +64,9 @@ def test_a_frame_is_a_little_endian_length_and_utf_8() -> None:
 
 def test_frames_before_a_wrong_one_are_not_lost() -> None:
     buffer = bytearray(pack_frame("GET t") + pack_frame("GET u") + bytes(4))
-    assert take_frames(buffer) == [b"GET t", b"GET u"]
+    assert take_frames(buffer, 64) == [b"GET t", b"GET u"]
     with pytest.raises(BadFrame):
-        take_frames(buffer)
+        take_frames(buffer, 64)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.lists(st.integers(1, 30)))
@@ -76,12 +76,14 @@ def test_frames_come_out_however_they_are_cut(bodies: list[bytes], cuts: list[in
     for cut in [*cuts, len(stream)]:
         buffer += stream[:cut]
         stream = stream[cut:]
-        found += take_frames(buffer)
+        found += take_frames(buffer, 64)
     assert found == bodies and not buffer
 
 
 @pytest.mark.parametrize("length", [0, 65_537, 0x54534F50])
 def test_a_wrong_length_is_refused(length: int) -> None:
     with pytest.raises(BadFrame, match=f"this one names {length}"):
-        take_frames(bytearray(length.to_bytes(4, "little") + b"rest"))
-    assert take_frames(bytearray((65_536).to_bytes(4, "little") + bytes(65_536))) == [bytes(65_536)]
+        take_frames(bytearray(length.to_bytes(4, "little") + b"rest"), 64)
+    assert take_frames(bytearray((65_536).to_bytes(4, "little") + bytes(65_536)), 64) == [
+        bytes(65_536)
+    ]

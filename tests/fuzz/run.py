@@ -23,6 +23,7 @@ from fuzz.http import fuzz_http
 from fuzz.kafka import fuzz_kafka
 from fuzz.peers import fuzz_peers
 from fuzz.stored import fuzz_stored
+from fuzz.text import fuzz_text
 from fuzz.words import fuzz_words
 
 FUZZERS: dict[str, Callable[..., Outcome]] = {
@@ -31,6 +32,7 @@ FUZZERS: dict[str, Callable[..., Outcome]] = {
     "kafka": fuzz_kafka,
     "peers": fuzz_peers,
     "stored": fuzz_stored,
+    "text": fuzz_text,
     "words": fuzz_words,
 }
 

@@ -22,7 +22,8 @@ from polynya.front.text.protocol import (
 from polynya.front.text.topics import TextError, Topics, fault
 from polynya.service.api import Service
 
-REQUESTS_MAX = 64  # pipelined and not answered; then the connection is not read
+REQUESTS_MAX = 64  # pipelined and not answered, and started in one turn of the loop; while there
+# are as many, the connection is not read
 STALL_SECONDS = 30  # for the rest of a frame, and for a client to read a response
 
 
@@ -59,7 +60,7 @@ class ConnectionOwner(Protocol):
 
 class TextConnection(asyncio.Protocol):
     """Runs pipelined PUTs together; any other command waits for those before it, and they for
-    it."""
+    it. Frames beyond `REQUESTS_MAX` stay in the buffer until a later turn of the loop."""
 
     def __init__(self, front: ConnectionOwner) -> None:
         self.remote = ""
@@ -68,6 +69,7 @@ class TextConnection(asyncio.Protocol):
         self._caller: Caller = front.caller()
         self._opened = front.now()
         self._buffer = bytearray()
+        self._more = False  # the buffer may begin with a whole frame
         self._waiting: deque[bytes] = deque()
         # one list for each request that runs: its response
         self._answers: deque[list[str]] = deque()
@@ -75,13 +77,14 @@ class TextConnection(asyncio.Protocol):
         self._ending = False
         self._last = ""  # the response after all others
         self._paused = False
+        self._pumps = False  # at the next turn of the loop
         self._partial_since = 0.0  # a frame has begun
         self._unread_since = 0.0  # the client does not read its responses
 
     @property
     def is_idle(self) -> bool:
         """Report whether no request waits or runs."""
-        return not (self._waiting or self._answers)
+        return not (self._waiting or self._answers or self._more)
 
     @property
     def is_unauthenticated(self) -> bool:
@@ -97,7 +100,7 @@ class TextConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        self._waiting.clear()
+        self._forget_requests()
         self._caller.release()
         self._front.forget(self)
 
@@ -105,19 +108,7 @@ class TextConnection(asyncio.Protocol):
         if self._ending:
             return
         self._buffer += data
-        frames: list[bytes] = []
-        try:
-            while some := take_frames(self._buffer):
-                frames += some
-        except BadFrame as bad:
-            self._front.malformed(self, str(bad))
-            self._last = "ERR invalid frame length"
-            self._ending = True
-        self._waiting += frames
-        if not self._buffer:
-            self._partial_since = 0.0
-        elif frames or not self._partial_since:
-            self._partial_since = self._front.now()
+        self._more = True
         self._pump()
 
     def eof_received(self) -> bool:
@@ -149,12 +140,42 @@ class TextConnection(asyncio.Protocol):
     def end(self) -> None:
         """Close after the responses in flight."""
         self._ending = True
-        self._waiting.clear()
+        self._forget_requests()
         self._finish()
+
+    def _forget_requests(self) -> None:
+        self._waiting.clear()
+        self._buffer.clear()
+        self._more = False
+
+    def _take(self) -> None:
+        """Take the whole frames there is room for from the buffer. After an invalid one, the
+        connection ends."""
+        room = REQUESTS_MAX - len(self._waiting) - len(self._answers)
+        if not self._more or room <= 0:
+            return
+        frames: list[bytes] = []
+        try:
+            while some := take_frames(self._buffer, room - len(frames)):
+                frames += some
+            self._more = len(frames) == room
+        except BadFrame as bad:
+            self._front.malformed(self, str(bad))
+            self._last = "ERR invalid frame length"
+            self._ending, self._more = True, False
+        self._waiting += frames
+        if self._more or not self._buffer:
+            self._partial_since = 0.0
+        elif frames or not self._partial_since:
+            self._partial_since = self._front.now()
 
     def _pump(self) -> None:
         """Start what may run now, and read on if there is room."""
-        while self._waiting and not self._alone and len(self._answers) < REQUESTS_MAX:
+        self._pumps = False
+        self._take()
+        while self._waiting and not (
+            self._alone or self._unread_since or len(self._answers) >= REQUESTS_MAX
+        ):
             frame = self._waiting[0]
             try:
                 command = parse_command(frame)
@@ -166,12 +187,24 @@ class TextConnection(asyncio.Protocol):
                 if self._waiting and self._waiting[0] is frame:
                     self._waiting.popleft()
                 self._answer(self._slot(), str(wrong))
-        if self._unread_since or len(self._waiting) + len(self._answers) >= REQUESTS_MAX:
+        if self._more and not (self._waiting or self._answers):
+            self._pump_soon()
+        if self._unread_since or self._more or self._is_full:
             self._pause()
         elif self._paused and self.transport is not None:
             self._paused = False
             self.transport.resume_reading()
         self._finish()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) + len(self._answers) >= REQUESTS_MAX
+
+    def _pump_soon(self) -> None:
+        """Pump at the next turn of the loop, so that others have theirs."""
+        if not self._pumps:
+            self._pumps = True
+            asyncio.get_running_loop().call_soon(self._pump)
 
     def _pause(self) -> None:
         """Stop reading until there is room."""
@@ -227,8 +260,8 @@ class TextConnection(asyncio.Protocol):
         was_full = len(self._answers) >= REQUESTS_MAX
         while self._answers and self._answers[0]:
             self._send(self._answers.popleft()[0])
-        if (self._waiting and not self._answers) or was_full:
-            asyncio.get_running_loop().call_soon(self._pump)
+        if ((self._waiting or self._more) and not self._answers) or was_full:
+            self._pump_soon()
         self._finish()
 
     def _send(self, response: str) -> None:

@@ -38,15 +38,15 @@ def pack_frame(text: str) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def take_frames(buffer: bytearray) -> list[bytes]:
-    """Remove the whole frames from the front of a buffer; none if there is none.
+def take_frames(buffer: bytearray, most: int) -> list[bytes]:
+    """Remove at most `most` whole frames from the front of a buffer; none if there is none.
 
     Raises `BadFrame` if the buffer begins with an invalid one.
     """
     frames: list[bytes] = []
     at = 0
     try:
-        while len(buffer) - at >= 4:
+        while len(frames) < most and len(buffer) - at >= 4:
             length = _LENGTH.unpack_from(buffer, at)[0]
             if not 0 < length <= FRAME_BYTES_MAX:
                 if frames:

@@ -1,0 +1,185 @@
+"""A node under clients of the text protocol that know what must be answered, and others that send
+nonsense: lines at the edges, many at once, damaged frames, pieces, and silence; before AUTH and
+after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from struct import pack
+
+import psutil
+from fuzz.bytes import Outcome, damaged, noise, text
+from fuzz.http import Wrong, aftermath
+from fuzz.turns import EVERY_ACTS, silence
+from product import polynya, running_node
+from worlds.text_client import TextClient, text_place
+
+KEEPERS, VANDALS = 2, 3
+SITTERS_MAX = 40
+DRAIN_SECONDS = 0.05
+FRAME_BYTES_MAX = 65_536
+MANY = 100_000  # bytes of small frames sent at once
+VERBS = (b"PUT", b"GET", b"REGISTER", b"STATE", b"METRICS", b"AUTH", b"put", b"X", b"")
+
+
+class Keeper:
+    """It puts messages into a topic of its own and takes them out in order."""
+
+    def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
+        self.chance, self.number, self.topic = chance, number, f"keeper-{number}"
+        self.counts: Counter[str] = Counter()
+        self.line = TextClient(place)
+        self._written: list[str] = []
+        self._read = 0
+        self._must("OK", self.line.ask(f"AUTH {token}"))
+        self._must("OK", self.line.ask(f"REGISTER {self.topic}"))
+
+    def act(self) -> None:
+        """Raises Wrong."""
+        if self.chance.random() < 0.6:
+            self._put()
+        else:
+            self._get()
+
+    def finish(self) -> None:
+        while self._read < len(self._written):
+            self._get()
+        self._get()
+        self.line.socket.close()
+
+    def _put(self) -> None:
+        """Up to more in a pipeline than may be unanswered."""
+        chance = self.chance
+        messages = [
+            f"{len(self._written) + at}:" + "x" * chance.choice((0, 5, 300, 20_000))
+            for at in range(chance.choice((1, 1, 5, 200)))
+        ]
+        messages = messages[:20] if len(messages[0]) > 1000 else messages
+        lines = [f"PUT {self.topic} {message}" for message in messages]
+        sender = threading.Thread(target=self.line.send, args=lines)
+        sender.start()
+        for _ in messages:
+            self._must("OK", self.line.receive())
+        sender.join()
+        self._written += messages
+        self.counts["puts"] += len(messages)
+
+    def _get(self) -> None:
+        is_end = self._read == len(self._written)
+        self._must(
+            "EMPTY" if is_end else f"OK {self._written[self._read]}",
+            self.line.ask(f"GET {self.topic}"),
+        )
+        self._read += not is_end
+        self.counts["gets"] += 1
+
+    def _must(self, wanted: str, got: str) -> None:
+        if got != wanted:
+            raise Wrong(f"{got[:200]!r} instead of {wanted[:200]!r}")
+
+
+class Vandal:
+    """It sends nonsense; its connection gets responses or is closed."""
+
+    def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
+        self.chance, self.number, self._place, self._token = chance, number, place, token
+        self.counts: Counter[str] = Counter()
+        self._sitters: list[socket.socket] = []
+
+    def act(self) -> None:
+        """One connection with some lines."""
+        chance = self.chance
+        with contextlib.suppress(OSError):  # closed by the node, as it may
+            line = TextClient(self._place)
+            if chance.random() < 0.6:
+                line.ask(f"AUTH {self._token}")
+            self._sitters.append(line.socket)
+            if len(self._sitters) > SITTERS_MAX:
+                self._sitters.pop(0).close()
+            line.socket.settimeout(DRAIN_SECONDS)
+            for _ in range(chance.choice((1, 1, 3, 70))):
+                self.counts["requests"] += 1
+                line.socket.sendall(self._frames())
+            if chance.random() < 0.3:
+                line.socket.shutdown(socket.SHUT_WR)
+            while chance.random() < 0.9 and line.socket.recv(65_536):
+                pass
+            if chance.random() < 0.8:
+                line.socket.close()
+
+    def finish(self) -> None:
+        for each in self._sitters:
+            each.close()
+
+    def _frames(self) -> bytes:
+        chance, drawn = self.chance, self.chance.random()
+        if drawn < 0.08:
+            return noise(chance)
+        if drawn < 0.15:  # many, or few that are as large as they may be
+            self.counts["large requests"] += 1
+            line = self._line()[: chance.choice((1, 5, 40))] or b"X"
+            if chance.random() < 0.3:
+                line += b" " + chance.choice((b"x", b" ", b"\xc2\xa0", b'"')) * FRAME_BYTES_MAX
+                line = line[:FRAME_BYTES_MAX]
+            framed = pack("<I", len(line)) + line
+            return framed * (MANY // len(framed) + 2)
+        line = self._line()
+        if drawn < 0.4:
+            line = damaged(chance, line)
+        size = len(line) if chance.random() < 0.9 else chance.choice((0, 7, 65_537, 2**32 - 1))
+        return pack("<I", size) + line[:FRAME_BYTES_MAX]
+
+    def _line(self) -> bytes:
+        chance = self.chance
+        words = [text(chance).encode("utf-8", "replace") for _ in range(chance.randrange(4))]
+        if words and chance.random() < 0.5:
+            words[0] = chance.choice((b"a", b"b", b"keeper-x", self._token.encode()))
+        return b" ".join([chance.choice(VERBS), *words])
+
+
+def fuzz_text(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0) -> Outcome:
+    """So many acts of each client, or for so long."""
+    outcome = Outcome()
+    data = folder / "data"
+    token = polynya("token", "create", "x", "--allow", "all", "--data", str(data)).out.strip()
+    flags = ("--cores", "2", "--auth-required", "--text-listen", "on")
+    with running_node(data, *flags) as node:
+        place = text_place(node)
+        cores = psutil.Process(node.process.pid).children()
+        before = {core.pid: (core.memory_info().rss, core.num_fds()) for core in cores}
+        clients = [
+            kind(random.Random(f"{seed}-{number}"), number, place, token)
+            for number, kind in enumerate([Keeper] * KEEPERS + [Vandal] * VANDALS)
+        ]
+        end = time.monotonic() + seconds
+
+        def play(client: Keeper | Vandal) -> None:
+            done = 0
+            try:
+                while (done < rounds or time.monotonic() < end) and not outcome.wrong:
+                    client.act()
+                    done += 1
+                    if not done % EVERY_ACTS:
+                        outcome.wrong += silence([node.admin], token)
+                client.finish()
+            except (Wrong, OSError) as wrong:
+                who = f"seed {seed}, {type(client).__name__} {client.number}, act {done}"
+                outcome.wrong.append(f"{who}: {type(wrong).__name__}: {wrong}")
+
+        threads = [threading.Thread(target=play, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for client in clients:
+            outcome.counts += client.counts
+        outcome.wrong += aftermath(cores, before, [node.log])
+        outcome.wrong += [line for line in node.log if "text protocol failed" in line][:3]
+    return outcome
