@@ -19,13 +19,13 @@ def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -
         request = httpx.Request(method, f"http://x{path}")
         if method == "HEAD":
             return httpx.Response(404, request=request)
-        told = {"error": {"code": "ADMIN_PORT", "message": "this is the admin port"}}
+        told = {"error": {"code": "NO_ROUTE", "message": "no route of an admin port"}}
         return httpx.Response(404, json=told, request=request)
 
     monkeypatch.setattr(Client, "_tried", tried)
-    monkeypatch.setattr(Client, "_nearest", lambda self, stream: "")
-    with Client("http://x") as client, pytest.raises(exits.Ended, match="this is the admin port"):
+    with Client("http://x") as client, pytest.raises(exits.Ended, match="an admin port") as ended:
         client.call("HEAD", "/v1/stream/runs", stream="runs")
+    assert "admin port" in ended.value.hint and "polynya ls" not in ended.value.hint
     assert asked == ["HEAD", "GET"]
 
 

@@ -144,7 +144,8 @@ def test_an_append_on_a_condition_is_one_request_with_its_close(
         assert (post.body, post.headers["if-match"]) == (b"[1,2,3,4,5]", f'"{at}"')
         assert (post.headers["stream-closed"], post.headers["producer-seq"]) == ("true", "0")
     with scripted(JSON_STREAM, DONE) as server:
-        assert ran(server.url, "append", "a", *options, "--close", stdin=b"").exit_code == 0
+        quoted = ("--if-match", f'"{at}"')  # as an ETag spells it
+        assert ran(server.url, "append", "a", *quoted, "--close", stdin=b"").exit_code == 0
     assert server.said[1].headers["if-match"] == f'"{at}"' and not server.said[1].body
     with scripted(JSON_STREAM, error(412, "PRECONDITION")) as server:
         refused = ran(server.url, "append", "a", "1", *options)

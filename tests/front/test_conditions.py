@@ -49,6 +49,17 @@ def test_an_append_with_a_condition_that_is_not_judged_appends_nothing(
     play(story)
 
 
+@pytest.mark.parametrize("header", ["if-unmodified-since", "if-none-match"])
+def test_a_refused_condition_names_those_that_appends_judge(header: str) -> None:
+    async def story(world: World) -> None:
+        await world.put("docs/a")
+        refused = await world.post("docs/a", b"1", **{header.replace("-", "_"): "*"})
+        message = json.loads(refused.body)["error"]["message"].lower()
+        assert all(judged in message for judged in CONDITIONS)
+
+    play(story)
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 @pytest.mark.parametrize("header", HEADERS)
 def test_no_other_method_passes_a_condition_over(method: str, header: str) -> None:

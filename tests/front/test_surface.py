@@ -398,6 +398,7 @@ def test_a_port_without_streams() -> None:
         with pytest.raises(Failure) as failed:
             Router({}, {}, streams=False).resolve(path)
         assert failed.value.code == "NO_ROUTE"
+        assert "admin port" in failed.value.message and "'listen'" in failed.value.message
 
 
 def test_every_refusal_has_a_code_and_every_code_a_meaning() -> None:

@@ -468,7 +468,7 @@ class Client:
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)
         hint = (
             self._nearest(stream)
-            if answer.status_code == 404 and stream
+            if answer.status_code == 404 and stream and code != "NO_ROUTE"
             else self._whose(answer, code)
         )
         return exits.Refused(
@@ -505,7 +505,7 @@ class Client:
                 else ""
             )
         if code == "NO_ROUTE":
-            return "The server may run an older release that does not support this command."
+            return "It may be an older release without this command, or an admin port."
         if not code and answer.request.method != "HEAD":
             return (
                 f"Check that {self.server} is a Polynya node: 'polynya doctor --server "

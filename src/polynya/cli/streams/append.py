@@ -425,7 +425,7 @@ def condition_headers(if_match: str | None, *, close: bool) -> dict[str, str]:
     if if_match is None:
         return {}
     closing = {"stream-closed": "true"} if close else {}
-    return {"if-match": f'"{if_match}"', **closing}
+    return {"if-match": if_match if if_match.startswith('"') else f'"{if_match}"', **closing}
 
 
 def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[list[bytes]]:

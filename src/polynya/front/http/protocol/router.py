@@ -91,7 +91,11 @@ class Router:
                     segments=decode_segments(path[len(prefix) :]),
                 )
         if not self._streams:
-            raise Failure("NO_ROUTE")
+            raise Failure(
+                "NO_ROUTE",
+                "no route matches this path of an admin port, which has no streams: they are at "
+                "the address of the setting 'listen'",
+            )
         if path == "/v1/streams":
             return Route(RouteKind.LIST, path)
         route = self._retention(path) or self._stream(path)

@@ -12,15 +12,15 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.wire.conditions import CONDITIONS
 
 _AT_APPENDS = "send it with an append (POST), which is judged by it"
-_USE_SEQUENCE = (
-    "use Stream-Seq, or Producer-Id, Producer-Epoch and Producer-Seq, to order writers, and "
-    "Stream-Incarnation to name the stream's incarnation"
+_USE_MATCH = (
+    "use If-Match, Stream-Expected-Offset or Stream-Record-Match to append (POST) at a known tail, "
+    "and Stream-Incarnation to name the stream's incarnation"
 )
 
 # header in lower case -> (its spelling, what to do instead), for every method of a stream
 HEADERS: dict[str, tuple[str, str]] = {
     "if-match": ("If-Match", _AT_APPENDS),
-    "if-unmodified-since": ("If-Unmodified-Since", _USE_SEQUENCE),
+    "if-unmodified-since": ("If-Unmodified-Since", _USE_MATCH),
     "stream-expected-offset": ("Stream-Expected-Offset", _AT_APPENDS),
     "stream-record-match": ("Stream-Record-Match", _AT_APPENDS),
     "stream-snapshot-match": ("Stream-Snapshot-Match", "snapshots are not supported"),
@@ -87,7 +87,7 @@ def _check_headers(method: str, headers: dict[str, str]) -> None:
     if method != "PUT":
         raise Failure(
             "NOT_SUPPORTED",
-            f"the header If-None-Match is not supported at {method}: {_USE_SEQUENCE}",
+            f"the header If-None-Match is not supported at {method}: {_USE_MATCH}",
         )
     if headers["if-none-match"].strip() != "*":
         raise Failure(
