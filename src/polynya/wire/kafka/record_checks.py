@@ -128,10 +128,12 @@ def _checked(data: bytes, at: int, records: int) -> tuple[int, int]:
     latest, first = -1, 0
     while first < records:
         last = min(records, _SHORT_OFFSETS if not first else first - first % _RUN + _RUN)
-        try:
-            found = _run(data, at, first, last)
-        except (IndexError, Malformed):
-            found = None  # the first record is false, or not what it is taken for
+        found = None
+        if last - first >= _RUN_MIN and last <= _LONG_OFFSETS:
+            try:
+                found = _run(data, at, first, last)
+            except (IndexError, Malformed):
+                found = None  # the first record is false, or not what it is taken for
         at, newest = found or _walk(data, at, first, last)
         latest, first = max(latest, newest), last
     return at, latest >> 1
@@ -143,8 +145,6 @@ def _run(data: bytes, at: int, first: int, last: int) -> tuple[int, int] | None:
 
     To compare the bytes at one place of all records costs less than to read each record."""
     count = last - first
-    if count < _RUN_MIN or last > _LONG_OFFSETS:
-        return None
     size, begin = _varint(data, at)
     stride = begin - at + (size >> 1)
     end = at + stride * count
@@ -189,7 +189,7 @@ def _latest(low: bytes, high: bytes) -> int | None:
         return None
     pairs = bytearray(2 * len(low))
     pairs[::2], pairs[1::2] = low, high
-    latest = max(unpack(f"<{len(low)}H", pairs))
+    latest: int = max(unpack(f"<{len(low)}H", pairs))
     return (latest >> 8 << 7) + (latest & 0x7F)
 
 
